@@ -19,8 +19,64 @@ HubError                             registry/errors.py; has code, message, deta
 
 from typing import Any
 
-from registry import errors as _registry_errors
-from registry.errors import HubError, InvalidRequest, Refusal
+from registry.errors import (
+    ChannelAlreadyExists,
+    ChannelClosed,
+    ChannelNotFound,
+    ChannelNotReady,
+    ConsumerAlreadyRegistered,
+    HubError,
+    InvalidName,
+    InvalidRequest,
+    InvalidSchema,
+    NotOwner,
+    NotRegistered,
+    PolicyMismatch,
+    ProducerAlreadyRegistered,
+    Refusal,
+    SchemaHashMismatch,
+    SchemaIncompatible,
+    SchemaInUse,
+    SchemaMismatch,
+    SchemaNotFound,
+)
+
+__all__ = [
+    "BY_CODE",
+    "BrokerAlreadyRunning",
+    "BrokerRequired",
+    "BrokerUnavailable",
+    "ChannelAlreadyExists",
+    "ChannelClosed",
+    "ChannelNotFound",
+    "ChannelNotReady",
+    "ConfigurationError",
+    "ConsumerAlreadyRegistered",
+    "HubError",
+    "InternalError",
+    "InvalidName",
+    "InvalidRequest",
+    "InvalidSchema",
+    "MalformedRequest",
+    "MessageTooLarge",
+    "NotOwner",
+    "NotRegistered",
+    "PolicyMismatch",
+    "ProducerAlreadyRegistered",
+    "ProtocolError",
+    "Refusal",
+    "RequestTimeout",
+    "SchemaHashMismatch",
+    "SchemaInUse",
+    "SchemaIncompatible",
+    "SchemaMismatch",
+    "SchemaNotFound",
+    "StoreError",
+    "StoreReadOnly",
+    "UnknownType",
+    "UnsupportedProtocol",
+    "from_wire",
+]
 
 
 class ProtocolError(HubError):
@@ -80,13 +136,13 @@ class InternalError(HubError):
     code = "INTERNAL_ERROR"
 
 
-def _by_code() -> dict[str, type[HubError]]:
-    classes = [*vars(_registry_errors).values(), *globals().values()]
-    found = {c.code: c for c in classes if isinstance(c, type) and issubclass(c, HubError) and "code" in vars(c)}
-    return found | {InvalidRequest.code: InvalidRequest}
+def _subclasses(base: type[HubError]) -> list[type[HubError]]:
+    return [found for child in base.__subclasses__() for found in (child, *_subclasses(child))]
 
 
-BY_CODE = _by_code()
+BY_CODE = {kind.code: kind for kind in _subclasses(HubError) if "code" in vars(kind)} | {
+    InvalidRequest.code: InvalidRequest
+}
 
 
 def from_wire(code: str, message: str, details: dict[str, Any], *, retryable: bool) -> HubError:
@@ -96,8 +152,3 @@ def from_wire(code: str, message: str, details: dict[str, Any], *, retryable: bo
     if type(error) is HubError:
         error.code, error.retryable = code, retryable  # type: ignore[misc]  # of this instance only
     return error
-
-
-__all__ = ["BY_CODE", "HubError", "InvalidRequest", "Refusal", "from_wire"] + sorted(
-    c.__name__ for c in BY_CODE.values()
-)

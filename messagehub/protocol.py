@@ -44,10 +44,10 @@ class _Envelope(msgspec.Struct):
 
 
 _UNDECODABLE = (msgspec.DecodeError, RecursionError, UnicodeError, ValueError)
-_command_decoder = msgspec.json.Decoder(commands.AnyCommand)
-_envelope_decoder = msgspec.json.Decoder(_Envelope)
-_reply_decoder = msgspec.json.Decoder(replies.AnyReply)
-_event_decoder = msgspec.json.Decoder(AnyEvent | Beacon)
+_command_decoder: msgspec.json.Decoder[commands.AnyCommand] = msgspec.json.Decoder(commands.AnyCommand)
+_envelope_decoder: msgspec.json.Decoder[_Envelope] = msgspec.json.Decoder(_Envelope)
+_reply_decoder: msgspec.json.Decoder[replies.AnyReply] = msgspec.json.Decoder(replies.AnyReply)
+_event_decoder: msgspec.json.Decoder[AnyEvent | Beacon] = msgspec.json.Decoder(AnyEvent | Beacon)
 _encoder = msgspec.json.Encoder()
 
 encode = _encoder.encode

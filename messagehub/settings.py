@@ -103,7 +103,7 @@ def socket_path(directory: Path, name: str) -> Path:
     if len(os.fsencode(path)) <= SOCKET_PATH_LIMIT_BYTES:
         return path
     digest = hashlib.sha256(os.fsencode(directory)).hexdigest()[:16]
-    return Path(f"/tmp/messagehub-{os.getuid()}") / digest / name  # noqa: S108  created 0700, owner checked
+    return Path(f"/tmp/messagehub-{os.getuid()}") / digest / name
 
 
 def _events_beside(endpoint: str) -> str:

@@ -58,9 +58,11 @@ class Registry:
         for channel in channels:
             self._take(channel)
             for producer in channel.producers.values():
+                producer.status = "active" if producer.ready else "pending"
                 member = Member("producer", channel.name, producer.producer_id)
                 self.leases.attach(producer.lease, member, now=now)
             for consumer in channel.consumers.values():
+                consumer.status = "active"
                 member = Member("consumer", channel.name, consumer.consumer_id)
                 self.leases.attach(consumer.lease, member, now=now)
         self.revision = revision

@@ -70,8 +70,13 @@ def _removed(channels: Channels, event: events.ChannelDestroyed | events.Channel
 
 
 def _producer_registered(channels: Channels, event: events.ProducerRegistered) -> None:
-    channel, producer = channels[event.channel], event.producer
-    channel.producers[producer.producer_id] = producer
+    channel = channels[event.channel]
+    channel.producers[event.producer.producer_id] = event.producer
+    _adopt(channel, event.producer)
+
+
+def _adopt(channel: Channel, producer: Producer) -> None:
+    """What the declaration leaves open is as the newest producer says."""
     if not channel.binds_schema:
         channel.schema_hash = producer.schema_hash
         channel.schema_version = producer.schema_version
@@ -125,6 +130,19 @@ _EVOLVE: dict[type[events.Event], Callable[[Channels, Any], None]] = {
     events.ConsumerStalled: _consumer_stalled,
     events.ConsumerRecovered: _consumer_recovered,
 }
+
+
+def restored(channel: Channel) -> Channel:
+    """A record put together from kept parts, members in the order in which they came."""
+    producers = sorted(channel.producers.values(), key=lambda producer: producer.revision)
+    consumers = sorted(channel.consumers.values(), key=lambda consumer: consumer.revision)
+    channel.producers = {producer.producer_id: producer for producer in producers}
+    channel.consumers = {consumer.consumer_id: consumer for consumer in consumers}
+    for producer in producers:
+        _adopt(channel, producer)
+    newest = max([*(p.revision for p in producers), *(c.revision for c in consumers)], default=0)
+    channel.revision = max(channel.revision, newest)
+    return channel
 
 
 def discovered(channel: Channel, *, blocks_offset: int = 0) -> Discovered:
