@@ -115,11 +115,14 @@ def error_reply(error: HubError) -> replies.Error:
 
 
 def decode_reply(data: bytes) -> replies.AnyReply:
-    """A reply; an ERROR is raised as its exception."""
     try:
-        reply = _reply_decoder.decode(data)
+        return _reply_decoder.decode(data)
     except _UNDECODABLE as error:
         raise InternalError(f"the broker's answer cannot be read: {error}") from None
+
+
+def unwrap(reply: replies.AnyReply) -> replies.AnyReply:
+    """The reply; an ERROR is raised as its exception."""
     if isinstance(reply, replies.Error):
         raise from_wire(reply.code, reply.message, reply.details, retryable=reply.retryable)
     return reply

@@ -154,8 +154,12 @@ class ListSchemas(Command, tag="SCHEMA_LIST_REQUEST"):
 
 
 class Snapshot(Command, tag="SNAPSHOT_REQUEST"):
-    """Whole channel records, in pages by name; each carries its own revision, so pages need not be of one instant."""
+    """Whole channel records, in pages by name, or of one channel.
 
+    Each record carries its own revision, so pages need not be of one instant.
+    """
+
+    channel: Text | None = None
     after: Text = ""
     limit: Limit = 500
 

@@ -273,7 +273,10 @@ class Registry:
         )
 
     def snapshot(self, command: commands.Snapshot, now: float) -> replies.Reply:
-        page, following = self._names.page(self.channels, after=command.after, limit=command.limit)
+        if command.channel is not None:
+            page, following = [command.channel] if command.channel in self.channels else [], None
+        else:
+            page, following = self._names.page(self.channels, after=command.after, limit=command.limit)
         return replies.SnapshotPage(
             channels=[self.channels[name] for name in page], next=following, revision=self.revision
         )

@@ -12,6 +12,7 @@ import logging
 import os
 import time
 from collections import deque
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import zmq
@@ -25,7 +26,7 @@ from messagehub.metrics import Metrics
 from messagehub.settings import Settings
 from messagehub.store import Store
 from messagehub.store.commit import GroupCommit
-from messagehub.version import VERSION
+from messagehub.version import __version__
 from registry import commands, replies
 from registry.events import AnyEvent
 from registry.leases import Terms
@@ -66,7 +67,8 @@ class Held(NamedTuple):
 
 
 class Broker:
-    def __init__(self, settings: Settings, store: Store) -> None:
+    def __init__(self, settings: Settings, open_store: Callable[[], Store]) -> None:
+        """The store is opened only once the place is ours."""
         self.settings = settings
         self.broker_id = os.urandom(8).hex()
         self.is_read_only = False
@@ -74,6 +76,7 @@ class Broker:
         self._wall_offset = time.time() - self._started_at
         self._place = Place(settings)
         try:
+            store = open_store()
             self._registry, written = self._load(store)
             self._commit = GroupCommit(store, written=written)
         except BaseException:
@@ -87,6 +90,7 @@ class Broker:
         self._unsynced: dict[str, int] = {}
         self._submitted = 0
         self._is_suspect = False
+        self._is_closed = False
         self._stop_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._context.set(zmq.MAX_SOCKETS, 1024)
@@ -111,8 +115,9 @@ class Broker:
             raise
 
     def stop(self) -> None:
-        """Ask the loop to finish; safe from any thread and from a signal handler."""
-        os.eventfd_write(self._stop_fd, 1)
+        """Ask the loop to finish; safe from any thread and from a signal handler, and harmless when it has."""
+        if not self._is_closed:
+            os.eventfd_write(self._stop_fd, 1)
 
     def run(self) -> None:
         """Serve until `stop`, then drain what was received, answer it and close."""
@@ -163,7 +168,7 @@ class Broker:
         events, pollin, more, noblock = zmq.EVENTS, zmq.POLLIN, zmq.RCVMORE, zmq.NOBLOCK
         priorities = self._registry.priorities
         for _ in range(min(limit, MAX_BACKLOG - self._backlog)):
-            if not getsockopt(events) & pollin:  # type: ignore[arg-type]
+            if not getsockopt(events) & pollin:  # type: ignore[operator,arg-type]
                 return
             frames = [recv(noblock)]
             while getsockopt(more):
@@ -371,7 +376,7 @@ class Broker:
             lease_seconds=self.settings.lease_seconds,
             beacon_seconds=self.settings.beacon_seconds,
             endpoints={"control": self.endpoint, "events": self.events_endpoint},
-            server=f"messagehub/{VERSION}",
+            server=f"messagehub/{__version__}",
         )
         if warning:
             reply.warning = warning
@@ -384,7 +389,7 @@ class Broker:
         channels = self._registry.channels.values()
         return replies.StatsReport(
             broker_id=self.broker_id,
-            version=VERSION,
+            version=__version__,
             pid=os.getpid(),
             uptime_seconds=round(time.monotonic() - self._started_at, 3),
             revision=self._registry.revision,
@@ -415,6 +420,7 @@ class Broker:
         self._after_commit()
 
     def _close(self) -> None:
+        self._is_closed = True
         self._commit.close(timeout=STOP_SECONDS)
         self._router.close()
         self._publisher.socket.close()
