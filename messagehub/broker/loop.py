@@ -13,14 +13,16 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable
+from time import monotonic
 from typing import Any, NamedTuple
 
 import zmq
 
 from messagehub import protocol
+from messagehub.broker.encoded import EncodedDiscoveries
 from messagehub.broker.events import Publisher, key
 from messagehub.broker.place import Place
-from messagehub.broker.tracing import Exchange, TraceRing
+from messagehub.broker.tracing import TraceRing
 from messagehub.errors import BrokerAlreadyRunning, HubError, InternalError, ProtocolError, StoreReadOnly
 from messagehub.metrics import Metrics
 from messagehub.settings import Settings
@@ -49,20 +51,27 @@ _COUNTERS = [
     "store_failures",
     "internal_errors",
 ]
+_NOTHING: list[AnyEvent] = []
 _COUNTER_OF_CODE = {"UNKNOWN_TYPE": "unknown_type", "MESSAGE_TOO_LARGE": "too_large"}
 
 
-class Request(NamedTuple):
-    path: list[bytes]
-    command: commands.AnyCommand
-    received_at: float
+# pyzmq's flags are enums, and combining or comparing enums costs as much as receiving a frame.
+_NOBLOCK = int(zmq.NOBLOCK)
+_MORE_NOBLOCK = int(zmq.SNDMORE) | _NOBLOCK
+_EVENTS = int(zmq.EVENTS)
+_POLLIN = int(zmq.POLLIN)
+_RCVMORE = int(zmq.RCVMORE)
+
+Request = tuple[list[bytes], commands.AnyCommand, float]
+"""The return path, the command and when it was received: a plain tuple, for speed."""
 
 
 class Held(NamedTuple):
     """An answer that waits until the store has written `revision`."""
 
     revision: int
-    request: Request
+    path: list[bytes]
+    request_id: str | None
     payload: bytes
 
 
@@ -72,7 +81,7 @@ class Broker:
         self.settings = settings
         self.broker_id = os.urandom(8).hex()
         self.is_read_only = False
-        self._started_at = time.monotonic()
+        self._started_at = monotonic()
         self._wall_offset = time.time() - self._started_at
         self._place = Place(settings)
         try:
@@ -83,7 +92,11 @@ class Broker:
             self._place.release()
             raise
         self._metrics = Metrics(list(protocol.COMMANDS_BY_TYPE), _COUNTERS)
-        self._trace = TraceRing(settings.trace_size)
+        self._accounts = {
+            kind: (name, self._metrics.requests[name]) for name, kind in protocol.COMMANDS_BY_TYPE.items()
+        }
+        self._discoveries = EncodedDiscoveries()
+        self._trace = TraceRing(settings.trace_size, wall_offset=self._wall_offset)
         self._queues: dict[str, deque[Request]] = {name: deque() for name in _PRIORITIES}
         self._backlog = 0
         self._held: list[Held] = []
@@ -101,7 +114,7 @@ class Broker:
         self._router.setsockopt(zmq.ROUTER_MANDATORY, 1)
         self._router.setsockopt(zmq.LINGER, 1000)
         self._publisher.socket.setsockopt(zmq.LINGER, 1000)
-        self._own = {
+        self._own: dict[type[commands.Command], Callable[[Any], replies.Reply]] = {
             commands.Hello: self._hello,
             commands.Ping: self._ping,
             commands.Stats: self._stats,
@@ -163,19 +176,17 @@ class Broker:
     # -- receiving -----------------------------------------------------------------------------------------
 
     def _receive(self, limit: int) -> None:
-        router, queues = self._router, self._queues
-        recv, getsockopt = router.recv, router.getsockopt
-        events, pollin, more, noblock = zmq.EVENTS, zmq.POLLIN, zmq.RCVMORE, zmq.NOBLOCK
-        priorities = self._registry.priorities
-        for _ in range(min(limit, MAX_BACKLOG - self._backlog)):
-            if not getsockopt(events) & pollin:  # type: ignore[operator,arg-type]
+        """Queue what waits in the socket by priority; refuse what is not a request."""
+        router, queues, priorities = self._router, self._queues, self._registry.priorities
+        get: Callable[[int], Any] = router.get
+        for count in range(min(limit, MAX_BACKLOG - self._backlog)):
+            if count == 1 and not get(_EVENTS) & _POLLIN:
+                return  # the usual single request: asking is cheaper than the exception below
+            try:
+                frames = self._receive_frames(router.recv, get)
+            except zmq.Again:
                 return
-            frames = [recv(noblock)]
-            while getsockopt(more):
-                frame = recv(noblock)
-                if len(frames) <= protocol.MAX_FRAMES:
-                    frames.append(frame)
-            received_at = time.monotonic()
+            received_at = monotonic()
             if len(frames) == 3 and not frames[1]:
                 body = frames.pop()
                 path = frames
@@ -193,62 +204,84 @@ class Broker:
             priority = command.priority
             if priorities and priority == "normal":
                 priority = priorities.get(getattr(command, "channel", ""), "normal")
-            queues[priority].append(Request(path, command, received_at))
+            queues[priority].append((path, command, received_at))
             self._backlog += 1
+
+    def _receive_frames(self, recv: Callable[[int], bytes], get: Callable[[int], Any]) -> list[bytes]:
+        """One message; the frames past the limit are read and thrown away. A ROUTER's first frame is never the last."""
+        frames = [recv(_NOBLOCK), recv(_NOBLOCK)]
+        while get(_RCVMORE):
+            frame = recv(_NOBLOCK)
+            if len(frames) <= protocol.MAX_FRAMES:
+                frames.append(frame)
+        return frames
 
     def _refuse_bytes(self, path: list[bytes], error: ProtocolError, received_at: float) -> None:
         self._metrics.count(_COUNTER_OF_CODE.get(error.code, "malformed"))
         self._send(path, protocol.encode_reply(protocol.error_reply(error), error.request_id))
-        self._record("?", error.request_id, error.code, path, received_at)
+        self._trace.append((received_at, error.request_id, "?", error.code, monotonic() - received_at, path[0]))
 
     # -- serving -------------------------------------------------------------------------------------------
 
     def _serve(self, limit: int) -> None:
         now = self._now()
+        high, normal, low = self._queues.values()
         happened: list[AnyEvent] = []
         for _ in range(min(limit, self._backlog)):
-            queue = next(queue for queue in self._queues.values() if queue)
-            request = queue.popleft()
+            path, command, received_at = (high or normal or low).popleft()
             self._backlog -= 1
-            reply, emitted = self._answer(request, now)
+            reply, emitted = self._answer(command, now)
             if emitted:
                 happened += emitted
                 self._note_unsynced(emitted)
                 waits_for = self._registry.revision
             else:
-                waits_for = self._reads_unsynced(request.command) if self._unsynced else 0
-            payload = protocol.encode_reply(reply, request.command.id)
+                waits_for = self._reads_unsynced(command) if self._unsynced else 0
+            if type(reply) is replies.Discovered:
+                payload = self._discoveries.payload(reply, command.id)
+            else:
+                payload = protocol.encode_reply(reply, command.id)
             if waits_for > self._commit.written:
-                self._held.append(Held(waits_for, request, payload))
+                self._held.append(Held(waits_for, path, command.id, payload))
                 self._metrics.count("held")
             else:
-                self._send(request.path, payload)
-            self._account(request, reply)
+                self._send(path, payload)
+            elapsed = monotonic() - received_at
+            name, histogram = self._accounts[type(command)]
+            histogram.record(elapsed)
+            answer: Any = type(reply)
+            if answer is replies.Error:
+                histogram.errors += 1
+                answer = reply.code  # type: ignore[attr-defined]
+            self._trace.append((received_at, command.id, name, answer, elapsed, path[0]))
             if self._is_suspect:
                 break
         self._happened(happened)
         if self._is_suspect:
             self._reload()
 
-    def _answer(self, request: Request, now: float) -> tuple[replies.Reply, list[AnyEvent]]:
-        command = request.command
+    def _answer(self, command: commands.AnyCommand, now: float) -> tuple[replies.Reply, list[AnyEvent]]:
+        kind = type(command)
         try:
-            own = self._own.get(type(command))
+            if isinstance(command, commands.Discover):
+                return self._registry.discover(command, now), _NOTHING  # the hot one, without the detour
+            own = self._own.get(kind)
             if own is not None:
-                return own(command), []
-            if self.is_read_only and (command.writes or isinstance(command, commands.Heartbeat)):
-                return self._answer_read_only(command, now), []
+                return own(command), _NOTHING
+            if self.is_read_only and (command.writes or kind is commands.Heartbeat):
+                return self._answer_read_only(command, now), _NOTHING
             outcome = self._registry.apply(command, now=now)
             if isinstance(outcome.reply, replies.HeartbeatAck | replies.SnapshotPage):
                 outcome.reply.broker_id = self.broker_id
             return outcome.reply, outcome.events
         except HubError as refused:
-            return protocol.error_reply(refused), []
+            return protocol.error_reply(refused), _NOTHING
         except Exception as defect:  # one request's defect must not end the broker: logged, counted, answered
-            log.exception("internal error while serving a %s", type(command).__name__)
+            log.exception("internal error while serving a %s", kind.__name__)
             self._metrics.count("internal_errors")
             self._is_suspect = True
-            return protocol.error_reply(InternalError(f"{type(defect).__name__} in the broker; its log says more")), []
+            error = InternalError(f"{type(defect).__name__} in the broker; its log says more")
+            return protocol.error_reply(error), _NOTHING
 
     def _answer_read_only(self, command: commands.AnyCommand, now: float) -> replies.Reply:
         """A heartbeat keeps its lease; every write is refused."""
@@ -278,26 +311,12 @@ class Broker:
             self._commit.submit(happened)
             self._submitted = happened[-1].revision
 
-    def _account(self, request: Request, reply: replies.Reply) -> None:
-        name = request.command.__struct_config__.tag
-        histogram = self._metrics.requests[name]  # type: ignore[index]
-        histogram.record(time.monotonic() - request.received_at)
-        answer = reply.__struct_config__.tag
-        if type(reply) is replies.Error:
-            histogram.errors += 1
-            answer = reply.code
-        self._record(name, request.command.id, answer, request.path, request.received_at)
-
-    def _record(self, name: Any, request_id: str | None, answer: Any, path: list[bytes], received_at: float) -> None:
-        elapsed = time.monotonic() - received_at
-        self._trace.append(Exchange(received_at + self._wall_offset, request_id, name, answer, elapsed, path[0]))
-
     def _send(self, path: list[bytes], payload: bytes) -> None:
         send = self._router.send
         try:
             for frame in path:
-                send(frame, zmq.SNDMORE | zmq.NOBLOCK)
-            send(payload, zmq.NOBLOCK)
+                send(frame, _MORE_NOBLOCK)
+            send(payload, _NOBLOCK)
         except zmq.ZMQError as error:
             if error.errno not in (zmq.EHOSTUNREACH, zmq.EAGAIN):
                 raise
@@ -342,7 +361,7 @@ class Broker:
             waiting = []
             for held in self._held:
                 if held.revision <= written:
-                    self._send(held.request.path, held.payload)
+                    self._send(held.path, held.payload)
                 else:
                     waiting.append(held)
             self._held = waiting
@@ -352,7 +371,7 @@ class Broker:
             StoreReadOnly("the change could not be stored (disk full or failing) and was undone")
         )
         for held in self._held:
-            self._send(held.request.path, protocol.encode_reply(error, held.request.command.id))
+            self._send(held.path, protocol.encode_reply(error, held.request_id))
         self._held.clear()
         self._unsynced.clear()
 
@@ -391,7 +410,7 @@ class Broker:
             broker_id=self.broker_id,
             version=__version__,
             pid=os.getpid(),
-            uptime_seconds=round(time.monotonic() - self._started_at, 3),
+            uptime_seconds=round(monotonic() - self._started_at, 3),
             revision=self._registry.revision,
             read_only=self.is_read_only,
             channels=len(channels),
@@ -411,12 +430,12 @@ class Broker:
 
     def _drain(self) -> None:
         """Answer all that has arrived, within a bound."""
-        deadline = time.monotonic() + STOP_SECONDS
+        deadline = monotonic() + STOP_SECONDS
         self._receive(MAX_BACKLOG)
-        while self._backlog and time.monotonic() < deadline:
+        while self._backlog and monotonic() < deadline:
             self._serve(SERVED_PER_TURN)
         if not self.is_read_only:
-            self._commit.flush(self._submitted, timeout=max(deadline - time.monotonic(), 0.0))
+            self._commit.flush(self._submitted, timeout=max(deadline - monotonic(), 0.0))
         self._after_commit()
 
     def _close(self) -> None:
@@ -430,7 +449,7 @@ class Broker:
 
     def _now(self) -> float:
         """Seconds since the epoch that never jump: the wall clock at the start plus monotonic time since."""
-        return time.monotonic() + self._wall_offset
+        return monotonic() + self._wall_offset
 
 
 def _bind(socket: zmq.Socket[bytes], endpoint: str) -> str:
