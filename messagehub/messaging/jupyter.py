@@ -37,6 +37,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import msgspec
@@ -163,6 +164,26 @@ class Reply(Output, frozen=True, kw_only=True):
 
     status: str
     execution_count: int | None = None
+
+
+class _Ports(msgspec.Struct):
+    """What a connection file must have; Jupyter takes a missing port for port 0."""
+
+    shell_port: int
+    iopub_port: int
+    control_port: int
+
+
+class _Parent(msgspec.Struct):
+    msg_id: str | None = None
+
+
+class _Head(msgspec.Struct):
+    """What routing needs of a message on the wire."""
+
+    msg_type: str
+    parent_header: _Parent
+    content: dict[str, Any]
 
 
 _OUTPUT_TYPES: Mapping[str, type[Output]] = {
@@ -300,14 +321,24 @@ class _Process:
         inherited = {**os.environ, **env}
         spec_env = {key: string.Template(value).safe_substitute(inherited) for key, value in spec.env.items()}
         self._env = {**os.environ, **spec_env, **env}
+        self._log = os.path.join(self._directory, "kernel.log")
         self._lock = threading.Lock()
+        self.pidfd = -1
         self.launch()
 
     def launch(self) -> None:
-        with open(os.path.join(self._directory, "kernel.log"), "wb") as output:
-            self._popen: subprocess.Popen[bytes] = launch_kernel(
-                self._command, stdout=output.fileno(), stderr=output.fileno(), cwd=self._cwd, env=self._env
-            )
+        with open(self._log, "wb") as output:
+            try:
+                self._popen: subprocess.Popen[bytes] = launch_kernel(
+                    self._command,
+                    stdout=output.fileno(),
+                    stderr=output.fileno(),
+                    cwd=self._cwd,
+                    env=self._env,
+                )
+            except OSError as missing:
+                self.forget()
+                raise KernelNotFound(f"kernel {self._command[0]!r} cannot be started: {missing}") from missing
         self.pid = self._popen.pid
         self.pidfd = os.pidfd_open(self.pid)
 
@@ -325,8 +356,9 @@ class _Process:
             if self._popen.returncode is None:
                 os.killpg(self.pid, signal.SIGKILL)
             code = self._popen.wait()
-        with open(os.path.join(self._directory, "kernel.log"), errors="replace") as output:
-            last_words = output.read()[-500:].strip()
+        with open(self._log, "rb") as output:
+            output.seek(max(0, os.fstat(output.fileno()).st_size - 500))
+            last_words = output.read().decode(errors="replace").strip()
         ended = f"by {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
         return f"kernel {self.pid} ended {ended}" + (f"; it last wrote: {last_words}" if last_words else "")
 
@@ -361,7 +393,8 @@ class _Link:
     def __init__(self, connection_file: str, router: StreamRouter, process: _Process | None) -> None:
         self._router = router
         self._process = process
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a finalizer may close in the middle of a call
+        self._linger_milliseconds = 0
         self._open: dict[str, _Open] = {}
         self._outgoing: deque[tuple[zmq.Socket[bytes], str, str, dict[str, Any]]] = deque()
         self._closing: _Reason | None = None
@@ -378,12 +411,14 @@ class _Link:
             self._context.setsockopt(getattr(zmq, f"TCP_KEEPALIVE{option}"), value)
         client = KernelClient(context=self._context)
         try:
-            client.load_connection_file(connection_file)
+            info = msgspec.json.decode(Path(connection_file).read_bytes())
+            msgspec.convert(info, _Ports)
+            client.load_connection_info(info)
             self._session = client.session
             self._shell = client.connect_shell(identity=self._session.bsession)
             self._control = client.connect_control(identity=self._session.bsession)
             self._iopub = client.connect_iopub()
-        except (OSError, ValueError, TraitError, zmq.ZMQError) as unusable:
+        except (OSError, msgspec.MsgspecError, TraitError, zmq.ZMQError) as unusable:
             self._context.destroy(linger=0)
             raise KernelNotFound(f"connection file {connection_file} is of no use: {unusable}") from unusable
         self._monitor = self._shell.get_monitor_socket(zmq.EVENT_DISCONNECTED)
@@ -398,13 +433,13 @@ class _Link:
     def wait_ready(self, timeout_seconds: float) -> None:
         if not self._settled.wait(timeout_seconds):
             raise KernelNotReady(f"the kernel did not answer in {timeout_seconds} s")
-        self._check()
+        self.check()
 
     def submit(self, content: dict[str, Any], inbox: _Inbox) -> str:
         request_id = uuid.uuid4().hex
         queues = dict.fromkeys(self._router.categories, inbox)
         with self._lock:
-            self._check()
+            self.check()
             self._open[request_id] = _Open(inbox)
             self._router.register(request_id, queues, now=time.monotonic())
             self._leave(self._shell, "execute_request", request_id, content)
@@ -412,7 +447,7 @@ class _Link:
 
     def control(self, kind: str, content: dict[str, Any]) -> None:
         with self._lock:
-            self._check()
+            self.check()
             self._leave(self._control, kind, uuid.uuid4().hex, content)
 
     def finish(self, request_id: str, why: _Reason | None) -> None:
@@ -428,12 +463,13 @@ class _Link:
             if self._why is None:
                 self._closing = why
                 if shut_down:
+                    self._linger_milliseconds = int(GRACE_SECONDS * 1000)
                     self._leave(self._control, "shutdown_request", uuid.uuid4().hex, {"restart": False})
                 os.eventfd_write(self._wake, 1)
         if self._thread is not threading.current_thread():
             self._thread.join()
 
-    def _check(self) -> None:
+    def check(self) -> None:
         if self._why is not None:
             raise self._why()
 
@@ -455,7 +491,7 @@ class _Link:
                 self.finish(request_id, why)
             self._settled.set()
             self._shell.disable_monitor()
-            self._context.destroy(linger=None if self._closing else 0)
+            self._context.destroy(linger=self._linger_milliseconds)
 
     def _serve(self) -> _Reason:
         death = self._monitor if self._process is None else self._process.pidfd
@@ -463,7 +499,7 @@ class _Link:
         for source in (self._wake, death, self._shell, self._control, self._iopub):
             poller.register(source, zmq.POLLIN)
         probe_at = -math.inf
-        while True:
+        while self._closing is None:
             now = time.monotonic()
             if now >= self._router.next_cleanup_at:
                 self._router.cleanup(now=now)
@@ -474,13 +510,16 @@ class _Link:
             ready = dict(poller.poll(math.ceil(max(0.0, due_at - now) * 1000)))
             if self._wake in ready:
                 os.eventfd_read(self._wake)
-            while self._outgoing:
-                self._send(*self._outgoing.popleft())
-            if self._closing is not None:
-                return self._closing
+            self._send_all()
             self._receive()
             if death in ready:
                 return self._post_mortem()
+        self._send_all()
+        return self._closing
+
+    def _send_all(self) -> None:
+        while self._outgoing:
+            self._send(*self._outgoing.popleft())
 
     def _probe(self) -> None:
         """Ask on both channels: a busy kernel answers on control only, and some kernels not there."""
@@ -502,31 +541,31 @@ class _Link:
             for _ in range(RECEIVE_BURST):
                 try:
                     _, raw = self._session.recv(socket)
-                except (ValueError, TypeError, KeyError) as bad:
+                    if raw is None:
+                        break
+                    head = msgspec.convert(raw, _Head)
+                except (ValueError, TypeError, LookupError, msgspec.ValidationError) as bad:
                     log.warning("a message of the kernel could not be read: %s", bad)
-                    continue
-                if raw is None:
-                    break
-                self._take(socket, raw)
+                else:
+                    self._take(socket, Message(head.parent_header.msg_id, head.msg_type, raw))
 
-    def _take(self, socket: zmq.Socket[bytes], raw: dict[str, Any]) -> None:
-        parent, kind = raw["parent_header"].get("msg_id"), raw["msg_type"]
+    def _take(self, socket: zmq.Socket[bytes], message: Message) -> None:
         if self._awaited:
             self._awaited.discard("broadcast" if socket is self._iopub else "reply")
             if not self._awaited:
                 self._settled.set()
-        if parent in self._probes or socket is self._control:
+        request_id = message.request_id
+        if request_id in self._probes or socket is self._control:
             return
-        self._router.route(Message(parent, kind, raw), now=time.monotonic())
-        open_one = self._open.get(parent)
-        if open_one is None:
+        self._router.route(message, now=time.monotonic())
+        if request_id is None or (waiting := self._open.get(request_id)) is None:
             return
-        if kind == "execute_reply":
-            open_one.missing.discard("reply")
-        elif kind == "status" and raw["content"]["execution_state"] == "idle":
-            open_one.missing.discard("idle")
-        if not open_one.missing:
-            self.finish(parent, None)
+        if message.kind == "execute_reply":
+            waiting.missing.discard("reply")
+        elif message.kind == "status" and message.body["content"].get("execution_state") == "idle":
+            waiting.missing.discard("idle")
+        if not waiting.missing:
+            self.finish(request_id, None)
 
     def _post_mortem(self) -> _Reason:
         """What the kernel said before it died is still on its way to us; take it, then tell."""
@@ -582,7 +621,12 @@ class Kernel:
     ) -> Self:
         """Start an installed kernel and wait until it answers."""
         process = _Process(name, cwd, env or {})
-        return cls(process.connection_file, process, timeout_seconds)
+        try:
+            return cls(process.connection_file, process, timeout_seconds)
+        except BaseException:
+            process.stop(0.0)
+            process.forget()
+            raise
 
     @classmethod
     def connect(cls, connection_file: str | os.PathLike[str], *, timeout_seconds: float = 10.0) -> Self:
@@ -617,6 +661,7 @@ class Kernel:
     def interrupt(self) -> None:
         """Raise KeyboardInterrupt (or its like) in the code that runs now; what waits runs after it."""
         self._check_owner()
+        self._parts.link.check()
         process = self._parts.process
         if process is None or process.is_interrupted_by_message:
             self._parts.link.control("interrupt_request", {})
