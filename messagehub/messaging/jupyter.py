@@ -10,7 +10,7 @@ Rule 2: a request is registered before it is sent, and complete when both its re
         come; they travel on two sockets and may come in either order.
 Rule 3: a link to a kernel ends exactly once, closed or dead, and with it every execution still open.
 Rule 4: a kernel that was started here never outlives its `Kernel`: it ends on close, when nobody holds
-        it any more and at exit. If this process is killed, the kernel sees its parent change and leaves.
+        it any more and at exit. If this process is killed, ipykernel sees its parent change and leaves.
 
 The only module that imports jupyter_client (extra `jupyter`). Its own kernel manager is not used: that
 leaves an event loop behind in each thread, and notices a death by asking.
@@ -277,8 +277,8 @@ class Execution:
 
     def wait(self, timeout_seconds: float | None = None) -> Completed:
         """Read to the end and return everything, also what was read before."""
-        deadline = math.inf if timeout_seconds is None else time.monotonic() + timeout_seconds
-        while self.read(None if deadline == math.inf else max(0.0, deadline - time.monotonic())) is not None:
+        deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
+        while self.read(None if deadline is None else max(0.0, deadline - time.monotonic())) is not None:
             continue
         reply = next(output for output in self.outputs if isinstance(output, Reply))
         return Completed(tuple(self.outputs), reply.status, reply.execution_count)
@@ -313,14 +313,17 @@ class _Process:
             key=uuid.uuid4().hex.encode(),
             kernel_name=name,
         )
-        places = {"connection_file": self.connection_file, "resource_dir": spec.resource_dir}
-        self._command = [functools.reduce(_fill, places.items(), part) for part in spec.argv]
+        self._command = [
+            part.replace("{connection_file}", self.connection_file).replace(
+                "{resource_dir}", spec.resource_dir
+            )
+            for part in spec.argv
+        ]
         if self._command[0] in ("python", "python3"):
             self._command[0] = sys.executable
         self._cwd = cwd
-        inherited = {**os.environ, **env}
-        spec_env = {key: string.Template(value).safe_substitute(inherited) for key, value in spec.env.items()}
-        self._env = {**os.environ, **spec_env, **env}
+        self._env = {**os.environ, **env}
+        self._env |= {key: string.Template(text).safe_substitute(self._env) for key, text in spec.env.items()}
         self._log = os.path.join(self._directory, "kernel.log")
         self._lock = threading.Lock()
         self.pidfd = -1
@@ -375,10 +378,6 @@ class _Process:
 
     def forget(self) -> None:
         shutil.rmtree(self._directory, ignore_errors=True)
-
-
-def _fill(text: str, place: tuple[str, str]) -> str:
-    return text.replace("{" + place[0] + "}", place[1])
 
 
 @dataclass(slots=True)
