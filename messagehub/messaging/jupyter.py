@@ -347,8 +347,7 @@ class _Process:
 
     def interrupt(self) -> None:
         with self._lock:
-            if self._popen.returncode is None:
-                os.killpg(self.pid, signal.SIGINT)
+            self._signal(signal.SIGINT)
 
     def reap(self) -> str:
         """End what is left of the kernel and its children, and say how it ended.
@@ -356,14 +355,21 @@ class _Process:
         The group is killed before its leader is reaped: until then its id cannot belong to anybody else.
         """
         with self._lock:
-            if self._popen.returncode is None:
-                os.killpg(self.pid, signal.SIGKILL)
+            self._signal(signal.SIGKILL)
             code = self._popen.wait()
         with open(self._log, "rb") as output:
             output.seek(max(0, os.fstat(output.fileno()).st_size - 500))
             last_words = output.read().decode(errors="replace").strip()
         ended = f"by {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
         return f"kernel {self.pid} ended {ended}" + (f"; it last wrote: {last_words}" if last_words else "")
+
+    def _signal(self, number: signal.Signals) -> None:
+        if self._popen.returncode is not None:
+            return
+        try:
+            os.killpg(self.pid, number)
+        except ProcessLookupError:  # in a process that ignores SIGCHLD the system reaps children itself
+            log.debug("kernel %d had left before %s", self.pid, number.name)
 
     def stop(self, grace_seconds: float) -> None:
         """Give the kernel time to leave by itself, then end it. Harmless when done twice."""

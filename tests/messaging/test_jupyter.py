@@ -39,6 +39,7 @@ from messagehub.messaging.jupyter import (
     Status,
     Text,
 )
+from messagehub.messaging.streams import Collector
 
 LONG = 30.0  # a wait that only a failure uses up
 
@@ -290,6 +291,16 @@ def test_a_connected_client_shares_a_busy_kernel_and_leaves_it_running(shared, g
         assert refused.value.code == "KERNEL_NOT_OWNED"
     assert busy.wait(LONG).status == "ok"
     assert shared.execute("secret").wait(LONG).status == "ok"
+
+
+def test_a_collector_takes_up_a_request_that_another_client_sent_before(shared):
+    with Kernel.connect(shared.connection_file, timeout_seconds=LONG) as guest:
+        execution = shared.execute("print('shared')")
+        execution.wait(LONG)
+        with Collector(guest.router, execution.request_id, timeout_seconds=LONG) as collector:
+            collected = collector.collect()
+    assert collected.is_complete
+    assert [message.kind for message in collected.messages] == ["status", "execute_input", "stream", "status"]
 
 
 def test_a_killed_kernel_is_reported_at_once_to_everybody_and_can_be_restarted():
