@@ -18,8 +18,7 @@ from typing import Final
 
 from .errors import AssignmentChanged, HeaderInconsistent, MemberTaken, NameRefused
 from .locks import OWNER, Descriptor, exclusive, lock_within, try_lock
-from .segment import Segment
-from .wakeup import remove_file
+from .segment import Segment, remove_file
 
 _SUPERSEDED: Final = 0
 _COUNT: Final = 1

@@ -10,6 +10,7 @@ the directory misses no lane: a later one changes the token again. (Counting fai
 Rule 3: only lanes of the writer's own user are mapped; another user could shorten the file under it.
 """
 
+import errno
 import os
 import secrets
 from typing import Final
@@ -17,8 +18,8 @@ from typing import Final
 from .errors import AccessRefused, DamagedBlock, HandleClosed, NameTaken, NothingThere
 from .groups import GroupCursors, group_files
 from .locks import OWNER, exclusive, is_locked, try_lock
-from .segment import Segment, map_file, open_trusted
-from .wakeup import Bell, Ringer, remove_file
+from .segment import Segment, map_file, open_trusted, remove_file
+from .wakeup import Bell, Ringer
 
 CURSOR: Final = 0
 TICKET: Final = 8
@@ -43,6 +44,19 @@ def announce(directory: str) -> None:
     """Tell the writer to look at the lanes again."""
     index = Segment.attach(os.path.join(directory, INDEX), writable=True)
     index.words[0] = secrets.randbits(64)
+
+
+def remove_lane_directory(directory: str) -> None:
+    """For a block that is gone. Readers that still have a lane here keep it, without its name."""
+    try:
+        for name in os.listdir(directory):
+            remove_file(os.path.join(directory, name))
+        os.rmdir(directory)
+    except FileNotFoundError:
+        return  # another cleaner was here first
+    except OSError as error:
+        if error.errno != errno.ENOTEMPTY:  # a reader came in between; the next cleaner has another go
+            raise
 
 
 class Lane:

@@ -29,6 +29,8 @@ FIRST_SLOT: Final = OWNER + 16
 EVERYTHING: Final = 0  # a length of 0 reaches to the end of all offsets
 
 _RETRY_SECONDS: Final = 0.002
+_SETLK: Final = getattr(fcntl, "F_OFD_SETLK", 0)  # absent elsewhere: `require_linux` says so
+_fcntl = fcntl.fcntl  # looked up twice for every payload
 
 
 def require_linux() -> None:
@@ -55,14 +57,14 @@ def free(byte: int, length: int = 1) -> bytes:
 def try_lock(fd: int, request: bytes) -> bool:
     """Take what `shared` or `exclusive` describe, or return False at once."""
     try:
-        fcntl.fcntl(fd, fcntl.F_OFD_SETLK, request)
+        _fcntl(fd, _SETLK, request)
     except BlockingIOError:
         return False
     return True
 
 
 def unlock(fd: int, request: bytes) -> None:
-    fcntl.fcntl(fd, fcntl.F_OFD_SETLK, request)
+    _fcntl(fd, _SETLK, request)
 
 
 def is_locked(fd: int, request: bytes) -> bool:

@@ -134,9 +134,10 @@ class RingReader:
             self._member = Membership(lanes, group, assignment, self._start_after(start))
         honoured = lossless and self._member is None and self.header.when_full != WhenFull.OVERWRITE
         self._lane = Lane(lanes, lossless=honoured)
+        self._lane_words = self._lane.words
         # Until here the lane's cursor was 0: a blocking writer overwrites nothing once it sees the lane.
         self._cursor = self._start_after(start) if self._member is None else self._member.position
-        self._lane.words[CURSOR] = self._cursor
+        self._lane_words[CURSOR] = self._cursor
 
     # --- reading
 
@@ -155,7 +156,7 @@ class RingReader:
                 return found
             left = None if deadline is None else deadline - time.monotonic()
             if left is not None and left <= 0:
-                self._lane.words[TICKET] = 0
+                self._lane_words[TICKET] = 0
                 return None
             self._watch_fired = self._lane.bell.sleep(left, self._watch)
             found = self._take()
@@ -171,7 +172,7 @@ class RingReader:
                 return found
             left = None if deadline is None else deadline - time.monotonic()
             if left is not None and left <= 0:
-                self._lane.words[TICKET] = 0
+                self._lane_words[TICKET] = 0
                 return None
             await self._sleep_async(left)
 
@@ -254,13 +255,15 @@ class RingReader:
         else:
             member.check()
             want = member.next_after(self._cursor)
-        if self._words[HEAD] < want:
+        words = self._words
+        if words[HEAD] < want:
             return None
-        slot = self._words[self._line[want % self._slot_count] + HINT]
-        if slot >= self._slot_count or self._words[self._line[slot]] != want:
-            return self._search(want)
-        item = self._pinned(want, slot)
-        return self._search(want) if item is None else self._advance(item)
+        slot = words[self._line[want % self._slot_count] + HINT]
+        if slot < self._slot_count and words[self._line[slot]] == want:
+            item = self._pinned(want, slot)
+            if item is not None:
+                return self._advance(item)
+        return self._search(want)
 
     def _search(self, want: int) -> Item | Gap | None:
         """The hint failed: the item is elsewhere, being unlocked, or lost."""
@@ -276,35 +279,33 @@ class RingReader:
 
     def _pinned(self, sequence: int, slot: int) -> Item | None:
         pin = self._pins.take(slot)
-        line = self._line[slot]
-        if pin is None or self._words[line + SEQUENCE] != sequence:
+        words, line = self._words, self._line[slot]
+        if pin is None or words[line + SEQUENCE] != sequence:
             return None
-        length = self._words[line + LENGTH]
+        length = words[line + LENGTH]
         if length > self._slot_bytes:
             raise HeaderInconsistent(self.path, f"slot {slot} claims {length} bytes of {self._slot_bytes}")
         offset = self._offset[slot]
-        if self._verify and self._words[line + CHECKSUM] != checksum(
+        if self._verify and words[line + CHECKSUM] != checksum(
             self._data[offset : offset + length], sequence
         ):
             raise ChecksumMismatch(self.path, f"sequence {sequence}")
         buffer = self._foreign_buffer(self._address + offset, length, base=pin)
-        return Item(sequence, self._words[EPOCH], buffer, self._codec)
+        return Item(sequence, words[EPOCH], buffer, self._codec)
 
     def _advance(self, item: Item) -> Item:
         self._is_fresh = False
-        self._move(item.sequence)
+        self._cursor = self._lane_words[CURSOR] = item.sequence
+        if self._words[WRITER_TICKET]:
+            self._ring_writer()
         return item
 
     def _lost(self, first: int, last: int) -> Item | Gap | None:
-        self._move(last)
-        # A reader that asked for the oldest and has read nothing yet has missed nothing.
-        return self._take() if self._is_fresh else Gap(first, last)
-
-    def _move(self, cursor: int) -> None:
-        self._cursor = cursor
-        self._lane.words[CURSOR] = cursor
+        self._cursor = self._lane_words[CURSOR] = last
         if self._words[WRITER_TICKET]:
             self._ring_writer()
+        # A reader that asked for the oldest and has read nothing yet has missed nothing.
+        return self._take() if self._is_fresh else Gap(first, last)
 
     def _live(self, lowest: int) -> list[tuple[int, int]]:
         """(sequence, slot) of what is in the ring now, from `lowest` on, in order."""
@@ -328,12 +329,12 @@ class RingReader:
     def _arm(self) -> Item | Gap | None:
         """Say that this reader sleeps, then look once more; raises if nothing can come any more."""
         self._check_open()
-        self._lane.words[TICKET] = self._lane.bell.next_ticket()
+        self._lane_words[TICKET] = self._lane.bell.next_ticket()
         is_alive = is_locked(self._descriptor.fd, _WRITER)
         has_ended = self._words[STATE] == State.ENDED
         found = self._take()
         if found is not None:
-            self._lane.words[TICKET] = 0
+            self._lane_words[TICKET] = 0
             return found
         if has_ended:
             raise StreamEnded(self.path)

@@ -1,8 +1,8 @@
 """Opening rings: RingBuffer, DoubleBuffer (two slots) and Single (one slot).
 
 A ring outlives its writer. Whoever opens it for writing next takes the writer lock, raises the epoch and goes
-on after the highest sequence found. A ring of another shape or schema is ended first, so that its readers hear
-of it, and replaced.
+on after the highest sequence found. A ring of another shape or schema is ended first, so that its readers
+hear of it, and replaced.
 """
 
 import os
@@ -14,7 +14,7 @@ from typing import Any
 from .errors import HeaderInconsistent, NameTaken, NothingThere, PayloadSchemaMismatch, WrongMagic
 from .groups import Assignment
 from .identity import ProcessIdentity
-from .lanes import LaneBoard, make_lane_directory
+from .lanes import LaneBoard, make_lane_directory, remove_lane_directory
 from .layout import (
     EPOCH,
     HEAD,
@@ -31,8 +31,7 @@ from .layout import (
 from .locks import OWNER, exclusive, is_locked, try_lock
 from .payloads import Codec, codec_of
 from .reader import RingReader, Start
-from .segment import Segment
-from .wakeup import remove_file
+from .segment import Segment, remove_file
 from .writer import RingWriter
 
 _SLOTS = {Kind.DOUBLE_BUFFER: 2, Kind.SINGLE: 1}
@@ -40,7 +39,7 @@ _SLOTS = {Kind.DOUBLE_BUFFER: 2, Kind.SINGLE: 1}
 
 @dataclass(frozen=True)
 class RingSpec:
-    """What a producer asks for. `lanes` is relative to the directory of the block."""
+    """What a producer asks for. `lanes` is relative to the directory of the block, which adds its id."""
 
     channel: str
     producer_id: str
@@ -113,13 +112,14 @@ def _header(path: str, spec: RingSpec, codec: Codec) -> Header:
     if flaw is not None:
         raise HeaderInconsistent(path, flaw)
     me = ProcessIdentity.current()
+    block_id = uuid.uuid4().hex
     return Header(
         kind=spec.kind,
         geometry=geometry,
         payload_format=codec.payload_format,
         channel=spec.channel,
         producer_id=spec.producer_id,
-        block_id=uuid.uuid4().hex,
+        block_id=block_id,
         host=me.host,
         boot_id=me.boot_id,
         created_at=time.time(),
@@ -127,7 +127,7 @@ def _header(path: str, spec: RingSpec, codec: Codec) -> Header:
         checksum=spec.checksum,
         schema_hash=spec.schema_hash,
         schema_id=spec.schema_id,
-        lanes=spec.lanes,
+        lanes=f"{spec.lanes}/{block_id}",
     )
 
 
@@ -173,7 +173,11 @@ def _take_over(path: str, header: Header, codec: Codec) -> RingWriter | None:
 def _same_stream(segment: Segment, found: Header, header: Header, codec: Codec) -> bool:
     description = segment.data[HEADER_BYTES : HEADER_BYTES + found.geometry.schema_bytes]
     return description == codec.description and found == replace(
-        header, block_id=found.block_id, producer_id=found.producer_id, created_at=found.created_at
+        header,
+        block_id=found.block_id,
+        lanes=os.path.join(os.path.dirname(header.lanes), found.block_id),
+        producer_id=found.producer_id,
+        created_at=found.created_at,
     )
 
 
@@ -183,6 +187,7 @@ def _replace(segment: Segment, lanes: str) -> None:
     board.ring()
     board.close()
     remove_file(segment.path)
+    remove_lane_directory(lanes)
     segment.descriptor.close()
 
 

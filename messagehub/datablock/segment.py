@@ -120,6 +120,23 @@ def write_file(path: str, content: bytes, mode: int = 0o600) -> None:
     descriptor.close()
 
 
+def remove_file(path: str) -> bool:
+    """Unlink; False when someone else already did."""
+    try:
+        os.unlink(path)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def replace_file(path: str, content: bytes) -> None:
+    """As `write_file`, over what is there. The caller holds a lock: the temporary name is its alone."""
+    temporary = f"{path}.new"
+    remove_file(temporary)
+    write_file(temporary, content)
+    os.rename(temporary, path)
+
+
 def open_trusted(path: str, flags: int, owner_uid: int | None = None) -> Descriptor:
     """Open an existing regular file of the expected owner (by default this process's user)."""
     require_linux()

@@ -12,6 +12,7 @@ from typing import Final
 
 from .identity import ProcessIdentity
 from .locks import Descriptor
+from .segment import remove_file
 
 # Where no pidfd can be had (a writer in another pid namespace) its lock is probed this often instead.
 PROBE_SECONDS: Final = 0.25
@@ -52,7 +53,7 @@ class Bell:
                 PROBE_SECONDS if timeout_seconds is None else min(timeout_seconds, PROBE_SECONDS)
             )
         events = self._poll.poll(None if timeout_seconds is None else max(0.0, timeout_seconds) * 1000)
-        return any(fd == self._watched for fd, _ in events)
+        return bool(events) and events[-1][0] == self._watched  # polled after the bell
 
     def close(self, *, remove: bool) -> None:
         if remove and self._descriptor.fd >= 0:
@@ -111,12 +112,3 @@ class ProcessWatch:
     def close(self) -> None:
         if self._descriptor is not None:
             self._descriptor.close()
-
-
-def remove_file(path: str) -> bool:
-    """Unlink; False when someone else already did."""
-    try:
-        os.unlink(path)
-    except FileNotFoundError:
-        return False
-    return True

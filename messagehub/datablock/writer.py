@@ -102,19 +102,19 @@ class RingWriter:
             raise PayloadLargerThanRing(len(pieces), self._slot_count, self._slot_bytes)
         self._check_open()
         with self._mutex:
-            first = self._head + 1
+            first = sequence = self._head + 1
             for piece, size in pieces:
-                slot = self._claim(timeout_seconds, self._head + 1 - first)
+                slot = self._claim(timeout_seconds, sequence - first)
                 try:
                     self._encode(piece, self._offset[slot], size)
                 except BaseException:
                     self._abandon(slot)
                     raise
-                self._publish(slot, size)
-            return Written(first, self._head)
+                sequence = self._publish(slot, size)
+        return Written(first, sequence)
 
     def loan(self, size: int, timeout_seconds: float | None = None) -> "Loan":
-        """A slot to fill in place (raw and NumPy blocks): `with writer.loan(n) as loan: loan.buffer[:] = …`."""
+        """A slot to fill in place (raw and NumPy): `with writer.loan(n) as loan: loan.buffer[:] = …`."""
         if self._codec.payload_format not in (PayloadFormat.RAW, PayloadFormat.NUMPY):
             raise PayloadRefused("an Arrow block takes record batches: use write(batch) instead of a loan.")
         if size > self._slot_bytes:
@@ -157,7 +157,6 @@ class RingWriter:
             raise HandleClosed("writer")
 
     def _claim(self, timeout_seconds: float | None, published: int) -> int:
-        self._check_open()
         if self._board.refresh() and self._honours_lanes:
             self._floor = self._board.floor()
         slot = self._free_slot()
@@ -168,13 +167,17 @@ class RingWriter:
         return slot
 
     def _free_slot(self) -> int | None:
-        for place, slot in enumerate(self._order):
+        fd = self._descriptor.fd
+        if fd < 0:
+            raise HandleClosed("writer")
+        order = self._order
+        for place, slot in enumerate(order):
             if self._sequences[slot] > self._floor:
                 self._floor = self._board.floor()
                 if self._sequences[slot] > self._floor:
                     return None  # all that follow are newer still
-            if try_lock(self._descriptor.fd, self._lock[slot]):
-                del self._order[place]
+            if try_lock(fd, self._lock[slot]):
+                del order[place]
                 return slot
         return None
 
@@ -200,7 +203,7 @@ class RingWriter:
         finally:
             self._words[WRITER_TICKET] = 0
 
-    def _publish(self, slot: int, size: int) -> None:
+    def _publish(self, slot: int, size: int) -> int:
         words, line, sequence = self._words, self._line[slot], self._head + 1
         words[line + LENGTH] = size
         if self._has_checksum:
@@ -215,6 +218,7 @@ class RingWriter:
         # The unlock is also the barrier between storing the head and reading the readers' tickets.
         unlock(self._descriptor.fd, self._unlock[slot])
         self._board.ring()
+        return sequence
 
     def _abandon(self, slot: int) -> None:
         """Give back a claimed slot; it is empty now and the first to be used again."""
@@ -227,8 +231,7 @@ class RingWriter:
             if size is None:
                 self._abandon(slot)
                 return None
-            self._publish(slot, size)
-            return self._head
+            return self._publish(slot, size)
 
 
 class Loan:
