@@ -129,7 +129,7 @@ class Registry:
         channel = self._channel(command.channel)
         consumer = Consumer(
             consumer_id=names.check_role("consumer", command.consumer_id),
-            lease=command.lease or f"{channel.name}/{command.consumer_id}",
+            lease=command.lease or _consumer_lease(channel.name, command.consumer_id),
             expected_schema_hash=command.expected_schema_hash,
             group=names.check_role("group", command.group) if command.group is not None else None,
             host=command.host,
@@ -189,7 +189,7 @@ class Registry:
     def unregister_consumer(self, command: commands.UnregisterConsumer, now: float) -> replies.Reply:
         channel = self._channel(command.channel)
         member = Member("consumer", channel.name, command.consumer_id)
-        lease = command.lease or f"{channel.name}/{command.consumer_id}"
+        lease = command.lease or _consumer_lease(channel.name, command.consumer_id)
         self._check_owner(member, channel.consumers.get(command.consumer_id), lease)
         self._remove(member, "released", now)
         return replies.ConsumerUnregistered(
@@ -537,6 +537,11 @@ _RECOVERED: dict[str, Callable[[Member], events.AnyChannelEvent]] = {
 
 def _default_owner(channel: str) -> str:
     return f"{channel}/default"
+
+
+def _consumer_lease(channel: str, consumer_id: str) -> str:
+    """Apart from the producers': a consumer named `default` must not keep the default producer alive."""
+    return f"{channel}/consumer/{consumer_id}"
 
 
 def _lease(channel: Channel, member: Member) -> str:
