@@ -148,7 +148,7 @@ def schema(kind: str, wire_type: str) -> dict[str, Any]:
     root = definitions.pop(reference["$ref"].removeprefix("#/$defs/"))
     described = root.pop("description", "")
     about = {"title": wire_type, "description": f"{kind.capitalize()}. {described}".strip()}
-    document = {"$schema": DIALECT} | about | root | about
+    document: dict[str, Any] = {"$schema": DIALECT} | about | root | about
     if definitions:
         document["$defs"] = dict(sorted(definitions.items()))
     return document
