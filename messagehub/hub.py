@@ -15,8 +15,8 @@ from typing import Any, ClassVar, TypeVar
 
 from messagehub.client.connection import Connection
 from messagehub.client.heartbeats import Heartbeats, Registration
-from messagehub.client.identity import ProcessIdentity
 from messagehub.client.watch import Watch, Watches
+from messagehub.datablock.identity import ProcessIdentity
 from messagehub.discovery import Discovery
 from messagehub.discovery.via_broker import ViaBroker
 from messagehub.errors import BrokerUnavailable, ChannelNotReady, HubError

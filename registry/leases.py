@@ -5,6 +5,7 @@ what happened to its members is told to whoever renews it.
 Rule 2: renewing is O(1): it moves `renewed_at` only. Each lease has one queued deadline; when that comes too early
 it is queued again, so expiry is O(log n).
 Rule 3: silence first stalls a lease, then ends it; a renewed lease is no longer stalled.
+Rule 4: a held lease (somebody sees its process alive) is stalled by silence but never ended by it.
 """
 
 import heapq
@@ -34,6 +35,7 @@ class Lease(Struct):
     lease_id: str
     renewed_at: float
     is_stalled: bool = False
+    is_held: bool = False
     members: dict[Member, None] = field(default_factory=dict)
     notices: list[Notice] = field(default_factory=list)
 
@@ -61,7 +63,13 @@ class Leases:
 
     def is_alive(self, lease_id: str) -> bool:
         lease = self._leases.get(lease_id)
-        return lease is not None and not lease.is_stalled
+        return lease is not None and (lease.is_held or not lease.is_stalled)
+
+    def hold(self, lease_id: str, *, is_held: bool) -> None:
+        """Say whether the lease's process is seen to live; letting go starts no new term."""
+        lease = self._leases.get(lease_id)
+        if lease is not None:
+            lease.is_held = is_held
 
     def attach(self, lease_id: str, member: Member, *, now: float) -> None:
         """Add a member, starting the lease if it is new. A registration is a sign of life, so it renews."""
@@ -93,7 +101,7 @@ class Leases:
             lease = self._leases.get(lease_id)
             if lease is None:
                 continue
-            if lease.renewed_at + self._terms.lease_seconds <= now:
+            if lease.renewed_at + self._terms.lease_seconds <= now and not lease.is_held:
                 del self._leases[lease_id]
                 crossed.append((lease, "ended"))
                 continue
@@ -101,5 +109,8 @@ class Leases:
                 lease.is_stalled = True
                 crossed.append((lease, "stalled"))
             term = self._terms.lease_seconds if lease.is_stalled else self._terms.stall_seconds
-            heapq.heappush(self._deadlines, (lease.renewed_at + term, lease_id))
+            following = lease.renewed_at + term
+            if following <= now:  # only a held lease outlives its term
+                following = now + self._terms.stall_seconds
+            heapq.heappush(self._deadlines, (following, lease_id))
         return crossed

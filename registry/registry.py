@@ -21,9 +21,11 @@ from registry.checks import (
     says_the_same,
 )
 from registry.errors import ChannelNotFound, ChannelNotReady
+from registry.groups import assignment
 from registry.leases import Member
-from registry.ledger import Ledger, lease_of
+from registry.ledger import lease_of
 from registry.records import Channel, Consumer, Producer, SchemaType, SchemaVersion
+from registry.sightings import Sightings
 from registry.state import discovered, summary
 
 
@@ -32,7 +34,7 @@ class Outcome(NamedTuple):
     events: list[events.AnyEvent]
 
 
-class Registry(Ledger):
+class Registry(Sightings):
     def apply(self, command: commands.Command, *, now: float) -> Outcome:
         """Decide one command. Raises a Refusal, having changed nothing, or returns the reply and what happened."""
         reply = _HANDLERS[type(command)](self, command, now)
@@ -118,7 +120,7 @@ class Registry(Ledger):
             schema_hash=found.schema_hash,
             schema_version=found.schema_version,
             blocks=found.blocks,
-            assignment=None,
+            assignment=_assignment(channel, present),
             lease=present.lease,
             lease_seconds=self.terms.lease_seconds,
             revision=present.revision,
@@ -321,6 +323,12 @@ def _default_owner(channel: str) -> str:
 def _consumer_lease(channel: str, consumer_id: str) -> str:
     """Apart from the producers': a consumer named `default` must not keep the default producer alive."""
     return f"{channel}/consumer/{consumer_id}"
+
+
+def _assignment(channel: Channel, consumer: Consumer) -> replies.Assignment | None:
+    if consumer.group is None:
+        return None
+    return assignment(consumer.group, channel.groups[consumer.group], consumer.consumer_id)
 
 
 def _members(channel: Channel) -> list[Member]:

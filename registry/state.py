@@ -62,6 +62,9 @@ def _created(channels: Channels, event: events.ChannelCreated | events.ChannelDe
     if present is not None:
         event.record.producers.update(present.producers)
         event.record.consumers.update(present.consumers)
+        event.record.groups.update(present.groups)
+        event.record.table, event.record.generation = present.table, present.generation
+        event.record.conflict = present.conflict
     channels[event.channel] = event.record
 
 
@@ -85,6 +88,14 @@ def _adopt(channel: Channel, producer: Producer) -> None:
         channel.schema = producer.schema
     if not channel.binds_access:
         channel.access = producer.access
+
+
+def _adopt_table(channel: Channel) -> None:
+    """A table says what the schema is where no producer and no declaration do."""
+    table = channel.table
+    if table is not None and table.schema_hash and not channel.producers and not channel.binds_schema:
+        channel.schema_hash, channel.schema_version = table.schema_hash, table.schema_version
+        channel.schema_type, channel.schema_id, channel.schema = table.schema_type, None, "unverified"
 
 
 def _producer_unregistered(channels: Channels, event: events.ProducerUnregistered) -> None:
@@ -116,6 +127,25 @@ def _consumer_recovered(channels: Channels, event: events.ConsumerRecovered) -> 
     channels[event.channel].consumers[event.consumer_id].status = "active"
 
 
+def _conflicted(channels: Channels, event: events.ChannelConflicted) -> None:
+    channels[event.channel].conflict = event.reason
+
+
+def _table_committed(channels: Channels, event: events.TableCommitted) -> None:
+    channel = channels[event.channel]
+    channel.table = table = event.table
+    channel.generation = table.generation if table is not None else channel.generation
+    _adopt_table(channel)
+
+
+def _group_assigned(channels: Channels, event: events.GroupAssigned) -> None:
+    groups = channels[event.channel].groups
+    if event.assigned.members:
+        groups[event.group] = event.assigned
+    else:
+        groups.pop(event.group, None)
+
+
 _EVOLVE: dict[type[events.Event], Callable[[Channels, Any], None]] = {
     events.ChannelCreated: _created,
     events.ChannelDeclared: _created,
@@ -129,6 +159,9 @@ _EVOLVE: dict[type[events.Event], Callable[[Channels, Any], None]] = {
     events.ConsumerUnregistered: _consumer_unregistered,
     events.ConsumerStalled: _consumer_stalled,
     events.ConsumerRecovered: _consumer_recovered,
+    events.ChannelConflicted: _conflicted,
+    events.TableCommitted: _table_committed,
+    events.GroupAssigned: _group_assigned,
 }
 
 
@@ -148,13 +181,14 @@ def restored(channel: Channel) -> Channel:
 def discovered(channel: Channel, *, blocks_offset: int = 0) -> Discovered:
     """The answer to a discovery, from the registry's record or from a watcher's copy of it."""
     lead = channel.lead()
-    blocks = list(_blocks(channel.producers.values()))
+    blocks = list(_blocks(channel))
     return Discovered(
         channel=channel.name,
-        shm_name=lead.shm_name if lead else None,
+        shm_name=lead.shm_name if lead else (channel.table.shm_name if channel.table else None),
         schema_hash=channel.schema_hash,
         schema_version=channel.schema_version,
         status=channel.status(),
+        conflict=channel.conflict,
         schema=channel.schema if channel.schema_hash is not None else None,
         schema_type=channel.schema_type,
         schema_id=channel.schema_id,
@@ -183,7 +217,13 @@ def summary(channel: Channel) -> ChannelSummary:
     )
 
 
-def _blocks(producers: Iterable[Producer]) -> Iterable[Block]:
-    """A producer that lists no blocks has the one that its name says."""
-    for producer in producers:
-        yield from producer.blocks or (Block(shm_name=producer.shm_name, host=producer.host),)
+def _blocks(channel: Channel) -> Iterable[Block]:
+    """A producer that lists no blocks has the one that its name says; of a table, its manifest."""
+    for producer in channel.producers.values():
+        yield from blocks_of(producer)
+    if channel.table is not None:
+        yield Block(shm_name=channel.table.shm_name, host=channel.table.host, format="manifest")
+
+
+def blocks_of(producer: Producer) -> Iterable[Block]:
+    return producer.blocks or (Block(shm_name=producer.shm_name, host=producer.host),)
