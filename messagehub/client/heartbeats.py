@@ -9,6 +9,7 @@ import logging
 import random
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 from messagehub.client.connection import Connection
@@ -28,6 +29,8 @@ class Registration:
         self.command = command
         self.ack: Ack | None = None
         self.error: HubError | None = None
+        self.local: Ack | None = None
+        self.on_close: Callable[[], None] | None = None
         self.is_closed = False
         self._heartbeats = heartbeats
 
@@ -37,18 +40,24 @@ class Registration:
 
     @property
     def source(self) -> str | None:
-        """Who took it: `broker`, or None while nobody has."""
-        return "broker" if self.ack is not None else None
+        """Who took it: `broker`, `files` while only the directory of this host has it, or None."""
+        if self.ack is not None:
+            return "broker"
+        return "files" if self.local is not None else None
 
     @property
     def shm_name(self) -> str | None:
-        return self.ack.shm_name if self.ack else None
+        taken = self.ack or self.local
+        return taken.shm_name if taken else None
 
     def close(self) -> None:
+        if self.on_close is not None:
+            self.on_close()
+            self.on_close = None
         self._heartbeats.end(self)
 
     def __bool__(self) -> bool:
-        return self.ack is not None and not self.is_closed
+        return self.source is not None and not self.is_closed
 
     def __enter__(self) -> "Registration":
         return self
@@ -93,12 +102,18 @@ class Heartbeats:
         self._connection.wake()
         return registration
 
+    def renew(self, registration: Registration, *, timeout: float) -> None:
+        """Say it again now: the broker answers with what holds at this moment."""
+        ack = self._connection.request(registration.command, timeout=timeout)
+        assert isinstance(ack, Ack)
+        registration.ack, registration.error = ack, None
+
     def end(self, registration: Registration) -> None:
         """Unregister. A broker that is gone will end the lease by itself."""
         if not self._forget(registration) or registration.ack is None:
             return
         try:
-            self._connection.request(_unregister(registration.ack, self.lease), timeout=self._seconds)
+            self._connection.request(unregistration(registration.ack, self.lease), timeout=self._seconds)
         except HubError as error:
             log.debug("%r ended without the broker: %s", registration, error)
 
@@ -110,7 +125,7 @@ class Heartbeats:
         """In a forked child: what the parent registered is the parent's."""
         self._lock = threading.Lock()
         for registration in self._registrations:
-            registration.is_closed = True
+            registration.is_closed, registration.on_close = True, None
         self._registrations = []
         self._is_connected = False
 
@@ -198,7 +213,7 @@ def _refusal(reply: Any, error: HubError | None) -> HubError:
     return error or HubError("the broker's answer makes no sense")
 
 
-def _unregister(ack: Ack, lease: str) -> commands.Command:
+def unregistration(ack: Ack, lease: str) -> commands.Command:
     if isinstance(ack, replies.ProducerRegistered):
         return commands.UnregisterProducer(channel=ack.channel, producer_id=ack.producer_id, lease=lease)
     return commands.UnregisterConsumer(channel=ack.channel, consumer_id=ack.consumer_id, lease=lease)
