@@ -20,6 +20,7 @@ from messagehub.datablock.errors import NothingThere, PositionUnknown
 from messagehub.datablock.groups import Assignment
 from messagehub.datablock.reader import Position, RingReader, Start
 from messagehub.datablock.ring import describe, open_reader
+from messagehub.entries import is_about_members
 from registry import replies
 
 Positions = dict[str, Position]
@@ -71,6 +72,10 @@ class Attachments:
         left = {position.block_id: position for position in self._left.values()}
         return left | {reader.header.block_id: reader.position for reader in self.readers}
 
+    def has_news(self) -> bool:
+        """Whether what the kernel told is about producers or tables; everything told so far is forgotten."""
+        return any(is_about_members(news.name) or not news.path for news in self._news.read())
+
     def news_fds(self) -> list[int]:
         return [self._news.fileno()] if self._is_watched else []
 
@@ -84,8 +89,6 @@ class Attachments:
 
     def look(self, told: Iterable[str]) -> None:
         """Attach to what is there and not yet attached: the directory's rings and those that others `told` of."""
-        if self._is_watched:
-            self._news.read()
         self._watch()
         alive, waiting = self._directory_rings()
         paths = dict.fromkeys([*alive, *waiting, *told, self._directory.exclusive_block(self._channel)])

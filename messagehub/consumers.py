@@ -310,10 +310,12 @@ class Consumer:
         return self._asked_at + REASSIGN_SECONDS
 
     def _after_sleep(self, ready: set[int]) -> None:
+        is_due = self._attached.look_at is not None and time.monotonic() >= self._attached.look_at
         if self._wake.fd in ready:
             os.eventfd_read(self._wake.fd)
-            self._look()
-        elif ready or (self._attached.look_at is not None and time.monotonic() >= self._attached.look_at):
+            is_due = True
+            ready.discard(self._wake.fd)
+        if (ready and self._attached.has_news()) or is_due:
             self._look()
 
     async def _sleep_async(self, until: float | None) -> set[int]:

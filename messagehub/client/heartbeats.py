@@ -12,11 +12,15 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from messagehub.client.cache import glance_of
 from messagehub.client.connection import Connection
 from messagehub.errors import BrokerUnavailable, HubError
 from registry import commands, replies
+from registry.events import channel_topic
 
 log = logging.getLogger("messagehub.client")
+
+SOON_SECONDS = 0.05
 
 Register = commands.RegisterProducer | commands.RegisterConsumer
 Ack = replies.ProducerRegistered | replies.ConsumerRegistered
@@ -81,6 +85,7 @@ class Heartbeats:
         self._broker_id = ""
         self._seconds = connection.settings.heartbeat_seconds
         self._next_at = 0.0
+        self._beat_at = 0.0
 
     def register(self, command: Register, *, timeout: float, required: bool) -> Registration:
         """Register now if a broker answers, else as soon as one does (unless `required`)."""
@@ -135,10 +140,12 @@ class Heartbeats:
         return bool(self._registrations)
 
     def topics(self) -> set[bytes]:
-        return set()
+        return {channel_topic(registration.channel).encode() for registration in list(self._registrations)}
 
     def on_event(self, topic: bytes, payload: bytes) -> None:
-        """Notices come with heartbeats; this part needs no events."""
+        """Something happened to a channel of ours: fetch the notice of it now instead of with the next heartbeat."""
+        if glance_of(payload).broker_id is None and topic in self.topics():
+            self._next_at = min(self._next_at, self._beat_at + SOON_SECONDS)
 
     def on_connected(self, hello: replies.HelloAck) -> None:
         is_other = hello.broker_id != self._broker_id
@@ -160,7 +167,8 @@ class Heartbeats:
         return self._next_at
 
     def _schedule(self) -> None:
-        self._next_at = time.monotonic() + self._seconds * random.uniform(0.7, 1.0)
+        self._beat_at = time.monotonic()
+        self._next_at = self._beat_at + self._seconds * random.uniform(0.7, 1.0)
 
     def _after_beat(self, reply: replies.AnyReply | None, error: HubError | None) -> None:
         if not isinstance(reply, replies.HeartbeatAck):
