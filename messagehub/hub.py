@@ -31,7 +31,7 @@ from messagehub.discovery.chain import Chain
 from messagehub.discovery.via_broker import ViaBroker
 from messagehub.discovery.via_files import ViaFiles
 from messagehub.discovery.via_shm_name import ViaShmName
-from messagehub.errors import BrokerUnavailable, ChannelNotReady, HubError
+from messagehub.errors import BrokerRequired, BrokerUnavailable, ChannelNotReady, HubError
 from messagehub.payload_schema import hash_of, payload_schema
 from messagehub.producers import Producer, Shape, open_producer, ring_path
 from messagehub.published_tables import publish_table
@@ -322,6 +322,8 @@ class MessageHub:
         expected = None if expected_schema is None else hash_of(expected_schema)
         logical = names.check_channel(names.logical(channel))
         role = names.check_role("consumer", consumer_id or self._role("consumer"))
+        if group is not None and not self.connect(timeout=timeout):
+            raise BrokerRequired(f"group {group!r} is shared out by the broker, and none answers", group=group)
         command = commands.RegisterConsumer(
             channel=logical,
             consumer_id=role,
@@ -333,7 +335,7 @@ class MessageHub:
         consumer = DataConsumer(
             Wanted(logical, start, expected, group, on_lag, lossless, verify),
             self._chain.files.directory,
-            discover=lambda: self._discover_now(logical, self._limit(timeout), required=group is not None),
+            discover=lambda: self._discover_now(logical, self._limit(timeout), required=False),
             register=lambda: self._register(command, timeout, required=group is not None),
             renew=lambda registration: self._heartbeats.renew(registration, timeout=self._limit(timeout)),
             forget=self._forget_consumer,
