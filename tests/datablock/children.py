@@ -1,5 +1,6 @@
 """Real child processes for tests: forked, killed, stopped, waited for, always with a deadline."""
 
+import ctypes
 import os
 import signal
 import sys
@@ -17,6 +18,7 @@ def fork(body: Callable[[], object]) -> int:
         return pid
     status = 1
     try:
+        _die_with_parent()
         body()
         status = 0
     except BaseException:  # noqa: BLE001  printed, and the exit status tells
@@ -24,6 +26,12 @@ def fork(body: Callable[[], object]) -> int:
         sys.stderr.flush()
     finally:
         os._exit(status)
+
+
+def _die_with_parent() -> None:
+    """No child outlives a test run, however that ends."""
+    pr_set_pdeathsig = 1
+    ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
 
 
 def wait(pid: int, seconds: float = 20.0) -> int:

@@ -291,3 +291,13 @@ def test_threads_share_a_writer(root: str) -> None:
         for thread in threads:
             thread.join(10)
         assert seen == list(range(1, 401))
+
+
+def test_oldest_begins_after_an_item_that_only_a_view_keeps(root: str) -> None:
+    with writer(root) as made, open_reader(ring(root), start="oldest") as holder:
+        fill(made, 1, 1)
+        view = holder.read(0).value
+        fill(made, 2, 9)
+        with open_reader(ring(root), start="oldest") as reader:
+            assert drain(reader) == [7, 8, 9]
+        del view
