@@ -5,7 +5,8 @@ has one file with a word per member: "all my sequences up to here are done". The
 
 Rule 1: a member's word has one writer: the holder of that member's lock. It outlives the member.
 Rule 2: a new epoch begins where the slowest member of the old one stood, and remembers what each old member
-had done beyond that, so nothing is lost and hardly anything comes twice (at least once).
+had done beyond that: nothing is lost, and what was acknowledged in the last epoch does not come again.
+What was acknowledged earlier still, past a member that stood, may (at least once).
 Rule 3: of several files of a group only the highest epoch counts; who makes it removes the others, and if it
 dies before that, the next one does.
 """
@@ -17,8 +18,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from .errors import AssignmentChanged, HeaderInconsistent, MemberTaken, NameRefused
-from .locks import OWNER, Descriptor, exclusive, lock_within, try_lock
-from .segment import Segment, remove_file
+from .locks import OWNER, exclusive, lock_within, try_lock
+from .segment import Segment, open_trusted, remove_file
 
 _SUPERSEDED: Final = 0
 _COUNT: Final = 1
@@ -128,7 +129,7 @@ class Membership:
 
 def _open_epoch(directory: str, group: str, assignment: Assignment, start_after: int) -> GroupCursors:
     lock_path = os.path.join(directory, "index")
-    lock = Descriptor.open(lock_path, os.O_RDWR | os.O_NOFOLLOW)
+    lock = open_trusted(lock_path, os.O_RDWR)
     try:
         lock_within(lock, exclusive(OWNER), lock_path, _LOCK_SECONDS)
         epochs = sorted(

@@ -7,10 +7,8 @@ Rule 1: before sleeping: store a ticket, probe the writer's lock (which is the b
 Rule 2: a slot that is published but still locked is not lost: its writer will unlock it, and ring then.
 """
 
-import asyncio
 import time
 from collections.abc import AsyncIterator, Iterator
-from typing import Any, Literal, NamedTuple
 
 from .errors import (
     ChecksumMismatch,
@@ -18,11 +16,13 @@ from .errors import (
     HeaderInconsistent,
     NothingThere,
     PositionUnknown,
+    RootUnusable,
     StreamEnded,
     WriterGone,
 )
 from .groups import Assignment, Membership
-from .lanes import CURSOR, TICKET, WRITER_BELL, Lane
+from .items import Gap, Item, Position, Start
+from .lanes import CURSOR, TICKET, WRITER_BELL, Lane, Onlooker
 from .layout import (
     CHECKSUM,
     EPOCH,
@@ -42,45 +42,30 @@ from .layout import (
 from .locks import ATTACHED, OWNER, Pins, exclusive, is_locked, shared, try_lock
 from .payloads import Codec
 from .segment import Segment
-from .wakeup import PROBE_SECONDS, ProcessWatch, Ringer
+from .wakeup import ProcessWatch, Ringer, sleep_async
 from .writer import checksum
 
 _WRITER = exclusive(OWNER)
 _LATEST_ATTEMPTS = 64
 
 
-class Position(NamedTuple):
-    """A place in a stream that stays meaningful over restarts of writer and reader."""
+class _WriterBell:
+    """Wakes a writer that waits for room, once a ticket. Runs in finalizers; refers to no reader, so that
+    dropping a reader frees it at once."""
 
-    block_id: str
-    epoch: int
-    sequence: int
+    def __init__(self, words: memoryview, ringer: Ringer) -> None:
+        self._words = words
+        self._ringer = ringer
+        self._rung = 0
 
+    def ring(self) -> None:
+        ticket = self._words[WRITER_TICKET]
+        if ticket and ticket != self._rung:
+            self._rung = ticket
+            self._ringer.ring()
 
-class Gap(NamedTuple):
-    """Sequences that were overwritten before this reader came to them."""
-
-    first: int
-    last: int
-
-
-class Item:
-    """One payload; `value` and `buffer` share the slot's memory and hold the slot while they exist."""
-
-    __slots__ = ("_codec", "buffer", "epoch", "sequence")
-
-    def __init__(self, sequence: int, epoch: int, buffer: Any, codec: Codec) -> None:
-        self.sequence = sequence
-        self.epoch = epoch
-        self.buffer = buffer
-        self._codec = codec
-
-    @property
-    def value(self) -> Any:
-        return self._codec.decode(self.buffer)
-
-
-Start = Literal["oldest", "latest"] | Position
+    def close(self) -> None:
+        self._ringer.close()
 
 
 class RingReader:
@@ -122,18 +107,25 @@ class RingReader:
         self._foreign_buffer = pa.foreign_buffer
         if not try_lock(self._descriptor.fd, shared(ATTACHED)):
             raise NothingThere(path)  # a cleaner has it, and is about to unlink it
+        if not segment.is_published():
+            raise NothingThere(path)
         self._pins = Pins(self._descriptor, segment.mapping, geometry.slot_count)
-        self._pins.on_free = self._ring_writer
-        self._writer_bell = Ringer(f"{lanes}/{WRITER_BELL}")
-        self._rung = 0
+        self._writer_bell = _WriterBell(segment.words, Ringer(f"{lanes}/{WRITER_BELL}"))
+        self._pins.on_free = self._writer_bell.ring
         self._watch: ProcessWatch | None = None
         self._watch_fired = False
         self._is_fresh = start == "oldest"
         self._member: Membership | None = None
+        if (group is None) != (assignment is None):
+            raise ValueError("a group and an assignment go together")
         if group is not None and assignment is not None:
             self._member = Membership(lanes, group, assignment, self._start_after(start))
         honoured = lossless and self._member is None and self.header.when_full != WhenFull.OVERWRITE
-        self._lane = Lane(lanes, lossless=honoured)
+        self._lane: Lane | Onlooker
+        try:
+            self._lane = Lane(lanes, lossless=honoured) if segment.is_own() else Onlooker()
+        except (RootUnusable, NothingThere):
+            raise NothingThere(path) from None  # replaced or cleaned at this moment
         self._lane_words = self._lane.words
         # Until here the lane's cursor was 0: a blocking writer overwrites nothing once it sees the lane.
         self._cursor = self._start_after(start) if self._member is None else self._member.position
@@ -174,7 +166,7 @@ class RingReader:
             if left is not None and left <= 0:
                 self._lane_words[TICKET] = 0
                 return None
-            await self._sleep_async(left)
+            self._watch_fired = await sleep_async(self._lane.bell, left, self._watch)
 
     def latest(self) -> Item | None:
         """The newest item, wherever this reader stands; None if there is none (yet)."""
@@ -193,7 +185,7 @@ class RingReader:
         if self._member is not None:
             self._member.acknowledge(sequence)
             if self._words[WRITER_TICKET]:
-                self._ring_writer()
+                self._writer_bell.ring()
 
     def __iter__(self) -> Iterator[Item | Gap]:
         while True:
@@ -323,13 +315,13 @@ class RingReader:
         self._is_fresh = False
         self._cursor = self._lane_words[CURSOR] = item.sequence
         if self._words[WRITER_TICKET]:
-            self._ring_writer()
+            self._writer_bell.ring()
         return item
 
     def _lost(self, first: int, last: int) -> Item | Gap | None:
         self._cursor = self._lane_words[CURSOR] = last
         if self._words[WRITER_TICKET]:
-            self._ring_writer()
+            self._writer_bell.ring()
         # A reader that asked for the oldest and has read nothing yet has missed nothing.
         return self._take() if self._is_fresh else Gap(first, last)
 
@@ -344,13 +336,21 @@ class RingReader:
         if start == "latest":
             return head
         if start == "oldest":
-            live = self._live(1)
-            return live[0][0] - 1 if live else head
+            return self._before_oldest(head)
         if start.block_id != self.header.block_id:
             raise PositionUnknown(self.path, f"it is block {self.header.block_id}, not {start.block_id}")
         if start.epoch > self._words[EPOCH] or start.sequence > head:
             raise PositionUnknown(self.path, f"epoch {start.epoch}, sequence {start.sequence} is ahead of it")
         return start.sequence
+
+    def _before_oldest(self, head: int) -> int:
+        """Oldest is where the unbroken run up to the newest begins; an older item that someone still holds is
+        not worth a gap."""
+        sequences = [sequence for sequence, _ in self._live(1)] or [head + 1]
+        oldest = sequences.pop()
+        while sequences and sequences[-1] == oldest - 1:
+            oldest = sequences.pop()
+        return oldest - 1
 
     def _arm(self) -> Item | Gap | None:
         """Say that this reader sleeps, then look once more; raises if nothing can come any more."""
@@ -379,38 +379,6 @@ class RingReader:
         elif self._watch_fired:
             watch.close()  # the process is gone, its lock is not (yet): probe it from now on
         self._watch_fired = False
-
-    async def _sleep_async(self, timeout_seconds: float | None) -> None:
-        loop = asyncio.get_running_loop()
-        woken = asyncio.Event()
-        watched = -1 if self._watch is None else self._watch.fileno()
-        if self._watch is not None and watched < 0:
-            timeout_seconds = (
-                PROBE_SECONDS if timeout_seconds is None else min(timeout_seconds, PROBE_SECONDS)
-            )
-
-        def fired() -> None:
-            self._watch_fired = True
-            woken.set()
-
-        loop.add_reader(self._lane.bell.fileno(), woken.set)
-        if watched >= 0:
-            loop.add_reader(watched, fired)
-        try:
-            await asyncio.wait_for(woken.wait(), timeout_seconds)
-        except TimeoutError:
-            pass  # the caller looks at its deadline
-        finally:
-            loop.remove_reader(self._lane.bell.fileno())
-            if watched >= 0:
-                loop.remove_reader(watched)
-
-    def _ring_writer(self) -> None:
-        """Once a ticket. Runs in finalizers too."""
-        ticket = self._words[WRITER_TICKET]
-        if ticket and ticket != self._rung:
-            self._rung = ticket
-            self._writer_bell.ring()
 
     def _check_open(self) -> None:
         if self._descriptor.fd < 0:
