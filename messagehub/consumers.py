@@ -112,7 +112,7 @@ class Consumer:
             found, value = self._next()
             if found:
                 return value
-            if deadline is None and self.has_ended:
+            if deadline is None and self._is_over():
                 return None
             if not self._arm():
                 until = self._sleep_until(deadline)
@@ -131,7 +131,7 @@ class Consumer:
             found, value = self._next()
             if found:
                 return value
-            if deadline is None and self.has_ended:
+            if deadline is None and self._is_over():
                 return None
             if not self._arm():
                 self._after_sleep(await self._sleep_async(self._sleep_until(deadline)))
@@ -168,6 +168,12 @@ class Consumer:
             if value is None:
                 return
             yield value
+
+    def _is_over(self) -> bool:
+        """Ended, and nobody has begun again since."""
+        if self.has_ended:
+            self._look()
+        return self.has_ended
 
     # -- what it knows -------------------------------------------------------------------------------------
 
