@@ -1,5 +1,6 @@
 """`messagehub doctor`: what is wrong with this set-up, and what to do about it."""
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from messagehub.cli.options import Dir, Endpoint, Json, Timeout
 from messagehub.cli.output import echo, echo_json, shown
 from messagehub.cli.session import settings_for
 from messagehub.errors import ConfigurationError
+from messagehub.settings import default_dir
 
 _COLOURS = {"ok": "green", "info": "cyan", "warning": "yellow", "error": "red"}
 
@@ -44,6 +46,7 @@ def _diagnose(endpoint: str | None, dir: Path | None, timeout: float | None) -> 
         settings = settings_for(endpoint, dir, timeout)
     except ConfigurationError as error:
         yield Finding("settings", "error", error.message, "correct the option, MESSAGEHUB_* variable or file it names")
+        yield from check_directory(Path(dir or os.environ.get("MESSAGEHUB_DIR") or default_dir()).absolute())
         return
     directory = list(check_directory(settings.dir))
     yield from directory
