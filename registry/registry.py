@@ -8,27 +8,23 @@ Rule 5: producers of one channel agree on schema, access and policy; a sole prod
 unless the channel's declaration binds them.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import msgspec
-
 from registry import commands, events, names, replies
-from registry.errors import (
-    ChannelAlreadyExists,
-    ChannelNotFound,
-    ChannelNotReady,
-    ConsumerAlreadyRegistered,
-    NotOwner,
-    NotRegistered,
-    PolicyMismatch,
-    ProducerAlreadyRegistered,
-    SchemaMismatch,
+from registry.checks import (
+    check_consumer,
+    check_declaration,
+    check_owner,
+    check_producer,
+    check_schema,
+    says_the_same,
 )
-from registry.leases import Lease, Leases, Member, Terms
-from registry.records import Channel, Consumer, Priority, Producer, SchemaType, SchemaVersion
-from registry.schema_catalog import SchemaCatalog
-from registry.state import Channels, SortedNames, discovered, summary
+from registry.errors import ChannelNotFound, ChannelNotReady
+from registry.leases import Member
+from registry.ledger import Ledger, lease_of
+from registry.records import Channel, Consumer, Producer, SchemaType, SchemaVersion
+from registry.state import discovered, summary
 
 
 class Outcome(NamedTuple):
@@ -36,37 +32,7 @@ class Outcome(NamedTuple):
     events: list[events.AnyEvent]
 
 
-class Registry:
-    def __init__(self, *, terms: Terms | None = None, shm_prefix: str = "pylabhub_") -> None:
-        self.terms = terms or Terms()
-        self.revision = 0
-        self.channels = Channels()
-        self.schemas = SchemaCatalog()
-        self.leases = Leases(self.terms)
-        self.priorities: dict[str, Priority] = {}
-        self._shm_prefix = shm_prefix
-        self._names = SortedNames()
-        self._discovered: dict[str, replies.Discovered] = {}
-        self._emitted: list[events.AnyEvent] = []
-
-    def restore(
-        self, channels: Iterable[Channel], schemas: Iterable[SchemaVersion], *, revision: int, now: float
-    ) -> None:
-        """Take over what a store kept. Every lease gets a full new term."""
-        for version in schemas:
-            self.schemas.add(version, revision=revision)
-        for channel in channels:
-            self._take(channel)
-            for producer in channel.producers.values():
-                producer.status = "active" if producer.ready else "pending"
-                member = Member("producer", channel.name, producer.producer_id)
-                self.leases.attach(producer.lease, member, now=now)
-            for consumer in channel.consumers.values():
-                consumer.status = "active"
-                member = Member("consumer", channel.name, consumer.consumer_id)
-                self.leases.attach(consumer.lease, member, now=now)
-        self.revision = revision
-
+class Registry(Ledger):
     def apply(self, command: commands.Command, *, now: float) -> Outcome:
         """Decide one command. Raises a Refusal, having changed nothing, or returns the reply and what happened."""
         reply = _HANDLERS[type(command)](self, command, now)
@@ -74,20 +40,6 @@ class Registry:
             return Outcome(reply, [])
         emitted, self._emitted = self._emitted, []
         return Outcome(reply, emitted)
-
-    def expire(self, *, now: float) -> list[events.AnyEvent]:
-        """Stall and end what has been silent for too long."""
-        for lease, term in self.leases.due(now=now):
-            for member in list(lease.members):
-                if term == "stalled":
-                    self._emit(_STALLED[member.kind](member), now)
-                else:
-                    self._remove(member, "expired", now)
-        emitted, self._emitted = self._emitted, []
-        return emitted
-
-    def next_deadline(self) -> float | None:
-        return self.leases.next_deadline()
 
     # -- producers and consumers ---------------------------------------------------------------------------
 
@@ -99,10 +51,10 @@ class Registry:
         if version is not None:
             producer.schema, producer.schema_id = "verified", version[0].schema_id
             producer.schema_type = version[0].schema_type
-        replaced = self._check_producer(channel, producer) if channel else []
+        replaced = check_producer(channel, producer, self.leases) if channel else []
 
         present = channel.producers.get(producer.producer_id) if channel else None
-        if present is None or not _says_the_same(present, producer):
+        if present is None or not says_the_same(present, producer):
             if version is not None and version[1]:
                 self._emit_schema(version[0], now)
             if channel is None:
@@ -129,7 +81,7 @@ class Registry:
         channel = self._channel(command.channel)
         consumer = Consumer(
             consumer_id=names.check_role("consumer", command.consumer_id),
-            lease=command.lease or f"{channel.name}/{command.consumer_id}",
+            lease=command.lease or _consumer_lease(channel.name, command.consumer_id),
             expected_schema_hash=command.expected_schema_hash,
             group=names.check_role("group", command.group) if command.group is not None else None,
             host=command.host,
@@ -145,19 +97,13 @@ class Registry:
                 status=channel.status(),
             )
         if consumer.expected_schema_hash is not None and (channel.producers or channel.binds_schema):
-            self._check_schema(channel, consumer.expected_schema_hash, "the consumer expects")
+            check_schema(channel, consumer.expected_schema_hash, "the consumer expects")
+        replaced = check_consumer(channel, consumer, self.leases)
+
         present = channel.consumers.get(consumer.consumer_id)
-        if present is None or not _says_the_same(present, consumer):
-            if present is not None and present.lease != consumer.lease:
-                if self.leases.is_alive(present.lease):
-                    raise ConsumerAlreadyRegistered(
-                        f"channel {channel.name!r} has a living consumer {consumer.consumer_id!r}",
-                        channel=channel.name,
-                        consumer_id=consumer.consumer_id,
-                        pid=present.pid,
-                        host=present.host,
-                    )
-                self._unregister(Member("consumer", channel.name, consumer.consumer_id), "replaced", now)
+        if present is None or not says_the_same(present, consumer):
+            for member in replaced:
+                self._unregister(member, "replaced", now)
             consumer.registered_at = now
             consumer.revision = self.revision + 1
             self._emit(events.ConsumerRegistered(channel=channel.name, consumer=consumer), now)
@@ -182,15 +128,15 @@ class Registry:
         channel = self._channel(command.channel)
         producer_id = command.producer_id or _default_owner(channel.name)
         member = Member("producer", channel.name, producer_id)
-        self._check_owner(member, channel.producers.get(producer_id), command.lease or producer_id)
+        check_owner(member, channel.producers.get(producer_id), command.lease or producer_id)
         self._remove(member, "released", now)
         return replies.ProducerUnregistered(channel=channel.name, producer_id=producer_id, revision=self.revision)
 
     def unregister_consumer(self, command: commands.UnregisterConsumer, now: float) -> replies.Reply:
         channel = self._channel(command.channel)
         member = Member("consumer", channel.name, command.consumer_id)
-        lease = command.lease or f"{channel.name}/{command.consumer_id}"
-        self._check_owner(member, channel.consumers.get(command.consumer_id), lease)
+        lease = command.lease or _consumer_lease(channel.name, command.consumer_id)
+        check_owner(member, channel.consumers.get(command.consumer_id), lease)
         self._remove(member, "released", now)
         return replies.ConsumerUnregistered(
             channel=channel.name, consumer_id=command.consumer_id, revision=self.revision
@@ -236,7 +182,7 @@ class Registry:
             created_at=now,
         )
         if present is not None:
-            self._check_declaration(present, record)
+            check_declaration(present, record)
         if present is None or not present.declared:
             if version is not None and version[1]:
                 self._emit_schema(version[0], now)
@@ -251,7 +197,7 @@ class Registry:
         channel = self._channel(command.channel)
         self._emit(events.ChannelDestroyed(channel=channel.name), now)
         for member in _members(channel):
-            self.leases.detach(_lease(channel, member), member)
+            self.leases.detach(lease_of(channel, member), member)
         return replies.ChannelDestroyed(channel=channel.name, revision=self.revision)
 
     def list_channels(self, command: commands.ListChannels, now: float) -> replies.Reply:
@@ -336,73 +282,6 @@ class Registry:
             metadata=command.metadata,
         )
 
-    def _check_producer(self, channel: Channel, producer: Producer) -> list[Member]:
-        """Whom this producer replaces; refused when somebody living or a binding declaration is in the way."""
-        replaced = []
-        others = []
-        for present in channel.producers.values():
-            is_same = present.producer_id == producer.producer_id
-            if is_same and present.lease == producer.lease:
-                continue
-            excludes = is_same or "exclusive" in (present.access, producer.access)
-            if not self.leases.is_alive(present.lease) and excludes:
-                replaced.append(Member("producer", channel.name, present.producer_id))
-            elif excludes and (is_same or present.access == producer.access):
-                raise ProducerAlreadyRegistered(
-                    f"channel {channel.name!r} has a living producer {present.producer_id!r}",
-                    channel=channel.name,
-                    producer_id=present.producer_id,
-                    pid=present.pid,
-                    host=present.host,
-                )
-            else:
-                others.append(present)
-        for other in others:
-            _check_policy(channel, "access", other.access, producer.access)
-            _check_policy(channel, "policy", other.config.get("policy"), producer.config.get("policy"))
-        if channel.binds_access:
-            _check_policy(channel, "access", channel.access, producer.access)
-        if others or channel.binds_schema:
-            self._check_schema(channel, producer.schema_hash, "the producer brings")
-        return replaced
-
-    def _check_schema(self, channel: Channel, schema_hash: str, claim: str) -> None:
-        if schema_hash != channel.schema_hash:
-            raise SchemaMismatch(
-                f"channel {channel.name!r} has schema {channel.schema_hash!r}, {claim} {schema_hash!r}",
-                channel=channel.name,
-                expected=channel.schema_hash,
-                actual=schema_hash,
-                schema_version=channel.schema_version,
-            )
-
-    def _check_declaration(self, present: Channel, record: Channel) -> None:
-        if present.declared:
-            if not _declares_the_same(present, record):
-                raise ChannelAlreadyExists(
-                    f"channel {present.name!r} is declared already, and differently", channel=present.name
-                )
-            return
-        for producer in present.producers.values():
-            if record.binds_schema and producer.schema_hash != record.schema_hash:
-                self._check_schema(present, record.schema_hash or "", "the declaration says")
-            if record.binds_access:
-                _check_policy(present, "access", producer.access, record.access)
-
-    def _check_owner(self, member: Member, present: Producer | Consumer | None, lease: str) -> None:
-        if present is None:
-            raise NotRegistered(
-                f"{member.kind} {member.member_id!r} is not registered on channel {member.channel!r}",
-                channel=member.channel,
-                member_id=member.member_id,
-            )
-        if present.lease != lease:
-            raise NotOwner(
-                f"{member.kind} {member.member_id!r} of channel {member.channel!r} belongs to another process",
-                channel=member.channel,
-                member_id=member.member_id,
-            )
-
     def _embedded_schema(
         self, subject: str, schema: commands.Schema | None, schema_type: SchemaType | None, claim: str | None
     ) -> tuple[SchemaVersion, bool] | None:
@@ -414,97 +293,6 @@ class Registry:
                 subject=subject, schema=schema, schema_type=schema_type or "JSON", schema_hash=claim
             )
         )
-
-    # -- changes -------------------------------------------------------------------------------------------
-
-    def _take(self, channel: Channel) -> None:
-        self.channels[channel.name] = channel
-        self._added(channel)
-
-    def _added(self, channel: Channel) -> None:
-        self._names.add(channel.name)
-        if channel.priority != "normal":
-            self.priorities[channel.name] = channel.priority
-
-    def _emit(self, event: events.AnyChannelEvent, now: float) -> None:
-        before = self.channels.get(event.channel)
-        self.revision += 1
-        event.revision, event.previous, event.at = self.revision, before.revision if before else 0, now
-        self.channels.evolve(event)
-        self._emitted.append(event)
-        self._discovered.pop(event.channel, None)
-        after = self.channels.get(event.channel)
-        if after is None:
-            self.priorities.pop(event.channel, None)
-        elif before is not after:
-            self._added(after)
-        self._notify(event, before or after)
-
-    def _emit_schema(self, version: SchemaVersion, now: float) -> None:
-        self.revision += 1
-        previous = self.schemas.revision(version.subject)
-        event = events.SchemaRegistered(revision=self.revision, previous=previous, at=now, schema=version)
-        self.schemas.evolve(event)
-        self._emitted.append(event)
-
-    def _notify(self, event: events.AnyChannelEvent, channel: Channel | None) -> None:
-        """Leave a notice for every other process that is a member of the channel."""
-        if channel is None or len(channel.producers) + len(channel.consumers) < 1:
-            return
-        actor = _actor(event)
-        notice = replies.Notice(
-            event=str(type(event).__struct_config__.tag),
-            channel=event.channel,
-            member=actor,
-            reason=getattr(event, "reason", None),
-            revision=event.revision,
-        )
-        told = {p.lease for p in channel.producers.values() if p.producer_id != actor}
-        told |= {c.lease for c in channel.consumers.values() if c.consumer_id != actor}
-        for lease_id in told:
-            lease = self.leases.get(lease_id)
-            if lease is not None:
-                lease.tell(notice)
-
-    def _unregister(self, member: Member, reason: events.Reason, now: float) -> None:
-        channel = self.channels[member.channel]
-        self.leases.detach(_lease(channel, member), member)
-        if member.kind == "producer":
-            self._emit(
-                events.ProducerUnregistered(channel=member.channel, producer_id=member.member_id, reason=reason),
-                now,
-            )
-        else:
-            self._emit(
-                events.ConsumerUnregistered(channel=member.channel, consumer_id=member.member_id, reason=reason),
-                now,
-            )
-
-    def _remove(self, member: Member, reason: events.Reason, now: float) -> None:
-        """Unregister, and let an undeclared channel end with its last member."""
-        self._unregister(member, reason, now)
-        channel = self.channels[member.channel]
-        if not (channel.declared or channel.producers or channel.consumers):
-            self._emit(events.ChannelEnded(channel=channel.name), now)
-
-    def _renew(self, lease_id: str, member: Member, now: float) -> None:
-        self.leases.attach(lease_id, member, now=now)
-        lease = self.leases.get(lease_id)
-        if lease is not None:
-            self._revive(lease, now)
-
-    def _revive(self, lease: Lease, now: float) -> None:
-        lease.renewed_at = now
-        if lease.is_stalled:
-            lease.is_stalled = False
-            for member in lease.members:
-                self._emit(_RECOVERED[member.kind](member), now)
-
-    def _found(self, channel: Channel) -> replies.Discovered:
-        found = self._discovered.get(channel.name)
-        if found is None:
-            found = self._discovered[channel.name] = discovered(channel)
-        return found
 
 
 _HANDLERS: dict[type[commands.Command], Callable[[Registry, Any, float], replies.Reply]] = {
@@ -525,24 +313,14 @@ _HANDLERS: dict[type[commands.Command], Callable[[Registry, Any, float], replies
     commands.Snapshot: Registry.snapshot,
 }
 
-_STALLED: dict[str, Callable[[Member], events.AnyChannelEvent]] = {
-    "producer": lambda m: events.ProducerStalled(channel=m.channel, producer_id=m.member_id),
-    "consumer": lambda m: events.ConsumerStalled(channel=m.channel, consumer_id=m.member_id),
-}
-_RECOVERED: dict[str, Callable[[Member], events.AnyChannelEvent]] = {
-    "producer": lambda m: events.ProducerRecovered(channel=m.channel, producer_id=m.member_id),
-    "consumer": lambda m: events.ConsumerRecovered(channel=m.channel, consumer_id=m.member_id),
-}
-
 
 def _default_owner(channel: str) -> str:
     return f"{channel}/default"
 
 
-def _lease(channel: Channel, member: Member) -> str:
-    if member.kind == "producer":
-        return channel.producers[member.member_id].lease
-    return channel.consumers[member.member_id].lease
+def _consumer_lease(channel: str, consumer_id: str) -> str:
+    """Apart from the producers': a consumer named `default` must not keep the default producer alive."""
+    return f"{channel}/consumer/{consumer_id}"
 
 
 def _members(channel: Channel) -> list[Member]:
@@ -560,41 +338,3 @@ def _adopt_members(record: Channel, present: Channel) -> None:
         record.schema = present.schema
     if not record.binds_access:
         record.access = present.access
-
-
-def _actor(event: events.AnyChannelEvent) -> str | None:
-    """The member an event is about."""
-    if isinstance(event, events.ProducerRegistered):
-        return event.producer.producer_id
-    if isinstance(event, events.ConsumerRegistered):
-        return event.consumer.consumer_id
-    return getattr(event, "producer_id", None) or getattr(event, "consumer_id", None)
-
-
-def _check_policy(channel: Channel, what: str, expected: object, actual: object) -> None:
-    if expected != actual:
-        raise PolicyMismatch(
-            f"channel {channel.name!r} has {what} {expected!r}, asked for was {actual!r}",
-            channel=channel.name,
-            what=what,
-            expected=expected,
-            actual=actual,
-        )
-
-
-_BY_REGISTRY = ("status", "registered_at", "revision")
-
-
-def _says_the_same(present: Producer | Consumer, candidate: Producer | Consumer) -> bool:
-    """Equal but for what the registry itself fills in."""
-    kept = {name: getattr(present, name) for name in _BY_REGISTRY}
-    return msgspec.structs.replace(candidate, **kept) == present
-
-
-def _declares_the_same(present: Channel, record: Channel) -> bool:
-    def declaration(channel: Channel) -> tuple[object, ...]:
-        bound_schema = (channel.schema_hash, channel.schema_version) if channel.binds_schema else None
-        bound_access = channel.access if channel.binds_access else None
-        return bound_schema, bound_access, channel.priority, channel.config, channel.metadata
-
-    return declaration(present) == declaration(record)

@@ -95,23 +95,25 @@ class HeartbeatAck(Reply, tag="HEARTBEAT_ACK"):
 
 
 class Discovered(Reply, tag="DISCOVERY_RESPONSE"):
+    """Only the draft's six fields are required of a sender; this registry always says all of them."""
+
     channel: str
     shm_name: str | None
     schema_hash: str | None
     schema_version: str | None
     status: ChannelStatus
-    schema: Verification | None
-    schema_type: SchemaType | None
-    schema_id: int | None
-    access: Access | None
-    priority: Priority
-    generation: int
-    consumer_count: int
-    producers: list[Producer]
-    blocks: list[Block]
-    blocks_total: int
-    metadata: dict[str, Any]
-    revision: int
+    schema: Verification | None = None
+    schema_type: SchemaType | None = None
+    schema_id: int | None = None
+    access: Access | None = None
+    priority: Priority = "normal"
+    generation: int = 0
+    consumer_count: int = 0
+    producers: list[Producer] = field(default_factory=list)
+    blocks: list[Block] = field(default_factory=list)
+    blocks_total: int = 0
+    metadata: dict[str, Any] = field(default_factory=dict)
+    revision: int = 0
 
 
 class ChannelCreated(Reply, tag="CHANNEL_CREATE_ACK"):
