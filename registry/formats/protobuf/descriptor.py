@@ -6,7 +6,8 @@ import re
 
 from registry.formats.differences import BudgetExceeded, InvalidSchema
 from registry.formats.protobuf import descriptor_options as options
-from registry.formats.protobuf.grammar import EDITIONS, MAX_NESTING
+from registry.formats.protobuf.cursor import MAX_NESTING
+from registry.formats.protobuf.grammar import EDITIONS
 from registry.formats.protobuf.model import (
     Enum,
     EnumValue,

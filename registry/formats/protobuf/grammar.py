@@ -5,7 +5,6 @@ A hand-written descent is fifteen times as fast as `proto-schema-parser`, with w
 also takes comments anywhere, hexadecimal field numbers, split strings and unquoted reserved names.
 """
 
-from registry.formats.differences import BudgetExceeded, InvalidSchema
 from registry.formats.protobuf.model import (
     MAX_ENUM_NUMBER,
     MAX_FIELD_NUMBER,
@@ -19,106 +18,19 @@ from registry.formats.protobuf.model import (
     Message,
     Method,
     Oneof,
-    Option,
     Service,
 )
-from registry.formats.protobuf.tokens import Token, place, quote, tokenize, unquote
+from registry.formats.protobuf.option_grammar import OptionGrammar
 
-MAX_NESTING = 64
 LABELS = ("optional", "required", "repeated")
 EDITIONS = ("2023", "2024")
 
 
 def read_file(text: str) -> File:
-    return _Reader(text).file()
+    return FileGrammar(text).file()
 
 
-class _Reader:
-    def __init__(self, text: str) -> None:
-        self.text = text
-        self.tokens = tokenize(text)
-        self.index = 0
-        self.depth = 0
-
-    # Words
-
-    @property
-    def token(self) -> Token:
-        return self.tokens[self.index]
-
-    def fail(self, message: str) -> InvalidSchema:
-        return InvalidSchema(message, place(self.text, self.token.position))
-
-    def at(self, *texts: str) -> bool:
-        return self.token.kind in ("word", "symbol") and self.token.text in texts
-
-    def followed_by(self, text: str) -> bool:
-        return self.index + 1 < len(self.tokens) and self.tokens[self.index + 1].text == text
-
-    def take(self, text: str) -> bool:
-        if self.at(text):
-            self.index += 1
-            return True
-        return False
-
-    def expect(self, text: str) -> None:
-        if not self.take(text):
-            raise self.fail(f"expected {text!r} and found {self.token.text!r}")
-
-    def next_of(self, kind: str, what: str) -> str:
-        if self.token.kind != kind:
-            raise self.fail(f"expected {what} and found {self.token.text!r}")
-        self.index += 1
-        return self.tokens[self.index - 1].text
-
-    def name(self) -> str:
-        return self.next_of("word", "a name")
-
-    def dotted(self) -> str:
-        parts = [self.name()]
-        while self.take("."):
-            parts.append(self.name())
-        return ".".join(parts)
-
-    def type_name(self) -> str:
-        return ("." if self.take(".") else "") + self.dotted()
-
-    def string(self) -> str:
-        """Adjacent literals are one string."""
-        parts = [unquote(self.next_of("string", "a string"))]
-        while self.token.kind == "string":
-            parts.append(unquote(self.next_of("string", "a string")))
-        return "".join(parts)
-
-    def text_string(self) -> str:
-        """A string that names something, so it must be text."""
-        value = self.string()
-        if not value.isprintable():
-            raise self.fail(f"{quote(value)} is not printable text")
-        return value
-
-    def integer(self) -> int:
-        text = self.next_of("int", "a number")
-        if len(text) > 24:
-            raise self.fail("a number is too large")
-        if text[:2].lower() == "0x":
-            return int(text, 16)
-        if text[0] == "0" and len(text) > 1:
-            if not set(text) <= set("01234567"):
-                raise self.fail(f"{text} is not an octal number")
-            return int(text, 8)
-        return int(text)
-
-    def signed(self) -> int:
-        return -self.integer() if self.take("-") else self.integer()
-
-    def enter(self) -> None:
-        self.depth += 1
-        if self.depth > MAX_NESTING:
-            raise BudgetExceeded("the nesting of the schema", MAX_NESTING)
-
-    # Files
-
+class FileGrammar(OptionGrammar):
     def file(self) -> File:
         file = File()
         if self.take("syntax"):
@@ -338,98 +250,3 @@ class _Reader:
         name = self.type_name()
         self.expect(")")
         return is_stream, name
-
-    # Options
-
-    def option_statement(self) -> Option:
-        option = self.option()
-        self.expect(";")
-        return option
-
-    def compact_options(self) -> list[Option]:
-        options: list[Option] = []
-        if self.take("["):
-            while True:
-                options.append(self.option())
-                if not self.take(","):
-                    break
-            self.expect("]")
-        return options
-
-    def option(self) -> Option:
-        name = self.option_name()
-        self.expect("=")
-        if self.at("{"):
-            return Option(name, self.aggregate("{", "}"))
-        return Option(name, self.scalar())
-
-    def option_name(self) -> str:
-        parts = []
-        while True:
-            if self.take("("):
-                custom = (
-                    str(self.integer()) if self.token.kind == "int" else self.type_name().removeprefix(".")
-                )
-                parts.append(f"({custom})")
-                self.expect(")")
-            else:
-                parts.append(self.name())
-            if not self.take("."):
-                return ".".join(parts)
-
-    def scalar(self) -> str:
-        sign = "-" if self.take("-") else ""
-        if not sign:
-            self.take("+")
-        match self.token.kind:
-            case "string" if not sign:
-                return quote(self.string())
-            case "int":
-                return f"{sign}{self.integer()}"
-            case "float":
-                return f"{sign}{float(self.next_of('float', 'a number'))!r}"
-            case "word":
-                return sign + self.name()
-        raise self.fail(f"expected a value and found {self.token.text!r}")
-
-    def aggregate(self, opening: str, closing: str) -> str:
-        """A message in text format, written anew: one space between fields, commas and semicolons dropped."""
-        self.enter()
-        self.expect(opening)
-        parts = []
-        while not self.take(closing):
-            if self.take("["):
-                name = f"[{self.extension_name()}]"
-                self.expect("]")
-            else:
-                name = self.name()
-            has_colon = self.take(":")
-            if not has_colon and not self.at("{", "<", "["):
-                raise self.fail(f"expected ':' and found {self.token.text!r}")
-            parts.append(f"{name}: {self.value()}")
-            if not self.take(","):
-                self.take(";")
-        self.depth -= 1
-        return "{ " + " ".join(parts) + " }" if parts else "{ }"
-
-    def extension_name(self) -> str:
-        name = self.dotted()
-        return f"{name}/{self.dotted()}" if self.take("/") else name
-
-    def value(self) -> str:
-        if self.at("{"):
-            return self.aggregate("{", "}")
-        if self.at("<"):
-            return self.aggregate("<", ">")
-        if not self.take("["):
-            return self.scalar()
-        self.enter()
-        items = []
-        if not self.take("]"):
-            while True:
-                items.append(self.value())
-                if not self.take(","):
-                    break
-            self.expect("]")
-        self.depth -= 1
-        return "[" + ", ".join(items) + "]"

@@ -16,7 +16,6 @@ def message(fields: str) -> str:
 
 
 INVALID = [
-    ("an import that nobody misses", proto3('import "a.proto"; message M { string a = 1 [(a.b) = 1]; }')),
     ("an unclosed message", "message M {", "the end of the text"),
     ("an unclosed comment", "/* never", "unexpected"),
     ("an unclosed string", 'syntax = "proto3;', "unexpected"),

@@ -19,7 +19,7 @@ from registry.formats.protobuf.model import SCALARS
 
 SOURCE = (
     'syntax = "proto3" ; message M { } enum E string int32 a b = 1 2 [ ] ( ) < > , . oneof map reserved'
-    " option repeated optional group extend import package service rpc returns to max 'x' -1 1.5 0x10 // /* */"
+    " option repeated optional group extend import package service rpc returns to max 'x' -1 1.5 // /* */"
 )
 WORDS = st.sampled_from(SOURCE.split())
 
@@ -61,7 +61,7 @@ def messages(draw: st.DrawFn) -> str:
     return f'syntax = "proto3";\npackage p;\nmessage M {{\n{fields}}}\n'
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(messages())
 def test_proto_schema_parser_reads_the_same_fields(text: str) -> None:
     ours = protobuf.parse(text, {}).linked.file.messages[0]
