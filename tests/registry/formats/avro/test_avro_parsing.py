@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from registry.formats import avro, avro_resolution, bounded_json
+from registry.formats import avro, bounded_json
+from registry.formats.avro import resolution
 from registry.formats.differences import BudgetExceeded, InvalidSchema
 
 
@@ -109,7 +110,7 @@ def test_a_product_of_unions_exceeds_a_named_budget(monkeypatch: pytest.MonkeyPa
     union = [record(name=f"R{number}") for number in range(60)]
     schema = avro.parse(json.dumps(union), {})
     assert avro.compare(schema, schema) == []
-    monkeypatch.setattr(avro_resolution, "MAX_STEPS", 1_000)
+    monkeypatch.setattr(resolution, "MAX_STEPS", 1_000)
     with pytest.raises(BudgetExceeded, match="steps"):
         avro.compare(schema, schema)
 

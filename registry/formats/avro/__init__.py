@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from registry.formats.avro_resolution import Field, Node, Resolution
+from registry.formats.avro.resolution import Field, Node, Resolution
 from registry.formats.bounded_json import check_nesting, decode
 from registry.formats.differences import Difference, InvalidSchema, Parsed
 
