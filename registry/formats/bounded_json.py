@@ -17,14 +17,14 @@ def decode(text: str) -> Any:
     except UnicodeEncodeError as error:
         raise InvalidSchema(f"the text is not valid Unicode: {error.reason}") from None
     if len(data) > MAX_TEXT_BYTES:
-        raise BudgetExceeded("the size of the schema text in bytes", MAX_TEXT_BYTES)
+        raise BudgetExceeded("schema text bytes", MAX_TEXT_BYTES)
     try:
         value = msgspec.json.decode(data)
     except RecursionError:
-        raise BudgetExceeded("the nesting of the schema", MAX_NESTING) from None
+        raise BudgetExceeded("schema nesting", MAX_NESTING) from None
     except msgspec.DecodeError as error:
         raise InvalidSchema(f"the text is not JSON: {error}") from None
-    check_nesting(value, MAX_NESTING, "the nesting of the schema")
+    check_nesting(value, MAX_NESTING, "schema nesting")
     return value
 
 

@@ -24,7 +24,7 @@ def _read(name: str, field: Any, depth: int) -> ArrowField:
     import pyarrow as pa
 
     if depth > MAX_NESTING:
-        raise BudgetExceeded("the nesting of the schema", MAX_NESTING)
+        raise BudgetExceeded("schema nesting", MAX_NESTING)
     kind = field.type
     if isinstance(kind, pa.BaseExtensionType):
         kind = kind.storage_type

@@ -43,10 +43,10 @@ class _Reader:
 
     def fields(self, items: list[Any], path: str, depth: int) -> list[ArrowField]:
         if depth > MAX_NESTING:
-            raise BudgetExceeded("the nesting of the schema", MAX_NESTING)
+            raise BudgetExceeded("schema nesting", MAX_NESTING)
         self.count += len(items)
         if self.count > MAX_FIELDS:
-            raise BudgetExceeded("the number of fields", MAX_FIELDS)
+            raise BudgetExceeded("fields", MAX_FIELDS)
         return [self.field(item, f"{path}/{index}", depth) for index, item in enumerate(items)]
 
     def field(self, item: Any, path: str, depth: int) -> ArrowField:

@@ -183,7 +183,7 @@ class _Parser:
         return shapes
 
     def _check_default(self, name: str, value: Any, index: int, path: str) -> None:
-        check_nesting(value, MAX_DEFAULT_NESTING, "the nesting of a default")
+        check_nesting(value, MAX_DEFAULT_NESTING, "default nesting")
         self.fitting.clear()
         if not self._fits(value, index):
             raise InvalidSchema(f'the default of "{name}" is not a value of {self.nodes[index].label}', path)

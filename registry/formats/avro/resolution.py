@@ -84,7 +84,7 @@ class Resolution:
             edges = self.edges[pair] = self._local(pair)
             self.steps += 1 + len(edges)
             if self.steps > MAX_STEPS:
-                raise BudgetExceeded("the number of steps of an Avro comparison", MAX_STEPS)
+                raise BudgetExceeded("comparison steps", MAX_STEPS)
             for edge in edges:
                 if edge.pair not in self.edges:
                     self.edges[edge.pair] = []

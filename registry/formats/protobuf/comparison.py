@@ -71,7 +71,7 @@ class Comparison:
     def _message(self, old: Message, new: Message, path: str) -> None:
         self.steps += 1 + len(old.fields) + len(new.fields)
         if self.steps > MAX_STEPS:
-            raise BudgetExceeded("the number of steps of a Protobuf comparison", MAX_STEPS)
+            raise BudgetExceeded("comparison steps", MAX_STEPS)
         before = {field.number: field for field in old.fields}
         after = {field.number: field for field in new.fields}
         kept_oneofs = {oneof.name for oneof in new.oneofs}
@@ -144,7 +144,9 @@ class Comparison:
 
     def _message_type(self, old_type: str, new_type: str, path: str, change: str) -> bool:
         was, now = self.old.types[old_type[1:]], self.new.types[new_type[1:]]
-        if _local_name(old_type, was) != _local_name(new_type, now):
+        if old_type != new_type and (
+            _is_known(was) or _is_known(now) or _local_name(old_type, was) != _local_name(new_type, now)
+        ):
             self._add("FIELD_NAMED_TYPE_CHANGED", path, f"{change}, which is another message.")
             return False
         if isinstance(was.type, Message) and isinstance(now.type, Message):
@@ -173,6 +175,10 @@ def _is_delimited(field: Field, linked: Linked) -> bool:
     feature = "features.message_encoding"
     chosen = option_of(field.options, feature) or option_of(linked.file.options, feature)
     return field.is_group or (chosen == "DELIMITED" and not field.key)
+
+
+def _is_known(definition: Definition) -> bool:
+    return isinstance(definition.type, Message) and definition.type.is_known
 
 
 def _local_name(name: str, definition: Definition) -> str:

@@ -86,4 +86,4 @@ class Cursor:
     def enter(self) -> None:
         self.depth += 1
         if self.depth > MAX_NESTING:
-            raise BudgetExceeded("the nesting of the schema", MAX_NESTING)
+            raise BudgetExceeded("schema nesting", MAX_NESTING)

@@ -45,7 +45,7 @@ def decode_descriptor(text: str) -> File | None:
     if not BASE64.match(text):
         return None
     if len(text) > MAX_TEXT_BYTES:
-        raise BudgetExceeded("the size of the schema text in bytes", MAX_TEXT_BYTES)
+        raise BudgetExceeded("schema text bytes", MAX_TEXT_BYTES)
     try:
         data = base64.b64decode(text, validate=True)
     except binascii.Error as error:
@@ -83,7 +83,7 @@ def _file(part: Part) -> File:
 
 def _message(part: Part, syntax: str, depth: int) -> Message:
     if depth > MAX_NESTING:
-        raise BudgetExceeded("the nesting of the schema", MAX_NESTING)
+        raise BudgetExceeded("schema nesting", MAX_NESTING)
     message = Message(_name(part.text(1)))
     nested = part.parts(3)
     entries = {}

@@ -39,6 +39,8 @@ class Linked(msgspec.Struct):
 def link(text: str, references: Mapping[str, str]) -> Linked:
     linker = _Linker(references)
     file = linker.load(text, "")[0]
+    if not (file.messages or file.enums or file.extends or file.services or file.imports):
+        raise InvalidSchema("the schema defines nothing")
     return Linked(file, linker.types)
 
 
@@ -90,7 +92,7 @@ class _Linker:
             self.missing.append(path)
             return set()
         if len(self.open) >= MAX_IMPORT_DEPTH:
-            raise BudgetExceeded("the depth of imports", MAX_IMPORT_DEPTH)
+            raise BudgetExceeded("import depth", MAX_IMPORT_DEPTH)
         self.open.append(path)
         try:
             self.exports[path] = self.load(self.references[path], path)[1]

@@ -35,7 +35,7 @@ def tokenize(text: str) -> list[Token]:
     except UnicodeEncodeError as error:
         raise InvalidSchema(f"the text is not valid Unicode: {error.reason}") from None
     if size > MAX_TEXT_BYTES:
-        raise BudgetExceeded("the size of the schema text in bytes", MAX_TEXT_BYTES)
+        raise BudgetExceeded("schema text bytes", MAX_TEXT_BYTES)
     tokens, position = [], 1 if text.startswith("\ufeff") else 0
     while position < len(text):
         match = TOKEN.match(text, position)

@@ -1,6 +1,7 @@
 """Arrow compatibility: what a reader that selects and casts can take, and what can be read in place."""
 
 import json
+import pickle
 from typing import Any, NamedTuple
 
 import pytest
@@ -300,6 +301,12 @@ def test_bytes_in_memory_stay_readable_in_place_or_it_says_where_not(case: Case)
 def test_what_is_readable_in_place_is_readable_by_casting(case: Case) -> None:
     if not case.expected:
         assert arrow.compare(parse(case.old), parse(case.new)) == []
+
+
+def test_parsed_schemas_travel_between_processes() -> None:
+    old, new = parse([mapping("utf8", "int8")]), parse([mapping("utf8", "utf8")])
+    travelled = [pickle.loads(pickle.dumps(schema)) for schema in (old, new)]
+    assert arrow.compare(*travelled) == arrow.compare(old, new)
 
 
 def test_a_column_of_nulls_may_become_any_type_that_takes_nulls() -> None:

@@ -113,6 +113,7 @@ WORDS = st.sampled_from(
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text() | WORDS,
     lambda inner: st.lists(inner) | st.dictionaries(WORDS, inner),
+    max_leaves=6,
 )
 FIELD = st.fixed_dictionaries(
     {"name": st.text(), "type": WORDS | st.text()}, optional={"children": JSON, "dictionary": JSON}

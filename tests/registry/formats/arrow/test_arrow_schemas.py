@@ -76,10 +76,10 @@ def test_deep_nesting_exceeds_a_named_budget(depth: int) -> None:
 
 
 def test_huge_schemas_exceed_named_budgets(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(BudgetExceeded, match="size"):
+    with pytest.raises(BudgetExceeded, match="bytes"):
         arrow.parse(" " * (bounded_json.MAX_TEXT_BYTES + 1), {})
     monkeypatch.setattr(arrow_fields, "MAX_FIELDS", 2)
-    with pytest.raises(BudgetExceeded, match="number of fields"):
+    with pytest.raises(BudgetExceeded, match="fields"):
         arrow.parse(text(*({"name": name, "type": "int8"} for name in "abc")), {})
 
 

@@ -5,6 +5,7 @@ specification say so.
 """
 
 import json
+import pickle
 from typing import Any, NamedTuple
 
 import avro.compatibility
@@ -304,6 +305,12 @@ def test_verdict_is_that_of_the_avro_library(case: Case) -> None:
     verdict = checker.get_compatibility(reader, writer)
     compatible = verdict.compatibility is avro.compatibility.SchemaCompatibilityType.compatible
     assert (compatible == (not case.expected)) == case.library_agrees
+
+
+def test_parsed_schemas_travel_between_processes() -> None:
+    old, new = (avro_format.parse(json.dumps(schema), {}) for schema in (LIST, LIST_TEXT))
+    travelled = [pickle.loads(pickle.dumps(schema)) for schema in (old, new)]
+    assert avro_format.compare(*travelled) == avro_format.compare(old, new)
 
 
 def test_a_failed_branch_leaves_no_assumption_behind() -> None:

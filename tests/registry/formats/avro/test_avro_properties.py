@@ -162,7 +162,8 @@ WORDS = st.sampled_from(
 )
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text() | WORDS,
-    lambda inner: st.lists(inner) | st.dictionaries(WORDS | st.text(), inner),
+    lambda inner: st.lists(inner) | st.dictionaries(WORDS, inner),
+    max_leaves=6,
 )
 
 

@@ -1,5 +1,6 @@
 """Protobuf compatibility, one case per rule of the wire format and of the Confluent registry."""
 
+import pickle
 from typing import NamedTuple
 
 import pytest
@@ -428,6 +429,23 @@ def test_well_known_types_are_compared_by_name() -> None:
     )
     assert protobuf.compare(at, at) == []
     assert [d.kind for d in protobuf.compare(at, after)] == [NAMED]
+
+
+def test_an_own_type_does_not_stand_in_for_a_well_known_one() -> None:
+    known = protobuf.parse(
+        proto3('import "google/protobuf/any.proto"; message M { google.protobuf.Any a = 1; } message Any {}'),
+        {},
+    )
+    own = protobuf.parse(message("Any a = 1;", "message Any {}"), {})
+    assert [d.kind for d in protobuf.compare(known, own)] == [NAMED]
+
+
+def test_parsed_schemas_travel_between_processes() -> None:
+    old, new = (
+        protobuf.parse(message(f"N n = 1; message N {{ {kind} a = 1; }}"), {}) for kind in ("int32", "string")
+    )
+    travelled = [pickle.loads(pickle.dumps(schema)) for schema in (old, new)]
+    assert protobuf.compare(*travelled) == protobuf.compare(old, new)
 
 
 def test_a_huge_comparison_exceeds_a_named_budget(monkeypatch: pytest.MonkeyPatch) -> None:
