@@ -1,9 +1,16 @@
-"""JSON Schema, drafts 4, 6, 7, 2019-09 and 2020-12: reading, canonical text, and what changes between versions.
+"""JSON Schema, drafts 4, 6, 7, 2019-09 and 2020-12: reading, canonical text, what changes between versions.
 
-`compare` is exact where logic allows: it asks for a document that the old schema takes and the new refuses, and
-says compatible only when it has proved that there is none. `Difference.counterexample` is such a document, confirmed
-by an independent validator. Formats and other keywords that validators may ignore are never relied on: adding one
-is a difference (without a counterexample), keeping or removing one is not.
+`compare` is exact where logic allows: it asks for a document that the old schema takes and the new refuses,
+and says compatible only when it has proved that there is none. `Difference.counterexample` is such a
+document, confirmed by an independent validator. Formats and other keywords that validators may ignore are never relied
+on: adding one is a difference (without a counterexample), keeping or removing one is not.
+
+    reading     text, limits, canonical text        nodes      the logic that schemas compile to
+    dialects    the drafts                          solver     is there a value for these formulas?
+    document    references                          *_values   the same for one JSON type
+    keywords    schemas to nodes                    explain    which keyword is to blame
+    evaluated   unevaluated*                        wording    its name and sentence
+    regex, automaton   patterns as regular languages
 """
 
 import hashlib
@@ -33,7 +40,7 @@ class JsonSchema(Parsed):
 
 
 def parse(text: str, references: Mapping[str, str]) -> JsonSchema:
-    """Read a schema; `references` are the texts of other schemas by the names under which it refers to them."""
+    """Read a schema; `references` are other schema texts by the names under which it refers to them."""
     contents = read(text)
     others = {name: read(other, f"reference {name!r}") for name, other in references.items()}
     try:

@@ -81,8 +81,8 @@ class Demands:
 def find_array(atoms: Iterable[Node], solver: "Solver") -> Outcome:
     """An array for all atoms.
 
-    A shortest one has at most one item for each demand beyond the prefix and the minimum: items past the prefix
-    that nothing asks for can be taken out. So few lengths need a look, and when none works none exists.
+    A shortest one has at most one item for each demand beyond the prefix and the minimum: items past the
+    prefix that nothing asks for can be taken out. So few lengths need a look; when none works none exists.
     """
     demands = Demands()
     for atom in atoms:
@@ -179,20 +179,27 @@ def _repetitions(demands: Demands, goals: Goals) -> Iterator[Goals]:
 
 def _fill(demands: Demands, goals: Goals, solver: "Solver") -> Outcome:
     values: list[Any] = []
-    taken: list[Node] = []
-    alike = len(set(goals)) <= 1 and not (demands.wanted or demands.counted or demands.rationed)
-    for goal in goals:
+    for index, goal in enumerate(goals):
         outcome = solver.solve(goal)
         if outcome.found and demands.unique and any(_same(outcome.value, value) for value in values):
+            taken = [constant(value) for value in values]
             outcome = solver.solve(goal | frozenset(map(negate, taken)))
-            if outcome.impossible and not alike:
+            if outcome.impossible and not _is_crowded(goals[:index], goal, taken, solver):
                 return UNKNOWN  # another choice for an earlier position might have left one for this
         if not outcome.found:
             return outcome
         values.append(outcome.value)
-        if demands.unique:
-            taken.append(constant(outcome.value))
     return found(values)
+
+
+def _is_crowded(earlier: Goals, goal: frozenset[Node], taken: list[Node], solver: "Solver") -> bool:
+    """No other choice helps: all positions so far are alike, or those in the way have one value each."""
+    if all(other == goal for other in earlier):
+        return True
+    return all(
+        solver.solve(goal | {value}).impossible or solver.solve(other | {negate(value)}).impossible
+        for other, value in zip(earlier, taken, strict=True)
+    )
 
 
 def _same(one: Any, two: Any) -> bool:

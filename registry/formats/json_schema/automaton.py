@@ -1,8 +1,8 @@
 """Regular languages by derivatives: what may follow after each character.
 
-The derivative of a language by a character is the language of the remainders. Terms are interned and simplified,
-so the derivatives of a term are finitely many, and a breadth-first walk over them finds a shortest word or proves
-that there is none. Intersection and complement cost nothing extra, which is what inclusion needs.
+The derivative of a language by a character is the language of the remainders. Terms are interned and
+simplified, so the derivatives of a term are finitely many, and a breadth-first walk over them finds a
+shortest word or proves that there is none. Intersection and complement cost nothing extra, which inclusion needs.
 """
 
 from collections.abc import Callable, Iterable
@@ -206,8 +206,8 @@ def _representatives(term: Term) -> tuple[int, ...]:
 def find_word(term: Term, shortest: int, longest: int | None, spend: Callable[[], None]) -> str | None:
     """A word of the language whose length lies in the bounds, or None when there is none.
 
-    Up to `shortest` each layer holds all states reachable in exactly that many characters; from there on a state
-    met before needs no second visit.
+    Up to `shortest` each layer holds all states reachable in exactly that many characters; from there on a
+    state met before needs no second visit.
     """
     layers: list[dict[Term, tuple[Term | None, int]]] = [{term: (None, 0)}]
     seen: set[Term] = {term}

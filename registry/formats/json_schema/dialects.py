@@ -1,8 +1,8 @@
 """The drafts of JSON Schema and how a text names its own.
 
-Without `$schema` a schema is read as draft 7, as the Confluent registry does, unless it uses a keyword that only
-later drafts have: someone who writes `prefixItems` or `$defs` does not mean the draft that ignores them. Then it is
-2020-12, or 2019-09 where tuples are still written with `items`.
+Without `$schema` a schema is read as draft 7, as the Confluent registry does, unless it uses a keyword that
+only later drafts have: someone who writes `prefixItems` or `$defs` does not mean the draft that ignores them.
+Then it is 2020-12, or 2019-09 where tuples are still written with `items`.
 """
 
 from collections.abc import Iterator
@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-import jsonschema
+import jsonschema  # type: ignore[import-untyped]  # publishes no types
 import jsonschema_rs
-from jsonschema.exceptions import best_match
+from jsonschema.exceptions import best_match  # type: ignore[import-untyped]  # publishes no types
 from referencing import jsonschema as specifications
 from referencing.jsonschema import Schema, SchemaResource
 
@@ -56,12 +56,12 @@ DIALECTS = {
 _BY_URI = {dialect.uri.partition("://")[2]: dialect for dialect in DIALECTS.values()}
 DEFAULT = DIALECTS[7]
 
-_SINGLE = frozenset(
-    "additionalItems additionalProperties contains contentSchema else if items not propertyNames then "
-    "unevaluatedItems unevaluatedProperties".split()
-)
-_LISTED = frozenset("allOf anyOf oneOf prefixItems items".split())
-_NAMED = frozenset("$defs definitions properties patternProperties dependentSchemas dependencies".split())
+_SINGLE = {
+    *("additionalItems", "additionalProperties", "contains", "contentSchema", "else", "if", "items", "not"),
+    *("propertyNames", "then", "unevaluatedItems", "unevaluatedProperties"),
+}
+_LISTED = {"allOf", "anyOf", "oneOf", "prefixItems", "items"}
+_NAMED = {"$defs", "definitions", "properties", "patternProperties", "dependentSchemas", "dependencies"}
 _SINCE = {
     "contains": 6,
     "propertyNames": 6,
@@ -74,10 +74,19 @@ _SINCE = {
     "dependentSchemas": 2019,
     "prefixItems": 2020,
 }
-_ONLY_LATER = frozenset(
-    "$defs $anchor $recursiveRef $recursiveAnchor $dynamicRef $dynamicAnchor $vocabulary dependentRequired "
-    "dependentSchemas maxContains minContains prefixItems unevaluatedItems unevaluatedProperties".split()
-)
+_ONLY_LATER = {
+    *(
+        "$defs",
+        "$anchor",
+        "$recursiveRef",
+        "$recursiveAnchor",
+        "$dynamicRef",
+        "$dynamicAnchor",
+        "$vocabulary",
+    ),
+    *("dependentRequired", "dependentSchemas", "maxContains", "minContains", "prefixItems"),
+    *("unevaluatedItems", "unevaluatedProperties"),
+}
 
 
 def named(uri: str, path: str) -> Dialect:

@@ -1,7 +1,7 @@
 """A schema with everything that it refers to, and where each reference leads.
 
-Rule: nothing is ever fetched. What a `$ref` names is in the text, among the references given with it, or one of the
-published metaschemas; otherwise the schema is invalid. All references and patterns are checked when it is read.
+Rule: nothing is ever fetched. What a `$ref` names is in the text, among the references given with it, or one
+of the published metaschemas; otherwise the schema is invalid. References and patterns are checked on reading.
 """
 
 from collections.abc import Iterator, Mapping
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urljoin
 
-from jsonschema_specifications import REGISTRY as METASCHEMAS
+from jsonschema_specifications import REGISTRY as METASCHEMAS  # type: ignore[import-untyped]  # no types
 from referencing import Registry
 from referencing.exceptions import NoSuchAnchor, Unresolvable
 from referencing.jsonschema import lookup_recursive_ref
@@ -23,7 +23,7 @@ REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
 
 @dataclass(frozen=True)
 class Place:
-    """A schema together with what its references mean where it stands. `path` is the way to it from the root."""
+    """A schema with what its references mean where it stands; `path` is the way to it from the root."""
 
     schema: Json
     resolver: Any
@@ -32,7 +32,7 @@ class Place:
 
 
 class Document:
-    """`contents` is the root schema, `references` the other texts by the names under which it refers to them."""
+    """`contents` is the root schema, `references` other texts by the names under which it refers to them."""
 
     def __init__(self, contents: Json, references: Mapping[str, Json]) -> None:
         self.contents = contents
@@ -84,7 +84,7 @@ class Document:
             and dialects.named(inner, pointer(place.path, "$schema")) is not place.dialect
         ):
             raise InvalidSchema("one text mixes two drafts", pointer(place.path, "$schema"))
-        patterns = [(("pattern",), schema.get("pattern"))]
+        patterns: list[tuple[tuple[str, ...], Any]] = [(("pattern",), schema.get("pattern"))]
         named = schema.get("patternProperties")
         patterns += [
             (("patternProperties", name), name) for name in (named if isinstance(named, dict) else ())
@@ -121,7 +121,7 @@ class Document:
         return Place(schema, resolver, place.dialect, pointer(place.path, *tokens))
 
     def target(self, place: Place, keyword: str) -> Place:
-        """Where a reference leads; the path goes on from the reference, since that is what its reader sees."""
+        """Where a reference leads; the path goes on from the reference, which is what its reader sees."""
         path = pointer(place.path, keyword)
         if keyword == "$recursiveRef":
             resolved = lookup_recursive_ref(place.resolver)

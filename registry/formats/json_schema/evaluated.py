@@ -1,14 +1,14 @@
 """unevaluatedProperties and unevaluatedItems, as plain formulas.
 
-Which properties count as evaluated depends on which branches of the schema the value satisfies. Each source of
-evaluation is therefore a pair: the condition under which it counts, and what it covers. With F the set of
-conditions that fail, the keyword says for every F: some condition of F holds after all, or everything outside what
-the other sources cover satisfies the schema.
+Which properties count as evaluated depends on which branches of the schema the value satisfies. Each source
+of evaluation is therefore a pair: the condition under which it counts, and what it covers. With F the set of
+conditions that fail, the keyword says for every F: some condition of F holds after all, or everything outside
+what the other sources cover satisfies the schema.
 """
 
 from collections.abc import Callable, Iterator
 from itertools import chain, combinations
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from .document import Place
 from .nodes import (
@@ -33,17 +33,16 @@ _CONTAINS_EVALUATES = make("opaque", "`contains` evaluates items in 2019-09")
 
 Cover = TypeVar("Cover")
 Source = tuple[Node, Cover]
-Reader = Callable[[dict[str, Any], int, "Compiler", Place, bool], Iterator[Source[Cover]]]
+Reader = Callable[[Place, bool], Iterator[Source[Cover]]]  # the bool: it is the schema with the keyword
 
 
 def _sources(
     compiler: "Compiler", place: Place, read: Reader[Cover], is_root: bool = True
 ) -> Iterator[Source[Cover]]:
     """All sources of evaluation in a schema and in those that it applies to the same value."""
-    schema, version = place.schema, place.dialect.version
-    if not isinstance(schema, dict):
+    if not isinstance(place.schema, dict):
         return
-    yield from read(schema, version, compiler, place, is_root)
+    yield from read(place, is_root)
     for condition, child in _applied(compiler, place):
         for inner, cover in _sources(compiler, child, read, False):
             yield all_of((condition, inner)), cover
@@ -110,7 +109,7 @@ def unevaluated_properties(compiler: "Compiler", place: Place, schema: Node) -> 
 
 
 def _name_by_name(grouped: dict[Node, list[Node]], schema: Node) -> Node:
-    """Where conditions cover only single names, each name needs one clause, however many conditions there are."""
+    """Where conditions cover only single names, a clause per name does, however many conditions there are."""
     everything = [condition for condition, covers in grouped.items() if TRUE in covers]
     by_name: dict[str, list[Node]] = {}
     for condition, covers in grouped.items():
@@ -121,11 +120,11 @@ def _name_by_name(grouped: dict[Node, list[Node]], schema: Node) -> Node:
     by_condition: dict[frozenset[Node], list[str]] = {}
     for name, conditions in by_name.items():
         by_condition.setdefault(frozenset(conditions), []).append(name)
-    always = grouped[TRUE]
+    always = grouped.get(TRUE, [])
     clauses = [every_key(_outside([*always, one_of_strings(by_name)] if by_name else always), schema)]
-    for conditions, names in by_condition.items():
+    for needed, names in by_condition.items():
         covered = [all_of((one_of_strings((name,)), _outside(always))) for name in names]
-        clauses.append(any_of((*conditions, *[all_of(every_key(_simple(one), schema) for one in covered)])))
+        clauses.append(any_of((*needed, all_of(every_key(_simple(one), schema) for one in covered))))
     return any_of((*everything, all_of(clauses)))
 
 
@@ -148,9 +147,8 @@ def _outside(covers: list[Node]) -> Node:
     return all_of((make("string_not_in", names) if names else TRUE, *others))
 
 
-def _evaluated_names(
-    schema: dict[str, Any], version: int, compiler: "Compiler", place: Place, is_root: bool
-) -> Iterator[Source[Node]]:
+def _evaluated_names(place: Place, is_root: bool) -> Iterator[Source[Node]]:
+    schema = place.schema
     if schema.get("properties"):
         yield TRUE, one_of_strings(schema["properties"])
     for pattern in schema.get("patternProperties", ()):
@@ -166,6 +164,9 @@ Items = tuple[int | None, Node]
 def unevaluated_items(compiler: "Compiler", place: Place, schema: Node) -> Node:
     """The formula of the keyword at this place; `schema` is its value."""
 
+    def read(where: Place, is_root: bool) -> Iterator[Source[Items]]:
+        yield from _evaluated_items(compiler, where, is_root)
+
     def rest(covers: list[Items]) -> Node:
         starts = [start for start, _ in covers]
         if None in starts:
@@ -173,12 +174,11 @@ def unevaluated_items(compiler: "Compiler", place: Place, schema: Node) -> Node:
         start = max((start for start in starts if start is not None), default=0)
         return items_from(start, any_of((schema, *(matching for _, matching in covers))))
 
-    return _for_each_failure(_grouped(_sources(compiler, place, _evaluated_items)), rest, schema)
+    return _for_each_failure(_grouped(_sources(compiler, place, read)), rest, schema)
 
 
-def _evaluated_items(
-    schema: dict[str, Any], version: int, compiler: "Compiler", place: Place, is_root: bool
-) -> Iterator[Source[Items]]:
+def _evaluated_items(compiler: "Compiler", place: Place, is_root: bool) -> Iterator[Source[Items]]:
+    schema, version = place.schema, place.dialect.version
     tuples = isinstance(schema.get("items"), list)
     if "unevaluatedItems" in schema and not is_root:
         yield TRUE, (None, FALSE)

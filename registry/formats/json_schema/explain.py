@@ -1,8 +1,8 @@
 """Why the new schema refuses a document: the differences, each at the keyword that causes it.
 
-The new schema is a conjunction, so it is compatible exactly when each of its parts is. A failing part that wraps an
-inner schema is followed inwards. Each part is asked about in its place in the whole, so a value that is found for it
-is a whole document. The old schema is consulted only to name the difference, never to decide.
+The new schema is a conjunction, so it is compatible exactly when each of its parts is. A failing part that
+wraps an inner schema is followed inwards. Each part is asked about in its place in the whole, so a value that
+is found for it is a whole document. The old schema is consulted only to name the difference, never to decide.
 """
 
 from collections.abc import Callable, Iterator
@@ -91,10 +91,11 @@ class Explainer:
         old_values = [view.schema.get(keyword) for view in views if keyword in view.schema]
         kind = wording.kind_of(part.tokens, place, old_values, [view.schema for view in views])
         old_value = old_values[0] if old_values else None
-        self._report(kind, path, outcome, keyword, old_value, place.schema.get(keyword))
+        message = wording.sentence(kind, path, keyword, old_value, place.schema.get(keyword))
+        self._report(kind, path, outcome, message)
 
     def _explain_additional(self, place: Place, inner: Place, views: Views, context: Context) -> None:
-        """Closing an object: first the properties that the new schema no longer names, then all other names."""
+        """Closing an object: first the properties that the new schema no longer names, then all others."""
         schema = self.new.node(inner)
         left = negate_names_of(place.schema)
         named = {name for view in views for name in view.schema.get("properties", ())}
@@ -143,17 +144,15 @@ class Explainer:
                 found.append(self.old.document.inside(view, schema, *tokens))
         return self._views(found)
 
-    def _report(
-        self, kind: str, path: str, outcome: Outcome, keyword: str = "", old: Any = None, new: Any = None
-    ) -> None:
+    def _report(self, kind: str, path: str, outcome: Outcome, message: str = "") -> None:
         counterexample = self._verified(outcome.value) if outcome.found else None
-        message = wording.sentence(kind, path, keyword, old, new)
+        message = message or wording.sentence(kind, path)
         if counterexample is None:
             message += " No document that shows it was found, but that there is none could not be proved."
         self.differences.append(Difference(kind, path, message, counterexample))
 
     def _verified(self, document: Any) -> msgspec.Raw | None:
-        """The document as JSON, if an independent validator confirms it; formats are left out of the question."""
+        """The document as JSON, if an independent validator confirms it; formats are not asked about."""
         if self._engines is None:
             self._engines = [_engine(self.old), _engine(self.new)]
         takes, refuses = self._engines

@@ -1,8 +1,8 @@
 """What each keyword of each draft says, as formulas.
 
-A schema is the conjunction of its parts, one per keyword or per member of `properties` and the like. A part that
-wraps an inner schema distributes over it (`wrap(a and b)` is `wrap(a) and wrap(b)`), which lets a difference be
-traced to the innermost keyword that causes it.
+A schema is the conjunction of its parts, one per keyword or per member of `properties` and the like. A part
+that wraps an inner schema distributes over it (`wrap(a and b)` is `wrap(a) and wrap(b)`), which lets a
+difference be traced to the innermost keyword that causes it.
 """
 
 from collections.abc import Callable, Iterator
@@ -41,10 +41,11 @@ from .nodes import (
 
 MAX_SCHEMAS = 50_000
 # Asserted by some validators and ignored by others. Formats that no draft defines are asserted by none.
-_FORMATS = frozenset(
-    "date-time date time email idn-email hostname idn-hostname ipv4 ipv6 uri uri-reference iri iri-reference "
-    "uri-template json-pointer relative-json-pointer regex".split()
-)
+_FORMATS = {
+    *("date-time", "date", "time", "email", "idn-email", "hostname", "idn-hostname", "ipv4", "ipv6"),
+    *("uri", "uri-reference", "uri-template", "iri", "iri-reference"),
+    *("json-pointer", "relative-json-pointer", "regex"),
+}
 _COUNTS = {
     "minLength": "min_length",
     "maxLength": "max_length",
@@ -58,7 +59,7 @@ _LATE_DEPENDENCIES = make("opaque", "`dependencies` is asserted after draft 7")
 
 @dataclass(frozen=True)
 class Part:
-    """One conjunct of a schema. `inner` and `wrap` are given where the part distributes over an inner schema."""
+    """One conjunct of a schema; `inner` and `wrap` are given where it distributes over an inner schema."""
 
     tokens: tuple[str, ...]
     node: Node
@@ -92,7 +93,7 @@ class Compiler:
         self._in_place: list[Any] = []  # schemas being compiled that look at the same value
 
     def node(self, place: Place, in_place: bool = False) -> Node:
-        """The formula of a schema. `in_place`: it is applied to the same value as the schema that holds it."""
+        """The formula of a schema; `in_place` when it sees the same value as the schema that holds it."""
         if isinstance(place.schema, bool):
             return TRUE if place.schema else FALSE
         key = self._key(place)
@@ -147,7 +148,7 @@ class Compiler:
         yield from self._arrays(place, schema, version)
         yield from self._objects(place, schema, version)
         if version >= 2019:
-            # Last: these look through all schemas applied in place, which by now are known not to run in circles.
+            # Last: these look through all schemas applied in place, known by now not to run in circles.
             yield from self._unevaluated(place, schema)
 
     def _any_type(self, place: Place, schema: dict[str, Any], version: int) -> Iterator[Part]:

@@ -4,8 +4,8 @@ Rule 1: nodes are interned, so equal formulas are one object and comparing them 
 Rule 2: every atom is about one JSON type and holds for values of all other types, as JSON Schema keywords do.
 Rule 3: negation is pushed inwards when it is made, so a formula holds no `not`; every atom has an opposite.
 
-Property names are strings, so sets of names are formulas too: `every_key(names, schema)` says that the value of
-each property whose name satisfies `names` satisfies `schema`.
+Property names are strings, so sets of names are formulas too: `every_key(names, schema)` says that the value
+of each property whose name satisfies `names` satisfies `schema`.
 """
 
 from collections.abc import Iterable
@@ -193,7 +193,7 @@ def all_of(nodes: Iterable[Node]) -> Node:
 
 
 def any_of(nodes: Iterable[Node]) -> Node:
-    """The disjunction; an atom holds for all other types already, so those types are dropped from beside it."""
+    """The disjunction; an atom holds for all other types already, so those are dropped from beside it."""
     parts, mask = _flatten("or", nodes)
     if TRUE in parts or mask == ANY_TYPE:
         return TRUE

@@ -108,10 +108,7 @@ def _samples(demands: Demands) -> Iterator[Fraction]:
         if bound is not None:
             yield from (Fraction(floor(bound)) + sign * index for index in range(20))
             yield bound
-    if low is not None and high is not None:
-        span = high - low
-    else:
-        span = Fraction(1)
+    span = high - low if low is not None and high is not None else Fraction(1)
     start = low if low is not None else (high - span if high is not None else Fraction(0))
     for parts in (2, 4, 8, 10, 16, 32, 64, 100, 1024, 9973):
         for index in range(1, min(parts, 12)):
@@ -119,7 +116,7 @@ def _samples(demands: Demands) -> Iterator[Fraction]:
 
 
 def _stepped(demands: Demands, step: Fraction) -> Outcome:
-    """Multiples k * step. k must avoid multiples of each period; over a whole common period one k = 1 exists."""
+    """Multiples k * step, where k must not be a multiple of any period."""
     periods = [(step / other).denominator for other in demands.not_steps]
     if 1 in periods:
         return IMPOSSIBLE

@@ -1,12 +1,13 @@
 """Reading ECMA 262 regular expressions, the dialect that JSON Schema names, into languages.
 
 `language(pattern)` gives the strings in which the pattern is found, as a term of `automaton`. It raises
-`BadPattern` where no dialect would take the text, and `Irregular` where the text may be valid but is not read as
-a regular language here (backreferences, lookbehind, word boundaries, constructs of one dialect only).
+`BadPattern` where no dialect would take the text, and `Irregular` where the text may be valid but is not read
+as a regular language here (backreferences, lookbehind, word boundaries, constructs of one dialect only).
 """
 
 from functools import lru_cache
 from itertools import takewhile
+from typing import Any
 
 from .automaton import EMPTY, EPSILON, EVERYTHING, Term, chars, concat, either, loop, never, within
 
@@ -58,10 +59,12 @@ def complement(ranges: Ranges) -> Ranges:
 
 # A parsed expression: ("set", ranges) ("seq", parts) ("alt", options) ("repeat", part, low, high)
 # ("start",) ("end",) ("ahead", part, wanted)
-Tree = tuple[object, ...]
+Tree = tuple[Any, ...]
 
 
 class _Reader:
+    """Recursive descent over the text; `irregular` is set by what may be valid but is not a regular language."""
+
     def __init__(self, text: str) -> None:
         self.text = text
         self.at = 0
@@ -253,25 +256,25 @@ def _is_plain(tree: Tree) -> bool:
         case ("set", _):
             return True
         case ("seq", parts) | ("alt", parts):
-            return all(map(_is_plain, parts))  # type: ignore[arg-type]
+            return all(map(_is_plain, parts))
         case ("repeat", part, _, _):
-            return _is_plain(part)  # type: ignore[arg-type]
+            return _is_plain(part)
     return False
 
 
 def _plain(tree: Tree) -> Term:
     match tree:
         case ("set", ranges):
-            return chars(ranges)  # type: ignore[arg-type]
+            return chars(ranges)
         case ("seq", parts):
             term = EPSILON
-            for part in reversed(parts):  # type: ignore[call-overload]
+            for part in reversed(parts):
                 term = concat(_plain(part), term)
             return term
         case ("alt", options):
-            return either(map(_plain, options))  # type: ignore[call-overload]
+            return either(map(_plain, options))
         case (_, part, low, high):
-            return loop(_plain(part), low, high)  # type: ignore[arg-type]
+            return loop(_plain(part), low, high)
     raise Irregular
 
 
@@ -296,16 +299,16 @@ def _follow(parts: tuple[Tree, ...], at_start: bool) -> Term:
         case ("end",):
             return within((EPSILON, _follow(rest, at_start)))
         case ("ahead", inner, wanted):
-            seen = _follow((inner,), at_start)  # type: ignore[arg-type]
+            seen = _follow((inner,), at_start)
             return within((seen if wanted else never(seen), _follow(rest, at_start)))
         case ("seq", inner):
-            return _follow((*inner, *rest), at_start)  # type: ignore[misc]
+            return _follow((*inner, *rest), at_start)
         case ("alt", options):
-            return either(_follow((option, *rest), at_start) for option in options)  # type: ignore[attr-defined]
+            return either(_follow((option, *rest), at_start) for option in options)
         case ("repeat", inner, 0, 1):
-            return either((_follow(rest, at_start), _follow((inner, *rest), at_start)))  # type: ignore[arg-type]
+            return either((_follow(rest, at_start), _follow((inner, *rest), at_start)))
         case ("repeat", inner, 1, 1):
-            return _follow((inner, *rest), at_start)  # type: ignore[arg-type]
+            return _follow((inner, *rest), at_start)
     raise Irregular
 
 

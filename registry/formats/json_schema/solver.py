@@ -42,7 +42,7 @@ _NO_ANCESTOR = 1 << 30
 
 
 class Solver:
-    """Answers questions and remembers the answers; one per comparison, or one for many against the same schema."""
+    """Answers questions and remembers the answers; one per comparison."""
 
     def __init__(self) -> None:
         self.steps = 0
@@ -224,7 +224,7 @@ class Solver:
     def _narrow(
         self, kind: int, clauses: list[tuple[Node, ...]], atoms: set[Node]
     ) -> list[tuple[Node, ...]] | None:
-        """Drop alternatives that cannot be met beside the atoms, so that a refuted disjunction ends the search."""
+        """Drop alternatives that cannot be met beside the atoms; a disjunction left empty ends the search."""
         narrowed = []
         for clause in sorted(clauses, key=len):
             left = []
@@ -242,8 +242,8 @@ class Solver:
         """`exactly_one` as plain logic; branches that exclude each other need no negations."""
         branches = node.args[0]
         refused = [self.special(negate(branch), kind) for branch in branches]
-        overlaps: dict[int, set[int]] = {index: set() for index in range(len(branches))}
-        for one in overlaps:
+        overlaps: list[set[int]] = [set() for _ in branches]
+        for one in range(len(branches)):
             for two in range(one):
                 if not self.solve((types(kind), branches[one], branches[two])).impossible:
                     overlaps[one].add(two)
@@ -254,7 +254,10 @@ class Solver:
                 for index, branch in enumerate(branches)
             )
         pairs = [
-            all_of((branches[one], branches[two])) for one in overlaps for two in overlaps[one] if two < one
+            all_of((branches[one], branches[two]))
+            for one, others in enumerate(overlaps)
+            for two in others
+            if two < one
         ]
         return any_of((all_of(refused), *pairs))
 

@@ -1,12 +1,13 @@
 """Finding a string that satisfies lengths, patterns and sets.
 
-Formats are predicates that nobody here interprets: validators differ in whether they assert them, so only a format
-against its own opposite is a contradiction (and that is seen before).
+Formats are predicates that nobody here interprets: validators differ in whether they assert them, so only a
+format against its own opposite is a contradiction (and that is seen before).
 """
 
 from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from itertools import count, product
+from typing import Any
 
 import jsonschema_rs
 
@@ -36,7 +37,7 @@ _SAMPLES = {
 
 @lru_cache(maxsize=4096)
 def _matcher(pattern: str) -> Term | jsonschema_rs.Validator | None:
-    """A term; for patterns that are no regular language an engine that bounds its backtracking; or nothing."""
+    """A term; an engine with bounded backtracking for patterns that are no regular language; or nothing."""
     try:
         return language(pattern)
     except Irregular:
@@ -62,7 +63,7 @@ def is_match(pattern: str, text: str) -> bool | None:
 
 
 def string_satisfies(node: Node, text: str) -> bool | None:
-    """Whether the string satisfies the formula (made special to strings), or None when that cannot be told."""
+    """Whether the string satisfies the formula, made special to strings; None when that cannot be told."""
     args = node.args
     match node.kind:
         case "true":
@@ -70,17 +71,20 @@ def string_satisfies(node: Node, text: str) -> bool | None:
         case "false":
             return False
         case "and" | "or":
-            answers = {string_satisfies(part, text) for part in args[0]}
+            answers = [string_satisfies(part, text) for part in args[0]]
             decisive = node.kind == "or"
             return decisive if decisive in answers else None if None in answers else not decisive
+        case "exactly_one" | "not_exactly_one":
+            answers = [string_satisfies(part, text) for part in args[0]]
+            return None if None in answers else (answers.count(True) == 1) == (node.kind == "exactly_one")
         case "string_in":
-            return text in args[0]
+            return bool(text in args[0])
         case "string_not_in":
-            return text not in args[0]
+            return bool(text not in args[0])
         case "min_length":
-            return len(text) >= args[0]
+            return bool(len(text) >= args[0])
         case "max_length":
-            return len(text) <= args[0]
+            return bool(len(text) <= args[0])
         case "pattern":
             return is_match(args[0], text)
         case "not_pattern":
@@ -90,53 +94,67 @@ def string_satisfies(node: Node, text: str) -> bool | None:
             return None
 
 
-def find_string(atoms: frozenset[Node], spend: Callable[[], None]) -> Outcome:
-    """A string for all atoms; exact as long as every pattern is a regular language of bearable size."""
-    allowed: frozenset[str] | None = None
-    excluded: set[str] = set()
-    shortest, longest = 0, None
-    terms: list[Term] = []
-    samples: list[str] = []
-    others: list[Node] = []
-    for atom in atoms:
+class Demands:
+    """What the atoms ask for together."""
+
+    def __init__(self, atoms: Iterable[Node]) -> None:
+        self.allowed: frozenset[str] | None = None
+        self.excluded: set[str] = set()
+        self.shortest = 0
+        self.longest: int | None = None
+        self.terms: list[Term] = []
+        self.samples: list[str] = []
+        self.irregular: list[Node] = []
+        for atom in atoms:
+            self._add(atom, atom.args)
+
+    def _add(self, atom: Node, args: tuple[Any, ...]) -> None:
         match atom.kind:
             case "string_in":
-                allowed = atom.args[0] if allowed is None else allowed & atom.args[0]
+                self.allowed = args[0] if self.allowed is None else self.allowed & args[0]
             case "string_not_in":
-                excluded |= atom.args[0]
+                self.excluded |= args[0]
             case "min_length":
-                shortest = max(shortest, atom.args[0])
+                self.shortest = max(self.shortest, args[0])
             case "max_length":
-                longest = atom.args[0] if longest is None else min(longest, atom.args[0])
+                self.longest = args[0] if self.longest is None else min(self.longest, args[0])
             case "format":
-                samples += [_SAMPLES[atom.args[0]]] if atom.args[0] in _SAMPLES else []
+                self.samples += [_SAMPLES[args[0]]] if args[0] in _SAMPLES else []
             case "pattern" | "not_pattern":
-                matcher = _matcher(atom.args[0])
+                matcher = _matcher(args[0])
                 if isinstance(matcher, Term):
-                    terms.append(matcher if atom.kind == "pattern" else never(matcher))
+                    self.terms.append(matcher if atom.kind == "pattern" else never(matcher))
                 else:
-                    others.append(atom)
-    if allowed is not None:
-        return _choose(sorted(allowed - excluded), atoms)
-    if longest is not None and shortest > longest:
+                    self.irregular.append(atom)
+
+
+def find_string(atoms: frozenset[Node], spend: Callable[[], None]) -> Outcome:
+    """A string for all atoms; exact as long as every pattern is a regular language of bearable size."""
+    demands = Demands(atoms)
+    if demands.allowed is not None:
+        return _choose(sorted(demands.allowed - demands.excluded), atoms)
+    if demands.longest is not None and demands.shortest > demands.longest:
         return IMPOSSIBLE
-    checked = [atom for atom in atoms if atom.kind not in ("format", "not_format")]
-    for sample in samples:
-        if all(string_satisfies(atom, sample) for atom in checked):
-            return found(sample)
-    if not terms and not others:
-        return _of_length(shortest, longest, excluded)
-    if shortest > MAX_LENGTH:
+    sample = _choose(demands.samples, atoms)
+    if sample.found:
+        return sample
+    if not demands.terms and not demands.irregular:
+        return _of_length(demands)
+    return _by_automaton(demands, spend)
+
+
+def _by_automaton(demands: Demands, spend: Callable[[], None]) -> Outcome:
+    if demands.shortest > MAX_LENGTH:
         return UNKNOWN
-    within_reach = [text for text in excluded if all(matches(term, text) for term in terms)]
-    term = within((*terms, *(never(literal(text)) for text in within_reach)))
+    excluded = [text for text in demands.excluded if all(matches(term, text) for term in demands.terms)]
+    term = within((*demands.terms, *(never(literal(text)) for text in excluded)))
     try:
-        word = find_word(term, shortest, longest, spend)
+        word = find_word(term, demands.shortest, demands.longest, spend)
     except TooManyStates:
         return UNKNOWN
     if word is None:
         return IMPOSSIBLE
-    if all(string_satisfies(atom, word) for atom in others):
+    if all(string_satisfies(atom, word) for atom in demands.irregular):
         return found(word)
     return UNKNOWN
 
@@ -152,14 +170,14 @@ def _choose(candidates: list[str], atoms: frozenset[Node]) -> Outcome:
     return UNKNOWN if unsure else IMPOSSIBLE
 
 
-def _of_length(shortest: int, longest: int | None, excluded: set[str]) -> Outcome:
+def _of_length(demands: Demands) -> Outcome:
     """Only the empty string can be the last one of its length: there are a million others of length one."""
-    if longest == 0:
-        return IMPOSSIBLE if "" in excluded else found("")
-    if shortest > MAX_LENGTH:
+    if demands.longest == 0:
+        return IMPOSSIBLE if "" in demands.excluded else found("")
+    if demands.shortest > MAX_LENGTH:
         return UNKNOWN
-    for text in _readable(max(shortest, 1), longest):
-        if text not in excluded:
+    for text in _readable(max(demands.shortest, 1), demands.longest):
+        if text not in demands.excluded:
             return found(text)
     return UNKNOWN
 

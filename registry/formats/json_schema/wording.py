@@ -31,6 +31,11 @@ _UPPER = {
     "then": "CONDITION",
     "else": "CONDITION",
 }
+_FIXED = {
+    "patternProperties": "PATTERN_PROPERTY_ADDED",
+    "not": "NOT_TYPE_EXTENDED",
+    "uniqueItems": "UNIQUE_ITEMS_ADDED",
+}
 _SENTENCES = {
     "SCHEMA_BECAME_FALSE": "The new schema takes no value at all here.",
     "TYPE_NARROWED": "The new schema takes fewer types: {new} instead of {old}.",
@@ -40,7 +45,7 @@ _SENTENCES = {
     "REQUIRED_ATTRIBUTE_ADDED": "The property {name} is required now and was not before.",
     "REQUIRED_PROPERTY_ADDED_TO_UNOPEN_CONTENT_MODEL": "The property {name} is new and required.",
     "PROPERTY_ADDED_TO_OPEN_CONTENT_MODEL": (
-        "The old schema is open, so documents may hold any value under {name}, which the new schema restricts."
+        "The old schema is open, so documents may hold anything under {name}, which the new schema restricts."
     ),
     "PROPERTY_ADDED_NOT_COVERED_BY_PARTIALLY_OPEN_CONTENT_MODEL": (
         "The old schema lets additional properties such as {name} hold values that the new schema refuses."
@@ -49,11 +54,11 @@ _SENTENCES = {
         "The property {name} was removed, and the new schema takes no properties that it does not name."
     ),
     "PROPERTY_REMOVED_NOT_COVERED_BY_PARTIALLY_OPEN_CONTENT_MODEL": (
-        "The property {name} was removed, and what the new schema says of additional properties refuses its values."
+        "The property {name} was removed, and the new schema refuses its values among additional properties."
     ),
     "ADDITIONAL_PROPERTIES_REMOVED": "The new schema takes no additional properties; the old one takes any.",
     "ADDITIONAL_PROPERTIES_NARROWED": "The new schema takes fewer additional properties or values of them.",
-    "ITEM_ADDED_TO_OPEN_CONTENT_MODEL": "The old schema takes any item at position {name}; the new one does not.",
+    "ITEM_ADDED_TO_OPEN_CONTENT_MODEL": "The old schema takes any item at position {name}; the new does not.",
     "ITEM_ADDED_NOT_COVERED_BY_PARTIALLY_OPEN_CONTENT_MODEL": (
         "The old schema takes items at position {name} that the new one refuses."
     ),
@@ -65,7 +70,7 @@ _SENTENCES = {
     "MULTIPLE_OF_EXPANDED": "`multipleOf` grew from {old} to its multiple {new}.",
     "SUM_TYPE_NARROWED": "The new schema offers fewer alternatives.",
     "COMBINED_TYPE_CHANGED": "The way alternatives are combined changed, and the new one takes less.",
-    "COMBINED_TYPE_SUBSCHEMAS_CHANGED": "The old schema takes values that fit the new alternatives differently.",
+    "COMBINED_TYPE_SUBSCHEMAS_CHANGED": "Some values that the old schema takes do not fit the alternatives of the new one as they must.",
     "NOT_TYPE_EXTENDED": "The new schema excludes more under `not`.",
     "DEPENDENCY_ARRAY_ADDED": "The presence of {name} now requires other properties.",
     "DEPENDENCY_ARRAY_EXTENDED": "The presence of {name} now requires more properties.",
@@ -74,7 +79,7 @@ _SENTENCES = {
 }
 
 
-def sentence(kind: str, path: str, keyword: str, old: Any, new: Any) -> str:
+def sentence(kind: str, path: str, keyword: str = "", old: Any = None, new: Any = None) -> str:
     """One sentence for people."""
     name = path.rpartition("/")[2].replace("~1", "/").replace("~0", "~")
     if keyword == "required" and isinstance(new, list):
@@ -110,6 +115,8 @@ def content_model(schemas: list[dict[str, Any]]) -> str:
 def kind_of(tokens: tuple[str, ...], place: Place, old_values: list[Any], old: list[dict[str, Any]]) -> str:
     """The name of the difference at a keyword of the new schema, given what the old schema says there."""
     keyword, new_value = tokens[0], place.schema.get(tokens[0])
+    if keyword in _FIXED:
+        return _FIXED[keyword]
     match keyword:
         case "type":
             return _kind_of_type(old_values, new_value)
@@ -118,31 +125,26 @@ def kind_of(tokens: tuple[str, ...], place: Place, old_values: list[Any], old: l
             narrowed = bool(listed) and all(value in listed for value in new_value)
             return "ENUM_ARRAY_NARROWED" if narrowed else "ENUM_ARRAY_CHANGED"
         case "required":
-            name = new_value[int(tokens[1])]
-            known = any(name in schema.get("properties", ()) for schema in old)
-            if known or content_model(old) == "open":
-                return "REQUIRED_ATTRIBUTE_ADDED"
-            return "REQUIRED_PROPERTY_ADDED_TO_UNOPEN_CONTENT_MODEL"
+            return _kind_of_required(new_value[int(tokens[1])], old)
         case "properties":
-            if content_model(old) == "open":
-                return "PROPERTY_ADDED_TO_OPEN_CONTENT_MODEL"
-            return "PROPERTY_ADDED_NOT_COVERED_BY_PARTIALLY_OPEN_CONTENT_MODEL"
-        case "patternProperties":
-            return "PATTERN_PROPERTY_ADDED"
+            ending = "TO_OPEN" if content_model(old) == "open" else "NOT_COVERED_BY_PARTIALLY_OPEN"
+            return f"PROPERTY_ADDED_{ending}_CONTENT_MODEL"
         case "items" | "prefixItems" | "additionalItems":
             return _kind_of_items(tokens, place, old)
         case "anyOf" | "oneOf":
             return _kind_of_sum(keyword, new_value, old_values, old)
-        case "not":
-            return "NOT_TYPE_EXTENDED"
-        case "uniqueItems":
-            return "UNIQUE_ITEMS_ADDED"
         case "multipleOf":
             return _kind_of_multiple(old_values, new_value)
         case "dependencies" | "dependentRequired" | "dependentSchemas":
             return _kind_of_dependency(tokens, place, old)
         case _:
             return _kind_of_value(keyword, old_values, new_value)
+
+
+def _kind_of_required(name: str, old: list[dict[str, Any]]) -> str:
+    if content_model(old) == "open" or any(name in schema.get("properties", ()) for schema in old):
+        return "REQUIRED_ATTRIBUTE_ADDED"
+    return "REQUIRED_PROPERTY_ADDED_TO_UNOPEN_CONTENT_MODEL"
 
 
 def _kind_of_type(old_values: list[Any], new_value: Any) -> str:
