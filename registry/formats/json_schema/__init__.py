@@ -2,8 +2,8 @@
 
 `compare` is exact where logic allows: it asks for a document that the old schema takes and the new refuses,
 and says compatible only when it has proved that there is none. `Difference.counterexample` is such a
-document, confirmed by an independent validator. Formats and other keywords that validators may ignore are never relied
-on: adding one is a difference (without a counterexample), keeping or removing one is not.
+document, confirmed by an independent validator. Formats and other keywords that validators may ignore are
+never relied on: adding one is a difference (without a counterexample), keeping or removing one is not.
 
     reading     text, limits, canonical text        nodes      the logic that schemas compile to
     dialects    the drafts                          solver     is there a value for these formulas?
@@ -45,7 +45,7 @@ def parse(text: str, references: Mapping[str, str]) -> JsonSchema:
     others = {name: read(other, f"reference {name!r}") for name, other in references.items()}
     try:
         compiler = Compiler(Document(contents, others))
-        node = compiler.node(compiler.document.root)
+        node = compiler.root()
     except RecursionError:
         raise BudgetExceeded("nesting of a schema", MAX_NESTING) from None
     canonical = write(contents)

@@ -1,6 +1,5 @@
 """Finding an array that satisfies demands on its items, its length and its repetitions."""
 
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import combinations
@@ -105,15 +104,21 @@ def find_array(atoms: Iterable[Node], solver: "Solver") -> Outcome:
     return outcome
 
 
-def _distinct(goals: Goals, start: int, prefix: int, number: int) -> list[int]:
-    """Positions worth a choice: past the prefix, only the first few of those with equal goals."""
-    met: Counter[frozenset[Node]] = Counter()
-    result = []
-    for index in range(start, len(goals)):
-        met[goals[index]] += index >= prefix
-        if met[goals[index]] <= number:
-            result.append(index)
-    return result
+def _choices(positions: list[int], goals: Goals, prefix: int, number: int) -> Iterator[list[int]]:
+    """All ways to pick so many positions; past the prefix, positions with equal goals are alike."""
+    groups: dict[object, list[int]] = {}
+    for index in positions:
+        groups.setdefault(goals[index] if index >= prefix else index, []).append(index)
+    yield from _spread(list(groups.values()), number)
+
+
+def _spread(groups: list[list[int]], number: int) -> Iterator[list[int]]:
+    if number == 0:
+        yield []
+    elif sum(map(len, groups)) >= number:
+        for count in range(min(len(groups[0]), number), -1, -1):
+            for others in _spread(groups[1:], number - count):
+                yield groups[0][:count] + others
 
 
 def _rationed(demands: Demands, length: int, solver: "Solver") -> list[Goals]:
@@ -123,9 +128,9 @@ def _rationed(demands: Demands, length: int, solver: "Solver") -> list[Goals]:
         refused = negate(node)
         following = []
         for goals in choices:
-            candidates = _distinct(goals, 0, demands.prefix, most)
-            for free in combinations(candidates, min(most, len(candidates))):
-                solver.spend()
+            takers = [index for index, goal in enumerate(goals) if refused not in goal]
+            for free in _choices(takers, goals, demands.prefix, min(most, len(takers))):
+                solver.spend(length)
                 following.append(
                     [goal if index in free else goal | {refused} for index, goal in enumerate(goals)]
                 )
@@ -156,12 +161,10 @@ def _placements(
         return
     start, node, number = wanted[0]
     useful = [
-        index
-        for index in _distinct(goals, start, prefix, number)
-        if not solver.solve(goals[index] | {node}).impossible
+        index for index in range(start, len(goals)) if not solver.solve(goals[index] | {node}).impossible
     ]
-    for chosen in combinations(useful, number):
-        solver.spend()
+    for chosen in _choices(useful, goals, prefix, number):
+        solver.spend(len(goals))
         placed = [goal | {node} if index in chosen else goal for index, goal in enumerate(goals)]
         yield from _placements(placed, wanted[1:], prefix, solver)
 

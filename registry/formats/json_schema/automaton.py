@@ -2,7 +2,7 @@
 
 The derivative of a language by a character is the language of the remainders. Terms are interned and
 simplified, so the derivatives of a term are finitely many, and a breadth-first walk over them finds a
-shortest word or proves that there is none. Intersection and complement cost nothing extra, which inclusion needs.
+shortest word or proves that there is none. Intersection and complement cost nothing extra.
 """
 
 from collections.abc import Callable, Iterable
@@ -11,10 +11,10 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 Ranges = tuple[tuple[int, int], ...]
-MAX_STATES = 2_000
+MAX_WORK = 20_000
 
 
-class TooManyStates(ValueError):
+class TooMuchWork(ValueError):
     """The walk was given up; nothing is claimed about the language."""
 
 
@@ -62,6 +62,20 @@ def chars(ranges: Ranges) -> Term:
 
 
 def concat(first: Term, second: Term) -> Term:
+    """Nested to the right, so that equal sequences are one term."""
+    while first.kind == "concat":
+        parts = []
+        while first.kind == "concat":
+            parts.append(first.args[0])
+            first = first.args[1]
+        second = concat(first, second)
+        for part in reversed(parts[1:]):
+            second = _joined(part, second)
+        first = parts[0]
+    return _joined(first, second)
+
+
+def _joined(first: Term, second: Term) -> Term:
     if first is EMPTY or second is EMPTY:
         return EMPTY
     if first is EPSILON:
@@ -70,8 +84,6 @@ def concat(first: Term, second: Term) -> Term:
         return first
     if first is EVERYTHING and second is EVERYTHING:
         return EVERYTHING
-    if first.kind == "concat":
-        return concat(first.args[0], concat(first.args[1], second))
     return _make("concat", first, second)
 
 
@@ -180,6 +192,14 @@ def _front(term: Term, found: set[Ranges]) -> None:
             _front(term.args[0], found)
 
 
+@lru_cache(maxsize=20_000)
+def _width(term: Term) -> int:
+    """How many parts a derivative has to visit, about."""
+    if term.kind in ("either", "within"):
+        return sum(map(_width, term.args[0]))
+    return _width(term.args[0]) if term.kind in ("concat", "never", "loop") else 1
+
+
 _NICE = [ord(char) for char in "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_- ./:@"]
 
 
@@ -203,7 +223,7 @@ def _representatives(term: Term) -> tuple[int, ...]:
     return tuple(chosen.values())
 
 
-def find_word(term: Term, shortest: int, longest: int | None, spend: Callable[[], None]) -> str | None:
+def find_word(term: Term, shortest: int, longest: int | None, spend: Callable[[int], None]) -> str | None:
     """A word of the language whose length lies in the bounds, or None when there is none.
 
     Up to `shortest` each layer holds all states reachable in exactly that many characters; from there on a
@@ -211,7 +231,7 @@ def find_word(term: Term, shortest: int, longest: int | None, spend: Callable[[]
     """
     layers: list[dict[Term, tuple[Term | None, int]]] = [{term: (None, 0)}]
     seen: set[Term] = {term}
-    states = 0
+    work = 0
     while True:
         length = len(layers) - 1
         layer = layers[-1]
@@ -223,11 +243,11 @@ def find_word(term: Term, shortest: int, longest: int | None, spend: Callable[[]
             return None
         following: dict[Term, tuple[Term | None, int]] = {}
         for state in layer:
-            states += 1
-            if states > MAX_STATES:
-                raise TooManyStates
+            work += _width(state) * len(_representatives(state))
+            if work > MAX_WORK:
+                raise TooMuchWork
             for code in _representatives(state):
-                spend()
+                spend(5)
                 reached = derivative(state, code)
                 if (
                     reached is not EMPTY

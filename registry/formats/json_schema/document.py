@@ -14,10 +14,11 @@ from referencing import Registry
 from referencing.exceptions import NoSuchAnchor, Unresolvable
 from referencing.jsonschema import lookup_recursive_ref
 
-from ..differences import InvalidSchema
+from ..differences import BudgetExceeded, InvalidSchema
 from . import dialects, regex
 from .dialects import Dialect, Json, pointer
 
+MAX_PATTERN_CHARACTERS = 100_000
 REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
 
 
@@ -40,6 +41,7 @@ class Document:
         self.references = dict(references)
         self._dialect_of: dict[int, Dialect] = {}
         self.is_dynamic = False
+        self._pattern_characters = 0
         texts = [("", contents, self.dialect)]
         texts += [(name, text, dialects.of(text, self.dialect)) for name, text in references.items()]
         for name, text, dialect in texts:
@@ -91,6 +93,9 @@ class Document:
         ]
         for tokens, pattern in patterns:
             if isinstance(pattern, str):
+                self._pattern_characters += len(pattern)
+                if self._pattern_characters > MAX_PATTERN_CHARACTERS:
+                    raise BudgetExceeded("characters of all patterns", MAX_PATTERN_CHARACTERS)
                 try:
                     regex.check(pattern)
                 except regex.BadPattern as error:

@@ -34,14 +34,19 @@ class Explainer:
         self.new = new
         self.solver = solver
         self.old_node = old.node(old.document.root)
+        self._given = self.old_node.args[0] if self.old_node.kind == "and" else {self.old_node}
         self.differences: list[Difference] = []
         self._following: set[int] = set()
+        self._again: list[Callable[[], None]] = []  # recursive schemas met inside themselves
         self._engines: list[Any] | None = None
 
     def run(self) -> list[Difference]:
         """All differences up to a number; none when part by part everything proves compatible after all."""
         try:
             self._walk(self.new.document.root, self._views([self.old.document.root]), lambda node: node)
+            again, self._again = self._again, []
+            for walk in again if not self.differences else ():
+                walk()
         except BudgetExceeded:
             if not self.differences:
                 raise
@@ -49,6 +54,8 @@ class Explainer:
 
     def _refuted(self, node: Node) -> Outcome | None:
         """How the old schema violates a demand of the new; None when it provably does not."""
+        if node in self._given:
+            return None
         outcome = self.solver.solve((self.old_node, negate(node)))
         return None if outcome.impossible else outcome
 
@@ -58,7 +65,11 @@ class Explainer:
             if outcome is not None:
                 self._report("SCHEMA_BECAME_FALSE", place.path, outcome)
             return
-        if place.schema is True or id(place.schema) in self._following:
+        if place.schema is True:
+            return
+        if id(place.schema) in self._following:
+            # Usually what fails here fails further out too and is reported there.
+            self._again.append(lambda: self._walk(place, views, context))
             return
         self._following.add(id(place.schema))
         for part in self.new.parts(place):
@@ -83,11 +94,9 @@ class Explainer:
             and (inner_views or is_reference or keyword == "allOf")
         ):
             wrap = part.wrap
-            before = len(self.differences)
             following = views if is_reference or keyword == "allOf" else inner_views
             self._walk(part.inner, following, lambda node: context(wrap(node)))
-            if len(self.differences) > before or id(part.inner.schema) not in self._following:
-                return
+            return
         old_values = [view.schema.get(keyword) for view in views if keyword in view.schema]
         kind = wording.kind_of(part.tokens, place, old_values, [view.schema for view in views])
         old_value = old_values[0] if old_values else None

@@ -40,6 +40,7 @@ from .nodes import (
 )
 
 MAX_SCHEMAS = 50_000
+MAX_DESCENT = 40  # deeper schemas are compiled afterwards, so that long chains of references do not recurse
 # Asserted by some validators and ignored by others. Formats that no draft defines are asserted by none.
 _FORMATS = {
     *("date-time", "date", "time", "email", "idn-email", "hostname", "idn-hostname", "ipv4", "ipv6"),
@@ -89,8 +90,8 @@ class Compiler:
         self.document = document
         self._nodes: dict[Any, Node] = {}
         self._open: dict[Any, Definition] = {}
-        self._recursive: set[Any] = set()
         self._in_place: list[Any] = []  # schemas being compiled that look at the same value
+        self._later: dict[Any, tuple[Place, Definition]] = {}
 
     def node(self, place: Place, in_place: bool = False) -> Node:
         """The formula of a schema; `in_place` when it sees the same value as the schema that holds it."""
@@ -102,10 +103,26 @@ class Compiler:
         if key in self._open:
             if in_place and key in self._in_place:
                 raise InvalidSchema("the schema refers to itself for the same value, without end", place.path)
-            self._recursive.add(key)
             return make("ref", self._open[key])
-        if len(self._nodes) + len(self._open) > MAX_SCHEMAS:
+        if key in self._later:
+            return make("ref", self._later[key][1])
+        if len(self._nodes) + len(self._later) > MAX_SCHEMAS:
             raise BudgetExceeded("schemas in one text", MAX_SCHEMAS)
+        if len(self._open) > MAX_DESCENT and not in_place:
+            self._later[key] = (place, Definition(place.path))
+            return make("ref", self._later[key][1])
+        return self._compile(key, place, in_place)
+
+    def root(self) -> Node:
+        """The formula of the whole document."""
+        node = self.node(self.document.root)
+        while self._later:
+            key, (place, definition) = next(iter(self._later.items()))
+            definition.node = self._compile(key, place, False)
+            del self._later[key]
+        return node
+
+    def _compile(self, key: Any, place: Place, in_place: bool) -> Node:
         definition = self._open[key] = Definition(place.path)
         outside, self._in_place = self._in_place, [*self._in_place, key] if in_place else [key]
         try:

@@ -12,9 +12,11 @@ from collections.abc import Iterable
 from fractions import Fraction
 from typing import Any
 from weakref import WeakValueDictionary
+from zlib import crc32
 
 NULL, BOOLEAN, NUMBER, STRING, ARRAY, OBJECT = (1 << bit for bit in range(6))
 ANY_TYPE = 63
+_RANK_BITS = (1 << 60) - 1
 TYPE_NAMES = {
     "null": NULL,
     "boolean": BOOLEAN,
@@ -28,16 +30,40 @@ TYPE_NAMES = {
 class Node:
     """A formula. `args` holds numbers as Fraction, sets as frozenset, and other nodes."""
 
-    __slots__ = ("__weakref__", "args", "inverse", "kind", "negation")
+    __slots__ = ("__weakref__", "args", "inverse", "kind", "negation", "rank")
 
     def __init__(self, kind: str, args: tuple[Any, ...]) -> None:
         self.kind = kind
         self.args = args
+        self.rank = _rank((kind, *args))
         self.negation: Node | None = None
         self.inverse: Node | None = None
 
     def __repr__(self) -> str:
         return f"{self.kind}{self.args!r}"
+
+    def __hash__(self) -> int:
+        """The same in every process, so that sets are walked in the same order and answers do not vary."""
+        return self.rank
+
+
+def _rank(value: Any) -> int:
+    match value:
+        case Node():
+            return value.rank
+        case str():
+            return crc32(value.encode())
+        case frozenset():
+            return sum(map(_rank, value)) & _RANK_BITS
+        case tuple():
+            rank = len(value)
+            for item in value:
+                rank = (rank * 1_000_003 ^ _rank(item)) & _RANK_BITS
+            return rank
+        case Definition():
+            return crc32(value.name.encode())
+        case _:
+            return hash(value) & _RANK_BITS
 
 
 class Definition:
@@ -265,7 +291,7 @@ def at_least_one(schema: Node) -> Node:
 
 def exactly_one(nodes: Iterable[Node]) -> Node:
     """Kept whole until it is needed: most branches exclude each other, and then it is a plain `any_of`."""
-    branches = tuple(sorted((node for node in nodes if node is not FALSE), key=id))
+    branches = tuple(sorted((node for node in nodes if node is not FALSE), key=hash))
     if len(branches) == 1:
         return branches[0]
     return make("exactly_one", branches) if branches else FALSE

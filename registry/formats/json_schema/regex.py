@@ -63,7 +63,7 @@ Tree = tuple[Any, ...]
 
 
 class _Reader:
-    """Recursive descent over the text; `irregular` is set by what may be valid but is not a regular language."""
+    """Recursive descent; `irregular` is set by what may be valid but is no regular language here."""
 
     def __init__(self, text: str) -> None:
         self.text = text

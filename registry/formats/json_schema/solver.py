@@ -144,7 +144,7 @@ class Solver:
 
     def _search(self, kind: int, known: frozenset[Node], todo: list[Node]) -> Outcome:
         """Choose one alternative of every disjunction so that the atoms together can be met."""
-        self.spend()
+        self.spend(1 + len(known) // 8)
         atoms = set(known)
         clauses: list[tuple[Node, ...]] = []
         while True:

@@ -11,7 +11,7 @@ from typing import Any
 
 import jsonschema_rs
 
-from .automaton import Term, TooManyStates, find_word, literal, matches, never, within
+from .automaton import Term, TooMuchWork, find_word, literal, matches, never, within
 from .nodes import Node
 from .outcomes import IMPOSSIBLE, UNKNOWN, Outcome, found
 from .regex import Irregular, language
@@ -128,7 +128,7 @@ class Demands:
                     self.irregular.append(atom)
 
 
-def find_string(atoms: frozenset[Node], spend: Callable[[], None]) -> Outcome:
+def find_string(atoms: frozenset[Node], spend: Callable[[int], None]) -> Outcome:
     """A string for all atoms; exact as long as every pattern is a regular language of bearable size."""
     demands = Demands(atoms)
     if demands.allowed is not None:
@@ -143,14 +143,14 @@ def find_string(atoms: frozenset[Node], spend: Callable[[], None]) -> Outcome:
     return _by_automaton(demands, spend)
 
 
-def _by_automaton(demands: Demands, spend: Callable[[], None]) -> Outcome:
+def _by_automaton(demands: Demands, spend: Callable[[int], None]) -> Outcome:
     if demands.shortest > MAX_LENGTH:
         return UNKNOWN
     excluded = [text for text in demands.excluded if all(matches(term, text) for term in demands.terms)]
     term = within((*demands.terms, *(never(literal(text)) for text in excluded)))
     try:
         word = find_word(term, demands.shortest, demands.longest, spend)
-    except TooManyStates:
+    except TooMuchWork:
         return UNKNOWN
     if word is None:
         return IMPOSSIBLE

@@ -62,7 +62,7 @@ _SENTENCES = {
     "ITEM_ADDED_NOT_COVERED_BY_PARTIALLY_OPEN_CONTENT_MODEL": (
         "The old schema takes items at position {name} that the new one refuses."
     ),
-    "ITEM_REMOVED_FROM_CLOSED_CONTENT_MODEL": "An item was removed, and the new schema takes no further items.",
+    "ITEM_REMOVED_FROM_CLOSED_CONTENT_MODEL": "An item was removed, and no further items are taken.",
     "ITEM_REMOVED_NOT_COVERED_BY_PARTIALLY_OPEN_CONTENT_MODEL": (
         "An item was removed, and what the new schema says of further items refuses its values."
     ),
@@ -70,7 +70,7 @@ _SENTENCES = {
     "MULTIPLE_OF_EXPANDED": "`multipleOf` grew from {old} to its multiple {new}.",
     "SUM_TYPE_NARROWED": "The new schema offers fewer alternatives.",
     "COMBINED_TYPE_CHANGED": "The way alternatives are combined changed, and the new one takes less.",
-    "COMBINED_TYPE_SUBSCHEMAS_CHANGED": "Some values that the old schema takes do not fit the alternatives of the new one as they must.",
+    "COMBINED_TYPE_SUBSCHEMAS_CHANGED": "Some values of the old schema do not fit the new alternatives.",
     "NOT_TYPE_EXTENDED": "The new schema excludes more under `not`.",
     "DEPENDENCY_ARRAY_ADDED": "The presence of {name} now requires other properties.",
     "DEPENDENCY_ARRAY_EXTENDED": "The presence of {name} now requires more properties.",
