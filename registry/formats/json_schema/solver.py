@@ -245,7 +245,7 @@ class Solver:
         overlaps: list[set[int]] = [set() for _ in branches]
         for one in range(len(branches)):
             for two in range(one):
-                if not self.solve((types(kind), branches[one], branches[two])).impossible:
+                if not self._exclude((types(kind), branches[one], branches[two])):
                     overlaps[one].add(two)
                     overlaps[two].add(one)
         if node.kind == "exactly_one":
@@ -260,6 +260,13 @@ class Solver:
             if two < one
         ]
         return any_of((all_of(refused), *pairs))
+
+    def _exclude(self, nodes: Iterable[Node]) -> bool:
+        """No value satisfies all, and that is settled: a formula must not be simplified on an assumption."""
+        outer, self._ancestor = self._ancestor, _NO_ANCESTOR
+        impossible = self.solve(nodes).impossible
+        leaning, self._ancestor = self._ancestor, outer
+        return impossible and leaning == _NO_ANCESTOR
 
     def _meet(self, kind: int, atoms: frozenset[Node]) -> Outcome:
         return self._tabled((kind, atoms), lambda: self._value(kind, atoms))
