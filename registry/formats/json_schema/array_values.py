@@ -131,9 +131,7 @@ def _rationed(demands: Demands, length: int, solver: "Solver") -> list[Goals]:
             takers = [index for index, goal in enumerate(goals) if refused not in goal]
             for free in _choices(takers, goals, demands.prefix, min(most, len(takers))):
                 solver.spend(length)
-                following.append(
-                    [goal if index in free else goal | {refused} for index, goal in enumerate(goals)]
-                )
+                following.append([goal if index in free else goal | {refused} for index, goal in enumerate(goals)])
         choices = following
     return choices
 
@@ -153,16 +151,12 @@ def _place(demands: Demands, goals: Goals, solver: "Solver") -> Outcome:
     return outcome
 
 
-def _placements(
-    goals: Goals, wanted: list[tuple[int, Node, int]], prefix: int, solver: "Solver"
-) -> Iterator[Goals]:
+def _placements(goals: Goals, wanted: list[tuple[int, Node, int]], prefix: int, solver: "Solver") -> Iterator[Goals]:
     if not wanted:
         yield goals
         return
     start, node, number = wanted[0]
-    useful = [
-        index for index in range(start, len(goals)) if not solver.solve(goals[index] | {node}).impossible
-    ]
+    useful = [index for index in range(start, len(goals)) if not solver.solve(goals[index] | {node}).impossible]
     for chosen in _choices(useful, goals, prefix, number):
         solver.spend(len(goals))
         placed = [goal | {node} if index in chosen else goal for index, goal in enumerate(goals)]

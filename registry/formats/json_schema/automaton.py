@@ -249,11 +249,7 @@ def find_word(term: Term, shortest: int, longest: int | None, spend: Callable[[i
             for code in _representatives(state):
                 spend(5)
                 reached = derivative(state, code)
-                if (
-                    reached is not EMPTY
-                    and reached not in following
-                    and not (length >= shortest and reached in seen)
-                ):
+                if reached is not EMPTY and reached not in following and not (length >= shortest and reached in seen):
                     following[reached] = (state, code)
         seen = (seen if length >= shortest else set()) | set(following)
         layers.append(following)

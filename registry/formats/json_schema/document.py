@@ -81,16 +81,11 @@ class Document:
             return
         self._dialect_of[id(schema)] = place.dialect
         inner = schema.get("$schema")
-        if (
-            isinstance(inner, str)
-            and dialects.named(inner, pointer(place.path, "$schema")) is not place.dialect
-        ):
+        if isinstance(inner, str) and dialects.named(inner, pointer(place.path, "$schema")) is not place.dialect:
             raise InvalidSchema("one text mixes two drafts", pointer(place.path, "$schema"))
         patterns: list[tuple[tuple[str, ...], Any]] = [(("pattern",), schema.get("pattern"))]
         named = schema.get("patternProperties")
-        patterns += [
-            (("patternProperties", name), name) for name in (named if isinstance(named, dict) else ())
-        ]
+        patterns += [(("patternProperties", name), name) for name in (named if isinstance(named, dict) else ())]
         for tokens, pattern in patterns:
             if isinstance(pattern, str):
                 self._pattern_characters += len(pattern)

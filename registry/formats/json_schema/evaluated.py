@@ -36,9 +36,7 @@ Source = tuple[Node, Cover]
 Reader = Callable[[Place, bool], Iterator[Source[Cover]]]  # the bool: it is the schema with the keyword
 
 
-def _sources(
-    compiler: "Compiler", place: Place, read: Reader[Cover], is_root: bool = True
-) -> Iterator[Source[Cover]]:
+def _sources(compiler: "Compiler", place: Place, read: Reader[Cover], is_root: bool = True) -> Iterator[Source[Cover]]:
     """All sources of evaluation in a schema and in those that it applies to the same value."""
     if not isinstance(place.schema, dict):
         return
@@ -78,18 +76,14 @@ def _grouped(sources: Iterator[Source[Cover]]) -> dict[Node, list[Cover]]:
     return grouped
 
 
-def _for_each_failure(
-    grouped: dict[Node, list[Cover]], rest: Callable[[list[Cover]], Node], schema: Node
-) -> Node:
+def _for_each_failure(grouped: dict[Node, list[Cover]], rest: Callable[[list[Cover]], Node], schema: Node) -> Node:
     conditions = [condition for condition in grouped if condition is not TRUE]
     if len(conditions) > MAX_CONDITIONS:
         known = frozenset((condition, tuple(covers)) for condition, covers in grouped.items())
         return make("opaque", "unevaluated", known, schema)
     clauses = []
     for failing in chain.from_iterable(combinations(conditions, size) for size in range(len(conditions) + 1)):
-        holding = [
-            cover for condition, covers in grouped.items() if condition not in failing for cover in covers
-        ]
+        holding = [cover for condition, covers in grouped.items() if condition not in failing for cover in covers]
         clauses.append(any_of((*failing, rest(holding))))
     return all_of(clauses)
 

@@ -88,11 +88,7 @@ class Explainer:
         path = pointer(place.path, *part.tokens)
         inner_views = self._step(views, place, part.tokens)
         is_reference = keyword.startswith("$")
-        if (
-            part.inner is not None
-            and part.wrap is not None
-            and (inner_views or is_reference or keyword == "allOf")
-        ):
+        if part.inner is not None and part.wrap is not None and (inner_views or is_reference or keyword == "allOf"):
             wrap = part.wrap
             following = views if is_reference or keyword == "allOf" else inner_views
             self._walk(part.inner, following, lambda node: context(wrap(node)))
@@ -160,14 +156,14 @@ class Explainer:
             message += " No document that shows it was found, but that there is none could not be proved."
         self.differences.append(Difference(kind, path, message, counterexample))
 
-    def _verified(self, document: Any) -> msgspec.Raw | None:
+    def _verified(self, document: Any) -> str | None:
         """The document as JSON, if an independent validator confirms it; formats are not asked about."""
         if self._engines is None:
             self._engines = [_engine(self.old), _engine(self.new)]
         takes, refuses = self._engines
         if takes is None or refuses is None or not takes.is_valid(document) or refuses.is_valid(document):
             return None
-        return msgspec.Raw(msgspec.json.encode(document))
+        return msgspec.json.encode(document).decode()
 
 
 def _children(view: Place, place: Place, tokens: tuple[str, ...]) -> Iterator[Any]:
@@ -198,8 +194,6 @@ def _engine(compiler: Compiler) -> Any:
     texts = {name: text for name, text in document.references.items() if isinstance(text, dict)}
     try:
         registry = jsonschema_rs.Registry(list(texts.items()), draft=None) if texts else None
-        return document.dialect.engine(
-            document.contents, validate_formats=False, offline=True, registry=registry
-        )
+        return document.dialect.engine(document.contents, validate_formats=False, offline=True, registry=registry)
     except (jsonschema_rs.ValidationError, jsonschema_rs.ReferencingError, ValueError):
         return None

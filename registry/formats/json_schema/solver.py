@@ -221,9 +221,7 @@ class Solver:
                     left.append(tuple(alternatives))
         return left, forced
 
-    def _narrow(
-        self, kind: int, clauses: list[tuple[Node, ...]], atoms: set[Node]
-    ) -> list[tuple[Node, ...]] | None:
+    def _narrow(self, kind: int, clauses: list[tuple[Node, ...]], atoms: set[Node]) -> list[tuple[Node, ...]] | None:
         """Drop alternatives that cannot be met beside the atoms; a disjunction left empty ends the search."""
         narrowed = []
         for clause in sorted(clauses, key=len):
@@ -254,10 +252,7 @@ class Solver:
                 for index, branch in enumerate(branches)
             )
         pairs = [
-            all_of((branches[one], branches[two]))
-            for one, others in enumerate(overlaps)
-            for two in others
-            if two < one
+            all_of((branches[one], branches[two])) for one, others in enumerate(overlaps) for two in others if two < one
         ]
         return any_of((all_of(refused), *pairs))
 

@@ -86,9 +86,7 @@ def sentence(kind: str, path: str, keyword: str = "", old: Any = None, new: Any 
         name = new[int(name)]
     template = _SENTENCES.get(kind)
     if template is None:
-        template = (
-            "`{keyword}` was added: {new}." if old is None else "`{keyword}` changed from {old} to {new}."
-        )
+        template = "`{keyword}` was added: {new}." if old is None else "`{keyword}` changed from {old} to {new}."
     shown_old = "any" if old is None else _short(old)
     return template.format(name=repr(name), keyword=keyword, old=shown_old, new=_short(new))
 
@@ -168,9 +166,7 @@ def _kind_of_items(tokens: tuple[str, ...], place: Place, old: list[dict[str, An
     prefix = tuple_keywords(place.schema, version)[0]
     if not prefix and not any(tuple_keywords(schema, version)[0] for schema in old):
         return "ITEMS_CHANGED" if rests else "ITEMS_ADDED"
-    before = max(
-        (len(schema[first]) for schema in old if (first := tuple_keywords(schema, version)[0])), default=0
-    )
+    before = max((len(schema[first]) for schema in old if (first := tuple_keywords(schema, version)[0])), default=0)
     closed = place.schema[tokens[0]] is False
     if before > (len(place.schema[prefix]) if prefix else 0):
         ending = "FROM_CLOSED" if closed else "NOT_COVERED_BY_PARTIALLY_OPEN"
@@ -211,9 +207,7 @@ def _kind_of_value(keyword: str, old_values: list[Any], new_value: Any) -> str:
     name = _UPPER.get(keyword, keyword.upper())
     if not old_values:
         return f"{name}_ADDED"
-    numbers = all(
-        isinstance(value, (int, float)) and not isinstance(value, bool) for value in (*old_values, new_value)
-    )
+    numbers = all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in (*old_values, new_value))
     if numbers and new_value != old_values[0]:
         return f"{name}_INCREASED" if new_value > old_values[0] else f"{name}_DECREASED"
     return f"{name}_CHANGED"

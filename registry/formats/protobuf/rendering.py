@@ -96,9 +96,7 @@ def _fields(message: Message, indent: str) -> list[str]:
 
 def _field(field: Field, scope: File | Message, indent: str) -> list[str]:
     options = _compact(
-        option
-        for option in field.options
-        if option.name != "json_name" or option.value != quote(json_name(field.name))
+        option for option in field.options if option.name != "json_name" or option.value != quote(json_name(field.name))
     )
     label = f"{field.label} " if field.label else ""
     if field.is_group:
