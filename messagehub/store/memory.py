@@ -12,9 +12,9 @@ from registry.events import AnyEvent, SchemaRegistered
 from registry.records import Channel, SchemaVersion
 from registry.state import Channels
 
-_encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(AnyEvent)
-_channels_decoder: msgspec.msgpack.Decoder[list[Channel]] = msgspec.msgpack.Decoder(list[Channel])
+_encoder = msgspec.json.Encoder()  # JSON, since records hold whatever integers JSON can say
+_decoder = msgspec.json.Decoder(AnyEvent)
+_channels_decoder: msgspec.json.Decoder[list[Channel]] = msgspec.json.Decoder(list[Channel])
 
 
 class MemoryStore:
