@@ -85,7 +85,7 @@ def decode_options(part: Part, table: Table) -> list[Option]:
         if name == "features":
             options += _features(part.part(number))
         elif not name:
-            options.append(Option(f"({number})", quote(part.raw[number].hex())))
+            options.append(Option(f"({number})", quote(part.raw(number).hex())))
         elif kind == TEXT:
             options.append(Option(name, quote(part.text(number))))
         elif isinstance(kind, dict):
@@ -100,7 +100,7 @@ def _features(part: Part) -> list[Option]:
     for number in part.fields:
         name, values = FEATURES.get(number, (f"({number})", {}))
         value = values.get(part.integer(number), "") if values else ""
-        found.append(Option(f"features.{name}", value or quote(part.raw[number].hex())))
+        found.append(Option(f"features.{name}", value or quote(part.raw(number).hex())))
     return found
 
 

@@ -1,5 +1,6 @@
 """What protoc demands of one file by itself: numbers, names, labels, and the differences between syntaxes."""
 
+from bisect import bisect_right
 from collections.abc import Iterable
 from itertools import pairwise
 
@@ -65,6 +66,7 @@ def _message(message: Message, syntax: str, path: str) -> None:
     )
     _ranges(message, syntax, path)
     numbers: dict[int, str] = {}
+    kept = _Kept(message, path)
     for field in message.fields:
         here = _join(path, field.name)
         _field(field, syntax, here)
@@ -73,7 +75,7 @@ def _message(message: Message, syntax: str, path: str) -> None:
                 f'"{field.name}" has number {field.number} of "{numbers[field.number]}"', here
             )
         numbers[field.number] = field.name
-        _free(message, field, here)
+        kept.check(field.name, field.number, here)
     if syntax == "proto3":
         _json_names(message, path)
     members = {field.oneof for field in message.fields}
@@ -94,6 +96,8 @@ def _field(field: Field, syntax: str, path: str) -> None:
         raise InvalidSchema("the field numbers 19000 to 19999 belong to Protobuf itself", path)
     if field.key and field.key not in MAP_KEYS:
         raise InvalidSchema(f"{field.key} cannot be the key of a map", path)
+    if field.oneof and (field.key or field.label):
+        raise InvalidSchema("a field of a oneof has no label and is no map", path)
     has_no_label = not field.label and not field.key and not field.oneof
     if syntax == "proto2" and has_no_label:
         raise InvalidSchema("a field of proto2 is optional, required or repeated", path)
@@ -105,25 +109,34 @@ def _field(field: Field, syntax: str, path: str) -> None:
         raise InvalidSchema("editions say field presence and groups with features", path)
 
 
-def _free(message: Message, field: Field, path: str) -> None:
-    if field.name in message.reserved_names:
-        raise InvalidSchema(f'the name "{field.name}" is reserved', path)
-    if any(start <= field.number <= end for start, end in message.reserved):
-        raise InvalidSchema(f"the field number {field.number} is reserved", path)
-    if any(item.start <= field.number <= item.end for item in message.extension_ranges):
-        raise InvalidSchema(f"the field number {field.number} is kept for extensions", path)
+class _Kept:
+    """The names and numbers that a message or enum keeps from its members, in ranges that do not overlap."""
+
+    def __init__(self, scope: Message | Enum, path: str) -> None:
+        self.names = set(scope.reserved_names)
+        self.ranges = [(start, end, "reserved") for start, end in scope.reserved]
+        if isinstance(scope, Message):
+            self.ranges += [(item.start, item.end, "kept for extensions") for item in scope.extension_ranges]
+        self.ranges.sort()
+        for (_, end, _), (start, _, _) in pairwise(self.ranges):
+            if start <= end:
+                raise InvalidSchema(f"two ranges of numbers overlap at {start}", path)
+        _unique(path, scope.reserved_names)
+
+    def check(self, name: str, number: int, path: str) -> None:
+        if name in self.names:
+            raise InvalidSchema(f'the name "{name}" is reserved', path)
+        place = bisect_right(self.ranges, number, key=lambda item: item[0]) - 1
+        if place >= 0 and number <= self.ranges[place][1]:
+            raise InvalidSchema(f"the number {number} is {self.ranges[place][2]}", path)
 
 
 def _ranges(message: Message, syntax: str, path: str) -> None:
     if syntax == "proto3" and message.extension_ranges:
         raise InvalidSchema("proto3 has no extension ranges", path)
-    ranges = sorted([*message.reserved, *((item.start, item.end) for item in message.extension_ranges)])
+    ranges = [*message.reserved, *((item.start, item.end) for item in message.extension_ranges)]
     if any(start < 1 or end > MAX_FIELD_NUMBER for start, end in ranges):
         raise InvalidSchema(f"a range of field numbers is not within 1 and {MAX_FIELD_NUMBER}", path)
-    for (_, end), (start, _) in pairwise(ranges):
-        if start <= end:
-            raise InvalidSchema(f"two ranges of field numbers overlap at {start}", path)
-    _unique(path, message.reserved_names)
 
 
 def _json_names(message: Message, path: str) -> None:
@@ -142,6 +155,7 @@ def _enum(enum: Enum, file: File, path: str) -> None:
     if is_open and enum.values[0].number != 0:
         raise InvalidSchema("the first value of a proto3 enum is zero", path)
     may_repeat = option_of(enum.options, "allow_alias") == "true"
+    kept = _Kept(enum, path)
     numbers: set[int] = set()
     for value in enum.values:
         if not -MAX_ENUM_NUMBER - 1 <= value.number <= MAX_ENUM_NUMBER:
@@ -149,8 +163,7 @@ def _enum(enum: Enum, file: File, path: str) -> None:
         if value.number in numbers and not may_repeat:
             raise InvalidSchema(f"two values have the number {value.number} without allow_alias", path)
         numbers.add(value.number)
-        if value.name in enum.reserved_names or any(a <= value.number <= b for a, b in enum.reserved):
-            raise InvalidSchema(f'"{value.name}" = {value.number} is reserved', path)
+        kept.check(value.name, value.number, path)
 
 
 def _extends(extends: list[Extend], syntax: str, path: str) -> None:

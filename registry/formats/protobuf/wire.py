@@ -18,10 +18,13 @@ class Part:
 
     def __init__(self, data: bytes) -> None:
         self.fields: dict[int, list[int | bytes]] = {}
-        self.raw: dict[int, bytes] = {}
+        self.pieces: dict[int, list[bytes]] = {}
         for number, value, raw in _scan(data):
             self.fields.setdefault(number, []).append(value)
-            self.raw[number] = self.raw.get(number, b"") + raw
+            self.pieces.setdefault(number, []).append(raw)
+
+    def raw(self, number: int) -> bytes:
+        return b"".join(self.pieces[number])
 
     def texts(self, number: int) -> list[str]:
         try:
