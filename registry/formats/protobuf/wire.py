@@ -39,7 +39,7 @@ class Part:
         return [Part(value) for value in self._blobs(number)]
 
     def part(self, number: int) -> "Part":
-        return Part(b"".join(self._blobs(number)))
+        return Part(b"".join(self._blobs(number))) if number in self.fields else EMPTY
 
     def integers(self, number: int) -> list[int]:
         """Signed; a repeated number may also come packed."""
@@ -65,6 +65,8 @@ class Part:
 
 
 def _varint(data: bytes, position: int) -> tuple[int, int]:
+    if position < len(data) and data[position] < 0x80:
+        return data[position], position + 1
     value = 0
     for shift in range(0, 70, 7):
         if position >= len(data):
@@ -97,6 +99,9 @@ def _scan(data: bytes) -> Iterator[tuple[int, int | bytes, bytes]]:
             raise InvalidSchema("the descriptor ends within a field")
         position += size
         yield tag >> 3, data[position - size : position], data[start:position]
+
+
+EMPTY = Part(b"")
 
 
 def varint(value: int) -> bytes:
