@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from itertools import pairwise
 
 from registry.formats.differences import InvalidSchema
+from registry.formats.protobuf import descriptor_options as options
 from registry.formats.protobuf.model import (
     INTERNAL_NUMBERS,
     MAX_ENUM_NUMBER,
@@ -15,6 +16,7 @@ from registry.formats.protobuf.model import (
     Field,
     File,
     Message,
+    Service,
     json_name,
     option_of,
 )
@@ -24,6 +26,7 @@ MAP_KEYS = SCALARS - {"double", "float", "bytes"}
 
 def check_file(file: File) -> None:
     path = file.package
+    options.check_options(file.options, options.FILE, path)
     _unique(path, _declared(file), (service.name for service in file.services))
     for message in file.messages:
         _message(message, file.syntax, _join(path, message.name))
@@ -31,7 +34,7 @@ def check_file(file: File) -> None:
         _enum(enum, file, _join(path, enum.name))
     _extends(file.extends, file.syntax, path)
     for service in file.services:
-        _unique(_join(path, service.name), (method.name for method in service.methods))
+        _service(service, _join(path, service.name))
 
 
 def _join(scope: str, name: str) -> str:
@@ -64,6 +67,9 @@ def _message(message: Message, syntax: str, path: str) -> None:
         (field.name for field in message.fields),
         (oneof.name for oneof in message.oneofs),
     )
+    options.check_options(message.options, options.MESSAGE, path)
+    for oneof in message.oneofs:
+        options.check_options(oneof.options, options.ONEOF, _join(path, oneof.name))
     _ranges(message, syntax, path)
     numbers: dict[int, str] = {}
     kept = _Kept(message, path)
@@ -94,6 +100,8 @@ def _field(field: Field, syntax: str, path: str) -> None:
         raise InvalidSchema(f"the field number {field.number} is not within 1 and {MAX_FIELD_NUMBER}", path)
     if field.number in INTERNAL_NUMBERS:
         raise InvalidSchema("the field numbers 19000 to 19999 belong to Protobuf itself", path)
+    options.check_options(field.options, options.FIELD, path)
+    _texts(field, path)
     if field.key and field.key not in MAP_KEYS:
         raise InvalidSchema(f"{field.key} cannot be the key of a map", path)
     if field.oneof and (field.key or field.label):
@@ -107,6 +115,14 @@ def _field(field: Field, syntax: str, path: str) -> None:
         raise InvalidSchema("proto3 has no default values", path)
     if syntax == "editions" and (field.label in ("optional", "required") or field.is_group):
         raise InvalidSchema("editions say field presence and groups with features", path)
+
+
+def _texts(field: Field, path: str) -> None:
+    """A JSON name is text; a default is text exactly for strings and bytes."""
+    default, name = option_of(field.options, "default"), option_of(field.options, "json_name")
+    is_text = field.type in ("string", "bytes") and field.label != "repeated"
+    if (default and default.startswith('"') != is_text) or (name and not name.startswith('"')):
+        raise InvalidSchema("the default or the JSON name is of the wrong type", path)
 
 
 class _Kept:
@@ -151,6 +167,7 @@ def _json_names(message: Message, path: str) -> None:
 def _enum(enum: Enum, file: File, path: str) -> None:
     if not enum.values:
         raise InvalidSchema("an enum has at least one value", path)
+    options.check_options(enum.options, options.ENUM, path)
     is_open = file.syntax == "proto3"
     if is_open and enum.values[0].number != 0:
         raise InvalidSchema("the first value of a proto3 enum is zero", path)
@@ -164,6 +181,14 @@ def _enum(enum: Enum, file: File, path: str) -> None:
             raise InvalidSchema(f"two values have the number {value.number} without allow_alias", path)
         numbers.add(value.number)
         kept.check(value.name, value.number, path)
+        options.check_options(value.options, options.ENUM_VALUE, path)
+
+
+def _service(service: Service, path: str) -> None:
+    _unique(path, (method.name for method in service.methods))
+    options.check_options(service.options, options.SERVICE, path)
+    for method in service.methods:
+        options.check_options(method.options, options.METHOD, _join(path, method.name))
 
 
 def _extends(extends: list[Extend], syntax: str, path: str) -> None:
