@@ -1,8 +1,8 @@
 """What happened. An event carries what changed, so that state can be rebuilt from events alone.
 
 Rule 1: `revision` increases by one with every event of a registry.
-Rule 2: `previous` is the revision of the event before it on the same topic, 0 for the first, so a
-watcher of one topic can tell a gap.
+Rule 2: `previous` is the revision of the event before it on the same topic, so a watcher of one topic can tell a gap.
+It is 0 for the first, and a channel that ended and is made again starts anew with 0.
 Rule 3: `durable` events must be on disk before anybody hears of them; the others are only written through.
 """
 
@@ -10,7 +10,7 @@ from typing import ClassVar, Literal
 
 from msgspec import Struct
 
-from registry.records import Channel, Consumer, Producer, SchemaVersion
+from registry.records import Channel, Consumer, Mode, Producer, SchemaConfig, SchemaVersion
 
 Reason = Literal["released", "expired", "replaced"]
 
@@ -38,7 +38,10 @@ class ChannelCreated(ChannelEvent, tag="CHANNEL_CREATED"):
 
 
 class ChannelDeclared(ChannelEvent, tag="CHANNEL_DECLARED"):
-    """CHANNEL_CREATE made the channel, or made one that had members already a declared one."""
+    """CHANNEL_CREATE made the channel, or made one that had members already a declared one.
+
+    The record has no members in it: those that are there stay.
+    """
 
     durable = True
 
@@ -93,8 +96,41 @@ class SchemaRegistered(Event, tag="SCHEMA_REGISTERED"):
     schema: SchemaVersion
 
     @property
+    def subject(self) -> str:
+        return self.schema.subject
+
+    @property
     def topic(self) -> str:
         return schema_topic(self.schema.subject)
+
+
+class SubjectEvent(Event, kw_only=True):
+    """About one subject; an empty one is the registry as a whole."""
+
+    durable = True
+
+    subject: str
+
+    @property
+    def topic(self) -> str:
+        return schema_topic(self.subject)
+
+
+class SchemaDeleted(SubjectEvent, tag="SCHEMA_DELETED"):
+    """Softly: hidden but kept. Permanently: gone, its number and id never used again."""
+
+    version: int
+    permanent: bool
+
+
+class SchemaConfigured(SubjectEvent, tag="SCHEMA_CONFIGURED"):
+    """None: the setting was removed."""
+
+    config: SchemaConfig | None
+
+
+class SchemaModeSet(SubjectEvent, tag="SCHEMA_MODE_SET"):
+    mode: Mode | None
 
 
 AnyChannelEvent = (
@@ -111,7 +147,8 @@ AnyChannelEvent = (
     | ConsumerStalled
     | ConsumerRecovered
 )
-AnyEvent = AnyChannelEvent | SchemaRegistered
+AnySchemaEvent = SchemaRegistered | SchemaDeleted | SchemaConfigured | SchemaModeSet
+AnyEvent = AnyChannelEvent | AnySchemaEvent
 
 
 def channel_topic(channel: str) -> str:
