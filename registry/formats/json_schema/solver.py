@@ -25,6 +25,7 @@ from .nodes import (
     all_of,
     any_of,
     exactly_one,
+    has_key,
     make,
     negate,
     opposite,
@@ -35,7 +36,7 @@ from .object_values import find_object
 from .outcomes import IMPOSSIBLE, Outcome, best, found
 from .string_values import find_string
 
-MAX_STEPS = 100_000
+MAX_STEPS = 200_000
 MAX_NESTING = 60
 _TYPES = (OBJECT, ARRAY, STRING, NUMBER, BOOLEAN, NULL)
 _NO_ANCESTOR = 1 << 30
@@ -51,7 +52,7 @@ class Solver:
         self._order: list[Hashable] = []  # the keys of _provisional, oldest first
         self._open: dict[Hashable, int] = {}
         self._ancestor = _NO_ANCESTOR  # the outermost open question that the current answer leans on
-        self._special: dict[tuple[Node, int], Node] = {}
+        self._marks: dict[Node, dict[str, frozenset[str]]] = {}
 
     def spend(self, steps: int = 1) -> None:
         self.steps += steps
@@ -113,10 +114,9 @@ class Solver:
 
     def special(self, node: Node, kind: int) -> Node:
         """The formula as it reads for values of one type: no types and no references are left in it."""
-        key = (node, kind)
-        known = self._special.get(key)
+        known = node.special.get(kind)
         if known is None:
-            known = self._special[key] = self._make_special(node, kind)
+            known = node.special[kind] = self._make_special(node, kind)
         return known
 
     def _make_special(self, node: Node, kind: int) -> Node:
@@ -243,7 +243,11 @@ class Solver:
         overlaps: list[set[int]] = [set() for _ in branches]
         for one in range(len(branches)):
             for two in range(one):
-                if not self._exclude((types(kind), branches[one], branches[two])):
+                self.spend()
+                if not (
+                    self._marked_apart(branches[one], branches[two])
+                    or self._exclude((types(kind), branches[one], branches[two]))
+                ):
                     overlaps[one].add(two)
                     overlaps[two].add(one)
         if node.kind == "exactly_one":
@@ -255,6 +259,23 @@ class Solver:
             all_of((branches[one], branches[two])) for one, others in enumerate(overlaps) for two in others if two < one
         ]
         return any_of((all_of(refused), *pairs))
+
+    def _marked_apart(self, one: Node, two: Node) -> bool:
+        """Both require a property and list different strings for it, the usual mark of alternatives."""
+        first, second = self._marks_of(one), self._marks_of(two)
+        return any(name in second and values.isdisjoint(second[name]) for name, values in first.items())
+
+    def _marks_of(self, branch: Node) -> dict[str, frozenset[str]]:
+        if branch not in self._marks:
+            parts: frozenset[Node] = branch.args[0] if branch.kind == "and" else frozenset()
+            marks = self._marks[branch] = {}
+            for part in parts:
+                if part.kind == "every_key" and part.args[0].kind == "string_in":
+                    listed = _listed_strings(part.args[1])
+                    for name in part.args[0].args[0] if listed else ():
+                        if has_key(name) in parts:
+                            marks[name] = listed
+        return self._marks[branch]
 
     def _exclude(self, nodes: Iterable[Node]) -> bool:
         """No value satisfies all, and that is settled: a formula must not be simplified on an assumption."""
@@ -281,3 +302,10 @@ class Solver:
         for atom in atoms:
             allowed &= atom.args[0] if atom.kind == "boolean_in" else allowed
         return found(max(allowed)) if allowed else IMPOSSIBLE
+
+
+def _listed_strings(node: Node) -> frozenset[str]:
+    """The strings that a value may be, when the formula lists them; empty when it does not."""
+    parts = node.args[0] if node.kind == "and" else ()
+    listed = [part.args[0] for part in parts if part.kind == "string_in"]
+    return frozenset(listed[0]) if listed and types(STRING) in parts else frozenset()

@@ -125,7 +125,8 @@ def test_patterns_that_explode_are_read_and_compared_soon(pattern: str) -> None:
     assert compare({"pattern": pattern}, {"pattern": pattern}) == []
 
 
-def test_a_hard_puzzle_ends_within_the_budget() -> None:
+def test_a_hard_puzzle_ends_within_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("registry.formats.json_schema.solver.MAX_STEPS", 10_000)
     holes, pigeons = range(7), range(8)
     placed = [{"anyOf": [{"required": [f"p{p}h{h}"]} for h in holes]} for p in pigeons]
     alone = [
@@ -156,6 +157,6 @@ def test_enormous_counts_are_compared_without_building_them() -> None:
 
 
 def test_a_large_list_of_values_is_compared_soon() -> None:
-    values = [f"value {index}" for index in range(20_000)]
+    values = [f"value {index}" for index in range(5_000)]
     assert compare({"enum": values}, {"enum": [*values, "one more"]}) == []
     assert compare({"enum": [*values, "one more"]}, {"enum": values}) == ["ENUM_ARRAY_NARROWED"]
