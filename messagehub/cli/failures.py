@@ -23,6 +23,10 @@ _NEXT_STEPS = {
     "SCHEMA_MISMATCH": "`messagehub channels describe NAME` shows the schema that the channel has",
     "SCHEMA_HASH_MISMATCH": "leave --schema-hash out: the hub computes it from --schema",
     "SCHEMA_NOT_FOUND": _SEE_SCHEMAS,
+    "SUBJECT_NOT_FOUND": _SEE_SCHEMAS,
+    "VERSION_NOT_FOUND": "`messagehub schemas SUBJECT` lists its versions",
+    "SCHEMA_INCOMPATIBLE": "change the schema so that it goes with `messagehub schemas get SUBJECT`,"
+    " or use another subject",
     "POLICY_MISMATCH": "`messagehub channels describe NAME` shows what its producers agreed on",
     "STORE_READ_ONLY": "free disk space where the hub's directory lies; it goes on by itself",
     "UNSUPPORTED_PROTOCOL": "run the same version of messagehub on both sides",
@@ -49,6 +53,6 @@ def report(error: HubError, *, as_json: bool) -> None:
     if as_json:
         said = {"code": error.code, "message": error.message, "details": error.details, "retryable": error.retryable}
         echo_json({"error": said})
-    complain(f"messagehub: {shown(error.message)}")
+    complain("messagehub: " + "\n  ".join(map(shown, error.message.splitlines())))
     if error.code in _NEXT_STEPS:
         complain(f"  {_NEXT_STEPS[error.code]}")

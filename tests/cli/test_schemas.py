@@ -4,8 +4,9 @@ import json
 
 from tests.cli.program import Program
 
-FIRST = {"type": "object", "properties": {"t": {"type": "number"}}}
-SECOND = {"type": "object", "properties": {"t": {"type": "number"}, "u": {"type": "string"}}}
+FIRST = {"type": "object", "properties": {"t": {"type": "number"}}, "additionalProperties": False}
+SECOND = {**FIRST, "properties": {"t": {"type": "number"}, "u": {"type": "string"}}}
+THIRD = {**FIRST, "properties": {"t": {"type": "string"}}}
 
 
 def test_a_schema_is_registered_listed_and_found_by_subject_version_id_and_hash(hub: Program) -> None:
@@ -14,6 +15,10 @@ def test_a_schema_is_registered_listed_and_found_by_subject_version_id_and_hash(
     first = hub.json("schemas", "register", "readings", str(file))
     assert hub.json("schemas", "register", "readings", str(file)) == first
     assert "readings version 2" in hub.run("schemas", "register", "readings", "-", stdin=json.dumps(SECOND)).stdout
+
+    refused = hub.run("schemas", "register", "readings", "-", "--json", stdin=json.dumps(THIRD), code=1)
+    assert json.loads(refused.stdout)["error"]["code"] == "SCHEMA_INCOMPATIBLE"
+    assert "`messagehub schemas get SUBJECT`" in refused.stderr
 
     assert "readings" in hub.json("schemas")
     assert "readings\n" in hub.run("schemas", "list").stdout
@@ -34,8 +39,8 @@ def test_a_schema_is_registered_listed_and_found_by_subject_version_id_and_hash(
 
 
 def test_an_unknown_schema_is_refused_with_1(hub: Program) -> None:
-    for question in (["nobody"], ["--id", "4711"], ["--hash", "abc"]):
-        assert hub.json("schemas", "get", *question, code=1)["error"]["code"] == "SCHEMA_NOT_FOUND"
+    for question, code in ((["nobody"], "SUBJECT_NOT_FOUND"), (["--id", "4711"], "SCHEMA_NOT_FOUND")):
+        assert hub.json("schemas", "get", *question, code=1)["error"]["code"] == code
     assert "`messagehub schemas` lists" in hub.run("schemas", "nobody", code=1).stderr
 
 
