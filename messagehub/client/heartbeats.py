@@ -11,6 +11,8 @@ import threading
 import time
 from typing import Any
 
+import msgspec
+
 from messagehub.client.connection import Connection
 from messagehub.errors import BrokerUnavailable, HubError
 from registry import commands, replies
@@ -29,6 +31,7 @@ class Registration:
         self.ack: Ack | None = None
         self.error: HubError | None = None
         self.is_closed = False
+        self.is_asked = False
         self._heartbeats = heartbeats
 
     @property
@@ -76,6 +79,7 @@ class Heartbeats:
     def register(self, command: Register, *, timeout: float, required: bool) -> Registration:
         """Register now if a broker answers, else as soon as one does (unless `required`)."""
         registration = Registration(command, self)
+        registration.is_asked = True
         with self._lock:
             self._registrations.append(registration)
         try:
@@ -90,6 +94,8 @@ class Heartbeats:
         except BaseException:
             self._forget(registration)
             raise
+        finally:
+            registration.is_asked = False
         self._connection.wake()
         return registration
 
@@ -168,9 +174,16 @@ class Heartbeats:
                     log.warning("channel %r was destroyed; %r ends", notice.channel, registration)
 
     def _register_again(self, registration: Registration) -> None:
+        """Unless it is being asked for just now."""
+        if registration.is_asked:
+            return
+
         def done(reply: replies.AnyReply | None, error: HubError | None) -> None:
+            registration.is_asked = False
             if isinstance(reply, Ack):
                 registration.ack, registration.error = reply, None
+                if registration.is_closed:  # meanwhile, and the broker has it again
+                    self._connection.submit(_unregister(reply, self.lease), _ignore, timeout=self._seconds)
                 return
             refused = _refusal(reply, error)
             registration.ack, registration.error = None, refused
@@ -178,7 +191,9 @@ class Heartbeats:
                 self._forget(registration)
                 log.warning("%r was refused after a reconnect: %s", registration, refused)
 
-        self._connection.submit(registration.command, done, timeout=self._connection.settings.request_timeout_seconds)
+        registration.is_asked = True
+        command = msgspec.structs.replace(registration.command)  # whoever sends it gives it an id
+        self._connection.submit(command, done, timeout=self._connection.settings.request_timeout_seconds)
 
     def _forget(self, registration: Registration) -> bool:
         """Whether it was still wanted."""
@@ -188,6 +203,10 @@ class Heartbeats:
                 return False
             self._registrations.remove(registration)
             return True
+
+
+def _ignore(_: replies.AnyReply | None, __: HubError | None) -> None:
+    """An unregistration that fails leaves the lease to end by itself."""
 
 
 def _refusal(reply: Any, error: HubError | None) -> HubError:
