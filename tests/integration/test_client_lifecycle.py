@@ -34,7 +34,9 @@ def test_nothing_is_opened_before_the_first_call(broker: AnyBroker) -> None:
 
 
 def test_importing_opens_nothing() -> None:
-    script = "import os, threading\nimport messagehub\nprint(len(os.listdir('/proc/self/fd')), threading.active_count())"
+    script = (
+        "import os, threading\nimport messagehub\nprint(len(os.listdir('/proc/self/fd')), threading.active_count())"
+    )
     bare = "import os, threading\nprint(len(os.listdir('/proc/self/fd')), threading.active_count())"
     assert run_script(script) == run_script(bare)
 
@@ -379,7 +381,9 @@ def test_a_child_forked_while_threads_work_is_not_stuck(served: Callable[..., Se
         assert hub.health()["status"] == "healthy"
 
 
-def test_a_forked_child_of_a_broker_does_not_keep_its_directory(embedded: Callable[..., Embedded], tmp_path: Path) -> None:
+def test_a_forked_child_of_a_broker_does_not_keep_its_directory(
+    embedded: Callable[..., Embedded], tmp_path: Path
+) -> None:
     """The child outlives the broker; another broker may take the place."""
     directory = tmp_path / "hub"
     broker = embedded(dir=directory, **QUICK)
