@@ -425,6 +425,8 @@ def _forget_parent() -> None:
     """In a forked child: what was registered is the parent's; this process has its own lease."""
     MessageHub._instance_lock = threading.Lock()
     for hub in list(_alive):
+        if hub._is_closed:
+            continue
         hub._heartbeats.forget_parent()
         hub._watches.forget_parent()
         hub._connection.abandon()

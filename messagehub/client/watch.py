@@ -78,6 +78,11 @@ class Watch:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def abandon(self) -> None:
+        """In a forked child: the parent's lock may be held by a thread that is not here."""
+        self._changed = threading.Condition()
+        self.is_closed = True
+
     # -- on the I/O thread ---------------------------------------------------------------------------------
 
     def restart(self) -> None:
@@ -148,7 +153,7 @@ class Watches:
 
     def forget_parent(self) -> None:
         for watch in self._watches:
-            watch.is_closed = True
+            watch.abandon()
         self._watches = []
 
     # -- on the I/O thread ---------------------------------------------------------------------------------
