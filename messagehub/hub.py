@@ -11,21 +11,25 @@ import os
 import threading
 import time
 import weakref
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
-from messagehub.attachments import Positions
 from messagehub.client.connection import Connection
 from messagehub.client.group_news import GroupNews
-from messagehub.client.heartbeats import Heartbeats, Registration, unregistration
+from messagehub.client.heartbeats import Heartbeats, Registration
+from messagehub.client.taps import OnEvent, Taps
 from messagehub.client.watch import Watch, Watches
-from messagehub.consumers import Consumer as DataConsumer
-from messagehub.consumers import OnLag, Wanted
+from messagehub.data.attachments import Positions
+from messagehub.data.consumers import Consumer as DataConsumer
+from messagehub.data.consumers import OnLag, Wanted
+from messagehub.data.producers import Producer, Shape, open_producer, ring_path
+from messagehub.data.tables import publish_table
 from messagehub.datablock.directory import Directory
 from messagehub.datablock.errors import DataBlockError
 from messagehub.datablock.identity import ProcessIdentity
-from messagehub.datablock.manifests import Manifest
-from messagehub.datablock.tables import Mode, Retention
+from messagehub.datablock.manifests import Manifest, Retention
+from messagehub.datablock.tables import Mode
 from messagehub.discovery import Discovery
 from messagehub.discovery.chain import Chain
 from messagehub.discovery.via_broker import ViaBroker
@@ -33,11 +37,9 @@ from messagehub.discovery.via_files import ViaFiles
 from messagehub.discovery.via_shm_name import ViaShmName
 from messagehub.errors import BrokerRequired, BrokerUnavailable, ChannelNotReady, HubError
 from messagehub.payload_schema import hash_of, payload_schema
-from messagehub.producers import Producer, Shape, open_producer, ring_path
-from messagehub.published_tables import publish_table
 from messagehub.settings import Settings
 from registry import commands, names, replies
-from registry.records import Access, Block, Consumer, Priority, SchemaType
+from registry.records import Access, Block, Consumer, Priority, SchemaType, SchemaVersion
 
 log = logging.getLogger("messagehub")
 
@@ -73,6 +75,7 @@ class MessageHub:
         self._connection = Connection(self.settings, name=f"{identity.pid:x}.{self._number:x}")
         self._heartbeats = Heartbeats(self._connection, lease=self.lease)
         self._watches = Watches(self._connection)
+        self._taps = Taps(self._connection)
         self._via_broker = ViaBroker(self._connection)
         self._cached = self._via_broker.cache.get
         directory = Directory(self.settings.domain)
@@ -80,7 +83,7 @@ class MessageHub:
         self._chain = Chain(self._via_broker, files, ViaShmName(directory))
         self._group_news = GroupNews(self._connection)
         self._open: set[Producer | DataConsumer] = set()
-        self._connection.parts = (self._heartbeats, self._via_broker.cache, self._watches, self._group_news)
+        self._connection.parts = (self._heartbeats, self._via_broker.cache, self._watches, self._taps, self._group_news)
 
     @classmethod
     def get_instance(cls, **arguments: Any) -> "MessageHub":
@@ -416,6 +419,17 @@ class MessageHub:
         """A live view of one channel, or of all, and the events that change it."""
         return self._watches.add(names.logical(channel) if channel else None)
 
+    def tap(self, prefix: bytes, on_event: OnEvent) -> Callable[[], None]:
+        """Raw events whose topic starts with the prefix, on the I/O thread; None when some may have been missed.
+
+        Returns the function that ends it.
+        """
+        return self._taps.add(prefix, on_event)
+
+    def ask(self, command: commands.Command, *, timeout: float | None = None) -> replies.AnyReply:
+        """Send any command and return its reply; refusals, timeouts and no broker are raised."""
+        return self._connection.request(command, timeout=self._limit(timeout))
+
     # -- channels and schemas ------------------------------------------------------------------------------
 
     def create_channel(
@@ -443,10 +457,10 @@ class MessageHub:
         schema_id: int | None = None,
         schema_hash: str | None = None,
         timeout: float | None = None,
-    ) -> replies.SchemaFound:
+    ) -> SchemaVersion:
         """A schema by subject (and version), id or hash."""
         command = commands.RequestSchema(subject=subject, version=version, schema_id=schema_id, schema_hash=schema_hash)
-        return self._must(command, replies.SchemaFound, timeout)
+        return self._must(command, replies.SchemaFound, timeout).schema
 
     def subjects(self, *, timeout: float | None = None) -> list[str]:
         found: list[str] = []
@@ -534,7 +548,7 @@ class MessageHub:
             raise
         assert isinstance(taken, replies.ProducerRegistered | replies.ConsumerRegistered)
         registration.local = taken
-        registration.on_close = lambda: self._leave_directory(taken)
+        registration.on_close = lambda: self._leave_directory(registration)
         return registration
 
     def _tell_broker(
@@ -547,9 +561,9 @@ class MessageHub:
             self._warn(registration.error)
         return registration
 
-    def _leave_directory(self, taken: replies.ProducerRegistered | replies.ConsumerRegistered) -> None:
+    def _leave_directory(self, registration: Registration) -> None:
         try:
-            self._chain.files.ask(unregistration(taken, self.lease), timeout=self._limit(None))
+            self._chain.files.ask(self._heartbeats.unregistration(registration), timeout=self._limit(None))
         except (HubError, DataBlockError) as error:
             log.debug("the entry stays until it is cleaned: %s", error)
 
@@ -595,6 +609,8 @@ def _forget_parent() -> None:
     """In a forked child: what was registered is the parent's; this process has its own lease."""
     MessageHub._instance_lock = threading.Lock()
     for hub in list(_alive):
+        if hub._is_closed:
+            continue
         hub._heartbeats.forget_parent()
         hub._watches.forget_parent()
         hub._connection.abandon()
