@@ -73,6 +73,21 @@ def is_locked(fd: int, request: bytes) -> bool:
     return bool(struct.unpack_from("h", answer)[0] != fcntl.F_UNLCK)
 
 
+def exclusively_locked(fd: int, start: int, length: int) -> set[int]:
+    """Bytes of a range that another description holds exclusively."""
+    found: set[int] = set()
+    end = start + length
+    while start < end:
+        answer = fcntl.fcntl(fd, fcntl.F_OFD_GETLK, shared(start, end - start))
+        kind, _, first, size = struct.unpack_from("hhqq", answer)
+        if kind == fcntl.F_UNLCK:
+            break
+        stop = min(end, first + size) if size else end
+        found.update(range(max(start, first), stop))
+        start = stop
+    return found
+
+
 def lock_within(descriptor: "Descriptor", request: bytes, path: str, timeout_seconds: float) -> None:
     """Wait for a lock. The kernel's own waiting has no timeout, so this asks again every few milliseconds."""
     deadline = time.monotonic() + timeout_seconds

@@ -158,10 +158,6 @@ class RingWriter:
             raise HandleClosed("writer")
 
     def _claim(self, timeout_seconds: float | None, published: int) -> int:
-        if self._index[0] != self._board.token:
-            self._board.refresh()
-            if self._honours_lanes:
-                self._floor = self._board.floor()
         slot = self._free_slot()
         if slot is None:
             slot = self._wait_for_slot(timeout_seconds, published)
@@ -180,9 +176,21 @@ class RingWriter:
                 if self._sequences[slot] > self._floor:
                     return None  # all that follow are newer still
             if try_lock(fd, self._lock[slot]):
+                # Only now: a new reader announces its lane, then looks which slots are locked. So either it
+                # is seen here, or it sees that this slot is taken.
+                if self._index[0] != self._board.token and self._is_needed(slot):
+                    unlock(fd, self._unlock[slot])
+                    return None
                 del order[place]
                 return slot
         return None
+
+    def _is_needed(self, slot: int) -> bool:
+        """Whether a lane that has just appeared is not done with a slot."""
+        self._board.refresh()
+        if self._honours_lanes:
+            self._floor = self._board.floor()
+        return self._sequences[slot] > self._floor
 
     def _wait_for_slot(self, timeout_seconds: float | None, published: int) -> int:
         if self.header.when_full == WhenFull.ERROR:
