@@ -35,7 +35,7 @@ from .layout import (
     State,
     WhenFull,
 )
-from .locks import FIRST_SLOT, exclusive, free, try_lock, unlock
+from .locks import FIRST_SLOT, OFD_SETLK, exclusive, free, set_lock, unlock
 from .payloads import Codec
 from .segment import Segment
 from .wakeup import Bell
@@ -101,7 +101,8 @@ class RingWriter:
         pieces = self._codec.pieces(payload, self._slot_bytes)
         if len(pieces) > self._slot_count:
             raise PayloadLargerThanRing(len(pieces), self._slot_count, self._slot_bytes)
-        self._check_open()
+        if self._descriptor.fd < 0:  # before the mutex: in a forked child it may be held for ever
+            raise HandleClosed("writer")
         with self._mutex:
             first = sequence = self._head + 1
             for piece, size in pieces:
@@ -154,7 +155,7 @@ class RingWriter:
         words[STATE] = State.OPEN
 
     def _check_open(self) -> None:
-        if self._descriptor.fd < 0:  # before the mutex: in a forked child it may be held for ever
+        if self._descriptor.fd < 0:
             raise HandleClosed("writer")
 
     def _claim(self, timeout_seconds: float | None, published: int) -> int:
@@ -175,14 +176,17 @@ class RingWriter:
                 self._floor = self._board.floor()
                 if self._sequences[slot] > self._floor:
                     return None  # all that follow are newer still
-            if try_lock(fd, self._lock[slot]):
-                # Only now: a new reader announces its lane, then looks which slots are locked. So either it
-                # is seen here, or it sees that this slot is taken.
-                if self._index[0] != self._board.token and self._is_needed(slot):
-                    unlock(fd, self._unlock[slot])
-                    return None
-                del order[place]
-                return slot
+            try:
+                set_lock(fd, OFD_SETLK, self._lock[slot])
+            except BlockingIOError:
+                continue  # a reader holds it
+            # Only now: a new reader announces its lane, then looks which slots are locked. So either it is
+            # seen here, or it sees that this slot is taken.
+            if self._index[0] != self._board.token and self._is_needed(slot):
+                unlock(fd, self._unlock[slot])
+                return None
+            del order[place]
+            return slot
         return None
 
     def _is_needed(self, slot: int) -> bool:
@@ -227,7 +231,7 @@ class RingWriter:
         self._sequences[slot] = sequence
         self._order.append(slot)
         # The unlock is also the barrier between storing the head and reading the readers' tickets.
-        unlock(self._descriptor.fd, self._unlock[slot])
+        set_lock(self._descriptor.fd, OFD_SETLK, self._unlock[slot])
         self._board.ring()
         return sequence
 
