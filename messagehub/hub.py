@@ -509,7 +509,7 @@ class MessageHub:
         found, unavailable = self._chain.discover(channel, timeout=timeout)
         if unavailable is None:
             self._has_warned = False
-        elif required:
+        elif required and found is None:
             raise unavailable
         else:
             self._warn(unavailable)

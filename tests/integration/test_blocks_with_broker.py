@@ -222,9 +222,7 @@ def test_the_stream_goes_on_whatever_happens_to_the_broker(place: Place, serve: 
     assert hub.discover("stream").source == "files"
 
 
-def test_members_of_a_group_share_and_a_dead_ones_part_is_handed_on(
-    place: Place, serve: Callable[[], Served]
-) -> None:
+def test_members_of_a_group_share_and_a_dead_ones_part_is_handed_on(place: Place, serve: Callable[[], Served]) -> None:
     serve()
     hub = place.hub()
     member = """

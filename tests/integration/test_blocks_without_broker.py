@@ -168,9 +168,7 @@ def test_a_killed_producers_successor_goes_on_in_its_ring(place: Place) -> None:
 def test_several_producers_share_a_channel(place: Place) -> None:
     hub = place.hub()
     with hub.consumer("shared", start="oldest") as consumer:
-        producers = [
-            place.process(PRODUCE, channel="shared", count=4, options={"access": "shared"}) for _ in range(3)
-        ]
+        producers = [place.process(PRODUCE, channel="shared", count=4, options={"access": "shared"}) for _ in range(3)]
         for producer in producers:
             producer.hear()
         found = [consumer.read(timeout=30.0)["n"][0].as_py() for _ in range(12)]
@@ -181,7 +179,8 @@ def test_several_producers_share_a_channel(place: Place) -> None:
 def test_what_was_overwritten_is_said(place: Place) -> None:
     hub = place.hub()
     with (
-        hub.producer("fast", capacity=4) as producer, hub.consumer("fast", start="oldest") as told,
+        hub.producer("fast", capacity=4) as producer,
+        hub.consumer("fast", start="oldest") as told,
         hub.consumer("fast", start="oldest", on_lag="raise") as raising,
         hub.consumer("fast", start="oldest", on_lag="skip") as skipping,
     ):
@@ -200,7 +199,10 @@ def test_what_was_overwritten_is_said(place: Place) -> None:
 
 def test_a_view_stays_as_it_was_while_the_ring_wraps(place: Place) -> None:
     hub = place.hub()
-    with hub.producer("views", schema=SCHEMA, capacity=4) as producer, hub.consumer("views", start="oldest") as consumer:
+    with (
+        hub.producer("views", schema=SCHEMA, capacity=4) as producer,
+        hub.consumer("views", start="oldest") as consumer,
+    ):
         producer.write(batch(7, rows=20))
         kept = consumer.read(timeout=5.0)
         for n in range(100):
