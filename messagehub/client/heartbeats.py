@@ -88,8 +88,10 @@ class Registration:
 
 
 class Heartbeats:
-    def __init__(self, connection: Connection, *, lease: str) -> None:
+    def __init__(self, connection: Connection, *, lease: str, when_alone: Callable[[Registration], None]) -> None:
+        """`when_alone` is called on the I/O thread for each registration that only a lost broker knew of."""
         self.lease = lease
+        self._when_alone = when_alone
         self.notices: list[replies.Notice] = []
         self._connection = connection
         self._registrations: list[Registration] = []
@@ -180,6 +182,9 @@ class Heartbeats:
 
     def on_disconnected(self) -> None:
         self._is_connected = False
+        for registration in list(self._registrations):
+            if registration.local is None:
+                self._when_alone(registration)
 
     def tick(self, now: float) -> float:
         if self._is_connected and self._unfinished:
