@@ -373,7 +373,7 @@ class MessageHub(DataMethods):
             log.warning("%s; going on without a broker", error.message)
 
     def _discover_now(self, channel: str, timeout: float, required: bool) -> Discovery | None:
-        found, unavailable = self._chain.discover(channel, timeout=timeout)
+        found, unavailable = self._chain.discover(channel, timeout=timeout, only_broker=self._is_closed)
         if unavailable is None:
             self._has_warned = False
         elif required and found is None:
@@ -403,7 +403,7 @@ class MessageHub(DataMethods):
     ) -> Registration:
         """With the broker, else in the directory."""
         registration = self._tell_broker(command, timeout, required)
-        if registration.ack is not None:
+        if registration.ack is not None or self._is_closed:
             return registration
         try:
             taken = self._chain.files.ask(command, timeout=self._limit(timeout))
