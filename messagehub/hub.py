@@ -29,7 +29,7 @@ from messagehub.discovery.chain import Chain
 from messagehub.discovery.via_broker import ViaBroker
 from messagehub.discovery.via_files import ViaFiles
 from messagehub.discovery.via_shm_name import ViaShmName
-from messagehub.errors import BrokerUnavailable, ChannelNotReady, HubError
+from messagehub.errors import BrokerRequired, BrokerUnavailable, ChannelNotFound, ChannelNotReady, HubError
 from messagehub.settings import Settings
 from registry import commands, names, replies
 from registry.records import Access, Block, Consumer, Priority, SchemaType, SchemaVersion
@@ -356,7 +356,18 @@ class MessageHub(DataMethods):
             if required:
                 raise
             self._warn(error)
+            return self._ask_directory(command, kind)
+
+    def _ask_directory(self, command: commands.Command, kind: type[_AnyReply]) -> _AnyReply | None:
+        """What the directory of this host can say in a broker's place; None where it cannot."""
+        if self._is_closed:
             return None
+        try:
+            reply = self._chain.files.ask(command, timeout=0.0)
+        except (BrokerRequired, ChannelNotFound, DataBlockError):
+            return None
+        assert isinstance(reply, kind), reply
+        return reply
 
     def _must(self, command: commands.Command, kind: type[_AnyReply], timeout: float | None) -> _AnyReply:
         reply = self._connection.request(command, timeout=self._limit(timeout))
@@ -410,6 +421,8 @@ class MessageHub(DataMethods):
         except DataBlockError as error:
             log.warning("nor can the directory in shared memory take it: %s", error)
             return registration
+        except ChannelNotFound:
+            return registration  # nobody here produces it yet; a broker may know more when one comes
         except BaseException:
             registration.close()
             raise
