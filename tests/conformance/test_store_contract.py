@@ -13,9 +13,9 @@ from messagehub.store.commit import GroupCommit
 from messagehub.store.memory import MemoryStore
 from messagehub.store.sqlite import SQLiteStore
 from registry import commands
-from registry.canonical import canonical
 from registry.events import AnyEvent
 from registry.registry import Registry
+from tests.registry.driving import digest_of
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 
@@ -132,7 +132,7 @@ def test_what_was_written_is_loaded(store: Store, history: str) -> None:
     writer = Writer(store)
     for command in HISTORY[history]:
         if isinstance(command, commands.RegisterProducer) and command.schema is not None:
-            command.schema_hash = canonical("JSON", command.schema)[1]
+            command.schema_hash = digest_of(command.schema)
         writer.apply(command)
     assert_same(store.load(), writer.registry)
 

@@ -21,8 +21,10 @@ def whole_state(registry: Registry) -> bytes:
             "leases": _leases(registry),
             "next_deadline": registry.next_deadline(),
             "priorities": registry.priorities,
-            "subjects": {name: (subject.versions, subject.revision) for name, subject in subjects.items()},
-            "ids": sorted(registry.schemas._by_id),
+            "subjects": {name: subject.versions for name, subject in subjects.items()},
+            "settings": (registry.schemas.configs, registry.schemas.modes),
+            "schema_revisions": registry.schemas._revisions,
+            "ids": (sorted(registry.schemas._places), registry.schemas.last_id),
             "unsent": registry._emitted,
         }
     )
@@ -56,7 +58,7 @@ class Watcher:
         snapshot = msgspec.json.encode(list(registry.channels.values()))
         records = msgspec.json.decode(snapshot, type=list[Channel])
         self.channels = Channels({record.name: record for record in records})
-        self.schema_revisions = {name: subject.revision for name, subject in registry.schemas._subjects.items()}
+        self.schema_revisions = dict(registry.schemas._revisions)
         self.revision = registry.revision
 
     def hear(self, event: events.AnyEvent) -> None:
