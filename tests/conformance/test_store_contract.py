@@ -14,6 +14,7 @@ from messagehub.store.memory import MemoryStore
 from messagehub.store.sqlite import SQLiteStore
 from registry import commands
 from registry.events import AnyEvent
+from registry.records import SchemaConfig
 from registry.registry import Registry
 from tests.registry.driving import digest_of
 
@@ -113,9 +114,12 @@ HISTORY: dict[str, list[commands.Command]] = {
     ],
     "schemas": [
         commands.RegisterSchema(subject="s", schema={"type": "object"}),
+        commands.ConfigureSchemas(subject="s", config=SchemaConfig(compatibility="NONE")),
         commands.RegisterSchema(subject="s", schema={"type": "string"}),
         commands.RegisterSchema(subject="t", schema={"type": "object"}),
         commands.RegisterSchema(subject="s", schema={"type": "object"}),
+        commands.DeleteSchema(subject="s", version=1),
+        commands.SetSchemaMode(subject="t", mode="READONLY"),
         commands.RegisterSchema(subject="nul \0 and é", schema="int", schema_type="AVRO"),
     ],
     "schemas across subjects out of name order": [

@@ -43,8 +43,8 @@ ELSEWHERE = {
     "CONFIGURATION_ERROR": "settings",
     "INTERNAL_ERROR": "decoding of replies, and defects",
     "REQUEST_TIMEOUT": "the client",
-    "SCHEMA_INCOMPATIBLE": "compatibility, a later issue",
-    "SCHEMA_IN_USE": "deletion of schemas, a later issue",
+    "RATE_LIMITED": "the broker when too many schemas wait",
+    "SCHEMA_TOO_COMPLEX": "tests/registry/test_schema_catalog.py",
     "STORE_ERROR": "stores",
     "STORE_READ_ONLY": "the broker after a failed write",
 }

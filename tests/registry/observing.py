@@ -66,10 +66,9 @@ class Watcher:
         assert not isinstance(heard, Beacon)
         assert heard.revision == self.revision + 1, "revisions increase by one"
         self.revision = heard.revision
-        if isinstance(heard, events.SchemaRegistered):
-            subject = heard.schema.subject
-            assert heard.previous == self.schema_revisions.get(subject, 0)
-            self.schema_revisions[subject] = heard.revision
+        if isinstance(heard, events.AnySchemaEvent):
+            assert heard.previous == self.schema_revisions.get(heard.subject, 0)
+            self.schema_revisions[heard.subject] = heard.revision
             return
         held = self.channels.get(heard.channel)
         assert heard.previous == (held.revision if held else 0), "previous names the event before on the topic"
