@@ -7,13 +7,14 @@ is found for it is a whole document. The old schema is consulted only to name th
 
 from collections import deque
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import jsonschema_rs
 import msgspec
 
 from ..differences import BudgetExceeded, Difference
-from . import wording
+from . import dialects, wording
 from .dialects import pointer
 from .document import Place
 from .keywords import Compiler, Part, negate_names_of, tuple_keywords
@@ -42,6 +43,7 @@ class Explainer:
         self.differences: list[Difference] = []
         self._pending: deque[tuple[Place, Views, Context]] = deque()
         self._met: set[tuple[int, ...]] = set()
+        self._known: dict[int, dict[str, Any]] = {}
         self._engines: list[tuple[list[Any], bool]] | None = None
 
     def run(self) -> list[Difference]:
@@ -146,7 +148,12 @@ class Explainer:
         pending = list(reversed(places))
         while pending and len(found) < 50:
             place = pending.pop()
-            if not isinstance(place.schema, dict) or any(place.schema is view.schema for view in found):
+            if not isinstance(place.schema, dict):
+                continue
+            # Kept, so that the identity of a view stays that of its schema.
+            schema = self._known.setdefault(id(place.schema), dialects.known(place.schema, place.dialect))
+            place = replace(place, schema=schema)
+            if any(schema is view.schema for view in found):
                 continue
             found.append(place)
             document = self.old.document
