@@ -8,7 +8,7 @@ from typing import Any
 import jsonschema_rs
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from jsonschema.validators import validator_for
+from jsonschema.validators import validator_for  # type: ignore[import-untyped]  # publishes no types
 from referencing import Registry
 
 from registry.formats import json_schema
