@@ -43,6 +43,7 @@ def test_an_unknown_channel_is_refused_with_1_and_a_next_step(hub: Program) -> N
 
 def test_a_bad_name_is_refused_with_the_rule(hub: Program) -> None:
     assert hub.json("channels", "create", "no spaces", code=1)["error"]["code"] == "INVALID_NAME"
+    assert "not UTF-8" in hub.run("discover", "\udcff", code=2).stderr
     assert "[A-Za-z]" in hub.run("watch", "no spaces", code=1).stderr
 
 
