@@ -5,6 +5,7 @@ import os
 import signal
 import threading
 import time
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 
@@ -293,11 +294,8 @@ def in_child(work: Callable[[], bool]) -> None:
     if pid == 0:
         try:
             os._exit(0 if work() else 1)
-        except BaseException:
-            import traceback
-
-            traceback.print_exc()
         finally:
+            traceback.print_exc()
             os._exit(2)
     deadline = time.monotonic() + 60
     while True:
