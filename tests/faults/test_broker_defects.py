@@ -23,7 +23,8 @@ def test_half_a_change_is_undone_and_the_request_is_answered(
             raise ZeroDivisionError
         return reply
 
-    monkeypatch.setitem(registry._HANDLERS, commands.CreateChannel, broken)
+    handlers: Any = registry._HANDLERS
+    monkeypatch.setitem(handlers, commands.CreateChannel, broken)
     broker = embedded(**QUICK)
     with Peer(broker.endpoint) as peer, Listener(broker.endpoint, b"channel/") as listener, hub_of(broker) as hub:
         registration = hub.register_producer("before", schema_hash="h", required=True)

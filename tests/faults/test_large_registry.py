@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -50,7 +51,7 @@ def history(count: int) -> Iterator[AnyEvent]:
 
 def build(path: Path, count: int) -> int:
     store = SQLiteStore(path, sync="off")
-    rows = []
+    rows: list[Any] = []
     revision = 0
     for event in history(count):
         rows += store.rows(event)

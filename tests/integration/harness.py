@@ -48,11 +48,11 @@ DISCOVERED: Message = {
 }
 
 
-def eventually(condition: Callable[[], T], *, timeout: float = PATIENCE_SECONDS) -> T:
+def eventually(condition: Callable[..., T | None], *arguments: Any, timeout: float = PATIENCE_SECONDS) -> T:
     """What the condition gives once that is true; fails at the deadline with what it gave last."""
     deadline = time.monotonic() + timeout
     while True:
-        value = condition()
+        value = condition(*arguments)
         if value:
             return value
         assert time.monotonic() < deadline, f"still {value!r} after {timeout} s"

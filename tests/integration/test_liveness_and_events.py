@@ -8,6 +8,7 @@ import msgspec
 import pytest
 import zmq
 
+from registry.events import ConsumerUnregistered
 from tests.integration.harness import AnyBroker, Listener, Message, Peer, eventually, hub_of, producer
 
 SHORT = {"heartbeat_seconds": 0.1, "stall_seconds": 0.5, "lease_seconds": 1.5, "beacon_seconds": 0.1}
@@ -84,12 +85,11 @@ def test_members_are_told_with_their_heartbeats(broker: AnyBroker) -> None:
         assert maker.register_producer("a", schema_hash="h")
         consumer = reader.register_consumer("a", consumer_id="c")
         assert [it.consumer_id for it in maker.consumers("a")] == ["c"]
-        heard: list[Any] = []
-        eventually(lambda: heard.extend(maker.notices()) or [it.event for it in heard] == ["CONSUMER_REGISTERED"])
-        assert heard[0].member == "c"
+        (joined,) = eventually(maker.notices)
+        assert (joined.event, joined.member) == ("CONSUMER_REGISTERED", "c")
         consumer.close()
-        eventually(lambda: heard.extend(maker.notices()) or heard[-1].event == "CONSUMER_UNREGISTERED")
-        assert heard[-1].reason == "released"
+        (left,) = eventually(maker.notices)
+        assert (left.event, left.reason) == ("CONSUMER_UNREGISTERED", "released")
         again = reader.register_consumer("a", consumer_id="c")
         assert again
         peer.ask({"type": "CHANNEL_DESTROY", "channel": "a"})
@@ -103,11 +103,9 @@ def test_the_death_of_a_consumer_is_told_to_producer_and_watchers(hasty: AnyBrok
         maker.register_producer("a", schema_hash="h")
         with Peer(hasty.endpoint) as dying:
             dying.ask({"type": "CONSUMER_REGISTER", "channel": "a", "consumer_id": "c"})
-        heard: list[Any] = []
-        eventually(lambda: heard.extend(maker.notices()) or "CONSUMER_UNREGISTERED" in [it.event for it in heard])
-        assert [it.reason for it in heard if it.event == "CONSUMER_UNREGISTERED"] == ["expired"]
-        seen: list[Any] = []
-        eventually(lambda: seen.append(watch.get(5)) or type(seen[-1]).__name__ == "ConsumerUnregistered")
+        told = eventually(lambda: [it for it in maker.notices() if it.event == "CONSUMER_UNREGISTERED"])
+        assert [it.reason for it in told] == ["expired"]
+        eventually(lambda: isinstance(watch.get(5), ConsumerUnregistered))
 
 
 def test_events_are_chained_per_topic_and_strictly_ordered(broker: AnyBroker, peer: Peer) -> None:
@@ -118,7 +116,7 @@ def test_events_are_chained_per_topic_and_strictly_ordered(broker: AnyBroker, pe
             peer.ask({"type": "SCHEMA_REGISTER", "subject": "a", "schema": {"title": str(number)}})
         newest = peer.ask({"type": "PING"})["revision"]
         newest_of: dict[bytes, int] = {}
-        revisions = []
+        revisions: list[int] = []
         while not revisions or revisions[-1] < newest:
             topic, event = everything.event()
             assert event["previous"] == newest_of.get(topic, 0)
@@ -218,7 +216,7 @@ def test_discovery_of_a_watched_channel_needs_no_round_trip_and_sees_every_chang
         for version in range(1, 10):
             peer.ask(producer("a", schema_version=str(version)))
             eventually(
-                lambda version=version: (it := hub.discover("a")) is not None and it.schema_version == str(version)
+                lambda wanted: (it := hub.discover("a")) is not None and it.schema_version == wanted, str(version)
             )
             eventually(from_memory)
         peer.ask({"type": "CHANNEL_DESTROY", "channel": "a"})

@@ -72,7 +72,7 @@ def test_reconnects_are_counted(served: Callable[..., Served]) -> None:
         for count in (1, 2):
             server.kill()
             server.start()
-            eventually(lambda count=count: hub.metrics()["reconnects"] == count)
+            eventually(lambda wanted: hub.metrics()["reconnects"] == wanted, count)
         assert hub.metrics()["disconnects"] == 2
 
 
