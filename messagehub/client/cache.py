@@ -61,10 +61,12 @@ class DiscoveryCache(Generic[Shown]):
 
     def follow(self, channel: str) -> None:
         """Watch a channel from now on. Past the limit further channels are simply asked for each time."""
-        if channel not in self._entries and len(self._entries) < MAX_FOLLOWED:
+        with self._changed:
+            if channel in self._entries or len(self._entries) >= MAX_FOLLOWED:
+                return
             self._entries[channel] = Entry()
             self._topics = self._topics | {channel_topic(channel).encode()}
-            self._connection.wake()
+        self._connection.wake()
 
     def changed(self, channel: str, revision: int) -> None:
         entry = self._entries.get(channel)

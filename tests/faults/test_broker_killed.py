@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from messagehub import MessageHub, Watch
+from messagehub import MessageHub, Registration, Watch
 from messagehub.errors import BrokerUnavailable
 from tests.integration.harness import Peer, Served, eventually, hub_of
 
@@ -135,12 +135,12 @@ def kill_and_restart(server: Served, kills: int) -> None:
             server.start()
             ready_at = time.monotonic()
             for name in names:
-                eventually(lambda name=name: is_found(reader, name, shm_names[name]))
+                eventually(is_found, reader, name, shm_names[name])
             assert time.monotonic() - ready_at < HEARTBEAT_SECONDS
             eventually(lambda: all(registrations) and members.is_connected)
             load.stop()
             with Peer(server.endpoint) as peer:
-                eventually(lambda peer=peer: asked_again(peer))
+                eventually(asked_again, peer)
                 load.assert_kept(peer)
                 assert peer.ask({"type": "PING"})["read_only"] is False
                 for recorder in (everything, one):
@@ -220,15 +220,19 @@ def test_a_replaced_answer_is_not_taken_for_the_old_one(served: Callable[..., Se
                 assert found.schema_hash == "new"
 
 
+def close_all(registrations: list[Registration]) -> None:
+    for registration in registrations:
+        registration.close()
+
+
 def test_a_registration_closed_while_the_broker_is_away_does_not_come_back(served: Callable[..., Served]) -> None:
     server = served(**TERMS)
     with hub_of(server, **CLIENT) as hub:
         kept = hub.register_producer("kept", schema_hash="h", required=True)
         gone = [hub.register_producer(f"gone{number}", schema_hash="h", required=True) for number in range(50)]
         server.kill()
-        for registration in gone[:25]:
-            registration.close()
-        closing = threading.Thread(target=lambda: [registration.close() for registration in gone[25:]])
+        close_all(gone[:25])
+        closing = threading.Thread(target=close_all, args=(gone[25:],))
         closing.start()  # while the broker comes back
         server.start()
         closing.join(60)
