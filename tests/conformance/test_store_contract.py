@@ -116,7 +116,7 @@ HISTORY: dict[str, list[commands.Command]] = {
         commands.RegisterSchema(subject="s", schema={"type": "object"}),
         commands.DeleteSchema(subject="s", version=1),
         commands.SetSchemaMode(subject="t", mode="READONLY"),
-        commands.RegisterSchema(subject="nul \0 and é", schema="int", schema_type="AVRO"),
+        commands.RegisterSchema(subject="nul \0 and é", schema='"int"', schema_type="AVRO"),
     ],
     "schemas across subjects out of name order": [
         commands.RegisterSchema(subject="z", schema={"title": "first"}),

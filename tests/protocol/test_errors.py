@@ -8,10 +8,16 @@ import pytest
 from messagehub import protocol
 from messagehub.errors import BY_CODE, HubError
 from registry.registry import Registry
+from tests.registry.driving import digest_of
 
 OBJECT = {"type": "object"}
 PRODUCER = {"type": "PRODUCER_REGISTER", "channel": "c", "schema_hash": "h"}
 CONSUMER = {"type": "CONSUMER_REGISTER", "channel": "c", "consumer_id": "r"}
+
+REGISTER = {"type": "SCHEMA_REGISTER", "subject": "s", "schema": OBJECT}
+DELETE = {"type": "SCHEMA_DELETE", "subject": "s"}
+REFERENCE = {"name": "s.json", "subject": "s", "version": 1}
+LIVE = PRODUCER | {"schema": OBJECT, "schema_hash": digest_of(OBJECT)}
 
 RAISED: dict[str, list[dict[str, Any]]] = {
     "INVALID_REQUEST": [{"type": "SCHEMA_REQUEST"}],
@@ -34,6 +40,18 @@ RAISED: dict[str, list[dict[str, Any]]] = {
     "SCHEMA_HASH_MISMATCH": [PRODUCER | {"schema": OBJECT}],
     "SCHEMA_NOT_FOUND": [{"type": "SCHEMA_REQUEST", "schema_id": 1}],
     "INVALID_SCHEMA": [{"type": "SCHEMA_REGISTER", "subject": "s", "schema": "{"}],
+    "SCHEMA_INCOMPATIBLE": [REGISTER, REGISTER | {"schema": {"type": "string"}}],
+    "SUBJECT_NOT_FOUND": [{"type": "SCHEMA_REQUEST", "subject": "s"}],
+    "VERSION_NOT_FOUND": [REGISTER, {"type": "SCHEMA_REQUEST", "subject": "s", "version": 2}],
+    "SUBJECT_SOFT_DELETED": [REGISTER, DELETE, DELETE],
+    "SUBJECT_NOT_SOFT_DELETED": [REGISTER, DELETE | {"permanent": True}],
+    "VERSION_SOFT_DELETED": [REGISTER, DELETE | {"version": 1}, DELETE | {"version": 1}],
+    "VERSION_NOT_SOFT_DELETED": [REGISTER, DELETE | {"version": 1, "permanent": True}],
+    "COMPATIBILITY_NOT_SET": [{"type": "SCHEMA_CONFIG_REQUEST", "subject": "s"}],
+    "MODE_NOT_SET": [{"type": "SCHEMA_MODE_REQUEST", "subject": "s"}],
+    "OPERATION_NOT_PERMITTED": [{"type": "SCHEMA_MODE_SET", "mode": "READONLY"}, REGISTER],
+    "REFERENCE_EXISTS": [REGISTER, REGISTER | {"subject": "t", "references": [REFERENCE]}, DELETE],
+    "SCHEMA_IN_USE": [REGISTER | {"subject": "c"}, LIVE, DELETE | {"subject": "c"}],
 }
 ELSEWHERE = {
     "BROKER_ALREADY_RUNNING": "the broker's place",
