@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from registry import events, replies
 from registry.leases import Lease, Leases, Member, Terms
 from registry.notices import audience, notice
-from registry.records import Channel, Priority, SchemaVersion
+from registry.records import Channel, Priority
 from registry.schema_catalog import SchemaCatalog
 from registry.state import Channels, SortedNames, discovered
 
@@ -29,12 +29,8 @@ class Ledger:
         self._discovered: dict[str, replies.Discovered] = {}
         self._emitted: list[events.AnyEvent] = []
 
-    def restore(
-        self, channels: Iterable[Channel], schemas: Iterable[SchemaVersion], *, revision: int, now: float
-    ) -> None:
+    def restore(self, channels: Iterable[Channel], *, revision: int, now: float) -> None:
         """Take over what a store kept. Every lease gets a full new term."""
-        for version in schemas:
-            self.schemas.add(version, revision=revision)
         for channel in channels:
             self._take(channel)
             for producer in channel.producers.values():
@@ -86,10 +82,9 @@ class Ledger:
             self._added(after)
         self._notify(event, before or after)
 
-    def _emit_schema(self, version: SchemaVersion, now: float) -> None:
+    def _emit_schema(self, event: events.AnySchemaEvent, now: float) -> None:
         self.revision += 1
-        previous = self.schemas.revision(version.subject)
-        event = events.SchemaRegistered(revision=self.revision, previous=previous, at=now, schema=version)
+        event.revision, event.previous, event.at = self.revision, self.schemas.revision(event.subject), now
         self.schemas.evolve(event)
         self._emitted.append(event)
 

@@ -1,10 +1,10 @@
 """The broker's loop: the one writer of the registry.
 
 Rule 1: receiving runs ahead of serving, so that a high-priority request overtakes all that was received before it.
-Rule 2: a reply that reveals a change waits until the store has the change; one that reads a record with a durable
-change still on its way to the disk waits too; everything else leaves at once.
+Rule 2: a reply that reveals a change waits until the store has the change, whoever made it; everything else
+leaves at once.
 Rule 3: when the store fails, what waits is refused as retryable, the registry is reloaded from the store, and
-only reads are served until a probe write succeeds.
+only reads are served until a probe write succeeds. Revisions that were given out are not given out again.
 Rule 4: nothing slow runs here, and no request can end the loop.
 """
 
@@ -13,24 +13,28 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable
+from time import monotonic
 from typing import Any, NamedTuple
 
 import zmq
 
 from messagehub import protocol
+from messagehub.broker.encoded import EncodedDiscoveries
 from messagehub.broker.events import Publisher, key
+from messagehub.broker.judging import Judge
 from messagehub.broker.place import Place
-from messagehub.broker.tracing import Exchange, TraceRing
-from messagehub.errors import BrokerAlreadyRunning, HubError, InternalError, ProtocolError, StoreReadOnly
+from messagehub.broker.tracing import TraceRing
+from messagehub.errors import BrokerAlreadyRunning, HubError, InternalError, ProtocolError, RateLimited, StoreReadOnly
 from messagehub.metrics import Metrics
 from messagehub.settings import Settings
 from messagehub.store import Store
 from messagehub.store.commit import GroupCommit
 from messagehub.version import __version__
-from registry import commands, replies
+from registry import commands, names, replies
 from registry.events import AnyEvent
 from registry.leases import Terms
 from registry.registry import Registry
+from registry.verdicts import Verdict
 
 log = logging.getLogger("messagehub.broker")
 
@@ -49,20 +53,36 @@ _COUNTERS = [
     "store_failures",
     "internal_errors",
 ]
+_NOTHING: list[AnyEvent] = []
 _COUNTER_OF_CODE = {"UNKNOWN_TYPE": "unknown_type", "MESSAGE_TOO_LARGE": "too_large"}
 
 
-class Request(NamedTuple):
-    path: list[bytes]
-    command: commands.AnyCommand
-    received_at: float
+# pyzmq's flags are enums, and combining or comparing enums costs as much as receiving a frame.
+_NOBLOCK = int(zmq.NOBLOCK)
+_MORE_NOBLOCK = int(zmq.SNDMORE) | _NOBLOCK
+_EVENTS = int(zmq.EVENTS)
+_POLLIN = int(zmq.POLLIN)
+_RCVMORE = int(zmq.RCVMORE)
+
+Request = tuple[list[bytes], commands.AnyCommand, float, Verdict | None]
+"""The return path, the command, when it was received, and a verdict on its schema: a plain tuple, for speed."""
+
+_JUDGED = (
+    commands.SchemaText,
+    commands.RegisterProducer,
+    commands.RegisterConsumer,
+    commands.CreateChannel,
+)
 
 
 class Held(NamedTuple):
     """An answer that waits until the store has written `revision`."""
 
     revision: int
-    request: Request
+    path: list[bytes]
+    command: commands.AnyCommand
+    received_at: float
+    reply: replies.Reply
     payload: bytes
 
 
@@ -72,18 +92,27 @@ class Broker:
         self.settings = settings
         self.broker_id = os.urandom(8).hex()
         self.is_read_only = False
-        self._started_at = time.monotonic()
+        self._started_at = monotonic()
         self._wall_offset = time.time() - self._started_at
         self._place = Place(settings)
         try:
             store = open_store()
-            self._registry, written = self._load(store)
+            try:
+                self._registry, written = self._load(store)
+            except BaseException:
+                store.close()
+                raise
             self._commit = GroupCommit(store, written=written)
         except BaseException:
             self._place.release()
             raise
         self._metrics = Metrics(list(protocol.COMMANDS_BY_TYPE), _COUNTERS)
-        self._trace = TraceRing(settings.trace_size)
+        self._accounts = {
+            kind: (name, self._metrics.requests[name]) for name, kind in protocol.COMMANDS_BY_TYPE.items()
+        }
+        self._discoveries = EncodedDiscoveries()
+        self._judge: Judge[Request] = Judge()
+        self._trace = TraceRing(settings.trace_size, wall_offset=self._wall_offset)
         self._queues: dict[str, deque[Request]] = {name: deque() for name in _PRIORITIES}
         self._backlog = 0
         self._held: list[Held] = []
@@ -99,9 +128,10 @@ class Broker:
         self._router = self._context.socket(zmq.ROUTER)
         self._router.setsockopt(zmq.MAXMSGSIZE, protocol.MAX_FRAME_BYTES)
         self._router.setsockopt(zmq.ROUTER_MANDATORY, 1)
+        self._router.setsockopt(zmq.SNDHWM, MAX_BACKLOG)  # whatever one peer may have in flight can be answered
         self._router.setsockopt(zmq.LINGER, 1000)
         self._publisher.socket.setsockopt(zmq.LINGER, 1000)
-        self._own = {
+        self._own: dict[type[commands.Command], Callable[[Any], replies.Reply]] = {
             commands.Hello: self._hello,
             commands.Ping: self._ping,
             commands.Stats: self._stats,
@@ -125,8 +155,9 @@ class Broker:
         poller.register(self._router, zmq.POLLIN)
         poller.register(self._publisher.socket, zmq.POLLIN)
         poller.register(self._commit.wake_fd, zmq.POLLIN)
+        poller.register(self._judge.wake_fd, zmq.POLLIN)
         poller.register(self._stop_fd, zmq.POLLIN)
-        poll, stop_fd, store_fd = poller.poll, self._stop_fd, self._commit.wake_fd
+        poll, stop_fd, store_fd, judge_fd = poller.poll, self._stop_fd, self._commit.wake_fd, self._judge.wake_fd
         wait_ms = 0
         try:
             while True:
@@ -135,6 +166,8 @@ class Broker:
                         self._receive(RECEIVED_PER_TURN)
                     elif ready == store_fd:
                         self._after_commit()
+                    elif ready == judge_fd:
+                        self._after_judging()
                     elif ready == stop_fd:
                         self._drain()
                         return
@@ -151,7 +184,9 @@ class Broker:
         now = self._now()
         deadline = self._registry.next_deadline()
         if deadline is not None and deadline <= now and not self.is_read_only:
-            self._happened(self._registry.expire(now=now))
+            expired = self._registry.expire(now=now)
+            self._note_unsynced(expired)
+            self._happened(expired)
             deadline = self._registry.next_deadline()
         idle_seconds = self._publisher.beacons(self._registry, now=now)
         if self._backlog:
@@ -163,19 +198,17 @@ class Broker:
     # -- receiving -----------------------------------------------------------------------------------------
 
     def _receive(self, limit: int) -> None:
-        router, queues = self._router, self._queues
-        recv, getsockopt = router.recv, router.getsockopt
-        events, pollin, more, noblock = zmq.EVENTS, zmq.POLLIN, zmq.RCVMORE, zmq.NOBLOCK
-        priorities = self._registry.priorities
-        for _ in range(min(limit, MAX_BACKLOG - self._backlog)):
-            if not getsockopt(events) & pollin:  # type: ignore[operator,arg-type]
+        """Queue what waits in the socket by priority; refuse what is not a request."""
+        router, queues, priorities = self._router, self._queues, self._registry.priorities
+        get: Callable[[int], Any] = router.get
+        for count in range(min(limit, MAX_BACKLOG - self._backlog)):
+            if count == 1 and not get(_EVENTS) & _POLLIN:
+                return  # the usual single request: asking is cheaper than the exception below
+            try:
+                frames = self._receive_frames(router.recv, get)
+            except zmq.Again:
                 return
-            frames = [recv(noblock)]
-            while getsockopt(more):
-                frame = recv(noblock)
-                if len(frames) <= protocol.MAX_FRAMES:
-                    frames.append(frame)
-            received_at = time.monotonic()
+            received_at = monotonic()
             if len(frames) == 3 and not frames[1]:
                 body = frames.pop()
                 path = frames
@@ -193,62 +226,101 @@ class Broker:
             priority = command.priority
             if priorities and priority == "normal":
                 priority = priorities.get(getattr(command, "channel", ""), "normal")
-            queues[priority].append(Request(path, command, received_at))
+            queues[priority].append((path, command, received_at, None))
             self._backlog += 1
+
+    def _receive_frames(self, recv: Callable[[int], bytes], get: Callable[[int], Any]) -> list[bytes]:
+        """One message; the frames past the limit are read and thrown away. A ROUTER's first frame is never the last."""
+        frames = [recv(_NOBLOCK), recv(_NOBLOCK)]
+        while get(_RCVMORE):
+            frame = recv(_NOBLOCK)
+            if len(frames) <= protocol.MAX_FRAMES:
+                frames.append(frame)
+        return frames
 
     def _refuse_bytes(self, path: list[bytes], error: ProtocolError, received_at: float) -> None:
         self._metrics.count(_COUNTER_OF_CODE.get(error.code, "malformed"))
         self._send(path, protocol.encode_reply(protocol.error_reply(error), error.request_id))
-        self._record("?", error.request_id, error.code, path, received_at)
+        self._trace.append((received_at, error.request_id, "?", error.code, monotonic() - received_at, path[0]))
 
     # -- serving -------------------------------------------------------------------------------------------
 
     def _serve(self, limit: int) -> None:
         now = self._now()
+        high, normal, low = self._queues.values()
         happened: list[AnyEvent] = []
         for _ in range(min(limit, self._backlog)):
-            queue = next(queue for queue in self._queues.values() if queue)
-            request = queue.popleft()
+            path, command, received_at, verdict = (high or normal or low).popleft()
             self._backlog -= 1
-            reply, emitted = self._answer(request, now)
+            answered = self._answer(path, command, received_at, verdict, now)
+            if answered is None:
+                continue  # its schema is being judged
+            reply, emitted = answered
             if emitted:
                 happened += emitted
                 self._note_unsynced(emitted)
                 waits_for = self._registry.revision
             else:
-                waits_for = self._reads_unsynced(request.command) if self._unsynced else 0
-            payload = protocol.encode_reply(reply, request.command.id)
+                waits_for = self._reads_unsynced(command) if self._unsynced else 0
+            if type(reply) is replies.Discovered:
+                payload = self._discoveries.payload(reply, command.id)
+            else:
+                payload = protocol.encode_reply(reply, command.id)
             if waits_for > self._commit.written:
-                self._held.append(Held(waits_for, request, payload))
+                self._held.append(Held(waits_for, path, command, received_at, reply, payload))
                 self._metrics.count("held")
             else:
-                self._send(request.path, payload)
-            self._account(request, reply)
+                self._send(path, payload)
+                self._account(path, command, received_at, reply)
             if self._is_suspect:
                 break
         self._happened(happened)
         if self._is_suspect:
             self._reload()
 
-    def _answer(self, request: Request, now: float) -> tuple[replies.Reply, list[AnyEvent]]:
-        command = request.command
+    def _answer(
+        self, path: list[bytes], command: commands.AnyCommand, received_at: float, verdict: Verdict | None, now: float
+    ) -> tuple[replies.Reply, list[AnyEvent]] | None:
+        """The reply and what happened; None when a schema has to be judged first."""
+        kind = type(command)
         try:
-            own = self._own.get(type(command))
+            if isinstance(command, commands.Discover):
+                return self._registry.discover(command, now), _NOTHING  # the hot one, without the detour
+            own = self._own.get(kind)
             if own is not None:
-                return own(command), []
-            if self.is_read_only and (command.writes or isinstance(command, commands.Heartbeat)):
-                return self._answer_read_only(command, now), []
-            outcome = self._registry.apply(command, now=now)
+                return own(command), _NOTHING
+            if self.is_read_only and (command.writes or kind is commands.Heartbeat):
+                return self._answer_read_only(command, now), _NOTHING
+            if isinstance(command, _JUDGED) and self._asks_judge(path, command, received_at, verdict):
+                return None
+            outcome = self._registry.apply(command, now=now, verdict=verdict)
             if isinstance(outcome.reply, replies.HeartbeatAck | replies.SnapshotPage):
                 outcome.reply.broker_id = self.broker_id
             return outcome.reply, outcome.events
         except HubError as refused:
-            return protocol.error_reply(refused), []
+            return protocol.error_reply(refused), _NOTHING
         except Exception as defect:  # one request's defect must not end the broker: logged, counted, answered
-            log.exception("internal error while serving a %s", type(command).__name__)
+            log.exception("internal error while serving a %s", kind.__name__)
             self._metrics.count("internal_errors")
             self._is_suspect = True
-            return protocol.error_reply(InternalError(f"{type(defect).__name__} in the broker; its log says more")), []
+            error = InternalError(f"{type(defect).__name__} in the broker; its log says more")
+            return protocol.error_reply(error), _NOTHING
+
+    def _asks_judge(
+        self, path: list[bytes], command: commands.AnyCommand, received_at: float, verdict: Verdict | None
+    ) -> bool:
+        """Whether a verdict is needed first: there is none yet, or the subject moved since it was asked for."""
+        question = self._registry.question(command)
+        if question is None or (verdict is not None and verdict.revision == question.revision):
+            return False
+        if not self._judge.ask((path, command, received_at, None), question):
+            raise RateLimited("too many schemas wait to be judged: try again in a moment")
+        return True
+
+    def _after_judging(self) -> None:
+        for (path, command, received_at, _), verdict in self._judge.verdicts():
+            self._queues[command.priority].append((path, command, received_at, verdict))
+            self._backlog += 1
 
     def _answer_read_only(self, command: commands.AnyCommand, now: float) -> replies.Reply:
         """A heartbeat keeps its lease; every write is refused."""
@@ -261,15 +333,18 @@ class Broker:
 
     def _note_unsynced(self, emitted: list[AnyEvent]) -> None:
         for event in emitted:
-            if event.durable:
-                self._unsynced[key(event)] = event.revision
+            self._unsynced[key(event)] = event.revision
 
     def _reads_unsynced(self, command: commands.AnyCommand) -> int:
-        """The durable revision this command's answer may reveal; one that names no record may reveal any."""
+        """The unwritten revision this command's answer may reveal; one that names no record may reveal any."""
         if type(command) in self._own or isinstance(command, commands.Heartbeat):
             return 0
-        name = getattr(command, "channel", None) or getattr(command, "subject", None)
-        return max(self._unsynced.values()) if name is None else self._unsynced.get(name, 0)
+        if isinstance(command, commands.RequestSchema) and command.subject is not None:
+            by_name = command.schema_id is None and command.schema_hash is None and command.guid is None
+            name = command.subject if by_name else None
+        else:
+            name = getattr(command, "channel", None) or getattr(command, "subject", None)
+        return self._registry.revision if name is None else self._unsynced.get(names.logical(name), 0)
 
     def _happened(self, happened: list[AnyEvent]) -> None:
         if happened:
@@ -278,26 +353,25 @@ class Broker:
             self._commit.submit(happened)
             self._submitted = happened[-1].revision
 
-    def _account(self, request: Request, reply: replies.Reply) -> None:
-        name = request.command.__struct_config__.tag
-        histogram = self._metrics.requests[name]  # type: ignore[index]
-        histogram.record(time.monotonic() - request.received_at)
-        answer = reply.__struct_config__.tag
-        if type(reply) is replies.Error:
+    def _account(
+        self, path: list[bytes], command: commands.AnyCommand, received_at: float, reply: replies.Reply
+    ) -> None:
+        """When an answer has left: how long it took, and what it was."""
+        elapsed = monotonic() - received_at
+        name, histogram = self._accounts[type(command)]
+        histogram.record(elapsed)
+        answer: Any = type(reply)
+        if isinstance(reply, replies.Error):
             histogram.errors += 1
             answer = reply.code
-        self._record(name, request.command.id, answer, request.path, request.received_at)
-
-    def _record(self, name: Any, request_id: str | None, answer: Any, path: list[bytes], received_at: float) -> None:
-        elapsed = time.monotonic() - received_at
-        self._trace.append(Exchange(received_at + self._wall_offset, request_id, name, answer, elapsed, path[0]))
+        self._trace.append((received_at, command.id, name, answer, elapsed, path[0]))
 
     def _send(self, path: list[bytes], payload: bytes) -> None:
         send = self._router.send
         try:
             for frame in path:
-                send(frame, zmq.SNDMORE | zmq.NOBLOCK)
-            send(payload, zmq.NOBLOCK)
+                send(frame, _MORE_NOBLOCK)
+            send(payload, _NOBLOCK)
         except zmq.ZMQError as error:
             if error.errno not in (zmq.EHOSTUNREACH, zmq.EAGAIN):
                 raise
@@ -305,7 +379,7 @@ class Broker:
 
     # -- the store -----------------------------------------------------------------------------------------
 
-    def _load(self, store: Store) -> tuple[Registry, int]:
+    def _load(self, store: Store, *, at_least: int = 0) -> tuple[Registry, int]:
         settings = self.settings
         terms = Terms(
             heartbeat_seconds=settings.heartbeat_seconds,
@@ -314,7 +388,15 @@ class Broker:
         )
         saved = store.load()
         registry = Registry(terms=terms, shm_prefix=settings.shm_prefix)
-        registry.restore(saved.channels, saved.schemas, revision=saved.revision, now=self._now())
+        revision = max(saved.revision, at_least)
+        registry.schemas.restore(
+            saved.schemas,
+            last_id=saved.last_schema_id,
+            configs=saved.configs,
+            modes=saved.modes,
+            revision=revision,
+        )
+        registry.restore(saved.channels, revision=revision, now=self._now())
         return registry, saved.revision
 
     def _after_commit(self) -> None:
@@ -327,8 +409,7 @@ class Broker:
             self._release(self._commit.written)
             self._refuse_held()
             self.is_read_only = True
-            self._registry, _ = self._load(self._commit.store)
-            self._publisher.reset(self._registry.revision)
+            self._go_back()
         elif self._commit.is_writable_again:
             self._commit.resume(written=self._registry.revision)
             self.is_read_only = False
@@ -336,13 +417,14 @@ class Broker:
 
     def _release(self, written: int) -> None:
         self._publisher.release(written)
-        if self._unsynced and max(self._unsynced.values()) <= written:
+        if self._submitted <= written:
             self._unsynced.clear()
         if self._held:
             waiting = []
             for held in self._held:
                 if held.revision <= written:
-                    self._send(held.request.path, held.payload)
+                    self._send(held.path, held.payload)
+                    self._account(held.path, held.command, held.received_at, held.reply)
                 else:
                     waiting.append(held)
             self._held = waiting
@@ -352,7 +434,8 @@ class Broker:
             StoreReadOnly("the change could not be stored (disk full or failing) and was undone")
         )
         for held in self._held:
-            self._send(held.request.path, protocol.encode_reply(error, held.request.command.id))
+            self._send(held.path, protocol.encode_reply(error, held.command.id))
+            self._account(held.path, held.command, held.received_at, error)
         self._held.clear()
         self._unsynced.clear()
 
@@ -361,7 +444,12 @@ class Broker:
         self._is_suspect = False
         self._commit.flush(self._submitted, timeout=STOP_SECONDS)
         self._release(self._commit.written)
-        self._registry, _ = self._load(self._commit.store)
+        self._go_back()
+
+    def _go_back(self) -> None:
+        """To what the store has. What was not written never happened, but its revisions were seen in replies."""
+        self._registry, _ = self._load(self._commit.store, at_least=self._registry.revision)
+        self._submitted = self._registry.revision
         self._publisher.reset(self._registry.revision)
 
     # -- what the broker itself answers --------------------------------------------------------------------
@@ -391,7 +479,7 @@ class Broker:
             broker_id=self.broker_id,
             version=__version__,
             pid=os.getpid(),
-            uptime_seconds=round(time.monotonic() - self._started_at, 3),
+            uptime_seconds=round(monotonic() - self._started_at, 3),
             revision=self._registry.revision,
             read_only=self.is_read_only,
             channels=len(channels),
@@ -411,16 +499,20 @@ class Broker:
 
     def _drain(self) -> None:
         """Answer all that has arrived, within a bound."""
-        deadline = time.monotonic() + STOP_SECONDS
+        deadline = monotonic() + STOP_SECONDS
         self._receive(MAX_BACKLOG)
-        while self._backlog and time.monotonic() < deadline:
+        while (self._backlog or self._judge.waiting) and monotonic() < deadline:
+            if not self._backlog:
+                self._judge.wait(deadline - monotonic())
+            self._after_judging()
             self._serve(SERVED_PER_TURN)
         if not self.is_read_only:
-            self._commit.flush(self._submitted, timeout=max(deadline - time.monotonic(), 0.0))
+            self._commit.flush(self._submitted, timeout=max(deadline - monotonic(), 0.0))
         self._after_commit()
 
     def _close(self) -> None:
         self._is_closed = True
+        self._judge.close(timeout=STOP_SECONDS)
         self._commit.close(timeout=STOP_SECONDS)
         self._router.close()
         self._publisher.socket.close()
@@ -430,7 +522,7 @@ class Broker:
 
     def _now(self) -> float:
         """Seconds since the epoch that never jump: the wall clock at the start plus monotonic time since."""
-        return time.monotonic() + self._wall_offset
+        return monotonic() + self._wall_offset
 
 
 def _bind(socket: zmq.Socket[bytes], endpoint: str) -> str:

@@ -17,12 +17,11 @@ from messagehub.store import Store
 from messagehub.store.memory import MemoryStore
 from messagehub.store.sqlite import SQLiteStore
 from registry import commands, events, replies
-from registry.canonical import canonical
 from registry.errors import Refusal
 from registry.leases import Member, Terms
-from registry.records import Channel
+from registry.records import Channel, SchemaConfig, SchemaVersion
 from registry.registry import Registry
-from tests.registry.observing import Watcher, encoded_channels, members_of_leases, whole_state
+from tests.registry.observing import Watcher, encoded_channels, members_of_leases, schema_hash, whole_state
 
 TERMS = Terms(heartbeat_seconds=1.0, stall_seconds=4.0, lease_seconds=20.0)
 
@@ -34,6 +33,7 @@ pids = st.sampled_from([None, None, 1, 2])
 schemas = st.sampled_from([None, None, {"type": "object"}, {"type": "string"}, True])
 hashes = st.sampled_from(["h1", "h1", "h2"])
 configs = st.sampled_from([{}, {}, {"policy": "RingBuffer"}, {"policy": "Single"}])
+subjects = st.sampled_from(["a", "s"])
 priorities = st.sampled_from(["normal", "normal", "high", "low"])
 accesses = st.sampled_from(["exclusive", "shared"])
 seconds = st.sampled_from([0.0, 0.5, 1.0, 2.0, 3.5, 4.0, 7.0, 20.0])
@@ -53,7 +53,7 @@ class AnyHistory(RuleBasedStateMachine):
         self.stalled: set[str] = set()
         self.priorities: dict[str, str] = {}
         self.declared: set[str] = set()
-        self.contents: dict[int, tuple[str, str]] = {}
+        self.hashes: dict[int, str] = {}
 
     def teardown(self) -> None:
         try:
@@ -84,14 +84,14 @@ class AnyHistory(RuleBasedStateMachine):
         lease=leases,
         pid=pids,
         schema=schemas,
-        schema_hash=hashes,
+        claimed=hashes,
         access=accesses,
         config=configs,
         priority=priorities,
         ready=st.booleans(),
     )
-    def register_producer(self, schema: Any, schema_hash: str, **fields: Any) -> None:
-        claim = schema_hash if schema is None else canonical("JSON", schema)[1]
+    def register_producer(self, schema: Any, claimed: str, **fields: Any) -> None:
+        claim = claimed if schema is None else schema_hash(schema)
         command = commands.RegisterProducer(schema=schema, schema_hash=claim, **fields)
         is_first = not self.exists(command.channel)
         ack = self.apply(command)
@@ -155,13 +155,13 @@ class AnyHistory(RuleBasedStateMachine):
     @rule(
         channel=channel_names,
         schema=schemas,
-        schema_hash=st.sampled_from([None, "h1", "h2"]),
+        claimed=st.sampled_from([None, "h1", "h2"]),
         access=st.sampled_from([None, "exclusive", "shared"]),
         config=configs,
         priority=priorities,
     )
-    def create_channel(self, schema: Any, schema_hash: str | None, **fields: Any) -> None:
-        command = commands.CreateChannel(schema=schema, schema_hash=None if schema else schema_hash, **fields)
+    def create_channel(self, schema: Any, claimed: str | None, **fields: Any) -> None:
+        command = commands.CreateChannel(schema=schema, schema_hash=None if schema else claimed, **fields)
         if self.apply(command) is not None:
             self.declared.add(command.channel)
             self.priorities[command.channel] = command.priority
@@ -173,13 +173,30 @@ class AnyHistory(RuleBasedStateMachine):
         self.declared.discard(channel)
         self.members = {member: held for member, held in self.members.items() if member.channel != channel}
 
-    @rule(subject=st.sampled_from(["a", "s"]), schema=schemas.filter(lambda schema: schema is not None))
+    @rule(subject=subjects, schema=schemas.filter(lambda schema: schema is not None))
     def register_schema(self, subject: str, schema: Any) -> None:
         ack = self.apply(commands.RegisterSchema(subject=subject, schema=schema))
-        assert isinstance(ack, replies.SchemaRegistered)
-        content = ("JSON", canonical("JSON", schema)[0])
-        assert self.contents.setdefault(ack.schema_id, content) == content, "an id names one content for ever"
-        assert list(self.contents.values()).count(content) == 1, "one content has one id"
+        if isinstance(ack, replies.SchemaRegistered):
+            assert ack.schema_hash == schema_hash(schema)
+            assert self.hashes.setdefault(ack.schema_id, ack.schema_hash) == ack.schema_hash, "ids are never reused"
+
+    @rule(
+        subject=subjects,
+        version=st.sampled_from([None, -1, 1, 2]),
+        permanent=st.booleans(),
+        force=st.booleans(),
+    )
+    def delete_schema(self, **fields: Any) -> None:
+        self.apply(commands.DeleteSchema(**fields))
+
+    @rule(subject=subjects | st.none(), level=st.sampled_from([None, "NONE", "FULL"]))
+    def configure_schemas(self, subject: str | None, level: Any) -> None:
+        config = SchemaConfig(compatibility=level) if level else None
+        self.apply(commands.ConfigureSchemas(subject=subject, config=config))
+
+    @rule(subject=subjects | st.none(), mode=st.sampled_from([None, "READONLY", "READWRITE", "IMPORT"]))
+    def set_schema_mode(self, subject: str | None, mode: Any) -> None:
+        self.apply(commands.SetSchemaMode(subject=subject, mode=mode))
 
     @rule(passing=seconds)
     def wait(self, passing: float) -> None:
@@ -208,7 +225,14 @@ class AnyHistory(RuleBasedStateMachine):
         self.flush()
         saved = self.stores[which].load()
         self.registry = Registry(terms=TERMS)
-        self.registry.restore(saved.channels, saved.schemas, revision=saved.revision, now=self.now)
+        self.registry.schemas.restore(
+            saved.schemas,
+            last_id=saved.last_schema_id,
+            configs=saved.configs,
+            modes=saved.modes,
+            revision=saved.revision,
+        )
+        self.registry.restore(saved.channels, revision=saved.revision, now=self.now)
         self.watcher = Watcher(self.registry)
         held = {lease for lease, _ in self.members.values()}
         self.renewed_at = dict.fromkeys(held, self.now)
@@ -261,9 +285,9 @@ class AnyHistory(RuleBasedStateMachine):
     def kept_by(self, store: Store) -> None:
         saved = store.load()
         assert saved.revision == self.registry.revision
-        subjects = self.registry.schemas._subjects.values()
-        kept = sorted((version.subject, version.version, version.schema_id) for version in saved.schemas)
-        assert kept == sorted((v.subject, v.version, v.schema_id) for s in subjects for v in s.versions)
+        catalog = self.registry.schemas
+        assert (saved.last_schema_id, saved.configs, saved.modes) == (catalog.last_id, catalog.configs, catalog.modes)
+        assert sorted(saved.schemas, key=_place) == sorted(catalog.every(), key=_place)
         kept_channels = {channel.name: _as_after_restart(channel) for channel in saved.channels}
         assert kept_channels == {n: _as_after_restart(c) for n, c in self.registry.channels.items()}
 
@@ -286,6 +310,10 @@ class AnyHistory(RuleBasedStateMachine):
             found |= {Member("producer", name, producer_id): p for producer_id, p in channel.producers.items()}
             found |= {Member("consumer", name, consumer_id): c for consumer_id, c in channel.consumers.items()}
         return found
+
+
+def _place(version: SchemaVersion) -> tuple[str, int]:
+    return version.subject, version.version
 
 
 def _as_after_restart(channel: Channel) -> dict[str, Any]:

@@ -219,7 +219,7 @@ def test_schema_that_came_along_is_registered_under_the_channels_name(hub: Drive
     assert hub.types() == ["SCHEMA_REGISTERED", "CHANNEL_CREATED", "PRODUCER_REGISTERED"]
     found = hub.discover()
     assert (found.schema, found.schema_id, found.schema_type) == ("verified", ack.schema_id, "JSON")
-    assert hub.ask("SCHEMA_REQUEST", subject="c").schema_hash == digest
+    assert hub.ask("SCHEMA_REQUEST", subject="c").schema.schema_hash == digest
 
 
 def test_hash_without_the_schema_is_taken_as_given_and_unverified(hub: Driver) -> None:
