@@ -1,7 +1,8 @@
 """Subjects, versions, ids, hashes, references, modes and config of schemas.
 
 Rule 1: an id and a GUID name one content (type, canonical text, references, metadata, rules) for ever, across subjects.
-Rule 2: a subject's version numbers only grow, except that they start again when its last one is permanently deleted.
+Rule 2: a new version's number is one more than the subject's newest, softly deleted ones included: only the number of a
+newest version that was permanently deleted can come again.
 Rule 3: a softly deleted version is hidden, not gone; a permanently deleted one is gone, and its id is not used again.
 """
 
