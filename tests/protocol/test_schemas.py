@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 from hypothesis import given, settings
-from jsonschema import Draft202012Validator
-from jsonschema.validators import extend
+from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
+from jsonschema.validators import extend  # type: ignore[import-untyped]
 
 from messagehub import protocol, schema_files
 from messagehub.errors import HubError
@@ -36,7 +36,7 @@ def decodes(wire_type: str, data: bytes) -> bool:
 
 
 def validates(wire_type: str, data: bytes) -> bool:
-    return validator(wire_type).is_valid(json.loads(data))
+    return bool(validator(wire_type).is_valid(json.loads(data)))
 
 
 def test_nothing_has_drifted() -> None:

@@ -1,5 +1,7 @@
 """Producers: who may, who replaces whom, what must agree."""
 
+from typing import Any
+
 import pytest
 
 from registry.errors import (
@@ -41,7 +43,7 @@ def test_saying_something_new_registers_anew(hub: Driver) -> None:
 
 
 def test_full_metadata_in_is_the_same_metadata_out_of_discovery(hub: Driver) -> None:
-    said = {
+    said: dict[str, Any] = {
         "schema_version": "1.2.3",
         "config": {"policy": "RingBuffer", "capacity": 10, "nested": [1, {"a": None}]},
         "producer_id": "camera",

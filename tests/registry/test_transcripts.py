@@ -21,7 +21,7 @@ from tests.registry.observing import Watcher
 
 TRANSCRIPTS = sorted((Path(__file__).parent / "transcripts").glob("*.txt"))
 TERMS = Terms(heartbeat_seconds=5.0, stall_seconds=15.0, lease_seconds=30.0)
-DEFAULTS = (None, "", [], {}, 0, 0.0)
+DEFAULTS: tuple[Any, ...] = (None, "", [], {}, 0, 0.0)
 
 
 class Player:
