@@ -117,7 +117,7 @@ class SubjectEvent(Event, kw_only=True):
 
 
 class SchemaDeleted(SubjectEvent, tag="SCHEMA_DELETED"):
-    """Softly: hidden but kept. Permanently: gone, its number and id never used again."""
+    """Softly: hidden but kept. Permanently: gone, and its id is never used again."""
 
     version: int
     permanent: bool

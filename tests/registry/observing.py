@@ -9,11 +9,11 @@ from registry import events
 from registry.records import Channel
 from registry.registry import Registry
 from registry.state import Channels
+from registry.verdicts import Question, judge, text_of
 
 
 def whole_state(registry: Registry) -> bytes:
     """Everything that a later answer could depend on. Equal bytes mean that nothing changed."""
-    subjects = registry.schemas._subjects
     return msgspec.json.encode(
         {
             "revision": registry.revision,
@@ -21,13 +21,16 @@ def whole_state(registry: Registry) -> bytes:
             "leases": _leases(registry),
             "next_deadline": registry.next_deadline(),
             "priorities": registry.priorities,
-            "subjects": {name: subject.versions for name, subject in subjects.items()},
-            "settings": (registry.schemas.configs, registry.schemas.modes),
-            "schema_revisions": registry.schemas._revisions,
-            "ids": (sorted(registry.schemas._places), registry.schemas.last_id),
+            "schemas": _schemas(registry),
             "unsent": registry._emitted,
         }
     )
+
+
+def _schemas(registry: Registry) -> dict[str, Any]:
+    catalog = registry.schemas
+    kept = {"last_id": catalog.last_id, "configs": catalog.configs, "modes": catalog.modes}
+    return kept | {"versions": catalog.every(), "revisions": catalog._revisions}
 
 
 def _leases(registry: Registry) -> list[dict[str, Any]]:
@@ -77,3 +80,8 @@ class Watcher:
             assert not heard.record.consumers
             assert heard.record.revision == heard.revision
         self.channels.evolve(heard)
+
+
+def schema_hash(schema: object) -> str:
+    """The hash that the registry gives a JSON Schema."""
+    return judge(Question(schema_type="JSON", text=text_of(schema))).schema_hash

@@ -150,10 +150,7 @@ def test_a_hard_puzzle_ends_within_the_budget(monkeypatch: pytest.MonkeyPatch) -
     holes, pigeons = range(7), range(8)
     placed = [{"anyOf": [{"required": [f"p{p}h{h}"]} for h in holes]} for p in pigeons]
     alone = [
-        {"not": {"required": [f"p{one}h{h}", f"p{two}h{h}"]}}
-        for h in holes
-        for one in pigeons
-        for two in range(one)
+        {"not": {"required": [f"p{one}h{h}", f"p{two}h{h}"]}} for h in holes for one in pigeons for two in range(one)
     ]
     with pytest.raises(BudgetExceeded, match="comparison steps"):
         compare({"type": "object", "allOf": placed + alone}, {"not": {}})
@@ -165,9 +162,7 @@ def test_many_overlapping_alternatives_do_not_explode() -> None:
 
     assert compare({"anyOf": alternatives(30)}, {"anyOf": alternatives(31)}) == []
     assert compare({"oneOf": alternatives(12)}, {"anyOf": alternatives(12)}) == []
-    assert compare({"oneOf": alternatives(12)}, {"oneOf": alternatives(13)}) == [
-        "COMBINED_TYPE_SUBSCHEMAS_CHANGED"
-    ]
+    assert compare({"oneOf": alternatives(12)}, {"oneOf": alternatives(13)}) == ["COMBINED_TYPE_SUBSCHEMAS_CHANGED"]
 
 
 def test_enormous_counts_are_compared_without_building_them() -> None:

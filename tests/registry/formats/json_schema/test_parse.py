@@ -57,9 +57,7 @@ def test_normalizing_is_idempotent_and_keeps_the_meaning() -> None:
         ('{"const": {"prefixItems": 1}}', DRAFT_7),
     ],
 )
-def test_the_dialect_is_named_or_told_by_keywords_that_only_later_drafts_have(
-    text: str, dialect: str
-) -> None:
+def test_the_dialect_is_named_or_told_by_keywords_that_only_later_drafts_have(text: str, dialect: str) -> None:
     assert json_schema.parse(text, {}).dialect == dialect
 
 
