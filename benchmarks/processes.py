@@ -1,0 +1,110 @@
+"""Servers that live exactly as long as their comparison.
+
+Rule: whatever starts here ends here, by its pid; and if this process is killed, the kernel ends it
+(PR_SET_PDEATHSIG), so that no server outlives a benchmark.
+"""
+
+import ctypes
+import os
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+from benchmarks.harness import CannotMeasure
+
+ROOT = Path(__file__).resolve().parent.parent
+START_SECONDS = 60.0
+STOP_SECONDS = 30.0
+_PR_SET_PDEATHSIG = 1
+_libc = ctypes.CDLL(None)
+
+
+def _die_with_the_parent() -> None:
+    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def free_port() -> int:
+    """A port whose successor is free too: a hub on TCP publishes its events there."""
+    while True:
+        with socket.socket() as probe, socket.socket() as successor:
+            probe.bind(("127.0.0.1", 0))
+            port = int(probe.getsockname()[1])
+            try:
+                successor.bind(("127.0.0.1", port + 1))
+            except (OSError, OverflowError):
+                continue
+            return port
+
+
+def spawn(
+    command: Sequence[str | Path],
+    *,
+    stdout: IO[bytes] | int,
+    stderr: int | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> "subprocess.Popen[bytes]":
+    return subprocess.Popen(
+        command,
+        cwd=ROOT,
+        env={**os.environ, **(environment or {})},
+        stdin=subprocess.DEVNULL,
+        stdout=stdout,
+        stderr=stderr,
+        preexec_fn=_die_with_the_parent,
+    )
+
+
+@contextmanager
+def running(
+    command: Sequence[str], *, is_ready: Callable[[], bool], environment: Mapping[str, str] | None = None
+) -> Iterator[subprocess.Popen[bytes]]:
+    """The command, from the moment it answers until the block ends; its output is shown when it fails."""
+    with tempfile.TemporaryFile() as output:
+        process = spawn(command, stdout=output, stderr=subprocess.STDOUT, environment=environment)
+        try:
+            _wait_until(is_ready, process, output.fileno())
+            yield process
+        finally:
+            stop(process)
+
+
+def stop(process: subprocess.Popen[bytes]) -> None:
+    process.terminate()
+    try:
+        process.wait(STOP_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def _wait_until(is_ready: Callable[[], bool], process: subprocess.Popen[bytes], output: int) -> None:
+    deadline = time.monotonic() + START_SECONDS
+    while not is_ready():
+        if process.poll() is not None or time.monotonic() > deadline:
+            said = os.pread(output, 4096, 0).decode(errors="replace").strip()
+            state = "did not answer" if process.returncode is None else f"ended with {process.returncode}"
+            raise CannotMeasure(f"{Path(str(process.args[0])).name} {state}: {said[-600:]}")  # type: ignore[index]
+        time.sleep(0.005)
+
+
+def accepts(port: int) -> Callable[[], bool]:
+    """Whether something listens on that port of the loopback interface."""
+
+    def probe() -> bool:
+        with socket.socket() as attempt:
+            return attempt.connect_ex(("127.0.0.1", port)) == 0
+
+    return probe
+
+
+def resident_bytes(pid: int) -> int:
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmRSS:"):
+            return int(line.split()[1]) * 1024
+    raise CannotMeasure(f"process {pid} has no resident memory")
