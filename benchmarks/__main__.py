@@ -4,8 +4,8 @@ import argparse
 import fnmatch
 import signal
 import sys
+import time
 from datetime import UTC, datetime
-from pathlib import Path
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
@@ -13,11 +13,11 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from benchmarks.harness import Bench, Comparison, Row, all_comparisons
 from benchmarks.picture import draw
 from benchmarks.processes import ROOT
-from benchmarks.report import print_table, write_json
+from benchmarks.report import print_table, verdict, write_json
 from benchmarks.verdicts import Verdict
 
 DIRECTORY = ROOT / "build" / "bench"
-REPETITIONS, QUICK_REPETITIONS = 8, 5
+REPETITIONS, QUICK_REPETITIONS = 11, 5
 
 
 def main() -> int:
@@ -62,6 +62,7 @@ def _run(chosen: list[Comparison], *, quick: bool, profile: bool) -> list[Row]:
         for each in chosen:
             current = each.title
             show("starting")
+            started = time.monotonic()
             rows = bench.run(each)
             if profile or (not quick and any(_needs_explaining(row) for row in rows)):
                 report = DIRECTORY / f"profile-{each.slug}.txt"
@@ -71,8 +72,9 @@ def _run(chosen: list[Comparison], *, quick: bool, profile: bool) -> list[Row]:
                 if report.exists():
                     progress.console.print(f"profile of {each.slug}: {report.relative_to(ROOT)}")
             progress.advance(task)
-            for row in rows:
-                progress.console.print(f"{each.title}: {row.contender} against {row.against}: {row.verdict} {row.reason}")
+            seconds = time.monotonic() - started
+            verdicts = ", ".join(verdict(row) for row in rows if row.verdict != Verdict.BESIDE)
+            progress.console.print(f"{seconds:5.1f} s  {each.topic}/{each.slug}: {verdicts}", soft_wrap=True)
     return bench.rows
 
 
@@ -83,8 +85,8 @@ def _needs_explaining(row: Row) -> bool:
 def _print(rows: list[Row]) -> None:
     console = Console(width=None if sys.stdout.isatty() else 200)
     print_table(rows, console)
-    counts = {verdict: sum(row.verdict == verdict for row in rows) for verdict in [*Verdict, "not measured", "FAILED"]}
-    console.print(", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count))
+    counts = {name: sum(row.verdict == name for row in rows) for name in [*Verdict, "not measured", "FAILED"]}
+    console.print(", ".join(f"{count} {name}" for name, count in counts.items() if count))
     console.print(f"written: {(DIRECTORY / 'results.json').relative_to(ROOT)} and results.png beside it")
     if any(_needs_explaining(row) for row in rows):
         console.print("profiles of the broker for what was missed: build/bench/profile-*.txt")
@@ -102,13 +104,17 @@ def _refuse(reason: str) -> int:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("--only", metavar="PATTERN", default="*", help="comparisons whose name has this text or matches it")
-    parser.add_argument("--quick", action="store_true", help="short measurements: under a minute, for a first look")
+    parser.add_argument(
+        "--only", metavar="PATTERN", default="*", help="comparisons whose name has this text or matches it"
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="short measurements: under a minute, for a first look"
+    )
     parser.add_argument("--list", action="store_true", help="name the comparisons and end")
     parser.add_argument(
         "--profile",
         action="store_true",
-        help="profile the broker in every comparison (without it: only where a target is missed, never with --quick)",
+        help="profile the broker in every comparison, not only where a target was missed",
     )
     return parser.parse_args()
 

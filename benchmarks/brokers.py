@@ -17,6 +17,7 @@ from benchmarks.harness import Bench, CannotMeasure
 from benchmarks.processes import free_port, running
 
 REPLY_TIMEOUT_MS = 10_000
+REGISTERED_AT_ONCE = 100
 # What the benchmark registers sends no heartbeats, and must outlive it.
 SETTINGS = "stall_seconds = 7200.0\nlease_seconds = 14400.0\n"
 
@@ -32,7 +33,7 @@ class Broker:
 def echo_broker() -> Iterator[str]:
     endpoint = f"tcp://127.0.0.1:{free_port()}"
     with (
-        request_socket(endpoint) as probe,
+        client_socket(endpoint) as probe,
         running([sys.executable, "-m", "benchmarks.echo_broker", endpoint], is_ready=answering(probe)),
     ):
         yield endpoint
@@ -54,21 +55,34 @@ def hub_broker(
     with tempfile.TemporaryDirectory(prefix="messagehub-bench-", dir=bench.directory) as fresh:
         directory = directory or Path(fresh)
         (directory / "messagehub.toml").write_text(SETTINGS)
-        program = ["-m", "benchmarks.sampler", str(bench.profile)] if bench.profile and profiled else ["-m", "messagehub"]
-        command = [sys.executable, *program, "serve", "--endpoint", endpoint, "--dir", str(directory), "--no-http"]
+        program = (
+            ["-m", "benchmarks.sampler", str(bench.profile)]
+            if bench.profile and profiled
+            else ["-m", "messagehub"]
+        )
+        command = [
+            sys.executable,
+            *program,
+            "serve",
+            "--endpoint",
+            endpoint,
+            "--dir",
+            str(directory),
+            "--no-http",
+        ]
         # Nothing of the machine's own hub may be touched: blocks and channel files get a domain of their own.
         settings = {"MESSAGEHUB_DOMAIN": f"bench{free_port()}", **(environment or {})}
         with (
-            request_socket(endpoint) as probe,
+            client_socket(endpoint) as probe,
             running(command, is_ready=answering(probe), environment=settings) as process,
         ):
             yield Broker(endpoint, process.pid, directory)
 
 
 @contextmanager
-def request_socket(endpoint: str) -> Iterator["zmq.Socket[bytes]"]:
+def client_socket(endpoint: str, kind: int = zmq.REQ) -> Iterator["zmq.Socket[bytes]"]:
     context = zmq.Context()
-    socket = context.socket(zmq.REQ)
+    socket = context.socket(kind)
     socket.linger = 0
     socket.rcvtimeo = REPLY_TIMEOUT_MS
     # libzmq waits 100 ms before it tries again; a start-up measured through it would be rounded up to that.
@@ -98,27 +112,29 @@ class answering:  # noqa: N801  reads as the predicate it is
         return True
 
 
-def ask(socket: "zmq.Socket[bytes]", **message: object) -> dict[str, object]:
-    """One request whose refusal makes the measurement worthless."""
-    socket.send(msgspec.json.encode(message))
-    try:
-        reply: dict[str, object] = msgspec.json.decode(socket.recv())
-    except zmq.Again:
-        raise CannotMeasure(f"no reply to {message['type']} within {REPLY_TIMEOUT_MS / 1000:g} s") from None
-    if reply["type"] == "ERROR":
-        raise CannotMeasure(f"{message['type']} was refused: {reply.get('code')} {reply.get('message')}")
-    return reply
-
-
 def register_channels(endpoint: str, count: int) -> None:
     """Active channels bench.c0 … as the draft's PRODUCER_REGISTER makes them."""
-    with request_socket(endpoint) as socket:
-        for number in range(count):
-            ask(
-                socket,
-                type="PRODUCER_REGISTER",
-                channel=f"bench.c{number}",
-                schema_hash="abc123",
-                schema_version="1.0.0",
-                config={"policy": "RingBuffer", "capacity": 10, "page_size": 4096},
-            )
+    config = {"policy": "RingBuffer", "capacity": 10, "page_size": 4096}
+    request = {
+        "type": "PRODUCER_REGISTER",
+        "schema_hash": "abc123",
+        "schema_version": "1.0.0",
+        "config": config,
+    }
+    with client_socket(endpoint, zmq.DEALER) as socket:
+        for first in range(0, count, REGISTERED_AT_ONCE):
+            numbers = range(first, min(first + REGISTERED_AT_ONCE, count))
+            for number in numbers:
+                socket.send(b"", zmq.SNDMORE)
+                socket.send(msgspec.json.encode({**request, "channel": f"bench.c{number}"}))
+            for _ in numbers:
+                reply = _received(socket)
+                if b"PRODUCER_REGISTER_ACK" not in reply:
+                    raise CannotMeasure(f"PRODUCER_REGISTER was refused: {reply.decode()[:300]}")
+
+
+def _received(socket: "zmq.Socket[bytes]") -> bytes:
+    try:
+        return socket.recv_multipart()[-1]
+    except zmq.Again:
+        raise CannotMeasure(f"no reply within {REPLY_TIMEOUT_MS / 1000:g} s") from None

@@ -1,7 +1,7 @@
-"""The floor: a ROUTER that sends every request back, as lean as Python allows while surviving misframed peers.
+"""The floor: a ROUTER that sends every request back, as lean as Python allows and safe from misframed peers.
 
-Run as `python -m benchmarks.echo_broker ENDPOINT`. It reads frame by frame and asks RCVMORE after each one, because
-a broker that assumes three frames dies of the first peer that sends two.
+Run as `python -m benchmarks.echo_broker ENDPOINT`. It asks RCVMORE after each frame, because a broker that
+assumes three frames dies of the first peer that sends two.
 """
 
 import sys

@@ -1,7 +1,7 @@
 """Comparisons: named contenders, interleaved repetitions, rows with a verdict.
 
-Rule 1: every repetition runs each contender once, and the order rotates, so that none is always first after a pause.
-Rule 2: nothing is hidden: a contender that cannot be had gives a row that says why, a missed target says MISSED.
+Rule 1: every repetition runs each contender once, and the order rotates: none is always first after a pause.
+Rule 2: nothing is hidden: what cannot be measured gives a row that says why, a missed target says MISSED.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from benchmarks.verdicts import Claim, Spread, Verdict, spread
 Measure = Callable[[], float]
 Started = TypeVar("Started")
 T = TypeVar("T")
+SLICES = 5
+PROFILED_REPETITIONS = 4
 
 
 class CannotMeasure(Exception):
@@ -85,7 +87,9 @@ def all_comparisons() -> list[Comparison]:
 class Bench:
     """What a comparison is given: how long to measure, where to put files, and where its rows go."""
 
-    def __init__(self, directory: Path, *, quick: bool, repetitions: int, on_step: Callable[[str], None]) -> None:
+    def __init__(
+        self, directory: Path, *, quick: bool, repetitions: int, on_step: Callable[[str], None]
+    ) -> None:
         self.directory = directory
         self.quick = quick
         self.repetitions = repetitions
@@ -97,7 +101,19 @@ class Bench:
     @property
     def seconds(self) -> float:
         """How long one contender measures in one repetition."""
-        return 0.1 if self.quick else 0.4
+        return 0.1 if self.quick else 0.3
+
+    @property
+    def slice_seconds(self) -> float:
+        """The same for round trips, which need no time to set up.
+
+        Many short turns share the machine's mood better than few long ones: a steadier ratio in equal time.
+        """
+        return self.seconds / SLICES
+
+    @property
+    def slices(self) -> int:
+        return self.repetitions * SLICES
 
     def scaled(self, full: int, quick: int) -> int:
         return quick if self.quick else full
@@ -116,7 +132,7 @@ class Bench:
     def run_profiled(self, chosen: Comparison, report: Path) -> None:
         """Run it once more with the broker under the sampling profiler; those figures count for nothing."""
         kept, repetitions = len(self.rows), self.repetitions
-        self.profile, self.repetitions = report, 2
+        self.profile, self.repetitions = report, PROFILED_REPETITIONS
         try:
             self.run(chosen)
         finally:
@@ -128,14 +144,21 @@ class Bench:
         self._on_step(text)
 
     def compare(
-        self, contenders: Mapping[str, Measure | NotMeasured], *, unit: str, claims: Sequence[Claim]
-    ) -> dict[str, list[float]]:
-        """Measure all contenders and judge the claims; undecided ones get up to as many repetitions again."""
-        present = {name: measure for name, measure in contenders.items() if not isinstance(measure, NotMeasured)}
+        self,
+        contenders: Mapping[str, Measure | NotMeasured],
+        *,
+        unit: str,
+        claims: Sequence[Claim],
+        repetitions: int | None = None,
+    ) -> None:
+        """Measure all contenders and judge the claims; an undecided one gets up to twice the repetitions."""
+        present = {
+            name: measure for name, measure in contenders.items() if not isinstance(measure, NotMeasured)
+        }
         figures: dict[str, list[float]] = {name: [] for name in present}
-        most = self.repetitions if self.quick or self.profile else self.repetitions * 2 - 3
-        for repetition in range(most):
-            if repetition >= self.repetitions and not self._is_undecided(claims, figures):
+        least = repetitions or self.repetitions
+        for repetition in range(least if self.quick or self.profile else least * 2):
+            if repetition >= least and not self._is_undecided(claims, figures):
                 break
             order = list(present)
             start = repetition % len(order) if order else 0
@@ -144,14 +167,15 @@ class Bench:
                 figures[name].append(present[name]())
         for claim in claims:
             self.rows.append(self._judge(claim, figures, contenders, unit))
-        return figures
 
     def absent(self, what: str, reason: str) -> None:
         self.rows.append(Row(self._title, what, None, "", verdict="not measured", reason=reason))
 
     @staticmethod
     def _is_undecided(claims: Sequence[Claim], figures: dict[str, list[float]]) -> bool:
-        measured = [claim for claim in claims if {claim.contender, claim.against or claim.contender} <= figures.keys()]
+        measured = [
+            claim for claim in claims if {claim.contender, claim.against or claim.contender} <= figures.keys()
+        ]
         return any(claim.verdict(spread(claim.values(figures))) is Verdict.NOISY for claim in measured)
 
     def _judge(
@@ -164,7 +188,12 @@ class Bench:
         for name in (claim.contender, claim.against):
             if name is not None and isinstance(missing := contenders[name], NotMeasured):
                 return Row(
-                    self._title, claim.contender, claim.against, unit, verdict="not measured", reason=missing.reason
+                    self._title,
+                    claim.contender,
+                    claim.against,
+                    unit,
+                    verdict="not measured",
+                    reason=missing.reason,
                 )
         found = spread(claim.values(figures))
         return Row(
@@ -183,7 +212,7 @@ class Bench:
 
 
 def enter_or_say_why(stack: ExitStack, peer: AbstractContextManager[Started]) -> Started | NotMeasured:
-    """Start a peer for as long as the stack lasts, or learn why it cannot be had; the comparison goes on without."""
+    """Start a peer for as long as the stack lasts, or learn why the comparison must go on without it."""
     try:
         return stack.enter_context(peer)
     except PeerMissing as missing:

@@ -1,4 +1,4 @@
-"""The peer that everybody builds first: one FastAPI route on uvicorn. Run as `python -m benchmarks.http_peer PORT`."""
+"""The peer that everybody builds first: FastAPI on uvicorn (`python -m benchmarks.http_peer PORT`)."""
 
 import sys
 

@@ -1,7 +1,7 @@
 """Debian packages that the peers come from: installed when missing and possible, never left running.
 
-A Debian package starts its service on installation; `policy-rc.d` is Debian's own way to forbid that, and is put in
-place only for the installation and only where the system has none.
+A Debian package starts its service on installation; `policy-rc.d` is Debian's own way to forbid that.
+It is put in place only for the installation and only where the system has none.
 """
 
 import os

@@ -1,5 +1,8 @@
-"""redis-server, etcd and nats-server from Debian and a FastAPI route, each on a free loopback port in a temporary
-directory, with its usual settings and nothing switched off but what would write to disk behind a read."""
+"""redis-server, etcd and nats-server from Debian and a FastAPI route, with the load generators made for them.
+
+Each runs on a free loopback port in a temporary directory with its usual settings; only Redis's background
+saves are off, since nothing else here writes to disk behind a read.
+"""
 
 import re
 import subprocess
@@ -66,7 +69,12 @@ def http_server() -> Iterator[Peer]:
 @contextmanager
 def nats_responder(clients: Native, server: Peer, record: bytes) -> Iterator[None]:
     """The service behind NATS request-reply, on NATS's own C client."""
-    command = [str(clients.program), "serve", f"endpoint=nats://127.0.0.1:{server.port}", f"request={record.decode()}"]
+    command = [
+        str(clients.program),
+        "serve",
+        f"endpoint=nats://127.0.0.1:{server.port}",
+        f"request={record.decode()}",
+    ]
     process = spawn(command, stdout=subprocess.PIPE)
     try:
         assert process.stdout is not None
@@ -81,7 +89,18 @@ def nats_responder(clients: Native, server: Peer, record: bytes) -> Iterator[Non
 def redis_benchmark(server: Peer, *, operations: int, pipeline: int = 1) -> float:
     """GETs a second of 32 clients, by Redis's own load generator."""
     program = packages.program("redis-benchmark", "redis-tools")
-    command = [program, "-p", str(server.port), "-c", "32", "-n", str(operations), "-P", str(pipeline), "--csv"]
+    command = [
+        program,
+        "-p",
+        str(server.port),
+        "-c",
+        "32",
+        "-n",
+        str(operations),
+        "-P",
+        str(pipeline),
+        "--csv",
+    ]
     output = _output([*command, "GET", "bench.c0"])
     figures = re.findall(r'^"GET bench\.c0","([0-9.]+)"', output, re.MULTILINE)
     if not figures:
@@ -90,7 +109,7 @@ def redis_benchmark(server: Peer, *, operations: int, pipeline: int = 1) -> floa
 
 
 def grpc_load(server: Peer, method: str, message: bytes, *, operations: int) -> float:
-    """Calls a second of 32 connections by h2load, nghttp2's native HTTP/2 load generator: gRPC is HTTP/2 POST."""
+    """Calls a second of 32 connections by nghttp2's native load generator: a gRPC call is an HTTP/2 POST."""
     program = packages.program("h2load", "nghttp2-client")
     with tempfile.NamedTemporaryFile() as body:
         body.write(b"\0" + len(message).to_bytes(4, "big") + message)

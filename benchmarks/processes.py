@@ -56,7 +56,7 @@ def spawn(
         stdin=subprocess.DEVNULL,
         stdout=stdout,
         stderr=stderr,
-        preexec_fn=_die_with_the_parent,
+        preexec_fn=_die_with_the_parent,  # noqa: PLW1509  one system call, and no lock is taken in it
     )
 
 

@@ -53,7 +53,15 @@ def print_table(rows: list[Row], console: Console) -> None:
         previous = row.comparison
         style = STYLES.get(row.verdict, "dim")
         if row.found is None:
-            table.add_row(shown, row.contender, row.against or "", "", "", "", f"[{style}]{row.verdict}[/]: {row.reason}")
+            table.add_row(
+                shown,
+                row.contender,
+                row.against or "",
+                "",
+                "",
+                "",
+                f"[{style}]{row.verdict}[/]: {row.reason}",
+            )
             continue
         between = f"{figure(row.found.low, row.unit)} to {figure(row.found.high, row.unit)}"
         table.add_row(
@@ -68,8 +76,8 @@ def print_table(rows: list[Row], console: Console) -> None:
         )
     console.print(table)
     console.print(
-        "median and spread are over interleaved repetitions, taken repetition by repetition; the spread holds the median "
-        "with 90% confidence, and a target inside it cannot be told met or missed."
+        "Ratios are taken repetition by repetition. The spread holds their median with 90% confidence; "
+        "a target inside it cannot be told met or missed."
     )
 
 

@@ -1,8 +1,8 @@
 """A sampling profiler for the broker, from outside its code: `python -m benchmarks.sampler REPORT serve …`.
 
-The kernel's profiling timer ticks with the CPU time of the whole process. Each tick is given to the Python thread
-whose own CPU clock moved most since the tick before, or to `(native threads)` when none of them moved, which
-is libzmq's I/O thread. Unlike cProfile this costs nothing per call, so proportions stay true.
+The kernel's profiling timer ticks with the CPU time of the whole process. Each tick is given to the Python
+thread whose own CPU clock moved most since the tick before, or to `(native threads)` when none of them moved,
+which is libzmq's I/O thread. Unlike cProfile this costs nothing per call, so proportions stay true.
 """
 
 import collections
@@ -16,7 +16,7 @@ from pathlib import Path
 from types import FrameType
 
 TICK_SECONDS = 0.002
-NATIVE = "(native threads: libzmq I/O, garbage collection of mappings, …)"
+NATIVE = "(native threads: libzmq I/O)"
 
 
 class Sampler:
@@ -27,6 +27,7 @@ class Sampler:
         self._under: collections.Counter[str] = collections.Counter()
         self._stacks: collections.Counter[str] = collections.Counter()
         self._ticks = 0
+        self._imports = 0
 
     def start(self) -> None:
         signal.signal(signal.SIGPROF, self._tick)
@@ -48,6 +49,9 @@ class Sampler:
         lines: list[str] = []
         while frame is not None:
             code = frame.f_code
+            if code.co_filename.startswith("<frozen importlib"):
+                self._imports += 1
+                return
             names.append(f"{_short(code.co_filename)}:{code.co_qualname}")
             lines.append(f"{_short(code.co_filename)}:{frame.f_lineno} {code.co_qualname}")
             frame = frame.f_back
@@ -71,8 +75,8 @@ class Sampler:
     def write(self, report: Path) -> None:
         if os.getpid() != self._owner or not self._ticks:
             return  # a forked worker inherits neither the timer nor the right to write here
-        share = 100 / self._ticks
-        text = [f"{self._ticks} samples of CPU time, one every {TICK_SECONDS * 1000:g} ms asked for", ""]
+        share = 100 / max(self._ticks - self._imports, 1)
+        text = [f"{self._ticks} samples of CPU time; left out: {self._imports} while importing modules", ""]
         text += ["own time by line (C calls count for the line that makes them)"]
         text += [f"{count * share:6.1f}%  {line}" for line, count in self._own.most_common(40)]
         text += ["", "time in and below each function"]

@@ -1,9 +1,9 @@
 """What repeated measurements allow us to say, and when they allow nothing.
 
-Rule 1: contenders are compared repetition by repetition, never best against best: neighbours in time share the
-        machine's mood, so their ratio is steadier than either figure.
-Rule 2: the spread is the interval that holds the median ratio with at least 90% confidence (order statistics, no
-        assumption about the shape of the noise). A target inside the spread can not be told met or missed.
+Rule 1: contenders are compared repetition by repetition, never best against best: neighbours in time share
+        the machine's mood, so their ratio is steadier than either figure.
+Rule 2: the spread is the interval that holds the median with at least 90% confidence (order statistics, no
+        assumption about the shape of the noise). A target inside it cannot be told met or missed.
 """
 
 import math

@@ -45,7 +45,10 @@ def watched_cache(bench: Bench) -> None:
             bench.compare(
                 {"hub.discover, watched": discover, "dict lookup": look_up},
                 unit="µs",
-                claims=[at_most(0.5, "hub.discover, watched"), beside("hub.discover, watched", "dict lookup")],
+                claims=[
+                    at_most(0.5, "hub.discover, watched"),
+                    beside("hub.discover, watched", "dict lookup"),
+                ],
             )
         finally:
             hub.disconnect()
@@ -57,21 +60,24 @@ def raw_request(bench: Bench) -> None:
         broker = stack.enter_context(hub_broker(bench))
         register_channels(broker.endpoint, 1)
         echo = stack.enter_context(echo_broker())
-        ours = stack.enter_context(clients.raw_request(broker.endpoint, REQUEST, b'"shm_name":"/pylabhub_bench.c0"'))
+        ours = stack.enter_context(
+            clients.raw_request(broker.endpoint, REQUEST, b'"shm_name":"/pylabhub_bench.c0"')
+        )
         floor = stack.enter_context(clients.raw_request(echo, REQUEST, REQUEST))
         redis = enter_or_say_why(stack, redis_server())
 
         def redis_get(server: Peer) -> Measure:
-            return p50_us(stack.enter_context(clients.redis_get(server)), bench.seconds)
+            return p50_us(stack.enter_context(clients.redis_get(server)), bench.slice_seconds)
 
         bench.compare(
             {
-                "raw REQ": p50_us(ours, bench.seconds),
-                "bare pyzmq echo": p50_us(floor, bench.seconds),
+                "raw REQ": p50_us(ours, bench.slice_seconds),
+                "bare pyzmq echo": p50_us(floor, bench.slice_seconds),
                 "redis-py GET": if_present(redis, redis_get),
             },
             unit="µs",
             claims=[at_most(1.15, "raw REQ", "bare pyzmq echo"), at_most(1.15, "raw REQ", "redis-py GET")],
+            repetitions=bench.slices,
         )
 
 
@@ -79,10 +85,10 @@ def raw_request(bench: Bench) -> None:
 def cold(bench: Bench) -> None:
     from messagehub import MessageHub
 
-    trips = bench.scaled(300, 60)
+    trips = bench.scaled(60, 20)
     with ExitStack() as stack:
         broker = stack.enter_context(hub_broker(bench))
-        register_channels(broker.endpoint, trips * (bench.repetitions * 2 + 1))
+        register_channels(broker.endpoint, trips * bench.slices * 2 + 100)
         echo = stack.enter_context(echo_broker())
         floor = stack.enter_context(clients.raw_request(echo, REQUEST, REQUEST))
         hub = MessageHub(endpoint=broker.endpoint, dir=broker.directory)
@@ -105,20 +111,20 @@ def cold(bench: Bench) -> None:
         http = enter_or_say_why(stack, http_server())
 
         def etcd_range(server: Peer) -> Measure:
-            return p50_us(stack.enter_context(clients.etcd_range(server)), bench.seconds)
+            return p50_us(stack.enter_context(clients.etcd_range(server)), bench.slice_seconds)
 
         def nats_request(server: Peer) -> Measure:
             stack.enter_context(nats_responder(nats_clients(bench.directory), server, clients.RECORD))
-            return p50_us(stack.enter_context(clients.nats_request(server)), bench.seconds)
+            return p50_us(stack.enter_context(clients.nats_request(server)), bench.slice_seconds)
 
         def http_get(server: Peer) -> Measure:
-            return p50_us(stack.enter_context(clients.http_get(server)), bench.seconds)
+            return p50_us(stack.enter_context(clients.http_get(server)), bench.slice_seconds)
 
         ours = "hub.discover, cold"
         bench.compare(
             {
                 ours: discover,
-                "bare pyzmq echo": p50_us(floor, bench.seconds),
+                "bare pyzmq echo": p50_us(floor, bench.slice_seconds),
                 "etcd range (grpcio)": if_present(etcd, etcd_range),
                 "NATS request (nats-py, C service)": if_present(nats, nats_request),
                 "HTTP GET (FastAPI, http.client)": if_present(http, http_get),
@@ -130,5 +136,9 @@ def cold(bench: Bench) -> None:
                 at_most(1.0, ours, "NATS request (nats-py, C service)"),
                 at_most(1.0, ours, "HTTP GET (FastAPI, http.client)"),
             ],
+            repetitions=bench.slices,
         )
-        bench.absent("ZooKeeper get", "Debian's zookeeper brings 47 packages and a Java runtime: not part of the set-up")
+        bench.absent(
+            "ZooKeeper get",
+            "Debian's zookeeper brings 47 packages and a Java runtime: not part of the set-up",
+        )

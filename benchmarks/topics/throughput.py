@@ -21,7 +21,9 @@ REQUEST = '{"type":"DISCOVERY_REQUEST","channel":"bench.c{n}"}'
 CHANNELS = 1000
 
 
-def discovery(native: Native, endpoint: str, expect: str, bench: Bench, *, clients: int = 32, depth: int = 1) -> Measure:
+def discovery(
+    native: Native, endpoint: str, expect: str, bench: Bench, *, clients: int = 32, depth: int = 1
+) -> Measure:
     return lambda: (
         native.run(
             endpoint=endpoint,
@@ -55,7 +57,9 @@ def native_clients(bench: Bench) -> None:
             stack.enter_context(nats_responder(load, server, clients.RECORD))
             endpoint = f"nats://127.0.0.1:{server.port}"
             return lambda: (
-                load.run(endpoint=endpoint, request="bench.c0", expect="DISCOVERY", seconds=bench.seconds).per_second
+                load.run(
+                    endpoint=endpoint, request="bench.c0", expect="DISCOVERY", seconds=bench.seconds
+                ).per_second
             )
 
         def etcd_range(server: Peer) -> Measure:
@@ -82,7 +86,10 @@ def native_clients(bench: Bench) -> None:
                 at_least(5.0, ours, "etcd range (h2load)"),
             ],
         )
-        bench.absent("ZooKeeper get", "Debian's zookeeper brings 47 packages and a Java runtime: not part of the set-up")
+        bench.absent(
+            "ZooKeeper get",
+            "Debian's zookeeper brings 47 packages and a Java runtime: not part of the set-up",
+        )
 
 
 @comparison("one pipelining DEALER (512 in flight), replies a second")
@@ -102,9 +109,14 @@ def pipelined(bench: Bench) -> None:
         bench.compare(
             {
                 ours: discovery(native, broker.endpoint, expect, bench, clients=1, depth=512),
-                "frame-safe Python echo": discovery(native, echo, "DISCOVERY_REQUEST", bench, clients=1, depth=512),
+                "frame-safe Python echo": discovery(
+                    native, echo, "DISCOVERY_REQUEST", bench, clients=1, depth=512
+                ),
                 "redis-benchmark GET, 32 x 16 in flight": if_present(redis, redis_get),
             },
             unit="/s",
-            claims=[beside(ours, "frame-safe Python echo"), beside(ours, "redis-benchmark GET, 32 x 16 in flight")],
+            claims=[
+                beside(ours, "frame-safe Python echo"),
+                beside(ours, "redis-benchmark GET, 32 x 16 in flight"),
+            ],
         )
