@@ -87,9 +87,9 @@ def _wait_until(is_ready: Callable[[], bool], process: subprocess.Popen[bytes], 
     deadline = time.monotonic() + START_SECONDS
     while not is_ready():
         if process.poll() is not None or time.monotonic() > deadline:
-            said = os.pread(output, 4096, 0).decode(errors="replace").strip()
+            said = " ".join(os.pread(output, 65536, 0).decode(errors="replace").split())
             state = "did not answer" if process.returncode is None else f"ended with {process.returncode}"
-            raise CannotMeasure(f"{Path(str(process.args[0])).name} {state}: {said[-600:]}")  # type: ignore[index]
+            raise CannotMeasure(f"{Path(str(process.args[0])).name} {state}: {said[-400:]}")  # type: ignore[index]
         time.sleep(0.005)
 
 
