@@ -20,7 +20,9 @@ def main(kind: str) -> None:
     if sys.platform != "linux":
         sys.exit("MessageHub runs on Linux only: it relies on open-file-description locks and /dev/shm.")
     if sys.version_info < (3, 11):
-        sys.exit(f"MessageHub needs Python 3.11 or newer, this is {sys.version.split()[0]}: make PYTHON=python3.11")
+        sys.exit(
+            f"MessageHub needs Python 3.11 or newer, this is {sys.version.split()[0]}: make PYTHON=python3.11"
+        )
     if not PYTHON.exists():
         print("setup: creating .venv", flush=True)
         venv.create(VENV, with_pip=True)
@@ -44,7 +46,11 @@ def ensure_java() -> None:
         return
     if shutil.which("apt-get") and os.geteuid() == 0:
         print("setup: installing Java 17 for Spark", flush=True)
-        quiet = {"stdout": subprocess.DEVNULL, "check": True, "env": os.environ | {"DEBIAN_FRONTEND": "noninteractive"}}
+        quiet = {
+            "stdout": subprocess.DEVNULL,
+            "check": True,
+            "env": os.environ | {"DEBIAN_FRONTEND": "noninteractive"},
+        }
         subprocess.run(["apt-get", "update", "-qq"], **quiet)
         subprocess.run(["apt-get", "install", "-y", "-qq", "openjdk-17-jre-headless"], **quiet)
     else:

@@ -1,0 +1,5 @@
+"""`python -m messagehub` is the `messagehub` command."""
+
+from messagehub.cli import main
+
+main()

@@ -1,0 +1,111 @@
+"""Events out: an XPUB that sends `[topic, json]` in revision order, and beacons while nothing happens.
+
+Rule 1: an event leaves only when the store has it, and never before an older one.
+Rule 2: a beacon names the newest revision that has left on its topic, so a subscriber that missed one can tell.
+Rule 3: a new subscription is echoed by a beacon; what a snapshot holds after the echo and what comes later overlap
+but leave no gap.
+"""
+
+from collections import deque
+from typing import NamedTuple
+
+import zmq
+
+from messagehub.protocol import Beacon, encode
+from registry.events import AnyEvent, SchemaRegistered
+from registry.registry import Registry
+
+BEACONS_PER_TURN = 256
+SEND_HIGH_WATER_MARK = 10_000
+MAX_TOPIC_BYTES = 1024
+
+
+class Waiting(NamedTuple):
+    revision: int
+    previous: int
+    topic: str
+    payload: bytes
+
+
+class Publisher:
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], *, broker_id: str, beacon_seconds: float) -> None:
+        self.socket = context.socket(zmq.XPUB)
+        self.socket.setsockopt(zmq.XPUB_VERBOSE, 1)
+        self.socket.setsockopt(zmq.SNDHWM, SEND_HIGH_WATER_MARK)
+        self.socket.setsockopt(zmq.MAXMSGSIZE, MAX_TOPIC_BYTES + 1)
+        self.published = 0
+        self._broker_id = broker_id
+        self._beacon_seconds = beacon_seconds
+        self._beacons_at = 0.0
+        self._due: deque[bytes] = deque()
+        self._watched: set[bytes] = set()
+        self._waiting: deque[Waiting] = deque()
+        self._group_revisions = {b"": 0, b"channel/": 0, b"schema/": 0}
+
+    def reset(self, revision: int) -> None:
+        """Start, or start over after a failed store: what was not written never happened."""
+        self._waiting.clear()
+        self._group_revisions = dict.fromkeys(self._group_revisions, revision)
+
+    def enqueue(self, event: AnyEvent) -> None:
+        """Encode now, since records go on changing; nobody watching means nobody to encode for."""
+        payload = encode(event) if self._watched else b""
+        self._waiting.append(Waiting(event.revision, event.previous, event.topic, payload))
+
+    def release(self, written: int) -> None:
+        while self._waiting and self._waiting[0].revision <= written:
+            waiting = self._waiting.popleft()
+            topic = waiting.topic.encode()
+            self._group_revisions[b""] = waiting.revision
+            self._group_revisions[topic[: topic.index(b"/") + 1]] = waiting.revision
+            if waiting.payload:
+                self.socket.send(topic, zmq.SNDMORE)
+                self.socket.send(waiting.payload)
+                self.published += 1
+
+    def read_subscriptions(self, registry: Registry) -> None:
+        while self.socket.poll(0):
+            frames = self.socket.recv_multipart(zmq.NOBLOCK)
+            flag, topic = frames[0][:1], frames[0][1:]
+            if flag == b"\x01":
+                self._watched.add(topic)
+                self._send_beacon(topic, registry)
+            elif flag == b"\x00":
+                self._watched.discard(topic)
+
+    def beacons(self, registry: Registry, *, now: float) -> float:
+        """Send what is due, a bounded number at a time, and return the seconds until more is."""
+        if not self._due and now >= self._beacons_at:
+            self._beacons_at = now + self._beacon_seconds
+            self._due.extend(self._watched)
+        for _ in range(min(BEACONS_PER_TURN, len(self._due))):
+            self._send_beacon(self._due.popleft(), registry)
+        return 0.0 if self._due else self._beacons_at - now
+
+    def _send_beacon(self, topic: bytes, registry: Registry) -> None:
+        revision = self._newest(topic, registry)
+        if revision is not None:
+            self.socket.send(topic, zmq.SNDMORE)
+            self.socket.send(encode(Beacon(revision=revision, broker_id=self._broker_id)))
+
+    def _newest(self, topic: bytes, registry: Registry) -> int | None:
+        """The newest revision that left on a topic: before the first that still waits for the store."""
+        if topic in self._group_revisions:
+            return self._group_revisions[topic]
+        try:
+            name = topic.decode()
+        except UnicodeDecodeError:
+            return None
+        for waiting in self._waiting:
+            if waiting.topic == name:
+                return waiting.previous
+        kind, _, rest = name.partition("/")
+        if kind == "channel":
+            channel = registry.channels.get(rest.removesuffix("/"))
+            return channel.revision if channel else 0
+        return registry.schemas.revision(rest.removesuffix("/")) if kind == "schema" else None
+
+
+def key(event: AnyEvent) -> str:
+    """The name that a reader of the event's record asks for: channels and subjects share one name space."""
+    return event.schema.subject if isinstance(event, SchemaRegistered) else event.channel

@@ -1,0 +1,464 @@
+"""The broker's loop: the one writer of the registry.
+
+Rule 1: receiving runs ahead of serving, so that a high-priority request overtakes all that was received before it.
+Rule 2: a reply that reveals a change waits until the store has the change; one that reads a record with a durable
+change still on its way to the disk waits too; everything else leaves at once.
+Rule 3: when the store fails, what waits is refused as retryable, the registry is reloaded from the store, and
+only reads are served until a probe write succeeds.
+Rule 4: nothing slow runs here, and no request can end the loop.
+"""
+
+import logging
+import os
+import time
+from collections import deque
+from collections.abc import Callable
+from time import monotonic
+from typing import Any, NamedTuple
+
+import zmq
+
+from messagehub import protocol
+from messagehub.broker.encoded import EncodedDiscoveries
+from messagehub.broker.events import Publisher, key
+from messagehub.broker.place import Place
+from messagehub.broker.tracing import TraceRing
+from messagehub.errors import BrokerAlreadyRunning, HubError, InternalError, ProtocolError, StoreReadOnly
+from messagehub.metrics import Metrics
+from messagehub.settings import Settings
+from messagehub.store import Store
+from messagehub.store.commit import GroupCommit
+from messagehub.version import __version__
+from registry import commands, replies
+from registry.events import AnyEvent
+from registry.leases import Terms
+from registry.registry import Registry
+
+log = logging.getLogger("messagehub.broker")
+
+RECEIVED_PER_TURN = 1024
+SERVED_PER_TURN = 64
+MAX_BACKLOG = 16_384
+STOP_SECONDS = 5.0
+_PRIORITIES = ("high", "normal", "low")
+_COUNTERS = [
+    "malformed",
+    "unknown_type",
+    "too_large",
+    "bad_frames",
+    "undeliverable",
+    "held",
+    "store_failures",
+    "internal_errors",
+]
+_NOTHING: list[AnyEvent] = []
+_COUNTER_OF_CODE = {"UNKNOWN_TYPE": "unknown_type", "MESSAGE_TOO_LARGE": "too_large"}
+
+
+# pyzmq's flags are enums, and combining or comparing enums costs as much as receiving a frame.
+_NOBLOCK = int(zmq.NOBLOCK)
+_MORE_NOBLOCK = int(zmq.SNDMORE) | _NOBLOCK
+_EVENTS = int(zmq.EVENTS)
+_POLLIN = int(zmq.POLLIN)
+_RCVMORE = int(zmq.RCVMORE)
+
+Request = tuple[list[bytes], commands.AnyCommand, float]
+"""The return path, the command and when it was received: a plain tuple, for speed."""
+
+
+class Held(NamedTuple):
+    """An answer that waits until the store has written `revision`."""
+
+    revision: int
+    path: list[bytes]
+    request_id: str | None
+    payload: bytes
+
+
+class Broker:
+    def __init__(self, settings: Settings, open_store: Callable[[], Store]) -> None:
+        """The store is opened only once the place is ours."""
+        self.settings = settings
+        self.broker_id = os.urandom(8).hex()
+        self.is_read_only = False
+        self._started_at = monotonic()
+        self._wall_offset = time.time() - self._started_at
+        self._place = Place(settings)
+        try:
+            store = open_store()
+            self._registry, written = self._load(store)
+            self._commit = GroupCommit(store, written=written)
+        except BaseException:
+            self._place.release()
+            raise
+        self._metrics = Metrics(list(protocol.COMMANDS_BY_TYPE), _COUNTERS)
+        self._accounts = {
+            kind: (name, self._metrics.requests[name]) for name, kind in protocol.COMMANDS_BY_TYPE.items()
+        }
+        self._discoveries = EncodedDiscoveries()
+        self._trace = TraceRing(settings.trace_size, wall_offset=self._wall_offset)
+        self._queues: dict[str, deque[Request]] = {name: deque() for name in _PRIORITIES}
+        self._backlog = 0
+        self._held: list[Held] = []
+        self._unsynced: dict[str, int] = {}
+        self._submitted = 0
+        self._is_suspect = False
+        self._is_closed = False
+        self._stop_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._context.set(zmq.MAX_SOCKETS, 1024)
+        self._publisher = Publisher(self._context, broker_id=self.broker_id, beacon_seconds=settings.beacon_seconds)
+        self._publisher.reset(self._registry.revision)
+        self._router = self._context.socket(zmq.ROUTER)
+        self._router.setsockopt(zmq.MAXMSGSIZE, protocol.MAX_FRAME_BYTES)
+        self._router.setsockopt(zmq.ROUTER_MANDATORY, 1)
+        self._router.setsockopt(zmq.LINGER, 1000)
+        self._publisher.socket.setsockopt(zmq.LINGER, 1000)
+        self._own: dict[type[commands.Command], Callable[[Any], replies.Reply]] = {
+            commands.Hello: self._hello,
+            commands.Ping: self._ping,
+            commands.Stats: self._stats,
+            commands.Trace: self._traced,
+        }
+        try:
+            self.endpoint = _bind(self._router, settings.endpoint)
+            self.events_endpoint = _bind(self._publisher.socket, settings.events_endpoint)
+        except BaseException:
+            self._close()
+            raise
+
+    def stop(self) -> None:
+        """Ask the loop to finish; safe from any thread and from a signal handler, and harmless when it has."""
+        if not self._is_closed:
+            os.eventfd_write(self._stop_fd, 1)
+
+    def run(self) -> None:
+        """Serve until `stop`, then drain what was received, answer it and close."""
+        poller = zmq.Poller()
+        poller.register(self._router, zmq.POLLIN)
+        poller.register(self._publisher.socket, zmq.POLLIN)
+        poller.register(self._commit.wake_fd, zmq.POLLIN)
+        poller.register(self._stop_fd, zmq.POLLIN)
+        poll, stop_fd, store_fd = poller.poll, self._stop_fd, self._commit.wake_fd
+        wait_ms = 0
+        try:
+            while True:
+                for ready, _ in poll(wait_ms):
+                    if ready is self._router:
+                        self._receive(RECEIVED_PER_TURN)
+                    elif ready == store_fd:
+                        self._after_commit()
+                    elif ready == stop_fd:
+                        self._drain()
+                        return
+                    else:
+                        self._publisher.read_subscriptions(self._registry)
+                wait_ms = self._turn()
+        finally:
+            self._close()
+
+    def _turn(self) -> int:
+        """Serve, expire, send beacons; returns how long the loop may sleep."""
+        if self._backlog:
+            self._serve(SERVED_PER_TURN)
+        now = self._now()
+        deadline = self._registry.next_deadline()
+        if deadline is not None and deadline <= now and not self.is_read_only:
+            self._happened(self._registry.expire(now=now))
+            deadline = self._registry.next_deadline()
+        idle_seconds = self._publisher.beacons(self._registry, now=now)
+        if self._backlog:
+            return 0
+        if deadline is not None and not self.is_read_only:
+            idle_seconds = min(idle_seconds, max(deadline - now, 0.0))
+        return int(idle_seconds * 1000) + 1
+
+    # -- receiving -----------------------------------------------------------------------------------------
+
+    def _receive(self, limit: int) -> None:
+        """Queue what waits in the socket by priority; refuse what is not a request."""
+        router, queues, priorities = self._router, self._queues, self._registry.priorities
+        get: Callable[[int], Any] = router.get
+        for count in range(min(limit, MAX_BACKLOG - self._backlog)):
+            if count == 1 and not get(_EVENTS) & _POLLIN:
+                return  # the usual single request: asking is cheaper than the exception below
+            try:
+                frames = self._receive_frames(router.recv, get)
+            except zmq.Again:
+                return
+            received_at = monotonic()
+            if len(frames) == 3 and not frames[1]:
+                body = frames.pop()
+                path = frames
+            else:
+                split = protocol.split(frames)
+                if split is None:
+                    self._metrics.count("bad_frames")
+                    continue
+                path, body = split
+            try:
+                command = protocol.decode(body)
+            except ProtocolError as error:
+                self._refuse_bytes(path, error, received_at)
+                continue
+            priority = command.priority
+            if priorities and priority == "normal":
+                priority = priorities.get(getattr(command, "channel", ""), "normal")
+            queues[priority].append((path, command, received_at))
+            self._backlog += 1
+
+    def _receive_frames(self, recv: Callable[[int], bytes], get: Callable[[int], Any]) -> list[bytes]:
+        """One message; the frames past the limit are read and thrown away. A ROUTER's first frame is never the last."""
+        frames = [recv(_NOBLOCK), recv(_NOBLOCK)]
+        while get(_RCVMORE):
+            frame = recv(_NOBLOCK)
+            if len(frames) <= protocol.MAX_FRAMES:
+                frames.append(frame)
+        return frames
+
+    def _refuse_bytes(self, path: list[bytes], error: ProtocolError, received_at: float) -> None:
+        self._metrics.count(_COUNTER_OF_CODE.get(error.code, "malformed"))
+        self._send(path, protocol.encode_reply(protocol.error_reply(error), error.request_id))
+        self._trace.append((received_at, error.request_id, "?", error.code, monotonic() - received_at, path[0]))
+
+    # -- serving -------------------------------------------------------------------------------------------
+
+    def _serve(self, limit: int) -> None:
+        now = self._now()
+        high, normal, low = self._queues.values()
+        happened: list[AnyEvent] = []
+        for _ in range(min(limit, self._backlog)):
+            path, command, received_at = (high or normal or low).popleft()
+            self._backlog -= 1
+            reply, emitted = self._answer(command, now)
+            if emitted:
+                happened += emitted
+                self._note_unsynced(emitted)
+                waits_for = self._registry.revision
+            else:
+                waits_for = self._reads_unsynced(command) if self._unsynced else 0
+            if type(reply) is replies.Discovered:
+                payload = self._discoveries.payload(reply, command.id)
+            else:
+                payload = protocol.encode_reply(reply, command.id)
+            if waits_for > self._commit.written:
+                self._held.append(Held(waits_for, path, command.id, payload))
+                self._metrics.count("held")
+            else:
+                self._send(path, payload)
+            elapsed = monotonic() - received_at
+            name, histogram = self._accounts[type(command)]
+            histogram.record(elapsed)
+            answer: Any = type(reply)
+            if answer is replies.Error:
+                histogram.errors += 1
+                answer = reply.code  # type: ignore[attr-defined]
+            self._trace.append((received_at, command.id, name, answer, elapsed, path[0]))
+            if self._is_suspect:
+                break
+        self._happened(happened)
+        if self._is_suspect:
+            self._reload()
+
+    def _answer(self, command: commands.AnyCommand, now: float) -> tuple[replies.Reply, list[AnyEvent]]:
+        kind = type(command)
+        try:
+            if isinstance(command, commands.Discover):
+                return self._registry.discover(command, now), _NOTHING  # the hot one, without the detour
+            own = self._own.get(kind)
+            if own is not None:
+                return own(command), _NOTHING
+            if self.is_read_only and (command.writes or kind is commands.Heartbeat):
+                return self._answer_read_only(command, now), _NOTHING
+            outcome = self._registry.apply(command, now=now)
+            if isinstance(outcome.reply, replies.HeartbeatAck | replies.SnapshotPage):
+                outcome.reply.broker_id = self.broker_id
+            return outcome.reply, outcome.events
+        except HubError as refused:
+            return protocol.error_reply(refused), _NOTHING
+        except Exception as defect:  # one request's defect must not end the broker: logged, counted, answered
+            log.exception("internal error while serving a %s", kind.__name__)
+            self._metrics.count("internal_errors")
+            self._is_suspect = True
+            error = InternalError(f"{type(defect).__name__} in the broker; its log says more")
+            return protocol.error_reply(error), _NOTHING
+
+    def _answer_read_only(self, command: commands.AnyCommand, now: float) -> replies.Reply:
+        """A heartbeat keeps its lease; every write is refused."""
+        if isinstance(command, commands.Heartbeat):
+            lease = self._registry.leases.get(command.lease)
+            if lease is not None:
+                lease.renewed_at = now
+            return replies.HeartbeatAck(known=lease is not None, notices=[], broker_id=self.broker_id)
+        raise StoreReadOnly("the registry cannot be written (disk full or failing): reads go on, try again later")
+
+    def _note_unsynced(self, emitted: list[AnyEvent]) -> None:
+        for event in emitted:
+            if event.durable:
+                self._unsynced[key(event)] = event.revision
+
+    def _reads_unsynced(self, command: commands.AnyCommand) -> int:
+        """The durable revision this command's answer may reveal; one that names no record may reveal any."""
+        if type(command) in self._own or isinstance(command, commands.Heartbeat):
+            return 0
+        name = getattr(command, "channel", None) or getattr(command, "subject", None)
+        return max(self._unsynced.values()) if name is None else self._unsynced.get(name, 0)
+
+    def _happened(self, happened: list[AnyEvent]) -> None:
+        if happened:
+            for event in happened:
+                self._publisher.enqueue(event)
+            self._commit.submit(happened)
+            self._submitted = happened[-1].revision
+
+    def _send(self, path: list[bytes], payload: bytes) -> None:
+        send = self._router.send
+        try:
+            for frame in path:
+                send(frame, _MORE_NOBLOCK)
+            send(payload, _NOBLOCK)
+        except zmq.ZMQError as error:
+            if error.errno not in (zmq.EHOSTUNREACH, zmq.EAGAIN):
+                raise
+            self._metrics.count("undeliverable")
+
+    # -- the store -----------------------------------------------------------------------------------------
+
+    def _load(self, store: Store) -> tuple[Registry, int]:
+        settings = self.settings
+        terms = Terms(
+            heartbeat_seconds=settings.heartbeat_seconds,
+            stall_seconds=settings.stall_seconds,
+            lease_seconds=settings.lease_seconds,
+        )
+        saved = store.load()
+        registry = Registry(terms=terms, shm_prefix=settings.shm_prefix)
+        registry.restore(saved.channels, saved.schemas, revision=saved.revision, now=self._now())
+        return registry, saved.revision
+
+    def _after_commit(self) -> None:
+        self._commit.acknowledge_wake()
+        if self._commit.failure is None:
+            self._release(self._commit.written)
+        elif not self.is_read_only:
+            log.error("%s; serving reads only", self._commit.failure.message)
+            self._metrics.count("store_failures")
+            self._release(self._commit.written)
+            self._refuse_held()
+            self.is_read_only = True
+            self._registry, _ = self._load(self._commit.store)
+            self._publisher.reset(self._registry.revision)
+        elif self._commit.is_writable_again:
+            self._commit.resume(written=self._registry.revision)
+            self.is_read_only = False
+            log.warning("the registry can be written again")
+
+    def _release(self, written: int) -> None:
+        self._publisher.release(written)
+        if self._unsynced and max(self._unsynced.values()) <= written:
+            self._unsynced.clear()
+        if self._held:
+            waiting = []
+            for held in self._held:
+                if held.revision <= written:
+                    self._send(held.path, held.payload)
+                else:
+                    waiting.append(held)
+            self._held = waiting
+
+    def _refuse_held(self) -> None:
+        error = protocol.error_reply(
+            StoreReadOnly("the change could not be stored (disk full or failing) and was undone")
+        )
+        for held in self._held:
+            self._send(held.path, protocol.encode_reply(error, held.request_id))
+        self._held.clear()
+        self._unsynced.clear()
+
+    def _reload(self) -> None:
+        """After a defect the registry may hold half a change: go back to what the store has."""
+        self._is_suspect = False
+        self._commit.flush(self._submitted, timeout=STOP_SECONDS)
+        self._release(self._commit.written)
+        self._registry, _ = self._load(self._commit.store)
+        self._publisher.reset(self._registry.revision)
+
+    # -- what the broker itself answers --------------------------------------------------------------------
+
+    def _hello(self, command: Any) -> replies.Reply:
+        version, warning = protocol.negotiate(command.versions)
+        reply = replies.HelloAck(
+            version=version,
+            broker_id=self.broker_id,
+            revision=self._registry.revision,
+            heartbeat_seconds=self.settings.heartbeat_seconds,
+            lease_seconds=self.settings.lease_seconds,
+            beacon_seconds=self.settings.beacon_seconds,
+            endpoints={"control": self.endpoint, "events": self.events_endpoint},
+            server=f"messagehub/{__version__}",
+        )
+        if warning:
+            reply.warning = warning
+        return reply
+
+    def _ping(self, _: Any) -> replies.Reply:
+        return replies.Pong(broker_id=self.broker_id, revision=self._registry.revision, read_only=self.is_read_only)
+
+    def _stats(self, _: Any) -> replies.Reply:
+        channels = self._registry.channels.values()
+        return replies.StatsReport(
+            broker_id=self.broker_id,
+            version=__version__,
+            pid=os.getpid(),
+            uptime_seconds=round(monotonic() - self._started_at, 3),
+            revision=self._registry.revision,
+            read_only=self.is_read_only,
+            channels=len(channels),
+            producers=sum(len(channel.producers) for channel in channels),
+            consumers=sum(len(channel.consumers) for channel in channels),
+            leases=len(self._registry.leases),
+            schemas=len(self._registry.schemas),
+            requests=self._metrics.report(),
+            counters=self._metrics.counters | {"published": self._publisher.published},
+            store={"written_revision": self._commit.written, "transactions": self._commit.transactions},
+        )
+
+    def _traced(self, command: Any) -> replies.Reply:
+        return replies.TraceReport(exchanges=self._trace.find(command.correlation_id, limit=command.limit))
+
+    # -- ending --------------------------------------------------------------------------------------------
+
+    def _drain(self) -> None:
+        """Answer all that has arrived, within a bound."""
+        deadline = monotonic() + STOP_SECONDS
+        self._receive(MAX_BACKLOG)
+        while self._backlog and monotonic() < deadline:
+            self._serve(SERVED_PER_TURN)
+        if not self.is_read_only:
+            self._commit.flush(self._submitted, timeout=max(deadline - monotonic(), 0.0))
+        self._after_commit()
+
+    def _close(self) -> None:
+        self._is_closed = True
+        self._commit.close(timeout=STOP_SECONDS)
+        self._router.close()
+        self._publisher.socket.close()
+        self._context.term()
+        self._place.release()
+        os.close(self._stop_fd)
+
+    def _now(self) -> float:
+        """Seconds since the epoch that never jump: the wall clock at the start plus monotonic time since."""
+        return monotonic() + self._wall_offset
+
+
+def _bind(socket: zmq.Socket[bytes], endpoint: str) -> str:
+    try:
+        socket.bind(endpoint)
+    except zmq.ZMQError as error:
+        if error.errno == zmq.EADDRINUSE:
+            raise BrokerAlreadyRunning(
+                f"{endpoint} is in use, perhaps by another broker: stop it or choose another --endpoint"
+            ) from None
+        raise
+    return socket.getsockopt_string(zmq.LAST_ENDPOINT)

@@ -1,0 +1,38 @@
+"""The newest exchanges, so that one correlation id shows what the broker saw and answered."""
+
+from collections import deque
+from typing import Any
+
+Exchange = tuple[float, str | None, str, Any, float, bytes]
+"""Received at (monotonic), correlation id, request type, reply class or error code, seconds, peer."""
+
+
+class TraceRing:
+    """Appending costs a tuple; everything else is paid by whoever asks."""
+
+    def __init__(self, size: int, *, wall_offset: float) -> None:
+        self._ring: deque[Exchange] = deque(maxlen=size)
+        self._wall_offset = wall_offset
+        self.append = self._ring.append
+
+    def find(self, correlation_id: str | None, *, limit: int) -> list[dict[str, Any]]:
+        """Newest first."""
+        found: list[dict[str, Any]] = []
+        for exchange in reversed(self._ring):
+            if correlation_id is None or exchange[1] == correlation_id:
+                found.append(self._shown(exchange))
+                if len(found) == limit:
+                    break
+        return found
+
+    def _shown(self, exchange: Exchange) -> dict[str, Any]:
+        received_at, request_id, request, answer, seconds, peer = exchange
+        return {
+            "side": "broker",
+            "at": received_at + self._wall_offset,
+            "correlation_id": request_id,
+            "request": request,
+            "answer": answer if isinstance(answer, str) else answer.__struct_config__.tag,
+            "seconds": round(seconds, 7),
+            "peer": peer.hex(),
+        }

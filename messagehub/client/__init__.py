@@ -1,0 +1,1 @@
+"""The client's side of the wire: one connection, its heartbeats and what it watches."""

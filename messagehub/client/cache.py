@@ -1,0 +1,143 @@
+"""Discovery from memory: after the first discovery of a channel the client watches it.
+
+Rule 1: an entry answers only while beacons confirm its revision; silence for one and a half beacons ends that.
+Rule 2: any event or beacon with another revision makes the entry unusable until it was asked for again.
+Rule 3: what this process itself just changed is never answered from before the change.
+"""
+
+import threading
+from collections.abc import Callable
+from time import monotonic
+from typing import Generic, TypeVar
+
+import msgspec
+
+from messagehub.client.connection import Connection
+from messagehub.errors import HubError
+from registry import commands, replies
+from registry.events import channel_topic
+
+MAX_FOLLOWED = 4096
+FRESH_BEACONS = 1.5
+Shown = TypeVar("Shown")
+
+
+class Glance(msgspec.Struct):
+    """All that the cache needs of an event or a beacon."""
+
+    revision: int
+    broker_id: str | None = None
+
+
+_decoder = msgspec.json.Decoder(Glance)
+
+
+class Entry(Generic[Shown]):
+    __slots__ = ("found", "fresh_until", "is_asked", "least_revision", "revision")
+
+    def __init__(self) -> None:
+        self.found: Shown | None = None
+        self.revision = 0
+        self.fresh_until = 0.0
+        self.is_asked = False
+        self.least_revision = 0
+
+
+class DiscoveryCache(Generic[Shown]):
+    def __init__(self, connection: Connection, present: Callable[[replies.Discovered], Shown]) -> None:
+        """`present` turns a reply into what callers are given, once per reply."""
+        self._connection = connection
+        self._present = present
+        self._entries: dict[str, Entry[Shown]] = {}
+        self._topics: set[bytes] = set()
+        self._changed = threading.Condition()
+        self._broker_id = ""
+        self._beacon_seconds = connection.settings.beacon_seconds
+
+    def get(self, channel: str) -> Shown | None:
+        """The newest answer, if it is known to be the newest."""
+        entry = self._entries.get(channel)
+        return entry.found if entry is not None and entry.fresh_until > monotonic() else None
+
+    def follow(self, channel: str) -> None:
+        """Watch a channel from now on. Past the limit further channels are simply asked for each time."""
+        if channel not in self._entries and len(self._entries) < MAX_FOLLOWED:
+            self._entries[channel] = Entry()
+            self._topics = self._topics | {channel_topic(channel).encode()}
+            self._connection.wake()
+
+    def changed(self, channel: str, revision: int) -> None:
+        entry = self._entries.get(channel)
+        if entry is not None:
+            entry.least_revision = max(entry.least_revision, revision)
+            entry.fresh_until = 0.0
+
+    def wait(self, seconds: float) -> None:
+        """Until something is heard of a followed channel, or the seconds have passed."""
+        with self._changed:
+            self._changed.wait(seconds)
+
+    # -- on the I/O thread ---------------------------------------------------------------------------------
+
+    def is_active(self) -> bool:
+        return bool(self._entries)
+
+    def topics(self) -> set[bytes]:
+        return self._topics
+
+    def on_connected(self, hello: replies.HelloAck) -> None:
+        if hello.broker_id != self._broker_id:
+            for entry in list(self._entries.values()):
+                entry.least_revision = 0
+        self._broker_id, self._beacon_seconds = hello.broker_id, hello.beacon_seconds
+        self._end_freshness()
+
+    def on_disconnected(self) -> None:
+        self._end_freshness()
+
+    def on_event(self, topic: bytes, payload: bytes) -> None:
+        if topic not in self._topics:
+            return
+        channel = topic.decode()[len("channel/") : -1]
+        entry, glance = self._entries[channel], _decoder.decode(payload)
+        if glance.broker_id is not None and glance.broker_id != self._broker_id:
+            entry.fresh_until = 0.0
+            self._connection.suspect()
+        elif entry.found is not None and entry.revision == glance.revision >= entry.least_revision:
+            entry.fresh_until = monotonic() + FRESH_BEACONS * self._beacon_seconds
+        elif glance.revision > (entry.revision if entry.found else 0):
+            entry.fresh_until = 0.0
+            entry.least_revision = max(entry.least_revision, glance.revision)
+            self._ask(channel, entry)
+        self._tell_waiting()
+
+    def tick(self, now: float) -> float:
+        return now + 60.0
+
+    def _ask(self, channel: str, entry: Entry[Shown]) -> None:
+        if entry.is_asked:
+            return
+
+        def done(reply: replies.AnyReply | None, _: HubError | None) -> None:
+            entry.is_asked = False
+            if not isinstance(reply, replies.Discovered):
+                entry.found = None  # the next event, or a caller, asks again
+            elif reply.revision < entry.least_revision:
+                self._ask(channel, entry)  # sent before the event that we saw
+            else:
+                entry.found, entry.revision = self._present(reply), reply.revision
+                entry.fresh_until = monotonic() + FRESH_BEACONS * self._beacon_seconds
+
+        entry.is_asked = True
+        timeout = self._connection.settings.request_timeout_seconds
+        self._connection.submit(commands.Discover(channel=channel), done, timeout=timeout)
+
+    def _end_freshness(self) -> None:
+        for entry in list(self._entries.values()):
+            entry.fresh_until = 0.0
+            entry.is_asked = False
+        self._tell_waiting()
+
+    def _tell_waiting(self) -> None:
+        with self._changed:
+            self._changed.notify_all()

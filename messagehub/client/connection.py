@@ -1,0 +1,468 @@
+"""One connection to the broker, shared by every thread of a process.
+
+Rule 1: the wire belongs to whoever holds `_owner`. A caller that finds it free drives the socket itself, which
+saves two thread switches; when others want in, it yields and the I/O thread drives for all of them.
+Rule 2: every wait has a deadline. A request ends once: by its reply, its timeout or the loss of the wire.
+Rule 3: reconnecting backs off, with jitter; in between, requests fail at once.
+Rule 4: a forked child abandons the connection and makes its own: wire, threads and locks are the parent's.
+"""
+
+import itertools
+import logging
+import os
+import random
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import zmq
+
+from messagehub import protocol
+from messagehub.client.wire import Context, Wire
+from messagehub.errors import BrokerUnavailable, HubError, MessageTooLarge, RequestTimeout
+from messagehub.metrics import Metrics
+from messagehub.settings import Settings
+from messagehub.status import running_broker
+from registry import commands, replies
+
+log = logging.getLogger("messagehub.client")
+
+IDLE_SECONDS = 60.0
+CLOSE_SECONDS = 5.0
+EVENTS_PER_TURN = 1000
+_COUNTERS = ["timeouts", "connects", "disconnects", "late_replies", "handed_over"]
+
+Done = Callable[[replies.AnyReply | None, HubError | None], None]
+
+
+class Part(Protocol):
+    """Something that lives on the I/O thread and keeps the connection wanted while it is active."""
+
+    def is_active(self) -> bool: ...
+
+    def topics(self) -> set[bytes]: ...
+
+    def on_connected(self, hello: replies.HelloAck) -> None: ...
+
+    def on_disconnected(self) -> None: ...
+
+    def on_event(self, topic: bytes, payload: bytes) -> None: ...
+
+    def tick(self, now: float) -> float:
+        """Do what is due and return when more will be."""
+
+
+class Waiter:
+    """A request on its way: a thread blocks on it, or `done` is called on the I/O thread."""
+
+    __slots__ = ("_answered", "deadline", "done", "error", "payload", "reply", "request_id")
+
+    def __init__(self, request_id: str, payload: bytes, deadline: float, done: Done | None) -> None:
+        self.request_id = request_id
+        self.payload = payload
+        self.deadline = deadline
+        self.done = done
+        self.reply: replies.AnyReply | None = None
+        self.error: HubError | None = None
+        self._answered = threading.Lock()
+        self._answered.acquire()
+
+    def finish(self, reply: replies.AnyReply | None, error: HubError | None = None) -> None:
+        self.reply, self.error = reply, error
+        if self.done is not None:
+            self.done(reply, error)
+        else:
+            self._answered.release()
+
+    def wait(self) -> bool:
+        return self._answered.acquire(timeout=max(self.deadline - time.monotonic(), 0.0))
+
+
+class Connection:
+    def __init__(self, settings: Settings, *, name: str) -> None:
+        self.settings = settings
+        self.metrics = Metrics(list(protocol.COMMANDS_BY_TYPE), _COUNTERS)
+        self.exchanges: deque[tuple[float, str, str, str, float]] = deque(maxlen=settings.trace_size)
+        self.parts: Sequence[Part] = ()
+        self._name = name
+        self._numbers = itertools.count(1)
+        self._is_closed = False
+        self.hello: replies.HelloAck | None = None
+        self._owner = threading.Lock()
+        self._starting = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._wake_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._yield_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._context: Context | None = None
+        self._wire: Wire | None = None
+        self._sub: zmq.Socket[bytes] | None = None
+        self._subscribed: set[bytes] = set()
+        self._outbox: deque[Waiter] = deque()
+        self._pending: dict[str, Waiter] = {}
+        self._is_suspect = False
+        self._is_pinging = False
+        self._news: deque[replies.HelloAck | None] = deque()
+        self._attempts = 0
+        self._retry_at = 0.0
+
+    # -- asking --------------------------------------------------------------------------------------------
+
+    def request(self, command: commands.Command, *, timeout: float) -> replies.AnyReply:
+        """Send one command and return its reply; an ERROR reply, a timeout and no broker are raised."""
+        started = time.monotonic()
+        waiter = self._waiter(command, started + timeout)
+        refusal = ""
+        try:
+            if self._owner.acquire(blocking=False):
+                reply = self._request_directly(waiter)
+            else:
+                reply = self._request_through_thread(waiter)
+            return protocol.unwrap(reply)
+        except HubError as error:
+            refusal = error.code
+            raise
+        finally:
+            self._account(command, waiter.request_id, refusal, started)
+
+    def submit(self, command: commands.Command, done: Done, *, timeout: float) -> None:
+        """Send from the I/O thread; `done` is called there, once, with the reply or the error."""
+        self._outbox.append(self._waiter(command, time.monotonic() + timeout, done))
+
+    def wake(self) -> None:
+        """Have the I/O thread, started when there is none, look at its parts and its outbox."""
+        if self._thread is None:
+            with self._starting:
+                if self._thread is None and not self._is_closed:
+                    self._thread = threading.Thread(target=self._run, name="messagehub-io", daemon=True)
+                    self._thread.start()
+        if not self._is_closed:
+            os.eventfd_write(self._wake_fd, 1)
+
+    def suspect(self) -> None:
+        """Something is odd about the broker: have the I/O thread ask it."""
+        self._is_suspect = True
+        self.wake()
+
+    def close(self) -> None:
+        """Idempotent. Requests under way end with BrokerUnavailable."""
+        with self._starting:
+            if self._is_closed:
+                return
+            os.eventfd_write(self._wake_fd, 1)
+            os.eventfd_write(self._yield_fd, 1)
+            self._is_closed = True
+            thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(CLOSE_SECONDS)
+        with self._owner:
+            self._drop("this client is closed")
+            if self._context is not None:
+                self._context.term()
+                self._context = None
+            os.close(self._wake_fd)
+            os.close(self._yield_fd)
+
+    def abandon(self) -> None:
+        """In a forked child: never touch the parent's sockets, not even by collecting them as garbage."""
+        _left_by_parent.append(self)
+        os.close(self._wake_fd)
+        os.close(self._yield_fd)
+
+    def _waiter(self, command: commands.Command, deadline: float, done: Done | None = None) -> Waiter:
+        command.id = f"{self._name}-{next(self._numbers):x}"
+        payload = protocol.encode(command)
+        if len(payload) > protocol.MAX_REQUEST_BYTES:
+            raise MessageTooLarge(
+                f"the request has {len(payload)} bytes, the limit is {protocol.MAX_REQUEST_BYTES}",
+                size_bytes=len(payload),
+                limit_bytes=protocol.MAX_REQUEST_BYTES,
+            )
+        return Waiter(command.id, payload, deadline, done)
+
+    def _request_directly(self, waiter: Waiter) -> replies.AnyReply:
+        """The wire is ours: drive it, unless the I/O thread asks for it before the reply is here."""
+        try:
+            self._connect(waiter.deadline)
+            reply = self._exchange(waiter)
+            if reply is not None:
+                return reply
+            self.metrics.count("handed_over")
+            self._pending[waiter.request_id] = waiter
+        except BrokerUnavailable as lost:
+            if not isinstance(lost, RequestTimeout):
+                self._drop(lost.message)
+            raise
+        finally:
+            self._owner.release()
+        self.wake()
+        return self._await_thread(waiter)
+
+    def _exchange(self, waiter: Waiter) -> replies.AnyReply | None:
+        """Our reply, or None when the I/O thread asks for the wire."""
+        wire = self._wire
+        assert wire is not None
+        wire.send(waiter.payload)
+        while wire.poll(waiter.deadline):
+            for reply in wire.receive():
+                if reply.id == waiter.request_id:
+                    return reply
+                self.metrics.count("late_replies")
+            if _is_set(self._yield_fd):
+                return None
+        raise self._timed_out()
+
+    def _request_through_thread(self, waiter: Waiter) -> replies.AnyReply:
+        if self._is_closed:
+            raise BrokerUnavailable("this client is closed")
+        self._outbox.append(waiter)
+        self.wake()
+        return self._await_thread(waiter)
+
+    def _await_thread(self, waiter: Waiter) -> replies.AnyReply:
+        if not waiter.wait():
+            self._pending.pop(waiter.request_id, None)
+            raise self._timed_out()
+        if waiter.error is not None:
+            raise waiter.error
+        assert waiter.reply is not None
+        return waiter.reply
+
+    def _timed_out(self) -> RequestTimeout:
+        self.metrics.count("timeouts")
+        self.suspect()
+        return RequestTimeout("the broker did not answer in time", endpoint=self.settings.endpoint)
+
+    def _account(self, command: commands.Command, request_id: str, refusal: str, started: float) -> None:
+        elapsed = time.monotonic() - started
+        name = str(command.__struct_config__.tag)
+        histogram = self.metrics.requests[name]
+        histogram.record(elapsed)
+        if refusal:
+            histogram.errors += 1
+        self.exchanges.append((time.time() - elapsed, request_id, name, refusal or "ok", elapsed))
+
+    # -- the wire; only by its owner -----------------------------------------------------------------------
+
+    def _connect(self, deadline: float) -> None:
+        """Be connected, or raise: at once when nobody is there or it was tried a moment ago."""
+        if self._is_closed:
+            raise BrokerUnavailable("this client is closed")
+        if self._wire is not None:
+            return
+        endpoint = self._find_endpoint()
+        now = time.monotonic()
+        if now < self._retry_at:
+            raise BrokerUnavailable(f"no broker answers at {endpoint}", endpoint=endpoint)
+        if self._context is None:
+            self._context = zmq.Context()
+        limit = min(deadline, now + self.settings.hello_timeout_seconds)
+        try:
+            wire = Wire(self._context, endpoint, deadline=limit, hello_id=f"{self._name}-hello")
+        except HubError:
+            self._back_off()
+            raise
+        wire.also_poll(self._yield_fd)
+        self._attempts, self._retry_at, self._is_suspect = 0, 0.0, False
+        self._wire, self.hello = wire, wire.hello
+        self._news.append(wire.hello)
+        self.metrics.count("connects")
+        if any(part.is_active() for part in self.parts):
+            self.wake()
+
+    def _find_endpoint(self) -> str:
+        """What the settings say; for the directory's own broker, what its file says while its lock is held."""
+        if not self.settings.is_local:
+            return self.settings.endpoint
+        running = running_broker(self.settings)
+        if running is None:
+            raise BrokerUnavailable(f"no broker runs in {self.settings.dir}", dir=str(self.settings.dir))
+        return running.endpoint
+
+    def _back_off(self) -> None:
+        first, most = self.settings.reconnect_first_seconds, self.settings.reconnect_max_seconds
+        wait = min(first * 2**self._attempts, most) * random.uniform(0.5, 1.0)
+        self._attempts = min(self._attempts + 1, 30)
+        self._retry_at = time.monotonic() + wait
+
+    def _drop(self, why: str) -> None:
+        """Throw the wire away and end every request that was on it."""
+        if self._wire is None:
+            return
+        log.debug("disconnected: %s", why)
+        self._wire.close()
+        self._wire = self.hello = None
+        self._news.append(None)
+        self.metrics.count("disconnects")
+        self._back_off()
+        while self._pending:
+            self._pending.popitem()[1].finish(None, BrokerUnavailable(why, endpoint=self.settings.endpoint))
+        if not self._is_closed and any(part.is_active() for part in self.parts):
+            self.wake()
+
+    # -- the I/O thread ------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            is_owner = False
+            while not self._is_closed:
+                is_owner = self._turn(is_owner)
+        finally:
+            if is_owner:
+                self._owner.release()
+            self._close_sub()
+            self._fail_outbox(BrokerUnavailable("this client is closed"))
+
+    def _turn(self, is_owner: bool) -> bool:
+        """One round of the thread's loop; returns whether it keeps the wire."""
+        _clear(self._wake_fd)
+        self._tell_parts()
+        now = time.monotonic()
+        due_at = min((part.tick(now) for part in self.parts), default=now + IDLE_SECONDS)
+        if self._is_suspect and self._wire is not None and not self._is_pinging:
+            self._is_suspect, self._is_pinging = False, True
+            self.submit(commands.Ping(), self._after_ping, timeout=self.settings.hello_timeout_seconds)
+        is_wanted = bool(self._outbox or self._pending) or self._wants_connection()
+        if is_wanted and not is_owner:
+            is_owner = self._seize()
+        if is_owner:
+            self._send_outbox()
+        self._follow_topics()
+        self._poll(is_owner, self._next_due(due_at))
+        if is_owner and self._wire is not None:
+            self._receive()
+        if is_owner and not (self._outbox or self._pending):
+            self._owner.release()
+            is_owner = False
+        return is_owner
+
+    def _wants_connection(self) -> bool:
+        is_due = self._wire is None and time.monotonic() >= self._retry_at
+        return is_due and any(part.is_active() for part in self.parts)
+
+    def _next_due(self, due_at: float) -> float:
+        if self._wire is None and any(part.is_active() for part in self.parts):
+            due_at = min(due_at, max(self._retry_at, time.monotonic() + self.settings.reconnect_first_seconds))
+        own = (waiter.deadline for waiter in list(self._pending.values()) if waiter.done is not None)
+        return min(own, default=due_at) if due_at > time.monotonic() else due_at
+
+    def _seize(self) -> bool:
+        """Take the wire from a caller that drives it; it yields within one poll."""
+        if not self._owner.acquire(blocking=False):
+            os.eventfd_write(self._yield_fd, 1)
+            if not self._owner.acquire(timeout=CLOSE_SECONDS):
+                return False
+        _clear(self._yield_fd)
+        return True
+
+    def _send_outbox(self) -> None:
+        try:
+            self._connect(time.monotonic() + self.settings.hello_timeout_seconds)
+            self._tell_parts()
+            while self._outbox and self._wire is not None:
+                waiter = self._outbox.popleft()
+                self._pending[waiter.request_id] = waiter
+                self._wire.send(waiter.payload)
+        except HubError as error:
+            self._drop(error.message)
+            self._fail_outbox(error)
+
+    def _receive(self) -> None:
+        assert self._wire is not None
+        try:
+            for reply in self._wire.receive():
+                waiter = self._pending.pop(reply.id, None) if isinstance(reply.id, str) else None
+                if waiter is None:
+                    self.metrics.count("late_replies")
+                else:
+                    waiter.finish(reply)
+        except HubError as lost:
+            self._drop(lost.message)
+        now = time.monotonic()
+        for waiter in list(self._pending.values()):
+            if waiter.done is not None and waiter.deadline <= now:
+                del self._pending[waiter.request_id]
+                waiter.finish(None, RequestTimeout("the broker did not answer in time"))
+
+    def _after_ping(self, reply: replies.AnyReply | None, error: HubError | None) -> None:
+        self._is_pinging = False
+        if reply is None and error is not None:
+            self._drop(f"no answer to PING: {error.message}")
+
+    def _fail_outbox(self, error: HubError) -> None:
+        while self._outbox:
+            self._outbox.popleft().finish(None, error)
+
+    def _tell_parts(self) -> None:
+        while self._news:
+            hello = self._news.popleft()
+            self._close_sub()
+            for part in self.parts:
+                if hello is not None:
+                    part.on_connected(hello)
+                else:
+                    part.on_disconnected()
+
+    def _poll(self, is_owner: bool, until: float) -> None:
+        """Wait for something to do, then hand out events."""
+        poller = zmq.Poller()
+        poller.register(self._wake_fd, zmq.POLLIN)
+        if self._sub is not None:
+            poller.register(self._sub, zmq.POLLIN)
+        if is_owner and self._wire is not None:
+            poller.register(self._wire.dealer, zmq.POLLIN)
+            poller.register(self._wire.monitor, zmq.POLLIN)
+        wait = min(max(until - time.monotonic(), 0.0), IDLE_SECONDS)
+        poller.poll(int(wait * 1000) + (wait > 0))
+        for _ in range(EVENTS_PER_TURN):
+            if self._sub is None or not self._sub.poll(0):
+                break
+            topic, *_, payload = self._sub.recv_multipart(zmq.NOBLOCK)
+            for part in self.parts:
+                part.on_event(topic, payload)
+
+    def _follow_topics(self) -> None:
+        """Bring the SUB socket in line with what the parts want to hear."""
+        hello = self.hello
+        if hello is None or self._context is None:
+            return
+        wanted = {topic for part in self.parts for topic in part.topics()}
+        if wanted == self._subscribed:
+            return
+        if self._sub is None:
+            self._sub = self._context.socket(zmq.SUB)
+            self._sub.setsockopt(zmq.LINGER, 0)
+            self._sub.setsockopt(zmq.RCVHWM, 100_000)
+            self._sub.connect(hello.endpoints["events"])
+        for topic in wanted - self._subscribed:
+            self._sub.subscribe(topic)
+        for topic in self._subscribed - wanted:
+            self._sub.unsubscribe(topic)
+        self._subscribed = wanted
+
+    def _close_sub(self) -> None:
+        self._subscribed = set()
+        if self._sub is not None:
+            self._sub.close(0)
+            self._sub = None
+
+
+_left_by_parent: list[Connection] = []
+
+
+def _is_set(fd: int) -> bool:
+    """Whether somebody wrote the eventfd; it stays set."""
+    try:
+        value = os.eventfd_read(fd)
+    except BlockingIOError:
+        return False
+    os.eventfd_write(fd, value)
+    return True
+
+
+def _clear(fd: int) -> None:
+    try:
+        os.eventfd_read(fd)
+    except BlockingIOError:
+        return  # nobody had written

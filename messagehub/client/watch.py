@@ -1,0 +1,185 @@
+"""Watching: a live view of the registry's channels and the events that change it.
+
+Views change on the I/O thread; a user's thread reads the view and takes events from a bounded queue.
+"""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator
+
+from messagehub.client.connection import Connection
+from messagehub.client.view import View
+from messagehub.errors import HubError
+from messagehub.protocol import Beacon, decode_event
+from registry import commands, replies
+from registry.events import AnyChannelEvent, SchemaRegistered, channel_topic
+from registry.records import Channel
+
+MAX_QUEUED = 10_000
+ALL_CHANNELS = b"channel/"
+
+
+class Watch:
+    """Events of one channel, or of all, as an iterator, and what they add up to in `channels`.
+
+    Iterating ends when the watch is closed. `missed` counts events that were dropped because nobody took them.
+    """
+
+    def __init__(self, channel: str | None, watches: "Watches") -> None:
+        self.channel = channel
+        self.topic = channel_topic(channel).encode() if channel else ALL_CHANNELS
+        self.missed = 0
+        self.is_closed = False
+        self._watches = watches
+        self._view = View()
+        self._is_joining = False
+        self._events: deque[AnyChannelEvent] = deque()
+        self._changed = threading.Condition()
+
+    @property
+    def channels(self) -> dict[str, Channel]:
+        return dict(self._view.channels)
+
+    @property
+    def is_current(self) -> bool:
+        return self._view.is_current
+
+    @property
+    def revision(self) -> int:
+        return self._view.revision
+
+    def wait_current(self, timeout: float, *, revision: int = 0) -> bool:
+        """Until the view is the broker's state, at a revision or later; False at the timeout."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self.is_current and self.revision >= revision, timeout)
+
+    def get(self, timeout: float | None = None) -> AnyChannelEvent | None:
+        """The next event, or None at the timeout or when closed."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._events or self.is_closed, timeout)
+            return self._events.popleft() if self._events else None
+
+    def close(self) -> None:
+        self._watches.remove(self)
+        with self._changed:
+            self.is_closed = True
+            self._changed.notify_all()
+
+    def __iter__(self) -> Iterator[AnyChannelEvent]:
+        while not self.is_closed or self._events:
+            event = self.get()
+            if event is not None:
+                yield event
+
+    def __enter__(self) -> "Watch":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # -- on the I/O thread ---------------------------------------------------------------------------------
+
+    def restart(self) -> None:
+        """Nothing is known until the topic's echo comes."""
+        with self._changed:
+            self._view.is_current = False
+            self._is_joining = False
+
+    def on_message(self, message: AnyChannelEvent | Beacon, topic: bytes, connection: Connection) -> None:
+        if isinstance(message, Beacon):
+            if topic == self.topic:
+                self._view.on_beacon(message, self.channel)
+        elif self._view.on_event(message):
+            self._queue([message])
+        if not self._view.is_current and not self._is_joining:
+            self._join(connection)
+
+    def _join(self, connection: Connection) -> None:
+        self._is_joining = True
+        self._view.begin()
+        self._ask(connection, "")
+
+    def _ask(self, connection: Connection, after: str) -> None:
+        def done(reply: replies.AnyReply | None, _: HubError | None) -> None:
+            if not isinstance(reply, replies.SnapshotPage):
+                self._is_joining = False  # the next beacon starts over
+                return
+            self._queue(self._view.add_page(reply))
+            if reply.next is not None:
+                self._ask(connection, reply.next)
+            else:
+                self._is_joining = False
+
+        command = commands.Snapshot(channel=self.channel, after=after)
+        connection.submit(command, done, timeout=connection.settings.request_timeout_seconds)
+
+    def _queue(self, happened: list[AnyChannelEvent]) -> None:
+        with self._changed:
+            self._events.extend(happened)
+            while len(self._events) > MAX_QUEUED:
+                self._events.popleft()
+                self.missed += 1
+            self._changed.notify_all()
+
+
+class Watches:
+    """All watches of one client, on its one SUB socket."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._watches: list[Watch] = []
+        self._heard_at = 0.0
+        self._beacon_seconds = connection.settings.beacon_seconds
+
+    def add(self, channel: str | None) -> Watch:
+        watch = Watch(channel, self)
+        self._watches = [*self._watches, watch]
+        self._connection.wake()
+        return watch
+
+    def remove(self, watch: Watch) -> None:
+        self._watches = [other for other in self._watches if other is not watch]
+        self._connection.wake()
+
+    def close_all(self) -> None:
+        for watch in self._watches:
+            watch.close()
+
+    def forget_parent(self) -> None:
+        for watch in self._watches:
+            watch.is_closed = True
+        self._watches = []
+
+    # -- on the I/O thread ---------------------------------------------------------------------------------
+
+    def is_active(self) -> bool:
+        return bool(self._watches)
+
+    def topics(self) -> set[bytes]:
+        return {watch.topic for watch in self._watches}
+
+    def on_connected(self, hello: replies.HelloAck) -> None:
+        self._beacon_seconds = hello.beacon_seconds
+        self._heard_at = time.monotonic()
+        self.on_disconnected()
+
+    def on_disconnected(self) -> None:
+        for watch in self._watches:
+            watch.restart()
+
+    def on_event(self, topic: bytes, payload: bytes) -> None:
+        self._heard_at = time.monotonic()
+        for watch in self._watches:
+            if topic.startswith(watch.topic):
+                message = decode_event(payload)  # for each anew: a view keeps and changes the records in it
+                if not isinstance(message, SchemaRegistered):
+                    watch.on_message(message, topic, self._connection)
+
+    def tick(self, now: float) -> float:
+        """No beacon for three of them: ask whether the broker is still there."""
+        limit = 3 * self._beacon_seconds
+        if self._watches and self._connection.hello is not None and now - self._heard_at > limit:
+            self._heard_at = now
+            self._connection.suspect()
+        return now + (limit if self._watches else 60.0)

@@ -1,0 +1,80 @@
+"""The sockets of one connection, from HELLO to its loss; used by one thread at a time.
+
+A wire is never repaired: when the broker goes, libzmq does not reconnect behind our back, and what was queued
+goes with the wire, so nothing old reaches a new broker.
+"""
+
+import time
+
+import zmq
+
+from messagehub import protocol
+from messagehub.errors import BrokerUnavailable
+from messagehub.version import __version__
+from registry import commands, replies
+
+_LOST = zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED | zmq.EVENT_CONNECT_RETRIED
+Context = zmq.Context[zmq.Socket[bytes]]
+
+
+class Wire:
+    def __init__(self, context: Context, endpoint: str, *, deadline: float, hello_id: str) -> None:
+        """Connect and say HELLO; raises BrokerUnavailable, at the deadline at the latest."""
+        self.endpoint = endpoint
+        self.dealer = context.socket(zmq.DEALER)
+        self.dealer.setsockopt(zmq.LINGER, 0)
+        self.dealer.setsockopt(zmq.RECONNECT_IVL, -1)
+        self.monitor = self.dealer.get_monitor_socket(_LOST)
+        self._poller = zmq.Poller()
+        self._poller.register(self.dealer, zmq.POLLIN)
+        self._poller.register(self.monitor, zmq.POLLIN)
+        try:
+            self.dealer.connect(endpoint)
+            self.hello = self._say_hello(hello_id, deadline)
+        except zmq.ZMQError as error:
+            self.close()
+            raise BrokerUnavailable(f"cannot connect to {endpoint}: {error}", endpoint=endpoint) from None
+        except BaseException:
+            self.close()
+            raise
+
+    def also_poll(self, fd: int) -> None:
+        self._poller.register(fd, zmq.POLLIN)
+
+    def send(self, payload: bytes) -> None:
+        try:
+            self.dealer.send(b"", zmq.SNDMORE | zmq.NOBLOCK)
+            self.dealer.send(payload, zmq.NOBLOCK)
+        except zmq.Again:
+            raise self._lost() from None
+
+    def poll(self, deadline: float) -> bool:
+        """Wait until something may be received or another polled fd is ready; False at the deadline."""
+        remaining = deadline - time.monotonic()
+        return bool(self._poller.poll(int(remaining * 1000) + 1 if remaining > 0 else 0))
+
+    def receive(self) -> list[replies.AnyReply]:
+        """All replies that have come; raises when the broker is gone and none is left."""
+        received = []
+        while self.dealer.poll(0):
+            received.append(protocol.decode_reply(self.dealer.recv_multipart(zmq.NOBLOCK)[-1]))
+        if not received and self.monitor.poll(0):
+            raise self._lost()
+        return received
+
+    def close(self) -> None:
+        self.dealer.disable_monitor()
+        self.monitor.close(0)
+        self.dealer.close(0)
+
+    def _say_hello(self, hello_id: str, deadline: float) -> replies.HelloAck:
+        self.send(protocol.encode(commands.Hello(id=hello_id, client=f"messagehub-python/{__version__}")))
+        while self.poll(deadline):
+            for reply in self.receive():
+                answer = protocol.unwrap(reply)
+                if isinstance(answer, replies.HelloAck):
+                    return answer
+        raise BrokerUnavailable(f"no broker answers at {self.endpoint}", endpoint=self.endpoint)
+
+    def _lost(self) -> BrokerUnavailable:
+        return BrokerUnavailable(f"the connection to the broker at {self.endpoint} is lost", endpoint=self.endpoint)

@@ -1,0 +1,43 @@
+"""Finding a channel: what an answer looks like, whoever gave it."""
+
+from typing import Any, Literal
+
+import msgspec
+
+from registry.records import Block, Producer
+from registry.replies import Discovered
+
+Source = Literal["broker", "files", "shm"]
+
+
+class Discovery(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a channel's data is, and who said so (`source`)."""
+
+    channel: str
+    shm_name: str | None
+    schema_hash: str | None
+    schema_version: str | None
+    status: str
+    source: Source
+    schema: str | None = None
+    schema_type: str | None = None
+    schema_id: int | None = None
+    access: str | None = None
+    priority: str = "normal"
+    generation: int = 0
+    consumer_count: int = 0
+    producers: list[Producer] = msgspec.field(default_factory=list)
+    blocks: list[Block] = msgspec.field(default_factory=list)
+    blocks_total: int = 0
+    metadata: dict[str, Any] = msgspec.field(default_factory=dict)
+    revision: int = 0
+
+    @property
+    def is_active(self) -> bool:
+        return self.status == "active"
+
+    @classmethod
+    def of(cls, found: Discovered, source: Source) -> "Discovery":
+        fields = msgspec.structs.asdict(found)
+        del fields["id"]
+        return cls(**fields, source=source)

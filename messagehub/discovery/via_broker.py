@@ -1,0 +1,23 @@
+"""Discovery through the broker: from memory while a channel is watched, else by asking."""
+
+from messagehub.client.cache import DiscoveryCache
+from messagehub.client.connection import Connection
+from messagehub.discovery import Discovery
+from messagehub.errors import ChannelNotFound
+from registry import commands, replies
+
+
+class ViaBroker:
+    def __init__(self, connection: Connection) -> None:
+        self.cache: DiscoveryCache[Discovery] = DiscoveryCache(connection, lambda found: Discovery.of(found, "broker"))
+        self._connection = connection
+
+    def discover(self, channel: str, *, timeout: float) -> Discovery | None:
+        """None when nobody has registered the channel; raises BrokerUnavailable when nobody answers."""
+        try:
+            reply = self._connection.request(commands.Discover(channel=channel), timeout=timeout)
+        except ChannelNotFound:
+            return None
+        assert isinstance(reply, replies.Discovered)
+        self.cache.follow(reply.channel)
+        return Discovery.of(reply, "broker")

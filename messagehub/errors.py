@@ -1,0 +1,154 @@
+"""Every error a user can meet, by class and by wire code.
+
+HubError                             registry/errors.py; has code, message, details, retryable
+├── Refusal                          registry/errors.py: the registry said no
+├── ProtocolError                    the bytes were not a request
+│   ├── MalformedRequest             INVALID_REQUEST
+│   ├── UnknownType                  UNKNOWN_TYPE
+│   ├── MessageTooLarge              MESSAGE_TOO_LARGE
+│   └── UnsupportedProtocol          UNSUPPORTED_PROTOCOL
+├── BrokerUnavailable                BROKER_UNAVAILABLE: nobody answers; raised by the client only
+│   └── RequestTimeout               REQUEST_TIMEOUT
+├── BrokerRequired                   BROKER_REQUIRED: this cannot be done without a broker
+├── BrokerAlreadyRunning             BROKER_ALREADY_RUNNING
+├── StoreError                       STORE_ERROR: the database cannot be used as it is
+│   └── StoreReadOnly                STORE_READ_ONLY: the disk is full or failing; reads go on
+├── ConfigurationError               CONFIGURATION_ERROR
+└── InternalError                    INTERNAL_ERROR: a defect in the broker
+"""
+
+from typing import Any
+
+from registry.errors import (
+    ChannelAlreadyExists,
+    ChannelClosed,
+    ChannelNotFound,
+    ChannelNotReady,
+    ConsumerAlreadyRegistered,
+    HubError,
+    InvalidName,
+    InvalidRequest,
+    InvalidSchema,
+    NotOwner,
+    NotRegistered,
+    PolicyMismatch,
+    ProducerAlreadyRegistered,
+    Refusal,
+    SchemaHashMismatch,
+    SchemaIncompatible,
+    SchemaInUse,
+    SchemaMismatch,
+    SchemaNotFound,
+)
+
+__all__ = [
+    "BY_CODE",
+    "BrokerAlreadyRunning",
+    "BrokerRequired",
+    "BrokerUnavailable",
+    "ChannelAlreadyExists",
+    "ChannelClosed",
+    "ChannelNotFound",
+    "ChannelNotReady",
+    "ConfigurationError",
+    "ConsumerAlreadyRegistered",
+    "HubError",
+    "InternalError",
+    "InvalidName",
+    "InvalidRequest",
+    "InvalidSchema",
+    "MalformedRequest",
+    "MessageTooLarge",
+    "NotOwner",
+    "NotRegistered",
+    "PolicyMismatch",
+    "ProducerAlreadyRegistered",
+    "ProtocolError",
+    "Refusal",
+    "RequestTimeout",
+    "SchemaHashMismatch",
+    "SchemaInUse",
+    "SchemaIncompatible",
+    "SchemaMismatch",
+    "SchemaNotFound",
+    "StoreError",
+    "StoreReadOnly",
+    "UnknownType",
+    "UnsupportedProtocol",
+    "from_wire",
+]
+
+
+class ProtocolError(HubError):
+    """Bytes that are not a request. `request_id` is the peer's id when it could be read, for the answer."""
+
+    request_id: str | None = None
+
+
+class MalformedRequest(ProtocolError):
+    code = InvalidRequest.code
+
+
+class UnknownType(ProtocolError):
+    code = "UNKNOWN_TYPE"
+
+
+class MessageTooLarge(ProtocolError):
+    code = "MESSAGE_TOO_LARGE"
+
+
+class UnsupportedProtocol(ProtocolError):
+    code = "UNSUPPORTED_PROTOCOL"
+
+
+class BrokerUnavailable(HubError):
+    code = "BROKER_UNAVAILABLE"
+    retryable = True
+
+
+class RequestTimeout(BrokerUnavailable):
+    code = "REQUEST_TIMEOUT"
+
+
+class BrokerRequired(HubError):
+    code = "BROKER_REQUIRED"
+    retryable = True
+
+
+class BrokerAlreadyRunning(HubError):
+    code = "BROKER_ALREADY_RUNNING"
+
+
+class StoreError(HubError):
+    code = "STORE_ERROR"
+
+
+class StoreReadOnly(StoreError):
+    code = "STORE_READ_ONLY"
+    retryable = True
+
+
+class ConfigurationError(HubError):
+    code = "CONFIGURATION_ERROR"
+
+
+class InternalError(HubError):
+    code = "INTERNAL_ERROR"
+
+
+def _subclasses(base: type[HubError]) -> list[type[HubError]]:
+    return [found for child in base.__subclasses__() for found in (child, *_subclasses(child))]
+
+
+BY_CODE = {kind.code: kind for kind in _subclasses(HubError) if "code" in vars(kind)} | {
+    InvalidRequest.code: InvalidRequest
+}
+
+
+def from_wire(code: str, message: str, details: dict[str, Any], *, retryable: bool) -> HubError:
+    """The exception for an ERROR reply. A code from a newer broker becomes a plain HubError that keeps it."""
+    error = BY_CODE.get(code, HubError)(message)
+    error.details = details
+    if type(error) is HubError:
+        error.code, error.retryable = code, retryable  # type: ignore[misc]  # of this instance only
+    return error

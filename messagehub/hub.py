@@ -1,0 +1,420 @@
+"""MessageHub: the object that users hold.
+
+An ordinary class with one shared instance per process (`get_instance`). Nothing is opened before the first call,
+and without a broker nothing raises or hangs: answers are falsy and one warning is logged.
+"""
+
+import itertools
+import logging
+import os
+import threading
+import time
+import weakref
+from pathlib import Path
+from typing import Any, ClassVar, TypeVar
+
+from messagehub.client.connection import Connection
+from messagehub.client.heartbeats import Heartbeats, Registration
+from messagehub.client.identity import ProcessIdentity
+from messagehub.client.watch import Watch, Watches
+from messagehub.discovery import Discovery
+from messagehub.discovery.via_broker import ViaBroker
+from messagehub.errors import BrokerUnavailable, ChannelNotReady, HubError
+from messagehub.settings import Settings
+from registry import commands, names, replies
+from registry.records import Access, Block, Consumer, Priority, SchemaType
+
+log = logging.getLogger("messagehub")
+
+PAGE = 1000
+WAIT_SECONDS = 0.25
+_AnyReply = TypeVar("_AnyReply", bound=replies.Reply)
+
+
+class MessageHub:
+    """A client of one hub. Threads share it; a forked child gets a connection and registrations of its own."""
+
+    _instance: ClassVar["MessageHub | None"] = None
+    _instance_lock: ClassVar[threading.Lock] = threading.Lock()
+    _count: ClassVar["itertools.count[int]"] = itertools.count(1)
+
+    def __init__(self, settings: Settings | None = None, **arguments: Any) -> None:
+        """`MessageHub(endpoint=…, dir=…, domain=…)`, or ready-made settings."""
+        if settings is not None and arguments:
+            raise TypeError("give either settings or single arguments")
+        self.settings = settings or Settings.load(**_paths(arguments))
+        self._number = next(MessageHub._count)
+        self._roles = itertools.count(1)
+        self._is_closed = False
+        self._begin()
+        _alive.add(self)
+
+    def _begin(self) -> None:
+        self._identity = ProcessIdentity.current()
+        identity = self._identity
+        self.lease = f"{identity.host}:{identity.boot_id[:8]}:{identity.pid}:{identity.start_time}:{self._number}"
+        self._has_warned = False
+        self._connection = Connection(self.settings, name=f"{identity.pid:x}.{self._number:x}")
+        self._heartbeats = Heartbeats(self._connection, lease=self.lease)
+        self._watches = Watches(self._connection)
+        self._via_broker = ViaBroker(self._connection)
+        self._cached = self._via_broker.cache.get
+        self._connection.parts = (self._heartbeats, self._via_broker.cache, self._watches)
+
+    @classmethod
+    def get_instance(cls, **arguments: Any) -> "MessageHub":
+        """The one of this process, made on first use. Arguments count only then; others later are refused."""
+        with cls._instance_lock:
+            if cls._instance is None or cls._instance._is_closed:
+                cls._instance = cls(**arguments)
+            elif arguments and Settings.load(**_paths(arguments)) != cls._instance.settings:
+                raise HubError("get_instance was called before with other settings; use MessageHub(…) for a second hub")
+            return cls._instance
+
+    @classmethod
+    def reset_instance(cls) -> None:
+        """Close and forget the shared instance, for tests."""
+        with cls._instance_lock:
+            if cls._instance is not None:
+                cls._instance.close()
+                cls._instance = None
+
+    # -- the connection ------------------------------------------------------------------------------------
+
+    def connect(self, *, timeout: float | None = None, required: bool = False) -> bool:
+        """Be connected now instead of at the first call. Harmless when connected already."""
+        return self._ask(commands.Ping(), replies.Pong, timeout=timeout, required=required) is not None
+
+    def disconnect(self) -> None:
+        """Give up registrations and the connection; the next call connects again."""
+        self._heartbeats.end_all()
+        self._watches.close_all()
+        self._connection.close()
+        if not self._is_closed:
+            self._begin()
+
+    def close(self) -> None:
+        """Unregister everything and release sockets and threads. Idempotent."""
+        if not self._is_closed:
+            self._is_closed = True
+            self.disconnect()
+
+    @property
+    def is_connected(self) -> bool:
+        return self._connection.hello is not None
+
+    def health(self, *, timeout: float = 1.0) -> dict[str, Any]:
+        """`healthy`, or `unavailable` with the reason, within the timeout."""
+        started = time.monotonic()
+        try:
+            pong = self._ask(commands.Ping(), replies.Pong, timeout=timeout, required=True)
+        except HubError as error:
+            return {"status": "unavailable", "reason": error.message, "endpoint": self.settings.endpoint}
+        assert pong is not None
+        return {
+            "status": "healthy",
+            "broker_id": pong.broker_id,
+            "revision": pong.revision,
+            "read_only": pong.read_only,
+            "seconds": round(time.monotonic() - started, 6),
+        }
+
+    def metrics(self) -> dict[str, Any]:
+        """This client's own requests, errors, timeouts, latencies and reconnects."""
+        connection = self._connection
+        counters = connection.metrics.counters
+        return {
+            "requests": connection.metrics.report(),
+            **counters,
+            "reconnects": max(counters["connects"] - 1, 0),
+        }
+
+    def stats(self, *, timeout: float | None = None) -> replies.StatsReport | None:
+        """The broker's own numbers."""
+        return self._ask(commands.Stats(), replies.StatsReport, timeout=timeout)
+
+    def trace(self, correlation_id: str | None = None, *, limit: int = 100) -> list[dict[str, Any]]:
+        """Both sides of the newest exchanges, or of one: what this client saw and what the broker saw."""
+        own = [
+            {
+                "side": "client",
+                "at": at,
+                "correlation_id": request_id,
+                "request": request,
+                "answer": answer,
+                "seconds": round(seconds, 7),
+            }
+            for at, request_id, request, answer, seconds in list(self._connection.exchanges)
+            if correlation_id is None or request_id == correlation_id
+        ]
+        asked = commands.Trace(correlation_id=correlation_id, limit=limit)
+        report = self._ask(asked, replies.TraceReport)
+        theirs = report.exchanges if report else []
+        return sorted([*own[-limit:], *theirs], key=lambda exchange: exchange["at"])
+
+    # -- producers and consumers ---------------------------------------------------------------------------
+
+    def register_producer(
+        self,
+        channel: str,
+        *,
+        schema_hash: str,
+        schema_version: str = "",
+        config: dict[str, Any] | None = None,
+        schema: commands.Schema | None = None,
+        schema_type: SchemaType | None = None,
+        producer_id: str | None = None,
+        shm_name: str | None = None,
+        blocks: list[Block] | None = None,
+        access: Access = "exclusive",
+        metadata: dict[str, Any] | None = None,
+        priority: Priority = "normal",
+        ready: bool = True,
+        timeout: float | None = None,
+        required: bool = False,
+    ) -> Registration:
+        """Say that this process produces a channel. The handle is falsy while no broker has taken it,
+        and becomes true by itself when one does."""
+        if producer_id is None and access == "shared":
+            producer_id = self._role("producer")
+        command = commands.RegisterProducer(
+            channel=channel,
+            schema_hash=schema_hash,
+            schema_version=schema_version,
+            config=config or {},
+            schema=schema,
+            schema_type=schema_type,
+            producer_id=producer_id,
+            shm_name=shm_name,
+            blocks=blocks or [],
+            access=access,
+            metadata=metadata or {},
+            priority=priority,
+            ready=ready,
+            **self._owner(),
+        )
+        return self._register(command, timeout, required)
+
+    def register_consumer(
+        self,
+        channel: str,
+        *,
+        consumer_id: str | None = None,
+        expected_schema_hash: str | None = None,
+        group: str | None = None,
+        metadata: dict[str, Any] | None = None,
+        timeout: float | None = None,
+        required: bool = False,
+    ) -> Registration:
+        """Say that this process consumes a channel; `required` also asks for an active producer."""
+        command = commands.RegisterConsumer(
+            channel=channel,
+            consumer_id=consumer_id or self._role("consumer"),
+            expected_schema_hash=expected_schema_hash,
+            group=group,
+            metadata=metadata or {},
+            required=required,
+            **self._owner(),
+        )
+        return self._register(command, timeout, required)
+
+    def notices(self) -> list[replies.Notice]:
+        """What happened to the channels this process is a member of, since the last call."""
+        taken = list(self._heartbeats.notices)
+        del self._heartbeats.notices[: len(taken)]
+        return taken
+
+    # -- finding -------------------------------------------------------------------------------------------
+
+    def discover(
+        self, channel: str, *, timeout: float | None = None, wait: bool = False, required: bool = False
+    ) -> Discovery | None:
+        """Where the channel lives, or None when nobody knows. `wait` keeps asking until it is active.
+
+        From memory, without a round trip, once this client has discovered the channel before.
+        """
+        found = self._cached(channel)
+        if found is not None and not (wait and not found.is_active):
+            return found
+        if wait:
+            return self._discover_active(channel, self._limit(timeout), required)
+        return self._discover_now(channel, self._limit(timeout), required)
+
+    def channels(self, prefix: str = "", *, timeout: float | None = None) -> list[replies.ChannelSummary]:
+        """All channels whose name starts with the prefix."""
+        found: list[replies.ChannelSummary] = []
+        after: str | None = ""
+        while after is not None:
+            asked = commands.ListChannels(prefix=prefix, after=after, limit=PAGE)
+            page = self._ask(asked, replies.ChannelList, timeout=timeout)
+            if page is None:
+                return []
+            found += page.channels
+            after = page.next
+        return found
+
+    def consumers(self, channel: str, *, timeout: float | None = None) -> list[Consumer]:
+        """Who consumes a channel."""
+        reply = self._ask(commands.ListConsumers(channel=channel), replies.ConsumerList, timeout=timeout)
+        return reply.consumers if reply else []
+
+    def describe(self, channel: str, *, timeout: float | None = None) -> replies.ChannelDescription | None:
+        return self._ask(commands.DescribeChannel(channel=channel), replies.ChannelDescription, timeout=timeout)
+
+    def watch(self, channel: str | None = None) -> Watch:
+        """A live view of one channel, or of all, and the events that change it."""
+        return self._watches.add(names.logical(channel) if channel else None)
+
+    # -- channels and schemas ------------------------------------------------------------------------------
+
+    def create_channel(
+        self, channel: str, *, timeout: float | None = None, **declaration: Any
+    ) -> replies.ChannelCreated:
+        """Declare a channel, so that it stays without members; what is declared binds its producers."""
+        command = commands.CreateChannel(channel=channel, **declaration)
+        return self._must(command, replies.ChannelCreated, timeout)
+
+    def destroy_channel(self, channel: str, *, timeout: float | None = None) -> replies.ChannelDestroyed:
+        """End a channel; its members are told."""
+        return self._must(commands.DestroyChannel(channel=channel), replies.ChannelDestroyed, timeout)
+
+    def register_schema(
+        self, subject: str, schema: commands.Schema, *, schema_type: SchemaType = "JSON", timeout: float | None = None
+    ) -> replies.SchemaRegistered:
+        command = commands.RegisterSchema(subject=subject, schema=schema, schema_type=schema_type)
+        return self._must(command, replies.SchemaRegistered, timeout)
+
+    def schema(
+        self,
+        subject: str | None = None,
+        *,
+        version: int | None = None,
+        schema_id: int | None = None,
+        schema_hash: str | None = None,
+        timeout: float | None = None,
+    ) -> replies.SchemaFound:
+        """A schema by subject (and version), id or hash."""
+        command = commands.RequestSchema(subject=subject, version=version, schema_id=schema_id, schema_hash=schema_hash)
+        return self._must(command, replies.SchemaFound, timeout)
+
+    def subjects(self, *, timeout: float | None = None) -> list[str]:
+        found: list[str] = []
+        after: str | None = ""
+        while after is not None:
+            page = self._must(commands.ListSchemas(after=after, limit=PAGE), replies.SchemaList, timeout)
+            found += page.subjects
+            after = page.next
+        return found
+
+    def schema_versions(self, subject: str, *, timeout: float | None = None) -> list[replies.SchemaVersionSummary]:
+        return self._must(commands.ListSchemas(subject=subject), replies.SchemaList, timeout).versions
+
+    # -- inside --------------------------------------------------------------------------------------------
+
+    def _limit(self, timeout: float | None) -> float:
+        return self.settings.request_timeout_seconds if timeout is None else timeout
+
+    def _ask(
+        self, command: commands.Command, kind: type[_AnyReply], *, timeout: float | None = None, required: bool = False
+    ) -> _AnyReply | None:
+        """The reply, or None and one warning when no broker answers."""
+        try:
+            return self._must(command, kind, timeout)
+        except BrokerUnavailable as error:
+            if required:
+                raise
+            self._warn(error)
+            return None
+
+    def _must(self, command: commands.Command, kind: type[_AnyReply], timeout: float | None) -> _AnyReply:
+        reply = self._connection.request(command, timeout=self._limit(timeout))
+        assert isinstance(reply, kind), reply
+        self._has_warned = False
+        channel = getattr(command, "channel", None)
+        if command.writes and channel:
+            self._via_broker.cache.changed(channel, getattr(reply, "revision", 0))
+        return reply
+
+    def _warn(self, error: HubError) -> None:
+        if not self._has_warned:
+            self._has_warned = True
+            log.warning("%s; going on without a broker", error.message)
+
+    def _discover_now(self, channel: str, timeout: float, required: bool) -> Discovery | None:
+        try:
+            found = self._via_broker.discover(channel, timeout=timeout)
+        except BrokerUnavailable as error:
+            if required:
+                raise
+            self._warn(error)
+            return None
+        self._has_warned = False
+        return found
+
+    def _discover_active(self, channel: str, timeout: float, required: bool) -> Discovery | None:
+        """Ask again whenever something was heard of the channel, and now and then."""
+        deadline = time.monotonic() + timeout
+        logical = names.logical(channel)
+        self._via_broker.cache.follow(logical)
+        while True:
+            remaining = deadline - time.monotonic()
+            found = self._discover_now(channel, max(remaining, 0.001), required=False)
+            if found is not None and found.is_active:
+                return found
+            if time.monotonic() >= deadline:
+                if required:
+                    raise ChannelNotReady(f"channel {logical!r} did not become active in time", channel=logical)
+                return found
+            self._via_broker.cache.wait(min(WAIT_SECONDS, max(deadline - time.monotonic(), 0.0)))
+
+    def _register(
+        self, command: commands.RegisterProducer | commands.RegisterConsumer, timeout: float | None, required: bool
+    ) -> Registration:
+        registration = self._heartbeats.register(command, timeout=self._limit(timeout), required=required)
+        if registration.ack is not None:
+            self._via_broker.cache.changed(command.channel, registration.ack.revision)
+        elif registration.error is not None:
+            self._warn(registration.error)
+        return registration
+
+    def _owner(self) -> dict[str, Any]:
+        identity = self._identity
+        return {
+            "lease": self.lease,
+            "host": identity.host,
+            "pid": identity.pid,
+            "start_time": identity.start_time,
+            "boot_id": identity.boot_id,
+        }
+
+    def _role(self, kind: str) -> str:
+        identity = self._identity
+        return names.to_role(f"{kind}-{identity.host[:20]}-{identity.pid}-{self._number}-{next(self._roles)}")
+
+    def __enter__(self) -> "MessageHub":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _paths(arguments: dict[str, Any]) -> dict[str, Any]:
+    if arguments.get("dir") is not None:
+        arguments["dir"] = Path(arguments["dir"])
+    return arguments
+
+
+_alive: "weakref.WeakSet[MessageHub]" = weakref.WeakSet()
+
+
+def _forget_parent() -> None:
+    """In a forked child: what was registered is the parent's; this process has its own lease."""
+    MessageHub._instance_lock = threading.Lock()
+    for hub in list(_alive):
+        hub._heartbeats.forget_parent()
+        hub._watches.forget_parent()
+        hub._connection.abandon()
+        hub._begin()
+
+
+os.register_at_fork(after_in_child=_forget_parent)

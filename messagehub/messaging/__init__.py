@@ -1,0 +1,1 @@
+"""Messages between participants: topics, services, correlated streams."""

@@ -1,0 +1,184 @@
+"""Bytes to commands and replies to bytes; no sockets.
+
+Rule 1: any bytes at all give a command or a ProtocolError, nothing else.
+Rule 2: validation happens here and only here; what decoded needs no second look.
+Rule 3: everything up to and including the first empty frame is the return path, and is echoed unchanged.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import msgspec
+
+from messagehub.errors import (
+    HubError,
+    InternalError,
+    MalformedRequest,
+    MessageTooLarge,
+    ProtocolError,
+    UnknownType,
+    UnsupportedProtocol,
+    from_wire,
+)
+from registry import commands, replies
+from registry.events import AnyEvent
+
+VERSION = "1.0"
+MAJOR, MINOR = 1, 0
+MAX_REQUEST_BYTES = 1 << 20
+MAX_FRAME_BYTES = 4 << 20
+MAX_FRAMES = 8
+MAX_NESTING = 128
+
+
+class Beacon(msgspec.Struct, kw_only=True, tag="BEACON", tag_field="type"):
+    """The newest revision on a topic, said while nothing happens and as the echo of a subscription."""
+
+    revision: int
+    broker_id: str
+
+
+class _Envelope(msgspec.Struct):
+    type: Any = None
+    id: Any = None
+
+
+_UNDECODABLE = (msgspec.DecodeError, RecursionError, UnicodeError, ValueError)
+_command_decoder: msgspec.json.Decoder[commands.AnyCommand] = msgspec.json.Decoder(commands.AnyCommand)
+_envelope_decoder: msgspec.json.Decoder[_Envelope] = msgspec.json.Decoder(_Envelope)
+_reply_decoder: msgspec.json.Decoder[replies.AnyReply] = msgspec.json.Decoder(replies.AnyReply)
+_event_decoder: msgspec.json.Decoder[AnyEvent | Beacon] = msgspec.json.Decoder(AnyEvent | Beacon)
+_encoder = msgspec.json.Encoder()
+
+encode = _encoder.encode
+
+COMMANDS_BY_TYPE: dict[str, type[commands.Command]] = {
+    str(command.__struct_config__.tag): command for command in commands.Command.__subclasses__()
+}
+
+
+def split(frames: Sequence[bytes]) -> tuple[list[bytes], bytes] | None:
+    """The return path and the request, or None for frames that are not one request behind a path."""
+    if len(frames) > MAX_FRAMES or b"" not in frames[1:]:
+        return None
+    body = frames.index(b"", 1) + 1
+    if len(frames) != body + 1:
+        return None
+    return list(frames[:body]), frames[body]
+
+
+def decode(data: bytes) -> commands.AnyCommand:
+    if len(data) > MAX_REQUEST_BYTES:
+        raise MessageTooLarge(
+            f"a request of {len(data)} bytes is over the limit of {MAX_REQUEST_BYTES}",
+            size_bytes=len(data),
+            limit_bytes=MAX_REQUEST_BYTES,
+        )
+    try:
+        command = _command_decoder.decode(data)
+    except _UNDECODABLE as error:
+        raise _explain(data, error) from None
+    try:
+        if command.protocol != VERSION:
+            negotiate([command.protocol])
+        if command.writes:
+            _check_nesting(command)
+    except ProtocolError as refused:
+        refused.request_id = command.id
+        raise
+    return command
+
+
+def negotiate(versions: Sequence[str]) -> tuple[str, str | None]:
+    """The version to speak and a warning when the peer's is a newer minor one."""
+    for version in versions:
+        major, _, minor = version.partition(".")
+        if major == str(MAJOR) and minor.isascii() and minor.isdigit() and len(minor) < 10:
+            warning = None
+            if int(minor) > MINOR:
+                warning = f"the peer speaks protocol {version}, this side {VERSION}: newer fields are ignored"
+            return VERSION, warning
+    raise UnsupportedProtocol(
+        f"the peer speaks protocol {', '.join(versions) or 'none'}, this side speaks {VERSION}",
+        peer=list(versions),
+        supported=[VERSION],
+    )
+
+
+def encode_reply(reply: replies.Reply, request_id: str | None) -> bytes:
+    reply.id = msgspec.UNSET if request_id is None else request_id
+    return encode(reply)
+
+
+def error_reply(error: HubError) -> replies.Error:
+    return replies.Error(code=error.code, message=error.message, details=error.details, retryable=error.retryable)
+
+
+def decode_reply(data: bytes) -> replies.AnyReply:
+    try:
+        return _reply_decoder.decode(data)
+    except _UNDECODABLE as error:
+        raise InternalError(f"the broker's answer cannot be read: {error}") from None
+
+
+def unwrap(reply: replies.AnyReply) -> replies.AnyReply:
+    """The reply; an ERROR is raised as its exception."""
+    if isinstance(reply, replies.Error):
+        raise from_wire(reply.code, reply.message, reply.details, retryable=reply.retryable)
+    return reply
+
+
+def decode_event(data: bytes) -> AnyEvent | Beacon:
+    try:
+        return _event_decoder.decode(data)
+    except _UNDECODABLE as error:
+        raise InternalError(f"the broker's event cannot be read: {error}") from None
+
+
+def _explain(data: bytes, error: Exception) -> ProtocolError:
+    """What was wrong, with the peer's id when the envelope can still be read."""
+    try:
+        envelope = _envelope_decoder.decode(data)
+    except _UNDECODABLE as unreadable:
+        if isinstance(unreadable, RecursionError):
+            return _too_deep()
+        if isinstance(unreadable, msgspec.ValidationError):
+            return MalformedRequest(f"the request is not a JSON object: {unreadable}")
+        return MalformedRequest(f"the request is not JSON: {unreadable}")
+    refused: ProtocolError
+    if envelope.type is None:
+        refused = MalformedRequest("the request has no type", field="type")
+    elif not isinstance(envelope.type, str):
+        refused = MalformedRequest("the request's type is not a string", field="type")
+    elif envelope.type not in COMMANDS_BY_TYPE:
+        refused = UnknownType(f"unknown request type {envelope.type[:64]!r}", known=sorted(COMMANDS_BY_TYPE))
+    else:
+        what, _, where = str(error).rpartition(" - at `$.")
+        field = where.rstrip("`") if what else _missing_field(str(error))
+        refused = MalformedRequest(f"{envelope.type}: {error}", **({"field": field} if field else {}))
+    if isinstance(envelope.id, str):
+        refused.request_id = envelope.id
+    return refused
+
+
+def _check_nesting(command: commands.AnyCommand) -> None:
+    """Free-form fields must stay shallow enough to be encoded again inside replies and events."""
+    level = [getattr(command, name, None) for name in ("schema", "config", "metadata")]
+    for _ in range(MAX_NESTING):
+        level = [item for value in level if isinstance(value, dict | list) for item in _children(value)]
+        if not level:
+            return
+    raise _too_deep()
+
+
+def _children(value: dict[str, Any] | list[Any]) -> Iterable[Any]:
+    return value.values() if isinstance(value, dict) else value
+
+
+def _too_deep() -> MalformedRequest:
+    return MalformedRequest(f"the request is nested more than {MAX_NESTING} levels deep", limit=MAX_NESTING)
+
+
+def _missing_field(message: str) -> str:
+    _, found, rest = message.partition("missing required field `")
+    return rest.partition("`")[0] if found else ""

@@ -1,0 +1,126 @@
+"""One frozen Settings: defaults < file < environment < arguments.
+
+The directory holds the state of one hub: its database, its lock, its sockets and `messagehub.toml`.
+Its location comes from the arguments or the environment only, since the file lies in it.
+"""
+
+import hashlib
+import os
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from messagehub.errors import ConfigurationError
+
+SOCKET_PATH_LIMIT_BYTES = 107
+_ENVIRONMENT = {
+    "endpoint": "MESSAGEHUB_ENDPOINT",
+    "http": "MESSAGEHUB_HTTP",
+    "domain": "MESSAGEHUB_DOMAIN",
+    "log": "MESSAGEHUB_LOG",
+    "store_sync": "MESSAGEHUB_STORE_SYNC",
+}
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    dir: Path
+    endpoint: str = ""
+    events_endpoint: str = ""
+    http: str | None = None
+    domain: str = "default"
+    log: str = "INFO"
+    shm_prefix: str = "pylabhub_"
+    heartbeat_seconds: float = 5.0
+    stall_seconds: float = 15.0
+    lease_seconds: float = 30.0
+    beacon_seconds: float = 1.0
+    request_timeout_seconds: float = 5.0
+    hello_timeout_seconds: float = 0.5
+    reconnect_first_seconds: float = 0.05
+    reconnect_max_seconds: float = 2.0
+    trace_size: int = 10_000
+    store_sync: str = "full"
+
+    @classmethod
+    def load(cls, **arguments: Any) -> "Settings":
+        """Arguments that are None count as not given."""
+        given = {name: value for name, value in arguments.items() if value is not None}
+        directory = Path(given.pop("dir", None) or os.environ.get("MESSAGEHUB_DIR") or default_dir()).expanduser()
+        values = _from_file(directory / "messagehub.toml")
+        values |= {name: os.environ[key] for name, key in _ENVIRONMENT.items() if os.environ.get(key)}
+        values |= given
+        try:
+            settings = msgspec.convert(values | {"dir": directory.absolute()}, cls, strict=False)
+        except msgspec.ValidationError as error:
+            raise ConfigurationError(f"bad setting: {error}") from None
+        return settings._checked()
+
+    def _checked(self) -> "Settings":
+        if not 0 < self.heartbeat_seconds < self.stall_seconds < self.lease_seconds:
+            raise ConfigurationError("heartbeat_seconds < stall_seconds < lease_seconds must hold")
+        if self.store_sync not in ("full", "off"):
+            raise ConfigurationError(f"store_sync is full or off, not {self.store_sync!r}")
+        if self.endpoint and not self.endpoint.startswith(("ipc://", "tcp://")):
+            raise ConfigurationError(f"endpoint {self.endpoint!r} must start with ipc:// or tcp://")
+        endpoint = self.endpoint or f"ipc://{socket_path(self.dir, 'broker.sock')}"
+        events = self.events_endpoint or _events_beside(endpoint)
+        for used in (endpoint, events):
+            if used.startswith("ipc://") and len(os.fsencode(used[6:])) > SOCKET_PATH_LIMIT_BYTES:
+                raise ConfigurationError(
+                    f"the socket path {used[6:]!r} is longer than the {SOCKET_PATH_LIMIT_BYTES} bytes that Linux takes:"
+                    " use a shorter one"
+                )
+        return msgspec.structs.replace(self, endpoint=endpoint, events_endpoint=events)
+
+    @property
+    def lock_path(self) -> Path:
+        return self.dir / "broker.lock"
+
+    @property
+    def status_path(self) -> Path:
+        return self.dir / "broker.json"
+
+    @property
+    def database_path(self) -> Path:
+        return self.dir / "registry.db"
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the endpoint is the one of this directory, so that its lock tells if a broker runs."""
+        return self.endpoint == f"ipc://{socket_path(self.dir, 'broker.sock')}"
+
+
+def default_dir() -> Path:
+    state = os.environ.get("XDG_STATE_HOME")
+    return (Path(state) if state else Path.home() / ".local" / "state") / "messagehub"
+
+
+def socket_path(directory: Path, name: str) -> Path:
+    """In the directory, or where that is too long for a socket, in a private directory named by its hash."""
+    path = directory / name
+    if len(os.fsencode(path)) <= SOCKET_PATH_LIMIT_BYTES:
+        return path
+    digest = hashlib.sha256(os.fsencode(directory)).hexdigest()[:16]
+    return Path(f"/tmp/messagehub-{os.getuid()}") / digest / name
+
+
+def _events_beside(endpoint: str) -> str:
+    """ipc: a socket beside the broker's. tcp: the next port."""
+    if endpoint.startswith("ipc://"):
+        path = Path(endpoint[6:])
+        return f"ipc://{path.with_name(path.stem + '-events.sock')}"
+    host, _, port = endpoint.removeprefix("tcp://").rpartition(":")
+    if not port.isdigit() or not host:
+        raise ConfigurationError(f"endpoint {endpoint!r} must be tcp://HOST:PORT")
+    return f"tcp://{host}:{int(port) + 1}"
+
+
+def _from_file(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text())
+    except FileNotFoundError:
+        return {}
+    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"cannot read {path}: {error}") from None

@@ -1,0 +1,48 @@
+"""What a running broker says of itself in `broker.json`, so that clients of the directory find its endpoints."""
+
+import os
+from pathlib import Path
+
+import msgspec
+
+from messagehub.lockfile import is_locked
+from messagehub.settings import Settings
+from messagehub.version import __version__
+
+
+class BrokerStatus(msgspec.Struct, kw_only=True, frozen=True):
+    endpoint: str
+    events_endpoint: str
+    http: str | None
+    dir: str
+    pid: int
+    version: str
+    broker_id: str
+
+    @classmethod
+    def of(cls, settings: Settings, *, broker_id: str) -> "BrokerStatus":
+        return cls(
+            endpoint=settings.endpoint,
+            events_endpoint=settings.events_endpoint,
+            http=settings.http,
+            dir=str(settings.dir),
+            pid=os.getpid(),
+            version=__version__,
+            broker_id=broker_id,
+        )
+
+    def write(self, path: Path) -> None:
+        """Atomically: a reader sees the whole file or none."""
+        temporary = path.with_name(f"{path.name}.{os.getpid()}")
+        temporary.write_bytes(msgspec.json.encode(self))
+        temporary.replace(path)
+
+
+def running_broker(settings: Settings) -> BrokerStatus | None:
+    """The broker that holds the directory's lock now. A file left by a dead one says nothing."""
+    if not is_locked(settings.lock_path):
+        return None
+    try:
+        return msgspec.json.decode(settings.status_path.read_bytes(), type=BrokerStatus)
+    except (FileNotFoundError, msgspec.DecodeError):
+        return None

@@ -1,0 +1,107 @@
+"""Group commit: many batches, one transaction, in a thread of its own.
+
+Rule 1: batches are written in the order they were submitted, and `written` only ever grows.
+Rule 2: after a failed write nothing more is written until `resume`; the caller reloads before that.
+Rule 3: the caller never waits here; an eventfd tells it that `written` or `failure` changed.
+"""
+
+import os
+import threading
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+from messagehub.errors import StoreError
+from messagehub.store import Store
+from registry.events import AnyEvent
+
+PROBE_SECONDS = 0.5
+
+
+class GroupCommit:
+    def __init__(self, store: Store, *, written: int) -> None:
+        self.store = store
+        self.written = written
+        self.failure: StoreError | None = None
+        self.is_writable_again = False
+        self.transactions = 0
+        self.wake_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._batches: deque[tuple[list[Any], int, bool]] = deque()
+        self._changed = threading.Condition()
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, name="messagehub-store", daemon=True)
+        self._thread.start()
+
+    def submit(self, happened: Sequence[AnyEvent]) -> None:
+        """Queue events; `written` reaches the last one's revision when they are as safe as they ask to be."""
+        rows = [row for event in happened for row in self.store.rows(event)]
+        durable = any(event.durable for event in happened)
+        with self._changed:
+            self._batches.append((rows, happened[-1].revision, durable))
+            self._changed.notify()
+
+    def resume(self, *, written: int) -> None:
+        """Go on after a failure, from what the store holds."""
+        with self._changed:
+            self._batches.clear()
+            self.written, self.failure = written, None
+
+    def flush(self, revision: int, *, timeout: float) -> bool:
+        """Wait until a revision is written or the store failed; False at the timeout."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self.written >= revision or self.failure is not None, timeout)
+
+    def close(self, *, timeout: float) -> None:
+        with self._changed:
+            self._stopping = True
+            self._changed.notify_all()
+        self._thread.join(timeout)
+        if not self._thread.is_alive():
+            self.store.close()
+            os.close(self.wake_fd)
+
+    def acknowledge_wake(self) -> None:
+        try:
+            os.eventfd_read(self.wake_fd)
+        except BlockingIOError:
+            return  # woken by the poll of another fd
+
+    def _run(self) -> None:
+        while self._await_work():
+            if self.failure is not None:
+                self._probe()
+                continue
+            taken = [self._batches.popleft() for _ in range(len(self._batches))]
+            rows = [row for batch_rows, _, _ in taken for row in batch_rows]
+            revision, durable = taken[-1][1], any(durable for _, _, durable in taken)
+            try:
+                self.store.write(rows, revision=revision, durable=durable)
+            except (StoreError, OSError) as error:
+                failure = error if isinstance(error, StoreError) else StoreError(f"the store failed: {error}")
+                self._tell(self.written, failure)
+            else:
+                self.transactions += 1
+                self._tell(revision, None)
+
+    def _await_work(self) -> bool:
+        with self._changed:
+            if self.failure is not None:
+                self._changed.wait_for(lambda: self._stopping, PROBE_SECONDS)
+                return not self._stopping
+            self._changed.wait_for(lambda: self._batches or self._stopping)
+            return bool(self._batches)
+
+    def _probe(self) -> None:
+        try:
+            self.store.probe()
+        except (StoreError, OSError):
+            return  # still failing; the next probe comes in PROBE_SECONDS
+        self.is_writable_again = True
+        os.eventfd_write(self.wake_fd, 1)
+
+    def _tell(self, written: int, failure: StoreError | None) -> None:
+        with self._changed:
+            self.written, self.failure = written, failure
+            self.is_writable_again = False
+            self._changed.notify_all()
+        os.eventfd_write(self.wake_fd, 1)

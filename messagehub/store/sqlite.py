@@ -1,0 +1,217 @@
+"""SQLite in WAL mode, the embedded default.
+
+Rule 1: a file that is not ours, is damaged, or was made by a newer version is refused and never written to.
+Rule 2: a durable transaction is synced before `write` returns (synchronous=FULL); others only reach the kernel
+(NORMAL), which survives kill -9 of the broker but not a power cut.
+"""
+
+import os
+import sqlite3
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from messagehub.errors import StoreError
+from messagehub.store import Saved
+from registry import events
+from registry.events import AnyEvent
+from registry.records import Channel, Consumer, Producer, SchemaVersion
+from registry.state import restored
+
+APPLICATION_ID = 0x4D484231  # "MHB1"
+FORMAT = 1
+BUSY_TIMEOUT_SECONDS = 5.0
+
+_TABLES = """
+CREATE TABLE meta (key TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE channels (name TEXT PRIMARY KEY, record TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE producers (channel TEXT, producer_id TEXT, record TEXT NOT NULL, PRIMARY KEY (channel, producer_id))
+    WITHOUT ROWID;
+CREATE TABLE consumers (channel TEXT, consumer_id TEXT, record TEXT NOT NULL, PRIMARY KEY (channel, consumer_id))
+    WITHOUT ROWID;
+CREATE TABLE schemas (subject TEXT, version INTEGER, record TEXT NOT NULL, PRIMARY KEY (subject, version))
+    WITHOUT ROWID;
+INSERT INTO meta VALUES ('revision', 0), ('probe', 0);
+"""
+_PUT_CHANNEL = "INSERT OR REPLACE INTO channels VALUES (?, ?)"
+_PUT_PRODUCER = "INSERT OR REPLACE INTO producers VALUES (?, ?, ?)"
+_PUT_CONSUMER = "INSERT OR REPLACE INTO consumers VALUES (?, ?, ?)"
+_PUT_SCHEMA = "INSERT INTO schemas VALUES (?, ?, ?)"
+_DELETE_PRODUCER = "DELETE FROM producers WHERE channel = ? AND producer_id = ?"
+_DELETE_CONSUMER = "DELETE FROM consumers WHERE channel = ? AND consumer_id = ?"
+_DELETE_CHANNEL = (
+    "DELETE FROM channels WHERE name = ?",
+    "DELETE FROM producers WHERE channel = ?",
+    "DELETE FROM consumers WHERE channel = ?",
+)
+
+Row = tuple[str, tuple[Any, ...]]
+_encode = msgspec.json.Encoder().encode
+_channel_decoder: msgspec.json.Decoder[Channel] = msgspec.json.Decoder(Channel)
+_producer_decoder: msgspec.json.Decoder[Producer] = msgspec.json.Decoder(Producer)
+_consumer_decoder: msgspec.json.Decoder[Consumer] = msgspec.json.Decoder(Consumer)
+_schema_decoder: msgspec.json.Decoder[SchemaVersion] = msgspec.json.Decoder(SchemaVersion)
+
+
+class SQLiteStore:
+    def __init__(self, path: Path, *, sync: str = "full") -> None:
+        self._path = path
+        self._durable_mode = "FULL" if sync == "full" else "OFF"
+        self._plain_mode = "NORMAL" if sync == "full" else "OFF"
+        self._mode = ""
+        _check_file(path)
+        try:
+            self._connection = self._open()
+        except sqlite3.Error as error:
+            raise StoreError(f"cannot open the registry database {path}: {error}", path=str(path)) from error
+
+    def load(self) -> Saved:
+        try:
+            connection = _connect(self._path)
+            try:
+                return _load(connection)
+            finally:
+                connection.close()
+        except (sqlite3.Error, msgspec.DecodeError) as error:
+            raise StoreError(
+                f"the registry database {self._path} is damaged ({error}): restore it from a backup,"
+                " or move it away to start empty",
+                path=str(self._path),
+            ) from error
+
+    def rows(self, event: AnyEvent) -> Sequence[Row]:
+        return _ROWS[type(event)](event)
+
+    def write(self, rows: Sequence[Row], *, revision: int, durable: bool) -> None:
+        self._transact([*rows, ("UPDATE meta SET value = ? WHERE key = 'revision'", (revision,))], durable=durable)
+
+    def probe(self) -> None:
+        self._transact([("UPDATE meta SET value = value + 1 WHERE key = 'probe'", ())], durable=True)
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def _transact(self, rows: Sequence[Row], *, durable: bool) -> None:
+        execute = self._connection.execute
+        try:
+            mode = self._durable_mode if durable else self._plain_mode
+            if mode != self._mode:
+                execute(f"PRAGMA synchronous = {mode}")
+                self._mode = mode
+            execute("BEGIN IMMEDIATE")
+            for statement, values in rows:
+                execute(statement, values)
+            execute("COMMIT")
+        except sqlite3.Error as error:
+            if self._connection.in_transaction:
+                self._connection.rollback()
+            raise StoreError(f"the registry database cannot be written: {error}", path=str(self._path)) from error
+
+    def _open(self) -> sqlite3.Connection:
+        os.close(os.open(self._path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
+        connection = _connect(self._path)
+        connection.execute("PRAGMA journal_mode = WAL")
+        if connection.execute("PRAGMA user_version").fetchone()[0] == 0:
+            connection.executescript(
+                f"BEGIN; PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {FORMAT}; {_TABLES} COMMIT;"
+            )
+        return connection
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    # The connection is made in one thread and used in another, by one at a time.
+    return sqlite3.connect(path, timeout=BUSY_TIMEOUT_SECONDS, isolation_level=None, check_same_thread=False)
+
+
+def _check_file(path: Path) -> None:
+    """Refuse, without touching it, what is not a registry database of a version we know."""
+    try:
+        if path.stat().st_size == 0:
+            return
+    except FileNotFoundError:
+        return
+    advice = "it was not changed; move it away or point --dir somewhere else"
+    try:
+        connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=BUSY_TIMEOUT_SECONDS)
+        try:
+            application = connection.execute("PRAGMA application_id").fetchone()[0]
+            version = connection.execute("PRAGMA user_version").fetchone()[0]
+        finally:
+            connection.close()
+    except sqlite3.Error as error:
+        raise StoreError(f"{path} is not a usable registry database ({error}): {advice}", path=str(path)) from error
+    if application != APPLICATION_ID:
+        raise StoreError(f"{path} is a database of another program: {advice}", path=str(path))
+    if version > FORMAT:
+        raise StoreError(
+            f"{path} has format {version}, made by a newer MessageHub; this one knows up to {FORMAT}: {advice}",
+            path=str(path),
+        )
+
+
+def _load(connection: sqlite3.Connection) -> Saved:
+    def records(query: str, decode: Callable[[str], Any]) -> list[Any]:
+        return [decode(record) for (record,) in connection.execute(query)]
+
+    connection.execute("BEGIN")
+    channels = {c.name: c for c in records("SELECT record FROM channels", _channel_decoder.decode)}
+    for channel, record in connection.execute("SELECT channel, record FROM producers"):
+        producer = _producer_decoder.decode(record)
+        channels[channel].producers[producer.producer_id] = producer
+    for channel, record in connection.execute("SELECT channel, record FROM consumers"):
+        consumer = _consumer_decoder.decode(record)
+        channels[channel].consumers[consumer.consumer_id] = consumer
+    for channel in channels.values():
+        restored(channel)
+    schemas = records("SELECT record FROM schemas ORDER BY subject, version", _schema_decoder.decode)
+    (revision,) = connection.execute("SELECT value FROM meta WHERE key = 'revision'").fetchone()
+    connection.execute("COMMIT")
+    return Saved(list(channels.values()), schemas, revision)
+
+
+def _put_channel(event: events.ChannelCreated | events.ChannelDeclared) -> Sequence[Row]:
+    bare = msgspec.structs.replace(event.record, producers={}, consumers={})
+    return ((_PUT_CHANNEL, (event.channel, _encode(bare).decode())),)
+
+
+def _delete_channel(event: events.ChannelDestroyed | events.ChannelEnded) -> Sequence[Row]:
+    return [(statement, (event.channel,)) for statement in _DELETE_CHANNEL]
+
+
+def _put_producer(event: events.ProducerRegistered) -> Sequence[Row]:
+    producer = event.producer
+    return ((_PUT_PRODUCER, (event.channel, producer.producer_id, _encode(producer).decode())),)
+
+
+def _put_consumer(event: events.ConsumerRegistered) -> Sequence[Row]:
+    consumer = event.consumer
+    return ((_PUT_CONSUMER, (event.channel, consumer.consumer_id, _encode(consumer).decode())),)
+
+
+def _put_schema(event: events.SchemaRegistered) -> Sequence[Row]:
+    schema = event.schema
+    return ((_PUT_SCHEMA, (schema.subject, schema.version, _encode(schema).decode())),)
+
+
+def _nothing(_: AnyEvent) -> Sequence[Row]:
+    """Stalls are not kept: a restart gives every lease a full new term."""
+    return ()
+
+
+_ROWS: dict[type[events.Event], Callable[[Any], Sequence[Row]]] = {
+    events.ChannelCreated: _put_channel,
+    events.ChannelDeclared: _put_channel,
+    events.ChannelDestroyed: _delete_channel,
+    events.ChannelEnded: _delete_channel,
+    events.ProducerRegistered: _put_producer,
+    events.ProducerUnregistered: lambda e: ((_DELETE_PRODUCER, (e.channel, e.producer_id)),),
+    events.ProducerStalled: _nothing,
+    events.ProducerRecovered: _nothing,
+    events.ConsumerRegistered: _put_consumer,
+    events.ConsumerUnregistered: lambda e: ((_DELETE_CONSUMER, (e.channel, e.consumer_id)),),
+    events.ConsumerStalled: _nothing,
+    events.ConsumerRecovered: _nothing,
+    events.SchemaRegistered: _put_schema,
+}

@@ -1,0 +1,123 @@
+"""Refusals: one class per condition, each with the stable code that travels on the wire.
+
+HubError
+└── Refusal                          the registry said no; nothing changed
+    ├── InvalidRequest               INVALID_REQUEST
+    ├── InvalidName                  INVALID_NAME
+    ├── ChannelNotFound              CHANNEL_NOT_FOUND
+    ├── ChannelNotReady              CHANNEL_NOT_READY
+    ├── ChannelClosed                CHANNEL_CLOSED
+    ├── ChannelAlreadyExists         CHANNEL_ALREADY_EXISTS
+    ├── NotOwner                     NOT_OWNER
+    ├── NotRegistered                NOT_REGISTERED
+    ├── ProducerAlreadyRegistered    PRODUCER_ALREADY_REGISTERED
+    ├── ConsumerAlreadyRegistered    CONSUMER_ALREADY_REGISTERED
+    ├── PolicyMismatch               POLICY_MISMATCH
+    ├── SchemaMismatch               SCHEMA_MISMATCH
+    ├── SchemaHashMismatch           SCHEMA_HASH_MISMATCH
+    ├── SchemaIncompatible           SCHEMA_INCOMPATIBLE
+    ├── SchemaNotFound               SCHEMA_NOT_FOUND
+    ├── SchemaInUse                  SCHEMA_IN_USE
+    └── InvalidSchema                INVALID_SCHEMA
+"""
+
+from typing import Any, ClassVar
+
+
+class HubError(Exception):
+    """Anything MessageHub refuses or fails at.
+
+    `retryable` says whether the same request can succeed later without anybody changing it.
+    """
+
+    code: ClassVar[str] = "INTERNAL_ERROR"
+    retryable: ClassVar[bool] = False
+
+    def __init__(self, message: str, **details: Any) -> None:
+        super().__init__(message)
+        self.message = message
+        self.details = details
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (type(self), self.message, self.details)
+
+
+def _rebuild(kind: type[HubError], message: str, details: dict[str, Any]) -> HubError:
+    return kind(message, **details)
+
+
+class Refusal(HubError):
+    """A rule of the registry was broken; the state is as it was before."""
+
+
+class InvalidRequest(Refusal):
+    code = "INVALID_REQUEST"
+
+
+class InvalidName(Refusal):
+    code = "INVALID_NAME"
+
+
+class ChannelNotFound(Refusal):
+    code = "CHANNEL_NOT_FOUND"
+    retryable = True
+
+
+class ChannelNotReady(Refusal):
+    code = "CHANNEL_NOT_READY"
+    retryable = True
+
+
+class ChannelClosed(Refusal):
+    code = "CHANNEL_CLOSED"
+
+
+class ChannelAlreadyExists(Refusal):
+    code = "CHANNEL_ALREADY_EXISTS"
+
+
+class NotOwner(Refusal):
+    code = "NOT_OWNER"
+
+
+class NotRegistered(Refusal):
+    code = "NOT_REGISTERED"
+
+
+class ProducerAlreadyRegistered(Refusal):
+    code = "PRODUCER_ALREADY_REGISTERED"
+    retryable = True
+
+
+class ConsumerAlreadyRegistered(Refusal):
+    code = "CONSUMER_ALREADY_REGISTERED"
+    retryable = True
+
+
+class PolicyMismatch(Refusal):
+    code = "POLICY_MISMATCH"
+
+
+class SchemaMismatch(Refusal):
+    code = "SCHEMA_MISMATCH"
+
+
+class SchemaHashMismatch(Refusal):
+    code = "SCHEMA_HASH_MISMATCH"
+
+
+class SchemaIncompatible(Refusal):
+    code = "SCHEMA_INCOMPATIBLE"
+
+
+class SchemaNotFound(Refusal):
+    code = "SCHEMA_NOT_FOUND"
+    retryable = True
+
+
+class SchemaInUse(Refusal):
+    code = "SCHEMA_IN_USE"
+
+
+class InvalidSchema(Refusal):
+    code = "INVALID_SCHEMA"

@@ -1,0 +1,123 @@
+"""What happened. An event carries what changed, so that state can be rebuilt from events alone.
+
+Rule 1: `revision` increases by one with every event of a registry.
+Rule 2: `previous` is the revision of the event before it on the same topic, 0 for the first, so a
+watcher of one topic can tell a gap.
+Rule 3: `durable` events must be on disk before anybody hears of them; the others are only written through.
+"""
+
+from typing import ClassVar, Literal
+
+from msgspec import Struct
+
+from registry.records import Channel, Consumer, Producer, SchemaVersion
+
+Reason = Literal["released", "expired", "replaced"]
+
+
+class Event(Struct, kw_only=True, tag_field="type"):
+    durable: ClassVar[bool] = False
+
+    revision: int = 0
+    previous: int = 0
+    at: float = 0.0
+
+
+class ChannelEvent(Event, kw_only=True):
+    channel: str
+
+    @property
+    def topic(self) -> str:
+        return channel_topic(self.channel)
+
+
+class ChannelCreated(ChannelEvent, tag="CHANNEL_CREATED"):
+    """A first member made the channel. The record has no members in it."""
+
+    record: Channel
+
+
+class ChannelDeclared(ChannelEvent, tag="CHANNEL_DECLARED"):
+    """CHANNEL_CREATE made the channel, or made one that had members already a declared one."""
+
+    durable = True
+
+    record: Channel
+
+
+class ChannelDestroyed(ChannelEvent, tag="CHANNEL_DESTROYED"):
+    durable = True
+
+
+class ChannelEnded(ChannelEvent, tag="CHANNEL_ENDED"):
+    """The last member of an undeclared channel is gone, and the channel with it."""
+
+
+class ProducerRegistered(ChannelEvent, tag="PRODUCER_REGISTERED"):
+    producer: Producer
+
+
+class ProducerUnregistered(ChannelEvent, tag="PRODUCER_UNREGISTERED"):
+    producer_id: str
+    reason: Reason
+
+
+class ProducerStalled(ChannelEvent, tag="PRODUCER_STALLED"):
+    producer_id: str
+
+
+class ProducerRecovered(ChannelEvent, tag="PRODUCER_RECOVERED"):
+    producer_id: str
+
+
+class ConsumerRegistered(ChannelEvent, tag="CONSUMER_REGISTERED"):
+    consumer: Consumer
+
+
+class ConsumerUnregistered(ChannelEvent, tag="CONSUMER_UNREGISTERED"):
+    consumer_id: str
+    reason: Reason
+
+
+class ConsumerStalled(ChannelEvent, tag="CONSUMER_STALLED"):
+    consumer_id: str
+
+
+class ConsumerRecovered(ChannelEvent, tag="CONSUMER_RECOVERED"):
+    consumer_id: str
+
+
+class SchemaRegistered(Event, tag="SCHEMA_REGISTERED"):
+    durable = True
+
+    schema: SchemaVersion
+
+    @property
+    def topic(self) -> str:
+        return schema_topic(self.schema.subject)
+
+
+AnyChannelEvent = (
+    ChannelCreated
+    | ChannelDeclared
+    | ChannelDestroyed
+    | ChannelEnded
+    | ProducerRegistered
+    | ProducerUnregistered
+    | ProducerStalled
+    | ProducerRecovered
+    | ConsumerRegistered
+    | ConsumerUnregistered
+    | ConsumerStalled
+    | ConsumerRecovered
+)
+AnyEvent = AnyChannelEvent | SchemaRegistered
+
+
+def channel_topic(channel: str) -> str:
+    """Topics end with a slash, so that subscribing to one channel does not match a longer name."""
+    return f"channel/{channel}/"
+
+
+def schema_topic(subject: str) -> str:
+    return f"schema/{subject}/"

@@ -1,0 +1,100 @@
+"""Leases: who is alive until when.
+
+Rule 1: a lease ends exactly once, at the term its last renewal gave it, with or without members by then:
+what happened to its members is told to whoever renews it.
+Rule 2: renewing is O(1): it moves `renewed_at` only. Each lease has one queued deadline; when that comes too early
+it is queued again, so expiry is O(log n).
+Rule 3: silence first stalls a lease, then ends it; a renewed lease is no longer stalled.
+"""
+
+import heapq
+from typing import Literal, NamedTuple
+
+from msgspec import Struct, field
+
+from registry.replies import Notice
+
+MAX_NOTICES = 100
+Term = Literal["stalled", "ended"]
+
+
+class Member(NamedTuple):
+    kind: Literal["producer", "consumer"]
+    channel: str
+    member_id: str
+
+
+class Terms(Struct, frozen=True, kw_only=True):
+    heartbeat_seconds: float = 5.0
+    stall_seconds: float = 15.0
+    lease_seconds: float = 30.0
+
+
+class Lease(Struct):
+    lease_id: str
+    renewed_at: float
+    is_stalled: bool = False
+    members: dict[Member, None] = field(default_factory=dict)
+    notices: list[Notice] = field(default_factory=list)
+
+    def tell(self, notice: Notice) -> None:
+        """Keep a notice for the next heartbeat; the oldest go first, events are the reliable way to hear."""
+        self.notices.append(notice)
+        del self.notices[:-MAX_NOTICES]
+
+    def take_notices(self) -> list[Notice]:
+        taken, self.notices = self.notices, []
+        return taken
+
+
+class Leases:
+    def __init__(self, terms: Terms) -> None:
+        self._terms = terms
+        self._leases: dict[str, Lease] = {}
+        self._deadlines: list[tuple[float, str]] = []
+
+    def __len__(self) -> int:
+        return len(self._leases)
+
+    def get(self, lease_id: str) -> Lease | None:
+        return self._leases.get(lease_id)
+
+    def is_alive(self, lease_id: str) -> bool:
+        lease = self._leases.get(lease_id)
+        return lease is not None and not lease.is_stalled
+
+    def attach(self, lease_id: str, member: Member, *, now: float) -> None:
+        """Add a member, starting the lease if it is new. A registration is a sign of life, so it renews."""
+        lease = self._leases.get(lease_id)
+        if lease is None:
+            lease = self._leases[lease_id] = Lease(lease_id, now)
+            heapq.heappush(self._deadlines, (now + self._terms.stall_seconds, lease_id))
+        lease.renewed_at = now
+        lease.members[member] = None
+
+    def detach(self, lease_id: str, member: Member) -> None:
+        lease = self._leases.get(lease_id)
+        if lease is not None:
+            lease.members.pop(member, None)
+
+    def next_deadline(self) -> float | None:
+        return self._deadlines[0][0] if self._deadlines else None
+
+    def due(self, *, now: float) -> list[tuple[Lease, Term]]:
+        """Leases whose silence crossed a term; ended ones are forgotten here."""
+        crossed: list[tuple[Lease, Term]] = []
+        while self._deadlines and self._deadlines[0][0] <= now:
+            _, lease_id = heapq.heappop(self._deadlines)
+            lease = self._leases.get(lease_id)
+            if lease is None:
+                continue
+            if lease.renewed_at + self._terms.lease_seconds <= now:
+                del self._leases[lease_id]
+                crossed.append((lease, "ended"))
+                continue
+            if not lease.is_stalled and lease.renewed_at + self._terms.stall_seconds <= now:
+                lease.is_stalled = True
+                crossed.append((lease, "stalled"))
+            term = self._terms.lease_seconds if lease.is_stalled else self._terms.stall_seconds
+            heapq.heappush(self._deadlines, (lease.renewed_at + term, lease_id))
+        return crossed

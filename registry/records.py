@@ -1,0 +1,116 @@
+"""What the registry knows: nouns only, no rules.
+
+These records are what the store keeps, what events carry and what a watcher's view holds, so each is
+a plain value that survives encoding unchanged.
+"""
+
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta, Struct, field
+
+Priority = Literal["high", "normal", "low"]
+Access = Literal["exclusive", "shared"]
+SchemaType = Literal["JSON", "AVRO", "PROTOBUF", "ARROW"]
+MemberStatus = Literal["active", "pending", "stalled"]
+ChannelStatus = Literal["active", "pending", "stalled", "conflict"]
+Verification = Literal["verified", "unverified"]
+
+Text = Annotated[str, Meta(max_length=1024)]
+Label = Annotated[str, Meta(min_length=1, max_length=256)]
+Count = Annotated[int, Meta(ge=0, le=2**53)]
+
+
+class Block(Struct, kw_only=True, frozen=True):
+    """Where one piece of a channel's data lives."""
+
+    shm_name: Label
+    host: Text | None = None
+    format: Text | None = None
+
+
+class Producer(Struct, kw_only=True, gc=False):
+    producer_id: str
+    lease: str
+    shm_name: str
+    schema_hash: str
+    schema_version: str = ""
+    schema_type: SchemaType | None = None
+    schema_id: int | None = None
+    schema: Verification = "unverified"
+    ready: bool = True
+    status: MemberStatus = "active"
+    access: Access = "exclusive"
+    host: str | None = None
+    pid: int | None = None
+    start_time: int | None = None
+    boot_id: str | None = None
+    blocks: list[Block] = field(default_factory=list)
+    config: dict[str, Any] = field(default_factory=dict)
+    metadata: dict[str, Any] = field(default_factory=dict)
+    registered_at: float = 0.0
+    revision: int = 0
+
+
+class Consumer(Struct, kw_only=True, gc=False):
+    consumer_id: str
+    lease: str
+    expected_schema_hash: str | None = None
+    group: str | None = None
+    status: MemberStatus = "active"
+    host: str | None = None
+    pid: int | None = None
+    start_time: int | None = None
+    boot_id: str | None = None
+    metadata: dict[str, Any] = field(default_factory=dict)
+    registered_at: float = 0.0
+    revision: int = 0
+
+
+class Channel(Struct, kw_only=True):
+    """A channel and its members.
+
+    A declared channel (CHANNEL_CREATE) stays until it is destroyed; any other lives as long as it has members.
+    The schema and access are those of its producers, unless its declaration binds them.
+    `revision` is that of the newest event about the channel.
+    """
+
+    name: str
+    declared: bool = False
+    binds_schema: bool = False
+    binds_access: bool = False
+    schema_hash: str | None = None
+    schema_version: str | None = None
+    schema_type: SchemaType | None = None
+    schema_id: int | None = None
+    schema: Verification = "unverified"
+    access: Access | None = None
+    priority: Priority = "normal"
+    config: dict[str, Any] = field(default_factory=dict)
+    metadata: dict[str, Any] = field(default_factory=dict)
+    generation: int = 0
+    created_at: float = 0.0
+    revision: int = 0
+    producers: dict[str, Producer] = field(default_factory=dict)
+    consumers: dict[str, Consumer] = field(default_factory=dict)
+
+    def status(self) -> ChannelStatus:
+        statuses = {producer.status for producer in self.producers.values()}
+        if "active" in statuses:
+            return "active"
+        return "stalled" if "stalled" in statuses else "pending"
+
+    def lead(self) -> Producer | None:
+        """The producer that discovery names first: the longest registered of the most alive."""
+        rank = {"active": 0, "stalled": 1, "pending": 2}
+        return min(self.producers.values(), key=lambda producer: rank[producer.status], default=None)
+
+
+class SchemaVersion(Struct, kw_only=True, frozen=True, gc=False):
+    """One version of a subject. Equal content has one `schema_id` across subjects."""
+
+    subject: str
+    version: int
+    schema_id: int
+    schema_type: SchemaType
+    schema_hash: str
+    schema: str

@@ -1,0 +1,189 @@
+"""State from events: the only place where channel records change.
+
+The registry, a store that starts and a watcher's view all evolve the same way, so a watcher that has
+seen every event holds the registry's own state.
+"""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Container, Iterable
+from itertools import islice
+from typing import Any
+
+from registry import events
+from registry.records import Block, Channel, Producer
+from registry.replies import ChannelSummary, Discovered
+
+BLOCKS_PER_PAGE = 100
+
+
+class SortedNames:
+    """Names in order, for paging. Adding is O(1); the first page after a change sorts what is almost sorted."""
+
+    def __init__(self) -> None:
+        self._names: list[str] = []
+        self._is_sorted = True
+
+    def add(self, name: str) -> None:
+        self._names.append(name)
+        self._is_sorted = False
+
+    def page(
+        self, present: Container[str], *, prefix: str = "", after: str, limit: int
+    ) -> tuple[list[str], str | None]:
+        """Up to `limit` present names behind `after`, and the `after` of the next page or None."""
+        if not self._is_sorted:
+            self._names = sorted({name for name in self._names if name in present})
+            self._is_sorted = True
+        names = self._names
+        start = max(bisect_right(names, after), bisect_left(names, prefix))
+        found: list[str] = []
+        for name in islice(names, start, None):
+            if not name.startswith(prefix):
+                break
+            if name in present:
+                if len(found) == limit:
+                    return found, found[-1]
+                found.append(name)
+        return found, None
+
+
+class Channels(dict[str, Channel]):
+    """Channel records by name."""
+
+    def evolve(self, event: events.AnyChannelEvent) -> None:
+        _EVOLVE[type(event)](self, event)
+        channel = self.get(event.channel)
+        if channel is not None:
+            channel.revision = event.revision
+
+
+def _created(channels: Channels, event: events.ChannelCreated | events.ChannelDeclared) -> None:
+    present = channels.get(event.channel)
+    if present is not None:
+        event.record.producers.update(present.producers)
+        event.record.consumers.update(present.consumers)
+    channels[event.channel] = event.record
+
+
+def _removed(channels: Channels, event: events.ChannelDestroyed | events.ChannelEnded) -> None:
+    channels.pop(event.channel, None)
+
+
+def _producer_registered(channels: Channels, event: events.ProducerRegistered) -> None:
+    channel = channels[event.channel]
+    channel.producers[event.producer.producer_id] = event.producer
+    _adopt(channel, event.producer)
+
+
+def _adopt(channel: Channel, producer: Producer) -> None:
+    """What the declaration leaves open is as the newest producer says."""
+    if not channel.binds_schema:
+        channel.schema_hash = producer.schema_hash
+        channel.schema_version = producer.schema_version
+        channel.schema_type = producer.schema_type
+        channel.schema_id = producer.schema_id
+        channel.schema = producer.schema
+    if not channel.binds_access:
+        channel.access = producer.access
+
+
+def _producer_unregistered(channels: Channels, event: events.ProducerUnregistered) -> None:
+    channels[event.channel].producers.pop(event.producer_id, None)
+
+
+def _producer_stalled(channels: Channels, event: events.ProducerStalled) -> None:
+    channels[event.channel].producers[event.producer_id].status = "stalled"
+
+
+def _producer_recovered(channels: Channels, event: events.ProducerRecovered) -> None:
+    producer = channels[event.channel].producers[event.producer_id]
+    producer.status = "active" if producer.ready else "pending"
+
+
+def _consumer_registered(channels: Channels, event: events.ConsumerRegistered) -> None:
+    channels[event.channel].consumers[event.consumer.consumer_id] = event.consumer
+
+
+def _consumer_unregistered(channels: Channels, event: events.ConsumerUnregistered) -> None:
+    channels[event.channel].consumers.pop(event.consumer_id, None)
+
+
+def _consumer_stalled(channels: Channels, event: events.ConsumerStalled) -> None:
+    channels[event.channel].consumers[event.consumer_id].status = "stalled"
+
+
+def _consumer_recovered(channels: Channels, event: events.ConsumerRecovered) -> None:
+    channels[event.channel].consumers[event.consumer_id].status = "active"
+
+
+_EVOLVE: dict[type[events.Event], Callable[[Channels, Any], None]] = {
+    events.ChannelCreated: _created,
+    events.ChannelDeclared: _created,
+    events.ChannelDestroyed: _removed,
+    events.ChannelEnded: _removed,
+    events.ProducerRegistered: _producer_registered,
+    events.ProducerUnregistered: _producer_unregistered,
+    events.ProducerStalled: _producer_stalled,
+    events.ProducerRecovered: _producer_recovered,
+    events.ConsumerRegistered: _consumer_registered,
+    events.ConsumerUnregistered: _consumer_unregistered,
+    events.ConsumerStalled: _consumer_stalled,
+    events.ConsumerRecovered: _consumer_recovered,
+}
+
+
+def restored(channel: Channel) -> Channel:
+    """A record put together from kept parts, members in the order in which they came."""
+    producers = sorted(channel.producers.values(), key=lambda producer: producer.revision)
+    consumers = sorted(channel.consumers.values(), key=lambda consumer: consumer.revision)
+    channel.producers = {producer.producer_id: producer for producer in producers}
+    channel.consumers = {consumer.consumer_id: consumer for consumer in consumers}
+    for producer in producers:
+        _adopt(channel, producer)
+    newest = max([*(p.revision for p in producers), *(c.revision for c in consumers)], default=0)
+    channel.revision = max(channel.revision, newest)
+    return channel
+
+
+def discovered(channel: Channel, *, blocks_offset: int = 0) -> Discovered:
+    """The answer to a discovery, from the registry's record or from a watcher's copy of it."""
+    lead = channel.lead()
+    blocks = list(_blocks(channel.producers.values()))
+    return Discovered(
+        channel=channel.name,
+        shm_name=lead.shm_name if lead else None,
+        schema_hash=channel.schema_hash,
+        schema_version=channel.schema_version,
+        status=channel.status(),
+        schema=channel.schema if channel.schema_hash is not None else None,
+        schema_type=channel.schema_type,
+        schema_id=channel.schema_id,
+        access=channel.access,
+        priority=channel.priority,
+        generation=channel.generation,
+        consumer_count=len(channel.consumers),
+        producers=list(channel.producers.values()),
+        blocks=blocks[blocks_offset : blocks_offset + BLOCKS_PER_PAGE],
+        blocks_total=len(blocks),
+        metadata=channel.metadata,
+        revision=channel.revision,
+    )
+
+
+def summary(channel: Channel) -> ChannelSummary:
+    return ChannelSummary(
+        channel=channel.name,
+        status=channel.status(),
+        declared=channel.declared,
+        schema_hash=channel.schema_hash,
+        schema_version=channel.schema_version,
+        producer_count=len(channel.producers),
+        consumer_count=len(channel.consumers),
+        revision=channel.revision,
+    )
+
+
+def _blocks(producers: Iterable[Producer]) -> Iterable[Block]:
+    """A producer that lists no blocks has the one that its name says."""
+    for producer in producers:
+        yield from producer.blocks or (Block(shm_name=producer.shm_name, host=producer.host),)
