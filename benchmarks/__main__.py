@@ -107,9 +107,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--only", metavar="PATTERN", default="*", help="comparisons whose name has this text or matches it"
     )
-    parser.add_argument(
-        "--quick", action="store_true", help="short measurements: under a minute, for a first look"
-    )
+    parser.add_argument("--quick", action="store_true", help="short measurements: under a minute, for a first look")
     parser.add_argument("--list", action="store_true", help="name the comparisons and end")
     parser.add_argument(
         "--profile",

@@ -56,9 +56,7 @@ def hub_broker(
         directory = directory or Path(fresh)
         (directory / "messagehub.toml").write_text(SETTINGS)
         program = (
-            ["-m", "benchmarks.sampler", str(bench.profile)]
-            if bench.profile and profiled
-            else ["-m", "messagehub"]
+            ["-m", "benchmarks.sampler", str(bench.profile)] if bench.profile and profiled else ["-m", "messagehub"]
         )
         command = [
             sys.executable,

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
+from benchmarks.sampler import Sampler
 from benchmarks.verdicts import Claim, Spread, Verdict, spread
 
 Measure = Callable[[], float]
@@ -87,9 +88,7 @@ def all_comparisons() -> list[Comparison]:
 class Bench:
     """What a comparison is given: how long to measure, where to put files, and where its rows go."""
 
-    def __init__(
-        self, directory: Path, *, quick: bool, repetitions: int, on_step: Callable[[str], None]
-    ) -> None:
+    def __init__(self, directory: Path, *, quick: bool, repetitions: int, on_step: Callable[[str], None]) -> None:
         self.directory = directory
         self.quick = quick
         self.repetitions = repetitions
@@ -130,12 +129,16 @@ class Bench:
         return self.rows[before:]
 
     def run_profiled(self, chosen: Comparison, report: Path) -> None:
-        """Run it once more with the broker under the sampling profiler; those figures count for nothing."""
+        """Run it once more with broker and client under the sampling profiler; those figures count for nothing."""
         kept, repetitions = len(self.rows), self.repetitions
         self.profile, self.repetitions = report, PROFILED_REPETITIONS
+        sampler = Sampler()
+        sampler.start()
         try:
             self.run(chosen)
         finally:
+            sampler.stop()
+            sampler.write(report.with_name(f"{report.stem}-client.txt"))
             del self.rows[kept:]
             self.profile, self.repetitions = None, repetitions
 
@@ -152,9 +155,7 @@ class Bench:
         repetitions: int | None = None,
     ) -> None:
         """Measure all contenders and judge the claims; an undecided one gets up to twice the repetitions."""
-        present = {
-            name: measure for name, measure in contenders.items() if not isinstance(measure, NotMeasured)
-        }
+        present = {name: measure for name, measure in contenders.items() if not isinstance(measure, NotMeasured)}
         figures: dict[str, list[float]] = {name: [] for name in present}
         least = repetitions or self.repetitions
         for repetition in range(least if self.quick or self.profile else least * 2):
@@ -173,9 +174,7 @@ class Bench:
 
     @staticmethod
     def _is_undecided(claims: Sequence[Claim], figures: dict[str, list[float]]) -> bool:
-        measured = [
-            claim for claim in claims if {claim.contender, claim.against or claim.contender} <= figures.keys()
-        ]
+        measured = [claim for claim in claims if {claim.contender, claim.against or claim.contender} <= figures.keys()]
         return any(claim.verdict(spread(claim.values(figures))) is Verdict.NOISY for claim in measured)
 
     def _judge(

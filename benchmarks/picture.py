@@ -22,9 +22,7 @@ def draw(rows: list[Row], path: Path) -> None:
     drawing, axes = pyplot.subplots(figsize=(13, 1.4 + 0.36 * len(judged)), layout="constrained")
     for height, row in enumerate(judged):
         assert row.found is not None
-        low, median, high = (
-            _margin(row, value) for value in (row.found.low, row.found.median, row.found.high)
-        )
+        low, median, high = (_margin(row, value) for value in (row.found.low, row.found.median, row.found.high))
         colour = COLOURS[Verdict(row.verdict)]
         axes.plot([low, high], [height, height], color=colour, linewidth=3, alpha=0.4, solid_capstyle="round")
         axes.plot([median], [height], "o", color=colour)

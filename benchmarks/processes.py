@@ -1,12 +1,12 @@
 """Servers that live exactly as long as their comparison.
 
-Rule: whatever starts here ends here, by its pid; and if this process is killed, the kernel ends it
-(PR_SET_PDEATHSIG), so that no server outlives a benchmark.
+Rule: whatever starts here ends here, by its pid; and if this process is killed, the kernel ends it (setpriv of
+util-linux asks for that), so that no server outlives a benchmark. A `preexec_fn` could ask too, but makes Python
+fork for real, and gRPC's fork handlers then abort the child.
 """
 
-import ctypes
 import os
-import signal
+import shutil
 import socket
 import subprocess
 import tempfile
@@ -21,12 +21,7 @@ from benchmarks.harness import CannotMeasure
 ROOT = Path(__file__).resolve().parent.parent
 START_SECONDS = 60.0
 STOP_SECONDS = 30.0
-_PR_SET_PDEATHSIG = 1
-_libc = ctypes.CDLL(None)
-
-
-def _die_with_the_parent() -> None:
-    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+_SETPRIV = shutil.which("setpriv")
 
 
 def free_port() -> int:
@@ -49,14 +44,14 @@ def spawn(
     stderr: int | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> "subprocess.Popen[bytes]":
+    dying_with_us = [_SETPRIV, "--pdeathsig", "KILL"] if _SETPRIV else []
     return subprocess.Popen(
-        command,
+        [*dying_with_us, *command],
         cwd=ROOT,
         env={**os.environ, **(environment or {})},
         stdin=subprocess.DEVNULL,
         stdout=stdout,
         stderr=stderr,
-        preexec_fn=_die_with_the_parent,  # noqa: PLW1509  one system call, and no lock is taken in it
     )
 
 
@@ -68,7 +63,7 @@ def running(
     with tempfile.TemporaryFile() as output:
         process = spawn(command, stdout=output, stderr=subprocess.STDOUT, environment=environment)
         try:
-            _wait_until(is_ready, process, output.fileno())
+            _wait_until(is_ready, process, Path(command[0]).name, output.fileno())
             yield process
         finally:
             stop(process)
@@ -83,13 +78,13 @@ def stop(process: subprocess.Popen[bytes]) -> None:
         process.wait()
 
 
-def _wait_until(is_ready: Callable[[], bool], process: subprocess.Popen[bytes], output: int) -> None:
+def _wait_until(is_ready: Callable[[], bool], process: subprocess.Popen[bytes], name: str, output: int) -> None:
     deadline = time.monotonic() + START_SECONDS
     while not is_ready():
         if process.poll() is not None or time.monotonic() > deadline:
             said = " ".join(os.pread(output, 65536, 0).decode(errors="replace").split())
             state = "did not answer" if process.returncode is None else f"ended with {process.returncode}"
-            raise CannotMeasure(f"{Path(str(process.args[0])).name} {state}: {said[-400:]}")  # type: ignore[index]
+            raise CannotMeasure(f"{name} {state}: {said[-400:]}")
         time.sleep(0.005)
 
 

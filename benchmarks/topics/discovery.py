@@ -1,11 +1,12 @@
 """How long one client from Python waits for a discovery."""
 
 import itertools
+from collections.abc import Callable
 from contextlib import ExitStack
-from time import perf_counter
+from time import perf_counter, sleep
 
 from benchmarks import clients
-from benchmarks.brokers import echo_broker, hub_broker, register_channels
+from benchmarks.brokers import client_socket, echo_broker, hub_broker, register_channels
 from benchmarks.clients import p50_us
 from benchmarks.harness import Bench, CannotMeasure, Measure, comparison, enter_or_say_why, if_present
 from benchmarks.native import nats_clients
@@ -60,9 +61,7 @@ def raw_request(bench: Bench) -> None:
         broker = stack.enter_context(hub_broker(bench))
         register_channels(broker.endpoint, 1)
         echo = stack.enter_context(echo_broker())
-        ours = stack.enter_context(
-            clients.raw_request(broker.endpoint, REQUEST, b'"shm_name":"/pylabhub_bench.c0"')
-        )
+        ours = stack.enter_context(clients.raw_request(broker.endpoint, REQUEST, b'"shm_name":"/pylabhub_bench.c0"'))
         floor = stack.enter_context(clients.raw_request(echo, REQUEST, REQUEST))
         redis = enter_or_say_why(stack, redis_server())
 
@@ -81,31 +80,73 @@ def raw_request(bench: Bench) -> None:
         )
 
 
-@comparison("hub.discover of a channel never asked for before, one Python client, p50")
-def cold(bench: Bench) -> None:
+def never_asked(stack: ExitStack, bench: Bench, most: int) -> Callable[[], bool]:
+    """`hub.discover` of another channel each time, as often as `most`."""
     from messagehub import MessageHub
 
-    trips = bench.scaled(60, 20)
+    broker = stack.enter_context(hub_broker(bench))
+    register_channels(broker.endpoint, most + 1)
+    hub = MessageHub(endpoint=broker.endpoint, dir=broker.directory)
+    stack.callback(hub.disconnect)
+    names = (f"bench.c{number}" for number in range(most + 1))
+
+    def discover() -> bool:
+        channel = next(names)
+        found = hub.discover(channel)
+        return found is not None and found.shm_name == f"/pylabhub_{channel}"
+
+    if not discover():
+        raise CannotMeasure("the first channel was not discovered")
+    return discover
+
+
+def p50_of(call: Callable[[], bool], trips: int, *, pause_seconds: float = 0.0) -> Measure:
+    def measure() -> float:
+        durations = []
+        for _ in range(trips):
+            sleep(pause_seconds)
+            start = perf_counter()
+            is_right = call()
+            durations.append(perf_counter() - start)
+            if not is_right:
+                raise CannotMeasure("a wrong answer")
+        return percentile(durations, 0.5) * 1e6
+
+    return measure
+
+
+@comparison("hub.discover of a channel never asked for before, now and then, p50")
+def cold_now_and_then(bench: Bench) -> None:
+    """With a pause before each, so that what the client does in the background for the one before is over."""
+    trips = bench.scaled(20, 10)
     with ExitStack() as stack:
-        broker = stack.enter_context(hub_broker(bench))
-        register_channels(broker.endpoint, trips * bench.slices * 2 + 100)
+        discover = never_asked(stack, bench, trips * bench.slices * 2)
+        echo = stack.enter_context(echo_broker())
+        socket = stack.enter_context(client_socket(echo))
+
+        def send_and_receive() -> bool:
+            socket.send(REQUEST)
+            return socket.recv() == REQUEST
+
+        ours, floor = "hub.discover, cold, 5 ms apart", "bare pyzmq echo, 5 ms apart"
+        bench.compare(
+            {
+                ours: p50_of(discover, trips, pause_seconds=0.005),
+                floor: p50_of(send_and_receive, trips, pause_seconds=0.005),
+            },
+            unit="µs",
+            claims=[at_most(1.4, ours, floor)],
+            repetitions=bench.slices,
+        )
+
+
+@comparison("hub.discover of channels never asked for before, one after the other, p50")
+def cold(bench: Bench) -> None:
+    trips = bench.scaled(40, 20)
+    with ExitStack() as stack:
+        discover = never_asked(stack, bench, trips * bench.slices * 2)
         echo = stack.enter_context(echo_broker())
         floor = stack.enter_context(clients.raw_request(echo, REQUEST, REQUEST))
-        hub = MessageHub(endpoint=broker.endpoint, dir=broker.directory)
-        stack.callback(hub.disconnect)
-        names = (f"bench.c{number}" for number in itertools.count())
-        hub.discover(next(names))
-
-        def discover() -> float:
-            durations = []
-            for channel in itertools.islice(names, trips):
-                start = perf_counter()
-                found = hub.discover(channel)
-                durations.append(perf_counter() - start)
-                if not found or found.shm_name != f"/pylabhub_{channel}":
-                    raise CannotMeasure(f"{channel} was not discovered")
-            return percentile(durations, 0.5) * 1e6
-
         etcd = enter_or_say_why(stack, etcd_server(bench.directory))
         nats = enter_or_say_why(stack, nats_server())
         http = enter_or_say_why(stack, http_server())
@@ -123,7 +164,7 @@ def cold(bench: Bench) -> None:
         ours = "hub.discover, cold"
         bench.compare(
             {
-                ours: discover,
+                ours: p50_of(discover, trips),
                 "bare pyzmq echo": p50_us(floor, bench.slice_seconds),
                 "etcd range (grpcio)": if_present(etcd, etcd_range),
                 "NATS request (nats-py, C service)": if_present(nats, nats_request),

@@ -86,9 +86,7 @@ def _durable(bench: Bench, request: str) -> None:
             message = clients.protobuf(b"bench.c0", clients.RECORD)
             with clients.etcd_calls(server) as call:
                 call("Put", message)
-            return lambda: grpc_load(
-                server, "etcdserverpb.KV/Put", message, operations=bench.scaled(2_000, 500)
-            )
+            return lambda: grpc_load(server, "etcdserverpb.KV/Put", message, operations=bench.scaled(2_000, 500))
 
         ours = "32 clients"
         bench.compare(

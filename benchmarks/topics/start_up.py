@@ -22,8 +22,8 @@ def large_registry(bench: Bench) -> None:
     count = bench.scaled(100_000, 10_000)
     with tempfile.TemporaryDirectory(prefix="large-", dir=bench.directory) as directory:
         empty, channels, both = (Path(directory, name) for name in ("empty", "channels", "both"))
-        empty.mkdir()
-        channels.mkdir()
+        empty.mkdir(mode=0o700)
+        channels.mkdir(mode=0o700)
         _fill(bench, channels, CHANNEL, count)
         shutil.copytree(channels, both)
         _fill(bench, both, SCHEMA, count)

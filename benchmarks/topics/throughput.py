@@ -57,17 +57,13 @@ def native_clients(bench: Bench) -> None:
             stack.enter_context(nats_responder(load, server, clients.RECORD))
             endpoint = f"nats://127.0.0.1:{server.port}"
             return lambda: (
-                load.run(
-                    endpoint=endpoint, request="bench.c0", expect="DISCOVERY", seconds=bench.seconds
-                ).per_second
+                load.run(endpoint=endpoint, request="bench.c0", expect="DISCOVERY", seconds=bench.seconds).per_second
             )
 
         def etcd_range(server: Peer) -> Measure:
             stack.enter_context(clients.etcd_range(server))  # puts the record
             request = clients.protobuf(b"bench.c0")
-            return lambda: grpc_load(
-                server, "etcdserverpb.KV/Range", request, operations=bench.scaled(4_000, 1_000)
-            )
+            return lambda: grpc_load(server, "etcdserverpb.KV/Range", request, operations=bench.scaled(4_000, 1_000))
 
         ours = "messagehub"
         bench.compare(
@@ -109,9 +105,7 @@ def pipelined(bench: Bench) -> None:
         bench.compare(
             {
                 ours: discovery(native, broker.endpoint, expect, bench, clients=1, depth=512),
-                "frame-safe Python echo": discovery(
-                    native, echo, "DISCOVERY_REQUEST", bench, clients=1, depth=512
-                ),
+                "frame-safe Python echo": discovery(native, echo, "DISCOVERY_REQUEST", bench, clients=1, depth=512),
                 "redis-benchmark GET, 32 x 16 in flight": if_present(redis, redis_get),
             },
             unit="/s",

@@ -112,9 +112,7 @@ def test_measurement_that_went_wrong_is_a_failed_row_and_not_an_end(bench: Bench
 
 def test_program_that_cannot_be_installed_is_named_with_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    with pytest.raises(
-        PeerMissing, match=r"no-such-server is not installed \(apt-get install no-such-package\)"
-    ):
+    with pytest.raises(PeerMissing, match=r"no-such-server is not installed \(apt-get install no-such-package\)"):
         packages.program("no-such-server", "no-such-package")
 
 
