@@ -12,14 +12,15 @@ COLOURS = {Verdict.MET: "#2a7f3f", Verdict.MISSED: "#c0392b", Verdict.NOISY: "#d
 
 
 def draw(rows: list[Row], path: Path) -> None:
-    """One dot a row: right of the line is better than the target, each unit of the axis a factor."""
+    """One dot a row: right of the line is better than the target, on a scale of factors."""
     matplotlib.use("Agg")
     from matplotlib import pyplot
+    from matplotlib.ticker import LogLocator, NullLocator
 
     judged = [row for row in reversed(rows) if row.bound is not None and row.found is not None]
     if not judged:
         return
-    drawing, axes = pyplot.subplots(figsize=(13, 1.4 + 0.36 * len(judged)), layout="constrained")
+    drawing, axes = pyplot.subplots(figsize=(13, 1.4 + 0.42 * len(judged)), layout="constrained")
     for height, row in enumerate(judged):
         assert row.found is not None
         low, median, high = (_margin(row, value) for value in (row.found.low, row.found.median, row.found.high))
@@ -32,8 +33,11 @@ def draw(rows: list[Row], path: Path) -> None:
         )
     axes.axvline(1.0, color="black", linewidth=1)
     axes.set_xscale("log")
+    axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}x")
+    axes.xaxis.set_minor_locator(NullLocator())
     axes.margins(x=0.25)
-    axes.set_yticks(range(len(judged)), [_label(row) for row in judged], fontsize=8)
+    axes.set_yticks(range(len(judged)), [_label(row) for row in judged], fontsize=7)
     axes.set_xlabel("times better than the target (left of the line: worse); the bar is the spread")
     axes.set_title("MessageHub against its targets: green met, red missed, yellow too noisy to tell")
     drawing.savefig(path, dpi=110)
@@ -46,4 +50,5 @@ def _margin(row: Row, value: float) -> float:
 
 
 def _label(row: Row) -> str:
-    return f"{row.contender} / {row.against}" if row.against else row.contender
+    measured = f"{row.contender} / {row.against}" if row.against else row.contender
+    return f"{row.comparison}\n{measured}"

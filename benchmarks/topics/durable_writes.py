@@ -143,15 +143,17 @@ def _p99_beside(native: Native, broker: Broker, request: str, rate: int, bench: 
             operations=bench.scaled(20_000, 4_000),
             seconds=bench.seconds + 0.3,
         )
-        found = native.run(
-            endpoint=broker.endpoint,
-            request=REQUEST,
-            expect='"shm_name":"/pylabhub_bench.c0"',
-            modulo=1,
-            clients=4,
-            seconds=bench.seconds,
-        )
-        writers.result()
+        try:
+            found = native.run(
+                endpoint=broker.endpoint,
+                request=REQUEST,
+                expect='"shm_name":"/pylabhub_bench.c0"',
+                modulo=1,
+                clients=4,
+                seconds=bench.seconds,
+            )
+        finally:
+            writers.result()
         return found.p99_us
 
     return measure
