@@ -13,6 +13,7 @@ HubError                             registry/errors.py; has code, message, deta
 ├── BrokerAlreadyRunning             BROKER_ALREADY_RUNNING
 ├── StoreError                       STORE_ERROR: the database cannot be used as it is
 │   └── StoreReadOnly                STORE_READ_ONLY: the disk is full or failing; reads go on
+├── RateLimited                      RATE_LIMITED: too much at once; try again later
 ├── ConfigurationError               CONFIGURATION_ERROR
 └── InternalError                    INTERNAL_ERROR: a defect in the broker
 """
@@ -24,21 +25,32 @@ from registry.errors import (
     ChannelClosed,
     ChannelNotFound,
     ChannelNotReady,
+    CompatibilityNotSet,
     ConsumerAlreadyRegistered,
     HubError,
     InvalidName,
     InvalidRequest,
     InvalidSchema,
+    ModeNotSet,
     NotOwner,
     NotRegistered,
+    OperationNotPermitted,
     PolicyMismatch,
     ProducerAlreadyRegistered,
+    ReferenceExists,
     Refusal,
     SchemaHashMismatch,
     SchemaIncompatible,
     SchemaInUse,
     SchemaMismatch,
     SchemaNotFound,
+    SchemaTooComplex,
+    SubjectNotFound,
+    SubjectNotSoftDeleted,
+    SubjectSoftDeleted,
+    VersionNotFound,
+    VersionNotSoftDeleted,
+    VersionSoftDeleted,
 )
 
 __all__ = [
@@ -50,6 +62,7 @@ __all__ = [
     "ChannelClosed",
     "ChannelNotFound",
     "ChannelNotReady",
+    "CompatibilityNotSet",
     "ConfigurationError",
     "ConsumerAlreadyRegistered",
     "HubError",
@@ -59,11 +72,15 @@ __all__ = [
     "InvalidSchema",
     "MalformedRequest",
     "MessageTooLarge",
+    "ModeNotSet",
     "NotOwner",
     "NotRegistered",
+    "OperationNotPermitted",
     "PolicyMismatch",
     "ProducerAlreadyRegistered",
     "ProtocolError",
+    "RateLimited",
+    "ReferenceExists",
     "Refusal",
     "RequestTimeout",
     "SchemaHashMismatch",
@@ -71,10 +88,17 @@ __all__ = [
     "SchemaIncompatible",
     "SchemaMismatch",
     "SchemaNotFound",
+    "SchemaTooComplex",
     "StoreError",
     "StoreReadOnly",
+    "SubjectNotFound",
+    "SubjectNotSoftDeleted",
+    "SubjectSoftDeleted",
     "UnknownType",
     "UnsupportedProtocol",
+    "VersionNotFound",
+    "VersionNotSoftDeleted",
+    "VersionSoftDeleted",
     "from_wire",
 ]
 
@@ -125,6 +149,11 @@ class StoreError(HubError):
 
 class StoreReadOnly(StoreError):
     code = "STORE_READ_ONLY"
+    retryable = True
+
+
+class RateLimited(HubError):
+    code = "RATE_LIMITED"
     retryable = True
 
 

@@ -77,6 +77,11 @@ class Leases:
         if lease is not None:
             lease.members.pop(member, None)
 
+    def tell(self, lease_id: str, notice: Notice) -> None:
+        lease = self._leases.get(lease_id)
+        if lease is not None:
+            lease.tell(notice)
+
     def next_deadline(self) -> float | None:
         return self._deadlines[0][0] if self._deadlines else None
 

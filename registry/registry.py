@@ -8,27 +8,25 @@ Rule 5: producers of one channel agree on schema, access and policy; a sole prod
 unless the channel's declaration binds them.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import msgspec
-
 from registry import commands, events, names, replies
-from registry.errors import (
-    ChannelAlreadyExists,
-    ChannelNotFound,
-    ChannelNotReady,
-    ConsumerAlreadyRegistered,
-    NotOwner,
-    NotRegistered,
-    PolicyMismatch,
-    ProducerAlreadyRegistered,
-    SchemaMismatch,
+from registry.checks import (
+    check_consumer,
+    check_declaration,
+    check_owner,
+    check_producer,
+    check_schema,
+    says_the_same,
 )
-from registry.leases import Lease, Leases, Member, Terms
-from registry.records import Channel, Consumer, Priority, Producer, SchemaType, SchemaVersion
-from registry.schema_catalog import SchemaCatalog
-from registry.state import Channels, SortedNames, discovered, summary
+from registry.errors import ChannelNotFound, ChannelNotReady
+from registry.leases import Member, Terms
+from registry.ledger import Ledger, lease_of
+from registry.records import Channel, Consumer, Producer, SchemaVersion
+from registry.schema_rules import SCHEMA_COMMANDS, SchemaRules
+from registry.state import discovered, summary
+from registry.verdicts import Question, Verdict, judge
 
 
 class Outcome(NamedTuple):
@@ -36,75 +34,63 @@ class Outcome(NamedTuple):
     events: list[events.AnyEvent]
 
 
-class Registry:
+class Registry(Ledger):
     def __init__(self, *, terms: Terms | None = None, shm_prefix: str = "pylabhub_") -> None:
-        self.terms = terms or Terms()
-        self.revision = 0
-        self.channels = Channels()
-        self.schemas = SchemaCatalog()
-        self.leases = Leases(self.terms)
-        self.priorities: dict[str, Priority] = {}
-        self._shm_prefix = shm_prefix
-        self._names = SortedNames()
-        self._discovered: dict[str, replies.Discovered] = {}
-        self._emitted: list[events.AnyEvent] = []
+        super().__init__(terms=terms, shm_prefix=shm_prefix)
+        self.schema_rules = SchemaRules(self.schemas, self.channels)
 
-    def restore(
-        self, channels: Iterable[Channel], schemas: Iterable[SchemaVersion], *, revision: int, now: float
-    ) -> None:
-        """Take over what a store kept. Every lease gets a full new term."""
-        for version in schemas:
-            self.schemas.add(version, revision=revision)
-        for channel in channels:
-            self._take(channel)
-            for producer in channel.producers.values():
-                producer.status = "active" if producer.ready else "pending"
-                member = Member("producer", channel.name, producer.producer_id)
-                self.leases.attach(producer.lease, member, now=now)
-            for consumer in channel.consumers.values():
-                consumer.status = "active"
-                member = Member("consumer", channel.name, consumer.consumer_id)
-                self.leases.attach(consumer.lease, member, now=now)
-        self.revision = revision
+    def question(self, command: commands.Command) -> Question | None:
+        """What must be judged about schemas before this command can be decided; None for most commands."""
+        if isinstance(command, commands.SchemaText):
+            return self.schema_rules.question(command)
+        if isinstance(command, commands.RegisterProducer | commands.CreateChannel):
+            embedded = _embedded_schema(command)
+            return self.schema_rules.question(embedded) if embedded else None
+        if isinstance(command, commands.RegisterConsumer) and command.expected_schema_hash is not None:
+            channel = self.channels.get(command.channel)
+            if channel is not None and channel.schema_hash != command.expected_schema_hash:
+                return self.schema_rules.consumer_question(command.expected_schema_hash, channel)
+        return None
 
-    def apply(self, command: commands.Command, *, now: float) -> Outcome:
-        """Decide one command. Raises a Refusal, having changed nothing, or returns the reply and what happened."""
-        reply = _HANDLERS[type(command)](self, command, now)
+    def apply(self, command: commands.Command, *, now: float, verdict: Verdict | None = None) -> Outcome:
+        """Decide one command. Raises a Refusal, having changed nothing, or returns the reply and what happened.
+
+        Without a verdict on its `question` the schema is judged here and now.
+        """
+        kind = type(command)
+        if kind in SCHEMA_COMMANDS:
+            reply, happened = self.schema_rules.decide(command, verdict)
+            for event in happened:
+                self._emit_schema(event, now)
+            if happened and isinstance(reply, _REVISED):
+                reply.revision = self.revision
+        elif kind in _JUDGED:
+            reply = _JUDGED[kind](self, command, now, verdict)
+        else:
+            reply = _HANDLERS[kind](self, command, now)
         if not self._emitted:
             return Outcome(reply, [])
         emitted, self._emitted = self._emitted, []
         return Outcome(reply, emitted)
 
-    def expire(self, *, now: float) -> list[events.AnyEvent]:
-        """Stall and end what has been silent for too long."""
-        for lease, term in self.leases.due(now=now):
-            for member in list(lease.members):
-                if term == "stalled":
-                    self._emit(_STALLED[member.kind](member), now)
-                else:
-                    self._remove(member, "expired", now)
-        emitted, self._emitted = self._emitted, []
-        return emitted
-
-    def next_deadline(self) -> float | None:
-        return self.leases.next_deadline()
-
     # -- producers and consumers ---------------------------------------------------------------------------
 
-    def register_producer(self, command: commands.RegisterProducer, now: float) -> replies.Reply:
+    def register_producer(
+        self, command: commands.RegisterProducer, now: float, verdict: Verdict | None = None
+    ) -> replies.Reply:
         name = names.check_channel(command.channel)
         channel = self.channels.get(name)
         producer = self._candidate(command, name)
-        version = self._embedded_schema(name, command.schema, command.schema_type, command.schema_hash)
+        version = self._plan_schema(command, verdict)
         if version is not None:
             producer.schema, producer.schema_id = "verified", version[0].schema_id
             producer.schema_type = version[0].schema_type
-        replaced = self._check_producer(channel, producer) if channel else []
+        replaced = check_producer(channel, producer, self.leases) if channel else []
 
         present = channel.producers.get(producer.producer_id) if channel else None
-        if present is None or not _says_the_same(present, producer):
+        if present is None or not says_the_same(present, producer):
             if version is not None and version[1]:
-                self._emit_schema(version[0], now)
+                self._emit_schema(events.SchemaRegistered(schema=version[0]), now)
             if channel is None:
                 channel = Channel(name=name, priority=command.priority, created_at=now)
                 self._emit(events.ChannelCreated(channel=name, record=channel), now)
@@ -125,11 +111,13 @@ class Registry:
             revision=present.revision,
         )
 
-    def register_consumer(self, command: commands.RegisterConsumer, now: float) -> replies.Reply:
+    def register_consumer(
+        self, command: commands.RegisterConsumer, now: float, verdict: Verdict | None = None
+    ) -> replies.Reply:
         channel = self._channel(command.channel)
         consumer = Consumer(
             consumer_id=names.check_role("consumer", command.consumer_id),
-            lease=command.lease or f"{channel.name}/{command.consumer_id}",
+            lease=command.lease or _consumer_lease(channel.name, command.consumer_id),
             expected_schema_hash=command.expected_schema_hash,
             group=names.check_role("group", command.group) if command.group is not None else None,
             host=command.host,
@@ -145,19 +133,13 @@ class Registry:
                 status=channel.status(),
             )
         if consumer.expected_schema_hash is not None and (channel.producers or channel.binds_schema):
-            self._check_schema(channel, consumer.expected_schema_hash, "the consumer expects")
+            self._check_readable(channel, consumer.expected_schema_hash, verdict)
+        replaced = check_consumer(channel, consumer, self.leases)
+
         present = channel.consumers.get(consumer.consumer_id)
-        if present is None or not _says_the_same(present, consumer):
-            if present is not None and present.lease != consumer.lease:
-                if self.leases.is_alive(present.lease):
-                    raise ConsumerAlreadyRegistered(
-                        f"channel {channel.name!r} has a living consumer {consumer.consumer_id!r}",
-                        channel=channel.name,
-                        consumer_id=consumer.consumer_id,
-                        pid=present.pid,
-                        host=present.host,
-                    )
-                self._unregister(Member("consumer", channel.name, consumer.consumer_id), "replaced", now)
+        if present is None or not says_the_same(present, consumer):
+            for member in replaced:
+                self._unregister(member, "replaced", now)
             consumer.registered_at = now
             consumer.revision = self.revision + 1
             self._emit(events.ConsumerRegistered(channel=channel.name, consumer=consumer), now)
@@ -182,15 +164,15 @@ class Registry:
         channel = self._channel(command.channel)
         producer_id = command.producer_id or _default_owner(channel.name)
         member = Member("producer", channel.name, producer_id)
-        self._check_owner(member, channel.producers.get(producer_id), command.lease or producer_id)
+        check_owner(member, channel.producers.get(producer_id), command.lease or producer_id)
         self._remove(member, "released", now)
         return replies.ProducerUnregistered(channel=channel.name, producer_id=producer_id, revision=self.revision)
 
     def unregister_consumer(self, command: commands.UnregisterConsumer, now: float) -> replies.Reply:
         channel = self._channel(command.channel)
         member = Member("consumer", channel.name, command.consumer_id)
-        lease = command.lease or f"{channel.name}/{command.consumer_id}"
-        self._check_owner(member, channel.consumers.get(command.consumer_id), lease)
+        lease = command.lease or _consumer_lease(channel.name, command.consumer_id)
+        check_owner(member, channel.consumers.get(command.consumer_id), lease)
         self._remove(member, "released", now)
         return replies.ConsumerUnregistered(
             channel=channel.name, consumer_id=command.consumer_id, revision=self.revision
@@ -214,9 +196,11 @@ class Registry:
             return discovered(channel, blocks_offset=command.blocks_offset)
         return self._found(channel)
 
-    def create_channel(self, command: commands.CreateChannel, now: float) -> replies.Reply:
+    def create_channel(
+        self, command: commands.CreateChannel, now: float, verdict: Verdict | None = None
+    ) -> replies.Reply:
         name = names.check_channel(command.channel)
-        version = self._embedded_schema(name, command.schema, command.schema_type, command.schema_hash)
+        version = self._plan_schema(command, verdict)
         planned = version[0] if version else None
         present = self.channels.get(name)
         record = Channel(
@@ -236,10 +220,10 @@ class Registry:
             created_at=now,
         )
         if present is not None:
-            self._check_declaration(present, record)
+            check_declaration(present, record)
         if present is None or not present.declared:
             if version is not None and version[1]:
-                self._emit_schema(version[0], now)
+                self._emit_schema(events.SchemaRegistered(schema=version[0]), now)
             if present is not None:
                 _adopt_members(record, present)
             self._emit(events.ChannelDeclared(channel=name, record=record), now)
@@ -251,7 +235,7 @@ class Registry:
         channel = self._channel(command.channel)
         self._emit(events.ChannelDestroyed(channel=channel.name), now)
         for member in _members(channel):
-            self.leases.detach(_lease(channel, member), member)
+            self.leases.detach(lease_of(channel, member), member)
         return replies.ChannelDestroyed(channel=channel.name, revision=self.revision)
 
     def list_channels(self, command: commands.ListChannels, now: float) -> replies.Reply:
@@ -280,26 +264,6 @@ class Registry:
         return replies.SnapshotPage(
             channels=[self.channels[name] for name in page], next=following, revision=self.revision
         )
-
-    # -- schemas -------------------------------------------------------------------------------------------
-
-    def register_schema(self, command: commands.RegisterSchema, now: float) -> replies.Reply:
-        version, is_new = self.schemas.plan(command)
-        if is_new:
-            self._emit_schema(version, now)
-        return replies.SchemaRegistered(
-            subject=version.subject,
-            version=version.version,
-            schema_id=version.schema_id,
-            schema_hash=version.schema_hash,
-            revision=self.schemas.revision(version.subject),
-        )
-
-    def request_schema(self, command: commands.RequestSchema, now: float) -> replies.Reply:
-        return self.schemas.find(command)
-
-    def list_schemas(self, command: commands.ListSchemas, now: float) -> replies.Reply:
-        return self.schemas.list(command, revision=self.revision)
 
     # -- checks: they raise or return, and change nothing --------------------------------------------------
 
@@ -336,213 +300,65 @@ class Registry:
             metadata=command.metadata,
         )
 
-    def _check_producer(self, channel: Channel, producer: Producer) -> list[Member]:
-        """Whom this producer replaces; refused when somebody living or a binding declaration is in the way."""
-        replaced = []
-        others = []
-        for present in channel.producers.values():
-            is_same = present.producer_id == producer.producer_id
-            if is_same and present.lease == producer.lease:
-                continue
-            excludes = is_same or "exclusive" in (present.access, producer.access)
-            if not self.leases.is_alive(present.lease) and excludes:
-                replaced.append(Member("producer", channel.name, present.producer_id))
-            elif excludes and (is_same or present.access == producer.access):
-                raise ProducerAlreadyRegistered(
-                    f"channel {channel.name!r} has a living producer {present.producer_id!r}",
-                    channel=channel.name,
-                    producer_id=present.producer_id,
-                    pid=present.pid,
-                    host=present.host,
-                )
-            else:
-                others.append(present)
-        for other in others:
-            _check_policy(channel, "access", other.access, producer.access)
-            _check_policy(channel, "policy", other.config.get("policy"), producer.config.get("policy"))
-        if channel.binds_access:
-            _check_policy(channel, "access", channel.access, producer.access)
-        if others or channel.binds_schema:
-            self._check_schema(channel, producer.schema_hash, "the producer brings")
-        return replaced
-
-    def _check_schema(self, channel: Channel, schema_hash: str, claim: str) -> None:
-        if schema_hash != channel.schema_hash:
-            raise SchemaMismatch(
-                f"channel {channel.name!r} has schema {channel.schema_hash!r}, {claim} {schema_hash!r}",
-                channel=channel.name,
-                expected=channel.schema_hash,
-                actual=schema_hash,
-                schema_version=channel.schema_version,
-            )
-
-    def _check_declaration(self, present: Channel, record: Channel) -> None:
-        if present.declared:
-            if not _declares_the_same(present, record):
-                raise ChannelAlreadyExists(
-                    f"channel {present.name!r} is declared already, and differently", channel=present.name
-                )
-            return
-        for producer in present.producers.values():
-            if record.binds_schema and producer.schema_hash != record.schema_hash:
-                self._check_schema(present, record.schema_hash or "", "the declaration says")
-            if record.binds_access:
-                _check_policy(present, "access", producer.access, record.access)
-
-    def _check_owner(self, member: Member, present: Producer | Consumer | None, lease: str) -> None:
-        if present is None:
-            raise NotRegistered(
-                f"{member.kind} {member.member_id!r} is not registered on channel {member.channel!r}",
-                channel=member.channel,
-                member_id=member.member_id,
-            )
-        if present.lease != lease:
-            raise NotOwner(
-                f"{member.kind} {member.member_id!r} of channel {member.channel!r} belongs to another process",
-                channel=member.channel,
-                member_id=member.member_id,
-            )
-
-    def _embedded_schema(
-        self, subject: str, schema: commands.Schema | None, schema_type: SchemaType | None, claim: str | None
+    def _plan_schema(
+        self, command: commands.RegisterProducer | commands.CreateChannel, verdict: Verdict | None
     ) -> tuple[SchemaVersion, bool] | None:
         """The catalogue's version of a schema that came with a registration, and whether it is new there."""
-        if schema is None:
-            return None
-        return self.schemas.plan(
-            commands.RegisterSchema(
-                subject=subject, schema=schema, schema_type=schema_type or "JSON", schema_hash=claim
-            )
-        )
+        embedded = _embedded_schema(command)
+        return self.schema_rules.plan(embedded, verdict) if embedded else None
 
-    # -- changes -------------------------------------------------------------------------------------------
-
-    def _take(self, channel: Channel) -> None:
-        self.channels[channel.name] = channel
-        self._added(channel)
-
-    def _added(self, channel: Channel) -> None:
-        self._names.add(channel.name)
-        if channel.priority != "normal":
-            self.priorities[channel.name] = channel.priority
-
-    def _emit(self, event: events.AnyChannelEvent, now: float) -> None:
-        before = self.channels.get(event.channel)
-        self.revision += 1
-        event.revision, event.previous, event.at = self.revision, before.revision if before else 0, now
-        self.channels.evolve(event)
-        self._emitted.append(event)
-        self._discovered.pop(event.channel, None)
-        after = self.channels.get(event.channel)
-        if after is None:
-            self.priorities.pop(event.channel, None)
-        elif before is not after:
-            self._added(after)
-        self._notify(event, before or after)
-
-    def _emit_schema(self, version: SchemaVersion, now: float) -> None:
-        self.revision += 1
-        previous = self.schemas.revision(version.subject)
-        event = events.SchemaRegistered(revision=self.revision, previous=previous, at=now, schema=version)
-        self.schemas.evolve(event)
-        self._emitted.append(event)
-
-    def _notify(self, event: events.AnyChannelEvent, channel: Channel | None) -> None:
-        """Leave a notice for every other process that is a member of the channel."""
-        if channel is None or len(channel.producers) + len(channel.consumers) < 1:
+    def _check_readable(self, channel: Channel, expected_hash: str, verdict: Verdict | None) -> None:
+        """The consumer's schema is the channel's, or one that can read what is written with that."""
+        if expected_hash == channel.schema_hash:
             return
-        actor = _actor(event)
-        notice = replies.Notice(
-            event=str(type(event).__struct_config__.tag),
-            channel=event.channel,
-            member=actor,
-            reason=getattr(event, "reason", None),
-            revision=event.revision,
-        )
-        told = {p.lease for p in channel.producers.values() if p.producer_id != actor}
-        told |= {c.lease for c in channel.consumers.values() if c.consumer_id != actor}
-        for lease_id in told:
-            lease = self.leases.get(lease_id)
-            if lease is not None:
-                lease.tell(notice)
-
-    def _unregister(self, member: Member, reason: events.Reason, now: float) -> None:
-        channel = self.channels[member.channel]
-        self.leases.detach(_lease(channel, member), member)
-        if member.kind == "producer":
-            self._emit(
-                events.ProducerUnregistered(channel=member.channel, producer_id=member.member_id, reason=reason),
-                now,
-            )
-        else:
-            self._emit(
-                events.ConsumerUnregistered(channel=member.channel, consumer_id=member.member_id, reason=reason),
-                now,
-            )
-
-    def _remove(self, member: Member, reason: events.Reason, now: float) -> None:
-        """Unregister, and let an undeclared channel end with its last member."""
-        self._unregister(member, reason, now)
-        channel = self.channels[member.channel]
-        if not (channel.declared or channel.producers or channel.consumers):
-            self._emit(events.ChannelEnded(channel=channel.name), now)
-
-    def _renew(self, lease_id: str, member: Member, now: float) -> None:
-        self.leases.attach(lease_id, member, now=now)
-        lease = self.leases.get(lease_id)
-        if lease is not None:
-            self._revive(lease, now)
-
-    def _revive(self, lease: Lease, now: float) -> None:
-        lease.renewed_at = now
-        if lease.is_stalled:
-            lease.is_stalled = False
-            for member in lease.members:
-                self._emit(_RECOVERED[member.kind](member), now)
-
-    def _found(self, channel: Channel) -> replies.Discovered:
-        found = self._discovered.get(channel.name)
-        if found is None:
-            found = self._discovered[channel.name] = discovered(channel)
-        return found
+        question = self.schema_rules.consumer_question(expected_hash, channel)
+        verdict = verdict or (judge(question) if question else None)
+        if verdict is None or verdict.refusal is not None or verdict.differences:
+            differences = verdict.differences if verdict else []
+            check_schema(channel, expected_hash, "the consumer expects", differences)
 
 
 _HANDLERS: dict[type[commands.Command], Callable[[Registry, Any, float], replies.Reply]] = {
-    commands.RegisterProducer: Registry.register_producer,
     commands.UnregisterProducer: Registry.unregister_producer,
-    commands.RegisterConsumer: Registry.register_consumer,
     commands.UnregisterConsumer: Registry.unregister_consumer,
     commands.Heartbeat: Registry.heartbeat,
     commands.Discover: Registry.discover,
-    commands.CreateChannel: Registry.create_channel,
     commands.DestroyChannel: Registry.destroy_channel,
     commands.ListChannels: Registry.list_channels,
     commands.DescribeChannel: Registry.describe_channel,
     commands.ListConsumers: Registry.list_consumers,
-    commands.RegisterSchema: Registry.register_schema,
-    commands.RequestSchema: Registry.request_schema,
-    commands.ListSchemas: Registry.list_schemas,
     commands.Snapshot: Registry.snapshot,
 }
 
-_STALLED: dict[str, Callable[[Member], events.AnyChannelEvent]] = {
-    "producer": lambda m: events.ProducerStalled(channel=m.channel, producer_id=m.member_id),
-    "consumer": lambda m: events.ConsumerStalled(channel=m.channel, consumer_id=m.member_id),
+_JUDGED: dict[type[commands.Command], Callable[[Registry, Any, float, Verdict | None], replies.Reply]] = {
+    commands.RegisterProducer: Registry.register_producer,
+    commands.RegisterConsumer: Registry.register_consumer,
+    commands.CreateChannel: Registry.create_channel,
 }
-_RECOVERED: dict[str, Callable[[Member], events.AnyChannelEvent]] = {
-    "producer": lambda m: events.ProducerRecovered(channel=m.channel, producer_id=m.member_id),
-    "consumer": lambda m: events.ConsumerRecovered(channel=m.channel, consumer_id=m.member_id),
-}
+_REVISED = replies.SchemaRegistered | replies.SchemaDeleted | replies.SchemaConfigFound | replies.SchemaModeFound
+
+
+def _embedded_schema(
+    command: commands.RegisterProducer | commands.CreateChannel,
+) -> commands.RegisterSchema | None:
+    """A schema that comes with a registration goes under the subject of the channel's name."""
+    if command.schema is None:
+        return None
+    return commands.RegisterSchema(
+        subject=command.channel,
+        schema=command.schema,
+        schema_type=command.schema_type or "JSON",
+        schema_hash=command.schema_hash,
+    )
 
 
 def _default_owner(channel: str) -> str:
     return f"{channel}/default"
 
 
-def _lease(channel: Channel, member: Member) -> str:
-    if member.kind == "producer":
-        return channel.producers[member.member_id].lease
-    return channel.consumers[member.member_id].lease
+def _consumer_lease(channel: str, consumer_id: str) -> str:
+    """Apart from the producers': a consumer named `default` must not keep the default producer alive."""
+    return f"{channel}/consumer/{consumer_id}"
 
 
 def _members(channel: Channel) -> list[Member]:
@@ -560,41 +376,3 @@ def _adopt_members(record: Channel, present: Channel) -> None:
         record.schema = present.schema
     if not record.binds_access:
         record.access = present.access
-
-
-def _actor(event: events.AnyChannelEvent) -> str | None:
-    """The member an event is about."""
-    if isinstance(event, events.ProducerRegistered):
-        return event.producer.producer_id
-    if isinstance(event, events.ConsumerRegistered):
-        return event.consumer.consumer_id
-    return getattr(event, "producer_id", None) or getattr(event, "consumer_id", None)
-
-
-def _check_policy(channel: Channel, what: str, expected: object, actual: object) -> None:
-    if expected != actual:
-        raise PolicyMismatch(
-            f"channel {channel.name!r} has {what} {expected!r}, asked for was {actual!r}",
-            channel=channel.name,
-            what=what,
-            expected=expected,
-            actual=actual,
-        )
-
-
-_BY_REGISTRY = ("status", "registered_at", "revision")
-
-
-def _says_the_same(present: Producer | Consumer, candidate: Producer | Consumer) -> bool:
-    """Equal but for what the registry itself fills in."""
-    kept = {name: getattr(present, name) for name in _BY_REGISTRY}
-    return msgspec.structs.replace(candidate, **kept) == present
-
-
-def _declares_the_same(present: Channel, record: Channel) -> bool:
-    def declaration(channel: Channel) -> tuple[object, ...]:
-        bound_schema = (channel.schema_hash, channel.schema_version) if channel.binds_schema else None
-        bound_access = channel.access if channel.binds_access else None
-        return bound_schema, bound_access, channel.priority, channel.config, channel.metadata
-
-    return declaration(present) == declaration(record)

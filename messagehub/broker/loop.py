@@ -21,9 +21,10 @@ import zmq
 from messagehub import protocol
 from messagehub.broker.encoded import EncodedDiscoveries
 from messagehub.broker.events import Publisher, key
+from messagehub.broker.judging import Judge
 from messagehub.broker.place import Place
 from messagehub.broker.tracing import TraceRing
-from messagehub.errors import BrokerAlreadyRunning, HubError, InternalError, ProtocolError, StoreReadOnly
+from messagehub.errors import BrokerAlreadyRunning, HubError, InternalError, ProtocolError, RateLimited, StoreReadOnly
 from messagehub.metrics import Metrics
 from messagehub.settings import Settings
 from messagehub.store import Store
@@ -33,6 +34,7 @@ from registry import commands, replies
 from registry.events import AnyEvent
 from registry.leases import Terms
 from registry.registry import Registry
+from registry.verdicts import Verdict
 
 log = logging.getLogger("messagehub.broker")
 
@@ -62,8 +64,15 @@ _EVENTS = int(zmq.EVENTS)
 _POLLIN = int(zmq.POLLIN)
 _RCVMORE = int(zmq.RCVMORE)
 
-Request = tuple[list[bytes], commands.AnyCommand, float]
-"""The return path, the command and when it was received: a plain tuple, for speed."""
+Request = tuple[list[bytes], commands.AnyCommand, float, Verdict | None]
+"""The return path, the command, when it was received, and a verdict on its schema: a plain tuple, for speed."""
+
+_JUDGED = (
+    commands.SchemaText,
+    commands.RegisterProducer,
+    commands.RegisterConsumer,
+    commands.CreateChannel,
+)
 
 
 class Held(NamedTuple):
@@ -96,6 +105,7 @@ class Broker:
             kind: (name, self._metrics.requests[name]) for name, kind in protocol.COMMANDS_BY_TYPE.items()
         }
         self._discoveries = EncodedDiscoveries()
+        self._judge: Judge[Request] = Judge()
         self._trace = TraceRing(settings.trace_size, wall_offset=self._wall_offset)
         self._queues: dict[str, deque[Request]] = {name: deque() for name in _PRIORITIES}
         self._backlog = 0
@@ -138,8 +148,9 @@ class Broker:
         poller.register(self._router, zmq.POLLIN)
         poller.register(self._publisher.socket, zmq.POLLIN)
         poller.register(self._commit.wake_fd, zmq.POLLIN)
+        poller.register(self._judge.wake_fd, zmq.POLLIN)
         poller.register(self._stop_fd, zmq.POLLIN)
-        poll, stop_fd, store_fd = poller.poll, self._stop_fd, self._commit.wake_fd
+        poll, stop_fd, store_fd, judge_fd = poller.poll, self._stop_fd, self._commit.wake_fd, self._judge.wake_fd
         wait_ms = 0
         try:
             while True:
@@ -148,6 +159,8 @@ class Broker:
                         self._receive(RECEIVED_PER_TURN)
                     elif ready == store_fd:
                         self._after_commit()
+                    elif ready == judge_fd:
+                        self._after_judging()
                     elif ready == stop_fd:
                         self._drain()
                         return
@@ -204,7 +217,7 @@ class Broker:
             priority = command.priority
             if priorities and priority == "normal":
                 priority = priorities.get(getattr(command, "channel", ""), "normal")
-            queues[priority].append((path, command, received_at))
+            queues[priority].append((path, command, received_at, None))
             self._backlog += 1
 
     def _receive_frames(self, recv: Callable[[int], bytes], get: Callable[[int], Any]) -> list[bytes]:
@@ -228,9 +241,12 @@ class Broker:
         high, normal, low = self._queues.values()
         happened: list[AnyEvent] = []
         for _ in range(min(limit, self._backlog)):
-            path, command, received_at = (high or normal or low).popleft()
+            path, command, received_at, verdict = (high or normal or low).popleft()
             self._backlog -= 1
-            reply, emitted = self._answer(command, now)
+            answered = self._answer(path, command, received_at, verdict, now)
+            if answered is None:
+                continue  # its schema is being judged
+            reply, emitted = answered
             if emitted:
                 happened += emitted
                 self._note_unsynced(emitted)
@@ -260,7 +276,10 @@ class Broker:
         if self._is_suspect:
             self._reload()
 
-    def _answer(self, command: commands.AnyCommand, now: float) -> tuple[replies.Reply, list[AnyEvent]]:
+    def _answer(
+        self, path: list[bytes], command: commands.AnyCommand, received_at: float, verdict: Verdict | None, now: float
+    ) -> tuple[replies.Reply, list[AnyEvent]] | None:
+        """The reply and what happened; None when a schema has to be judged first."""
         kind = type(command)
         try:
             if isinstance(command, commands.Discover):
@@ -270,7 +289,9 @@ class Broker:
                 return own(command), _NOTHING
             if self.is_read_only and (command.writes or kind is commands.Heartbeat):
                 return self._answer_read_only(command, now), _NOTHING
-            outcome = self._registry.apply(command, now=now)
+            if isinstance(command, _JUDGED) and self._asks_judge(path, command, received_at, verdict):
+                return None
+            outcome = self._registry.apply(command, now=now, verdict=verdict)
             if isinstance(outcome.reply, replies.HeartbeatAck | replies.SnapshotPage):
                 outcome.reply.broker_id = self.broker_id
             return outcome.reply, outcome.events
@@ -282,6 +303,22 @@ class Broker:
             self._is_suspect = True
             error = InternalError(f"{type(defect).__name__} in the broker; its log says more")
             return protocol.error_reply(error), _NOTHING
+
+    def _asks_judge(
+        self, path: list[bytes], command: commands.AnyCommand, received_at: float, verdict: Verdict | None
+    ) -> bool:
+        """Whether a verdict is needed first: there is none yet, or the subject moved since it was asked for."""
+        question = self._registry.question(command)
+        if question is None or (verdict is not None and verdict.revision == question.revision):
+            return False
+        if not self._judge.ask((path, command, received_at, None), question):
+            raise RateLimited("too many schemas wait to be judged: try again in a moment")
+        return True
+
+    def _after_judging(self) -> None:
+        for (path, command, received_at, _), verdict in self._judge.verdicts():
+            self._queues[command.priority].append((path, command, received_at, verdict))
+            self._backlog += 1
 
     def _answer_read_only(self, command: commands.AnyCommand, now: float) -> replies.Reply:
         """A heartbeat keeps its lease; every write is refused."""
@@ -333,7 +370,14 @@ class Broker:
         )
         saved = store.load()
         registry = Registry(terms=terms, shm_prefix=settings.shm_prefix)
-        registry.restore(saved.channels, saved.schemas, revision=saved.revision, now=self._now())
+        registry.schemas.restore(
+            saved.schemas,
+            last_id=saved.last_schema_id,
+            configs=saved.configs,
+            modes=saved.modes,
+            revision=saved.revision,
+        )
+        registry.restore(saved.channels, revision=saved.revision, now=self._now())
         return registry, saved.revision
 
     def _after_commit(self) -> None:
@@ -432,7 +476,10 @@ class Broker:
         """Answer all that has arrived, within a bound."""
         deadline = monotonic() + STOP_SECONDS
         self._receive(MAX_BACKLOG)
-        while self._backlog and monotonic() < deadline:
+        while (self._backlog or self._judge.waiting) and monotonic() < deadline:
+            if not self._backlog:
+                self._judge.wait(deadline - monotonic())
+            self._after_judging()
             self._serve(SERVED_PER_TURN)
         if not self.is_read_only:
             self._commit.flush(self._submitted, timeout=max(deadline - monotonic(), 0.0))
@@ -440,6 +487,7 @@ class Broker:
 
     def _close(self) -> None:
         self._is_closed = True
+        self._judge.close(timeout=STOP_SECONDS)
         self._commit.close(timeout=STOP_SECONDS)
         self._router.close()
         self._publisher.socket.close()

@@ -1,0 +1,238 @@
+"""Write `schemas/`: one JSON Schema (2020-12) per wire message and samples, from the Structs that decode them.
+
+Rule 1: the output depends on the Structs alone, so that any difference from what is checked in is drift.
+Rule 2: a file stands alone: what a message refers to is in its own `$defs`.
+Rule 3: samples come from the registry itself, run over the sample requests; only what a broker answers by itself
+is written down here.
+
+    python -m messagehub.schema_files            write what differs, remove what is no message any more
+    python -m messagehub.schema_files --check    change nothing; exit 1 on drift
+"""
+
+import argparse
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, get_args
+
+import msgspec
+
+from messagehub import protocol
+from registry import commands, replies
+from registry.events import AnyEvent
+from registry.registry import Registry
+
+DIALECT = "https://json-schema.org/draft/2020-12/schema"
+DEFAULT_DIR = Path(__file__).resolve().parents[1] / "schemas"
+
+MESSAGES: dict[str, dict[str, type[msgspec.Struct]]] = {
+    kind: {str(message.__struct_config__.tag): message for message in members}
+    for kind, members in {
+        "request": get_args(commands.AnyCommand),
+        "reply": get_args(replies.AnyReply),
+        "event": (*get_args(AnyEvent), protocol.Beacon),
+    }.items()
+}
+
+DRAFTS: tuple[dict[str, Any], ...] = (
+    {
+        "type": "PRODUCER_REGISTER",
+        "channel": "sensor_data",
+        "schema_hash": "abc123...",
+        "schema_version": "1.0.0",
+        "config": {"policy": "RingBuffer", "capacity": 10, "page_size": 4096},
+    },
+    {
+        "type": "CONSUMER_REGISTER",
+        "channel": "sensor_data",
+        "consumer_id": "consumer_001",
+        "expected_schema_hash": "abc123...",
+    },
+    {"type": "DISCOVERY_REQUEST", "channel": "sensor_data"},
+    {
+        "type": "DISCOVERY_RESPONSE",
+        "channel": "sensor_data",
+        "shm_name": "/pylabhub_sensor_data",
+        "schema_hash": "abc123...",
+        "schema_version": "1.0.0",
+        "status": "active",
+    },
+)
+
+_CONSUMER_LEASE = "sensor_data/consumer/consumer_001"
+_SCENARIO: tuple[dict[str, Any] | float, ...] = (
+    *DRAFTS[:3],
+    {"type": "SCHEMA_REGISTER", "id": "1", "subject": "sensor_data", "schema": {"type": "object"}},
+    {"type": "SCHEMA_REQUEST", "id": "2", "subject": "sensor_data", "version": 1},
+    {"type": "SCHEMA_LIST_REQUEST", "id": "3", "subject": "sensor_data"},
+    {"type": "CHANNEL_LIST_REQUEST", "id": "4", "prefix": "sensor", "limit": 100},
+    {"type": "CHANNEL_DESCRIBE_REQUEST", "id": "5", "channel": "sensor_data"},
+    {"type": "CONSUMER_LIST_REQUEST", "id": "6", "channel": "sensor_data"},
+    {"type": "SNAPSHOT_REQUEST", "id": "7", "after": "", "limit": 500},
+    20.0,  # seconds of silence: both members stall, and recover by their heartbeats
+    {"type": "HEARTBEAT", "id": "8", "lease": _CONSUMER_LEASE},
+    {"type": "HEARTBEAT", "id": "9", "lease": "sensor_data/default"},
+    {"type": "CONSUMER_UNREGISTER", "id": "10", "channel": "sensor_data", "consumer_id": "consumer_001"},
+    {"type": "PRODUCER_UNREGISTER", "id": "11", "channel": "sensor_data"},
+    {
+        "type": "CHANNEL_CREATE",
+        "id": "12",
+        "priority": "high",
+        "channel": "camera.front",
+        "schema": {"type": "object", "required": ["frame"]},
+        "schema_type": "JSON",
+        "access": "shared",
+        "config": {"policy": "RingBuffer", "capacity": 4},
+        "metadata": {"owner": "optics"},
+    },
+    {"type": "CHANNEL_DESTROY", "id": "13", "channel": "camera.front"},
+    {"type": "HELLO", "id": "14", "versions": ["1.0"], "client": "example/1.0", "features": []},
+    {"type": "PING", "id": "15"},
+    {"type": "STATS_REQUEST", "id": "16"},
+    {"type": "TRACE_REQUEST", "id": "17", "correlation_id": "15", "limit": 10},
+)
+
+_BY_THE_BROKER: tuple[replies.Reply | protocol.Beacon, ...] = (
+    replies.Error(
+        id="18",
+        code="CHANNEL_NOT_FOUND",
+        message="nobody has registered channel 'sensor_dat'",
+        details={"channel": "sensor_dat"},
+        retryable=True,
+    ),
+    replies.HelloAck(
+        id="14",
+        version=protocol.VERSION,
+        broker_id="0123456789abcdef",
+        revision=15,
+        heartbeat_seconds=5.0,
+        lease_seconds=30.0,
+        beacon_seconds=1.0,
+        endpoints={"control": "tcp://127.0.0.1:5570", "events": "tcp://127.0.0.1:5571"},
+        server="messagehub/0.1.0",
+    ),
+    replies.Pong(id="15", broker_id="0123456789abcdef", revision=15, read_only=False),
+    replies.StatsReport(
+        id="16",
+        broker_id="0123456789abcdef",
+        version="0.1.0",
+        pid=4242,
+        uptime_seconds=12.5,
+        revision=15,
+        read_only=False,
+        channels=0,
+        producers=0,
+        consumers=0,
+        leases=2,
+        schemas=2,
+        requests={},
+        counters={"malformed": 0},
+        store={"written_revision": 15, "transactions": 9},
+    ),
+    replies.TraceReport(
+        id="17",
+        exchanges=[{"side": "broker", "at": 1.0, "correlation_id": "15", "request": "PING", "answer": "PONG"}],
+    ),
+    protocol.Beacon(revision=15, broker_id="0123456789abcdef"),
+)
+
+
+def file_name(wire_type: str) -> str:
+    return f"{wire_type.lower()}.json"
+
+
+def schema(kind: str, wire_type: str) -> dict[str, Any]:
+    """The JSON Schema of one message, which needs no other file."""
+    message = MESSAGES[kind][wire_type]
+    (reference,), definitions = msgspec.json.schema_components([message], ref_template="#/$defs/{name}")
+    root = definitions.pop(reference["$ref"].removeprefix("#/$defs/"))
+    described = root.pop("description", "")
+    about = {"title": wire_type, "description": f"{kind.capitalize()}. {described}".strip()}
+    document: dict[str, Any] = {"$schema": DIALECT} | about | root | about
+    if definitions:
+        document["$defs"] = dict(sorted(definitions.items()))
+    return document
+
+
+def samples() -> dict[str, Any]:
+    """At least one valid sample per message, by file name."""
+    found: dict[str, Any] = {}
+    for sample in (*DRAFTS, *_played(), *map(msgspec.to_builtins, _BY_THE_BROKER)):
+        found.setdefault(file_name(sample["type"]), sample)
+        if sample["type"] == "DISCOVERY_RESPONSE":
+            found["discovery_response_full.json"] = sample
+    return found
+
+
+def files() -> dict[str, bytes]:
+    """Everything that belongs into `schemas/`, by path relative to it."""
+    schemas = {file_name(name): schema(kind, name) for kind, members in MESSAGES.items() for name in members}
+    documents = schemas | {f"samples/{name}": sample for name, sample in samples().items()}
+    return {path: _pretty(document) for path, document in sorted(documents.items())}
+
+
+def drift(directory: Path) -> list[str]:
+    """Which files are missing, differ, or are no message any more."""
+    wanted = files()
+    present = {str(path.relative_to(directory)): path.read_bytes() for path in _present(directory)}
+    return sorted(path for path in wanted.keys() | present.keys() if wanted.get(path) != present.get(path))
+
+
+def write(directory: Path) -> list[str]:
+    """Make `schemas/` what it should be; returns what changed."""
+    wanted = files()
+    changed = drift(directory)
+    for path in changed:
+        target = directory / path
+        if path in wanted:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(wanted[path])
+        else:
+            target.unlink()
+    return changed
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m messagehub.schema_files", description="Write schemas/ anew.")
+    parser.add_argument("--check", action="store_true", help="change nothing; exit 1 when a file is not up to date")
+    parser.add_argument("--dir", type=Path, default=DEFAULT_DIR, help="where the schemas are (default: %(default)s)")
+    options = parser.parse_args(arguments)
+    if options.check:
+        changed = drift(options.dir)
+        verdict = "is not up to date: run `make schemas`"
+    else:
+        changed = write(options.dir)
+        verdict = "written"
+    for path in changed:
+        sys.stdout.write(f"{path}: {verdict}\n")
+    return 1 if options.check and changed else 0
+
+
+def _played() -> Iterator[dict[str, Any]]:
+    """The scenario's requests with the registry's own replies and events."""
+    registry = Registry()
+    now = 0.0
+    for step in _SCENARIO:
+        if isinstance(step, float):
+            now += step
+            yield from map(msgspec.to_builtins, registry.expire(now=now))
+            continue
+        yield step
+        command = protocol.decode(protocol.encode(step))
+        if isinstance(command, commands.Hello | commands.Ping | commands.Stats | commands.Trace):
+            continue
+        reply, happened = registry.apply(command, now=now)
+        yield msgspec.json.decode(protocol.encode_reply(reply, command.id))
+        yield from map(msgspec.to_builtins, happened)
+
+
+def _present(directory: Path) -> Iterable[Path]:
+    return (*directory.glob("*.json"), *directory.glob("samples/*.json"))
+
+
+def _pretty(document: Any) -> bytes:
+    return msgspec.json.format(msgspec.json.encode(document), indent=2) + b"\n"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,141 @@
+"""Checks of a registration or declaration against what is there: they raise a Refusal or return, and change nothing.
+
+Rule 1: the owner of a member is its lease; where both sides name their process, it is the same process too.
+Rule 2: somebody living is never pushed out; somebody stalled is, by whoever has a claim to the same place.
+"""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from registry.errors import (
+    ChannelAlreadyExists,
+    ConsumerAlreadyRegistered,
+    NotOwner,
+    NotRegistered,
+    PolicyMismatch,
+    ProducerAlreadyRegistered,
+    SchemaMismatch,
+)
+from registry.leases import Leases, Member
+from registry.records import Channel, Consumer, Producer
+from registry.replies import VersionDifferences
+
+_BY_REGISTRY = ("status", "registered_at", "revision")
+
+
+def check_producer(channel: Channel, producer: Producer, leases: Leases) -> list[Member]:
+    """Whom this producer replaces; refused when somebody living or a binding declaration is in the way."""
+    replaced = []
+    others = []
+    for present in channel.producers.values():
+        is_same = present.producer_id == producer.producer_id
+        if is_same and present.lease == producer.lease:
+            continue
+        excludes = is_same or "exclusive" in (present.access, producer.access)
+        if not leases.is_alive(present.lease) and excludes:
+            replaced.append(Member("producer", channel.name, present.producer_id))
+        elif excludes and (is_same or present.access == producer.access):
+            raise ProducerAlreadyRegistered(
+                f"channel {channel.name!r} has a living producer {present.producer_id!r}",
+                channel=channel.name,
+                producer_id=present.producer_id,
+                pid=present.pid,
+                host=present.host,
+            )
+        else:
+            others.append(present)
+    for other in others:
+        check_policy(channel, "access", other.access, producer.access)
+        check_policy(channel, "policy", other.config.get("policy"), producer.config.get("policy"))
+    if channel.binds_access:
+        check_policy(channel, "access", channel.access, producer.access)
+    if others or channel.binds_schema:
+        check_schema(channel, producer.schema_hash, "the producer brings")
+    return replaced
+
+
+def check_consumer(channel: Channel, consumer: Consumer, leases: Leases) -> list[Member]:
+    """Whom this consumer replaces; refused while that one lives."""
+    present = channel.consumers.get(consumer.consumer_id)
+    if present is None or present.lease == consumer.lease:
+        return []
+    if leases.is_alive(present.lease):
+        raise ConsumerAlreadyRegistered(
+            f"channel {channel.name!r} has a living consumer {consumer.consumer_id!r}",
+            channel=channel.name,
+            consumer_id=consumer.consumer_id,
+            pid=present.pid,
+            host=present.host,
+        )
+    return [Member("consumer", channel.name, consumer.consumer_id)]
+
+
+def check_declaration(present: Channel, record: Channel) -> None:
+    """A channel is declared once; what a first declaration binds must fit the producers that are there."""
+    if present.declared:
+        if not _declares_the_same(present, record):
+            raise ChannelAlreadyExists(
+                f"channel {present.name!r} is declared already, and differently", channel=present.name
+            )
+        return
+    for producer in present.producers.values():
+        if record.binds_schema and producer.schema_hash != record.schema_hash:
+            check_schema(present, record.schema_hash or "", "the declaration says")
+        if record.binds_access:
+            check_policy(present, "access", producer.access, record.access)
+
+
+def check_owner(member: Member, present: Producer | Consumer | None, lease: str) -> None:
+    if present is None:
+        raise NotRegistered(
+            f"{member.kind} {member.member_id!r} is not registered on channel {member.channel!r}",
+            channel=member.channel,
+            member_id=member.member_id,
+        )
+    if present.lease != lease:
+        raise NotOwner(
+            f"{member.kind} {member.member_id!r} of channel {member.channel!r} belongs to another process",
+            channel=member.channel,
+            member_id=member.member_id,
+        )
+
+
+def check_schema(
+    channel: Channel, schema_hash: str, claim: str, differences: Sequence[VersionDifferences] = ()
+) -> None:
+    if schema_hash != channel.schema_hash:
+        raise SchemaMismatch(
+            f"channel {channel.name!r} has schema {channel.schema_hash!r}, {claim} {schema_hash!r}",
+            channel=channel.name,
+            expected=channel.schema_hash,
+            actual=schema_hash,
+            schema_version=channel.schema_version,
+            differences=list(differences),
+        )
+
+
+def check_policy(channel: Channel, what: str, expected: object, actual: object) -> None:
+    if expected != actual:
+        raise PolicyMismatch(
+            f"channel {channel.name!r} has {what} {expected!r}, asked for was {actual!r}",
+            channel=channel.name,
+            what=what,
+            expected=expected,
+            actual=actual,
+        )
+
+
+def says_the_same(present: Producer | Consumer, candidate: Producer | Consumer) -> bool:
+    """Equal but for what the registry itself fills in."""
+    kept = {name: getattr(present, name) for name in _BY_REGISTRY}
+    return msgspec.structs.replace(candidate, **kept) == present
+
+
+def _declares_the_same(present: Channel, record: Channel) -> bool:
+    def declaration(channel: Channel) -> tuple[object, ...]:
+        bound_schema = (channel.schema_hash, channel.schema_version) if channel.binds_schema else None
+        bound_access = channel.access if channel.binds_access else None
+        return bound_schema, bound_access, channel.priority, channel.config, channel.metadata
+
+    return declaration(present) == declaration(record)

@@ -1,0 +1,150 @@
+"""The ledger: everything the registry knows, and the few ways in which it changes.
+
+Rule 1: state changes by events only (state.py): each gets the next revision, is kept for the store and the watchers,
+and leaves notices for the members of its channel.
+Rule 2: a member exists in its channel's record and in its lease, or in neither.
+Rule 3: a channel that nobody declared ends with its last member.
+"""
+
+from collections.abc import Callable, Iterable
+
+from registry import events, replies
+from registry.leases import Lease, Leases, Member, Terms
+from registry.notices import audience, notice
+from registry.records import Channel, Priority
+from registry.schema_catalog import SchemaCatalog
+from registry.state import Channels, SortedNames, discovered
+
+
+class Ledger:
+    def __init__(self, *, terms: Terms | None = None, shm_prefix: str = "pylabhub_") -> None:
+        self.terms = terms or Terms()
+        self.revision = 0
+        self.channels = Channels()
+        self.schemas = SchemaCatalog()
+        self.leases = Leases(self.terms)
+        self.priorities: dict[str, Priority] = {}
+        self._shm_prefix = shm_prefix
+        self._names = SortedNames()
+        self._discovered: dict[str, replies.Discovered] = {}
+        self._emitted: list[events.AnyEvent] = []
+
+    def restore(self, channels: Iterable[Channel], *, revision: int, now: float) -> None:
+        """Take over what a store kept. Every lease gets a full new term."""
+        for channel in channels:
+            self._take(channel)
+            for producer in channel.producers.values():
+                producer.status = "active" if producer.ready else "pending"
+                member = Member("producer", channel.name, producer.producer_id)
+                self.leases.attach(producer.lease, member, now=now)
+            for consumer in channel.consumers.values():
+                consumer.status = "active"
+                member = Member("consumer", channel.name, consumer.consumer_id)
+                self.leases.attach(consumer.lease, member, now=now)
+        self.revision = revision
+
+    def expire(self, *, now: float) -> list[events.AnyEvent]:
+        """Stall and end what has been silent for too long."""
+        for lease, term in self.leases.due(now=now):
+            for member in list(lease.members):
+                if term == "stalled":
+                    self._emit(_STALLED[member.kind](member), now)
+                else:
+                    self._remove(member, "expired", now)
+        emitted, self._emitted = self._emitted, []
+        return emitted
+
+    def next_deadline(self) -> float | None:
+        return self.leases.next_deadline()
+
+    def _take(self, channel: Channel) -> None:
+        self.channels[channel.name] = channel
+        self._added(channel)
+
+    def _added(self, channel: Channel) -> None:
+        self._names.add(channel.name)
+        if channel.priority != "normal":
+            self.priorities[channel.name] = channel.priority
+
+    def _emit(self, event: events.AnyChannelEvent, now: float) -> None:
+        before = self.channels.get(event.channel)
+        self.revision += 1
+        event.revision, event.previous, event.at = self.revision, before.revision if before else 0, now
+        self.channels.evolve(event)
+        self._emitted.append(event)
+        self._discovered.pop(event.channel, None)
+        after = self.channels.get(event.channel)
+        if after is None:
+            self.priorities.pop(event.channel, None)
+        elif before is not after:
+            self._added(after)
+        self._notify(event, before or after)
+
+    def _emit_schema(self, event: events.AnySchemaEvent, now: float) -> None:
+        self.revision += 1
+        event.revision, event.previous, event.at = self.revision, self.schemas.revision(event.subject), now
+        self.schemas.evolve(event)
+        self._emitted.append(event)
+
+    def _notify(self, event: events.AnyChannelEvent, channel: Channel | None) -> None:
+        told = audience(event, channel) if channel else ()
+        if told:
+            said = notice(event)
+            for lease_id in told:
+                self.leases.tell(lease_id, said)
+
+    def _unregister(self, member: Member, reason: events.Reason, now: float) -> None:
+        channel = self.channels[member.channel]
+        self.leases.detach(lease_of(channel, member), member)
+        if member.kind == "producer":
+            self._emit(
+                events.ProducerUnregistered(channel=member.channel, producer_id=member.member_id, reason=reason),
+                now,
+            )
+        else:
+            self._emit(
+                events.ConsumerUnregistered(channel=member.channel, consumer_id=member.member_id, reason=reason),
+                now,
+            )
+
+    def _remove(self, member: Member, reason: events.Reason, now: float) -> None:
+        """Unregister, and let an undeclared channel end with its last member."""
+        self._unregister(member, reason, now)
+        channel = self.channels[member.channel]
+        if not (channel.declared or channel.producers or channel.consumers):
+            self._emit(events.ChannelEnded(channel=channel.name), now)
+
+    def _renew(self, lease_id: str, member: Member, now: float) -> None:
+        self.leases.attach(lease_id, member, now=now)
+        lease = self.leases.get(lease_id)
+        if lease is not None:
+            self._revive(lease, now)
+
+    def _revive(self, lease: Lease, now: float) -> None:
+        lease.renewed_at = now
+        if lease.is_stalled:
+            lease.is_stalled = False
+            for member in lease.members:
+                self._emit(_RECOVERED[member.kind](member), now)
+
+    def _found(self, channel: Channel) -> replies.Discovered:
+        found = self._discovered.get(channel.name)
+        if found is None:
+            found = self._discovered[channel.name] = discovered(channel)
+        return found
+
+
+_STALLED: dict[str, Callable[[Member], events.AnyChannelEvent]] = {
+    "producer": lambda m: events.ProducerStalled(channel=m.channel, producer_id=m.member_id),
+    "consumer": lambda m: events.ConsumerStalled(channel=m.channel, consumer_id=m.member_id),
+}
+_RECOVERED: dict[str, Callable[[Member], events.AnyChannelEvent]] = {
+    "producer": lambda m: events.ProducerRecovered(channel=m.channel, producer_id=m.member_id),
+    "consumer": lambda m: events.ConsumerRecovered(channel=m.channel, consumer_id=m.member_id),
+}
+
+
+def lease_of(channel: Channel, member: Member) -> str:
+    if member.kind == "producer":
+        return channel.producers[member.member_id].lease
+    return channel.consumers[member.member_id].lease
