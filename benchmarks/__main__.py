@@ -31,14 +31,17 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     started_at = datetime.now(UTC)
     DIRECTORY.mkdir(parents=True, exist_ok=True)
-    results = _run(chosen, quick=arguments.quick, profile=arguments.profile)
-    write_json(results, DIRECTORY / "results.json", quick=arguments.quick, started_at=started_at)
-    draw(results, DIRECTORY / "results.png")
-    _print(results)
+    results: list[Row] = []
+    try:
+        _run(chosen, results, quick=arguments.quick, profile=arguments.profile)
+    finally:  # what was measured before an interruption counts too
+        write_json(results, DIRECTORY / "results.json", quick=arguments.quick, started_at=started_at)
+        draw(results, DIRECTORY / "results.png")
+        _print(results)
     return 1 if any(row.verdict == "FAILED" for row in results) else 0
 
 
-def _run(chosen: list[Comparison], *, quick: bool, profile: bool) -> list[Row]:
+def _run(chosen: list[Comparison], results: list[Row], *, quick: bool, profile: bool) -> None:
     console = Console(stderr=True)
     # No refresh thread: it would wake up in the middle of what is being measured.
     progress = Progress(
@@ -64,6 +67,7 @@ def _run(chosen: list[Comparison], *, quick: bool, profile: bool) -> list[Row]:
             show("starting")
             started = time.monotonic()
             rows = bench.run(each)
+            results += rows
             if profile or (not quick and any(_needs_explaining(row) for row in rows)):
                 report = DIRECTORY / f"profile-{each.slug}.txt"
                 report.unlink(missing_ok=True)
@@ -75,7 +79,6 @@ def _run(chosen: list[Comparison], *, quick: bool, profile: bool) -> list[Row]:
             seconds = time.monotonic() - started
             verdicts = ", ".join(verdict(row) for row in rows if row.verdict != Verdict.BESIDE)
             progress.console.print(f"{seconds:5.1f} s  {each.topic}/{each.slug}: {verdicts}", soft_wrap=True)
-    return bench.rows
 
 
 def _needs_explaining(row: Row) -> bool:

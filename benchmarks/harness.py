@@ -22,7 +22,9 @@ Measure = Callable[[], float]
 Started = TypeVar("Started")
 T = TypeVar("T")
 SLICES = 5
+FEWEST = 5
 PROFILED_REPETITIONS = 4
+MOST_SECONDS = 25.0
 
 
 class CannotMeasure(Exception):
@@ -154,12 +156,18 @@ class Bench:
         claims: Sequence[Claim],
         repetitions: int | None = None,
     ) -> None:
-        """Measure all contenders and judge the claims; an undecided one gets up to twice the repetitions."""
+        """Measure all contenders and judge the claims; an undecided one gets up to twice the repetitions.
+
+        On a machine so busy that this takes too long, five repetitions must do.
+        """
         present = {name: measure for name, measure in contenders.items() if not isinstance(measure, NotMeasured)}
         figures: dict[str, list[float]] = {name: [] for name in present}
         least = repetitions or self.repetitions
+        deadline = time.monotonic() + MOST_SECONDS
         for repetition in range(least if self.quick or self.profile else least * 2):
             if repetition >= least and not self._is_undecided(claims, figures):
+                break
+            if repetition >= FEWEST and time.monotonic() > deadline:
                 break
             order = list(present)
             start = repetition % len(order) if order else 0

@@ -2,7 +2,8 @@
 
 The kernel's profiling timer ticks with the CPU time of the whole process. Each tick is given to the Python
 thread whose own CPU clock moved most since the tick before, or to `(native threads)` when none of them moved,
-which is libzmq's I/O thread. Unlike cProfile this costs nothing per call, so proportions stay true.
+which is libzmq's I/O thread. Unlike cProfile this costs nothing per call, so proportions stay true. Mind
+that Python runs signal handlers in the main thread only: another thread is seen where it lets go of the GIL.
 """
 
 import collections
