@@ -23,20 +23,22 @@ SETTINGS = "stall_seconds = 7200.0\nlease_seconds = 14400.0\n"
 
 
 @dataclass(frozen=True)
-class Broker:
+class Server:
     endpoint: str
     pid: int
+
+
+@dataclass(frozen=True)
+class Broker(Server):
     directory: Path
 
 
 @contextmanager
-def echo_broker() -> Iterator[str]:
+def echo_broker() -> Iterator[Server]:
     endpoint = f"tcp://127.0.0.1:{free_port()}"
-    with (
-        client_socket(endpoint) as probe,
-        running([sys.executable, "-m", "benchmarks.echo_broker", endpoint], is_ready=answering(probe)),
-    ):
-        yield endpoint
+    command = [sys.executable, "-m", "benchmarks.echo_broker", endpoint]
+    with client_socket(endpoint) as probe, running(command, is_ready=answering(probe)) as process:
+        yield Server(endpoint, process.pid)
 
 
 @contextmanager

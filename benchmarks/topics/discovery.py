@@ -62,7 +62,7 @@ def raw_request(bench: Bench) -> None:
         register_channels(broker.endpoint, 1)
         echo = stack.enter_context(echo_broker())
         ours = stack.enter_context(clients.raw_request(broker.endpoint, REQUEST, b'"shm_name":"/pylabhub_bench.c0"'))
-        floor = stack.enter_context(clients.raw_request(echo, REQUEST, REQUEST))
+        floor = stack.enter_context(clients.raw_request(echo.endpoint, REQUEST, REQUEST))
         redis = enter_or_say_why(stack, redis_server())
 
         def redis_get(server: Peer) -> Measure:
@@ -122,7 +122,7 @@ def cold_now_and_then(bench: Bench) -> None:
     with ExitStack() as stack:
         discover = never_asked(stack, bench, trips * bench.slices * 2)
         echo = stack.enter_context(echo_broker())
-        socket = stack.enter_context(client_socket(echo))
+        socket = stack.enter_context(client_socket(echo.endpoint))
 
         def send_and_receive() -> bool:
             socket.send(REQUEST)
@@ -146,7 +146,7 @@ def cold(bench: Bench) -> None:
     with ExitStack() as stack:
         discover = never_asked(stack, bench, trips * bench.slices * 2)
         echo = stack.enter_context(echo_broker())
-        floor = stack.enter_context(clients.raw_request(echo, REQUEST, REQUEST))
+        floor = stack.enter_context(clients.raw_request(echo.endpoint, REQUEST, REQUEST))
         etcd = enter_or_say_why(stack, etcd_server(bench.directory))
         nats = enter_or_say_why(stack, nats_server())
         http = enter_or_say_why(stack, http_server())

@@ -3,9 +3,9 @@
 from contextlib import ExitStack
 
 from benchmarks import clients
-from benchmarks.brokers import echo_broker, hub_broker, register_channels
+from benchmarks.brokers import Server, echo_broker, hub_broker, register_channels
 from benchmarks.harness import Bench, Measure, comparison, enter_or_say_why, if_present
-from benchmarks.native import Native, nats_clients, zmq_clients
+from benchmarks.native import Load, Native, nats_clients, zmq_clients
 from benchmarks.peers import (
     Peer,
     etcd_server,
@@ -15,26 +15,34 @@ from benchmarks.peers import (
     redis_benchmark,
     redis_server,
 )
+from benchmarks.processes import cpu_seconds
 from benchmarks.verdicts import at_least, beside
 
 REQUEST = '{"type":"DISCOVERY_REQUEST","channel":"bench.c{n}"}'
 CHANNELS = 1000
+ECHOED = "DISCOVERY_REQUEST"
+FOUND = '"shm_name":"/pylabhub_bench.c'
 
 
-def discovery(
-    native: Native, endpoint: str, expect: str, bench: Bench, *, clients: int = 32, depth: int = 1
-) -> Measure:
-    return lambda: (
-        native.run(
-            endpoint=endpoint,
-            request=REQUEST,
-            expect=expect,
-            modulo=CHANNELS,
-            clients=clients,
-            depth=depth,
-            seconds=bench.seconds,
-        ).per_second
+def load(native: Native, server: Server, expect: str, seconds: float, *, clients: int = 32, depth: int = 1) -> Load:
+    return native.run(
+        endpoint=server.endpoint,
+        request=REQUEST,
+        expect=expect,
+        modulo=CHANNELS,
+        clients=clients,
+        depth=depth,
+        seconds=seconds,
     )
+
+
+def cpu_us_each(native: Native, server: Server, expect: str, seconds: float) -> Measure:
+    def measure() -> float:
+        before = cpu_seconds(server.pid)
+        answered = load(native, server, expect, seconds).operations
+        return (cpu_seconds(server.pid) - before) / answered * 1e6
+
+    return measure
 
 
 @comparison("32 native clients discovering, replies a second")
@@ -53,11 +61,13 @@ def native_clients(bench: Bench) -> None:
             return lambda: redis_benchmark(server, operations=bench.scaled(40_000, 8_000))
 
         def nats_request(server: Peer) -> Measure:
-            load = nats_clients(bench.directory)
-            stack.enter_context(nats_responder(load, server, clients.RECORD))
+            generator = nats_clients(bench.directory)
+            stack.enter_context(nats_responder(generator, server, clients.RECORD))
             endpoint = f"nats://127.0.0.1:{server.port}"
             return lambda: (
-                load.run(endpoint=endpoint, request="bench.c0", expect="DISCOVERY", seconds=bench.seconds).per_second
+                generator.run(
+                    endpoint=endpoint, request="bench.c0", expect="DISCOVERY", seconds=bench.seconds
+                ).per_second
             )
 
         def etcd_range(server: Peer) -> Measure:
@@ -68,8 +78,8 @@ def native_clients(bench: Bench) -> None:
         ours = "messagehub"
         bench.compare(
             {
-                ours: discovery(native, broker.endpoint, '"shm_name":"/pylabhub_bench.c', bench),
-                "frame-safe Python echo": discovery(native, echo, "DISCOVERY_REQUEST", bench),
+                ours: lambda: load(native, broker, FOUND, bench.seconds).per_second,
+                "frame-safe Python echo": lambda: load(native, echo, ECHOED, bench.seconds).per_second,
                 "redis-benchmark GET": if_present(redis, redis_get),
                 "NATS C client": if_present(nats, nats_request),
                 "etcd range (h2load)": if_present(etcd, etcd_range),
@@ -88,6 +98,22 @@ def native_clients(bench: Bench) -> None:
         )
 
 
+@comparison("CPU time of the broker for one request of 32 native clients")
+def processor_time(bench: Bench) -> None:
+    """Steadier than throughput on a busy machine, and what there is to gain by a shorter path in the broker."""
+    native = zmq_clients(bench.directory)
+    with hub_broker(bench) as broker, echo_broker() as echo:
+        register_channels(broker.endpoint, CHANNELS)
+        bench.compare(
+            {
+                "messagehub": cpu_us_each(native, broker, FOUND, bench.seconds),
+                "frame-safe Python echo": cpu_us_each(native, echo, ECHOED, bench.seconds),
+            },
+            unit="µs",
+            claims=[beside("messagehub", "frame-safe Python echo")],
+        )
+
+
 @comparison("one pipelining DEALER (512 in flight), replies a second")
 def pipelined(bench: Bench) -> None:
     with ExitStack() as stack:
@@ -101,11 +127,14 @@ def pipelined(bench: Bench) -> None:
             stack.enter_context(clients.redis_get(server))
             return lambda: redis_benchmark(server, operations=bench.scaled(320_000, 64_000), pipeline=16)
 
-        ours, expect = "messagehub", '"shm_name":"/pylabhub_bench.c'
+        def pipelining(server: Server, expect: str) -> Measure:
+            return lambda: load(native, server, expect, bench.seconds, clients=1, depth=512).per_second
+
+        ours = "messagehub"
         bench.compare(
             {
-                ours: discovery(native, broker.endpoint, expect, bench, clients=1, depth=512),
-                "frame-safe Python echo": discovery(native, echo, "DISCOVERY_REQUEST", bench, clients=1, depth=512),
+                ours: pipelining(broker, FOUND),
+                "frame-safe Python echo": pipelining(echo, ECHOED),
                 "redis-benchmark GET, 32 x 16 in flight": if_present(redis, redis_get),
             },
             unit="/s",

@@ -130,8 +130,8 @@ def test_results_are_written_as_json_and_as_a_picture(bench: Bench, tmp_path: Pa
 
 
 def test_echo_floor_answers_and_survives_a_misframed_peer() -> None:
-    with echo_broker() as endpoint, raw_request(endpoint, b"ping", b"ping") as trips:
-        with client_socket(endpoint, zmq.DEALER) as dealer:
+    with echo_broker() as echo, raw_request(echo.endpoint, b"ping", b"ping") as trips:
+        with client_socket(echo.endpoint, zmq.DEALER) as dealer:
             dealer.send_multipart([b"x"] * 12)
         assert p50_us(trips, 0.02)() > 0
 
