@@ -8,18 +8,24 @@ import errno
 import fcntl
 import os
 import struct
+import weakref
 from pathlib import Path
 
 _FLOCK = struct.Struct("hhqqi4x")
 
 
 class FileLock:
-    """An exclusive lock held until `release` or the death of the process (and of its forked children)."""
+    """An exclusive lock held until `release` or the death of the process.
+
+    A forked child has no share in it: its copy of the descriptor is closed at once, else the child's life would
+    keep the lock after its parent's death.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         self.is_held = False
+        _open_locks.add(self)
 
     def acquire(self) -> bool:
         """Whether the lock is now ours; never waits."""
@@ -54,3 +60,12 @@ def is_locked(path: Path) -> bool:
 
 def _request(kind: int) -> bytes:
     return _FLOCK.pack(kind, os.SEEK_SET, 0, 0, 0)
+
+
+def _close_parents() -> None:
+    for lock in list(_open_locks):
+        lock.release()
+
+
+_open_locks: "weakref.WeakSet[FileLock]" = weakref.WeakSet()
+os.register_at_fork(after_in_child=_close_parents)

@@ -2,9 +2,10 @@
 
 Rule 1: a lease ends exactly once, at the term its last renewal gave it, with or without members by then:
 what happened to its members is told to whoever renews it.
-Rule 2: renewing is O(1): it moves `renewed_at` only. Each lease has one queued deadline; when that comes too early
-it is queued again, so expiry is O(log n).
-Rule 3: silence first stalls a lease, then ends it; a renewed lease is no longer stalled.
+Rule 2: renewing is O(1): it moves `renewed_at` only. Each lease has one queued deadline that counts; when that comes
+too early it is queued again, so expiry is O(log n).
+Rule 3: silence first stalls a lease, then ends it; a renewed lease is no longer stalled, and since it stalls again
+before it would have ended, its deadline is queued anew and the later one is skipped.
 """
 
 import heapq
@@ -34,6 +35,7 @@ class Lease(Struct):
     lease_id: str
     renewed_at: float
     is_stalled: bool = False
+    deadline: float = 0.0
     members: dict[Member, None] = field(default_factory=dict)
     notices: list[Notice] = field(default_factory=list)
 
@@ -63,14 +65,22 @@ class Leases:
         lease = self._leases.get(lease_id)
         return lease is not None and not lease.is_stalled
 
-    def attach(self, lease_id: str, member: Member, *, now: float) -> None:
-        """Add a member, starting the lease if it is new. A registration is a sign of life, so it renews."""
+    def attach(self, lease_id: str, member: Member, *, now: float) -> Lease:
+        """Add a member, starting the lease if it is new."""
         lease = self._leases.get(lease_id)
         if lease is None:
             lease = self._leases[lease_id] = Lease(lease_id, now)
-            heapq.heappush(self._deadlines, (now + self._terms.stall_seconds, lease_id))
-        lease.renewed_at = now
+            self._queue(lease, now + self._terms.stall_seconds)
         lease.members[member] = None
+        return lease
+
+    def renew(self, lease: Lease, *, now: float) -> bool:
+        """Start a full new term; says whether the lease was stalled until now."""
+        lease.renewed_at = now
+        was_stalled, lease.is_stalled = lease.is_stalled, False
+        if was_stalled:
+            self._queue(lease, now + self._terms.stall_seconds)
+        return was_stalled
 
     def detach(self, lease_id: str, member: Member) -> None:
         lease = self._leases.get(lease_id)
@@ -89,9 +99,9 @@ class Leases:
         """Leases whose silence crossed a term; ended ones are forgotten here."""
         crossed: list[tuple[Lease, Term]] = []
         while self._deadlines and self._deadlines[0][0] <= now:
-            _, lease_id = heapq.heappop(self._deadlines)
+            deadline, lease_id = heapq.heappop(self._deadlines)
             lease = self._leases.get(lease_id)
-            if lease is None:
+            if lease is None or lease.deadline != deadline:
                 continue
             if lease.renewed_at + self._terms.lease_seconds <= now:
                 del self._leases[lease_id]
@@ -101,5 +111,9 @@ class Leases:
                 lease.is_stalled = True
                 crossed.append((lease, "stalled"))
             term = self._terms.lease_seconds if lease.is_stalled else self._terms.stall_seconds
-            heapq.heappush(self._deadlines, (lease.renewed_at + term, lease_id))
+            self._queue(lease, lease.renewed_at + term)
         return crossed
+
+    def _queue(self, lease: Lease, deadline: float) -> None:
+        lease.deadline = deadline
+        heapq.heappush(self._deadlines, (deadline, lease.lease_id))

@@ -45,7 +45,7 @@ class SchemaCatalog:
         self._settings_revision = 0
         self._revisions: dict[str, int] = {}
         self._subjects: dict[str, Subject] = {}
-        self._names = SortedNames()
+        self._names = SortedNames(self._subjects)
         self._places: dict[int, dict[tuple[str, int], None]] = {}
         self._ids: dict[str, int] = {}
         self._by_guid: dict[str, int] = {}
@@ -140,7 +140,7 @@ class SchemaCatalog:
         found: list[str] = []
         following: str | None = after
         while following is not None and len(found) < limit:
-            names, following = self._names.page(self._subjects, prefix=prefix, after=following, limit=limit)
+            names, following = self._names.page(prefix=prefix, after=following, limit=limit)
             for position, name in enumerate(names):
                 if self._subjects[name].visible(deleted):
                     found.append(name)

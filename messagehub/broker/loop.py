@@ -1,10 +1,10 @@
 """The broker's loop: the one writer of the registry.
 
 Rule 1: receiving runs ahead of serving, so that a high-priority request overtakes all that was received before it.
-Rule 2: a reply that reveals a change waits until the store has the change; one that reads a record with a durable
-change still on its way to the disk waits too; everything else leaves at once.
+Rule 2: a reply that reveals a change waits until the store has the change, whoever made it; everything else
+leaves at once.
 Rule 3: when the store fails, what waits is refused as retryable, the registry is reloaded from the store, and
-only reads are served until a probe write succeeds.
+only reads are served until a probe write succeeds. Revisions that were given out are not given out again.
 Rule 4: nothing slow runs here, and no request can end the loop.
 """
 
@@ -30,7 +30,7 @@ from messagehub.settings import Settings
 from messagehub.store import Store
 from messagehub.store.commit import GroupCommit
 from messagehub.version import __version__
-from registry import commands, replies
+from registry import commands, names, replies
 from registry.events import AnyEvent
 from registry.leases import Terms
 from registry.registry import Registry
@@ -80,7 +80,9 @@ class Held(NamedTuple):
 
     revision: int
     path: list[bytes]
-    request_id: str | None
+    command: commands.AnyCommand
+    received_at: float
+    reply: replies.Reply
     payload: bytes
 
 
@@ -95,7 +97,11 @@ class Broker:
         self._place = Place(settings)
         try:
             store = open_store()
-            self._registry, written = self._load(store)
+            try:
+                self._registry, written = self._load(store)
+            except BaseException:
+                store.close()
+                raise
             self._commit = GroupCommit(store, written=written)
         except BaseException:
             self._place.release()
@@ -122,6 +128,7 @@ class Broker:
         self._router = self._context.socket(zmq.ROUTER)
         self._router.setsockopt(zmq.MAXMSGSIZE, protocol.MAX_FRAME_BYTES)
         self._router.setsockopt(zmq.ROUTER_MANDATORY, 1)
+        self._router.setsockopt(zmq.SNDHWM, MAX_BACKLOG)  # whatever one peer may have in flight can be answered
         self._router.setsockopt(zmq.LINGER, 1000)
         self._publisher.socket.setsockopt(zmq.LINGER, 1000)
         self._own: dict[type[commands.Command], Callable[[Any], replies.Reply]] = {
@@ -177,7 +184,9 @@ class Broker:
         now = self._now()
         deadline = self._registry.next_deadline()
         if deadline is not None and deadline <= now and not self.is_read_only:
-            self._happened(self._registry.expire(now=now))
+            expired = self._registry.expire(now=now)
+            self._note_unsynced(expired)
+            self._happened(expired)
             deadline = self._registry.next_deadline()
         idle_seconds = self._publisher.beacons(self._registry, now=now)
         if self._backlog:
@@ -258,18 +267,11 @@ class Broker:
             else:
                 payload = protocol.encode_reply(reply, command.id)
             if waits_for > self._commit.written:
-                self._held.append(Held(waits_for, path, command.id, payload))
+                self._held.append(Held(waits_for, path, command, received_at, reply, payload))
                 self._metrics.count("held")
             else:
                 self._send(path, payload)
-            elapsed = monotonic() - received_at
-            name, histogram = self._accounts[type(command)]
-            histogram.record(elapsed)
-            answer: Any = type(reply)
-            if answer is replies.Error:
-                histogram.errors += 1
-                answer = reply.code  # type: ignore[attr-defined]
-            self._trace.append((received_at, command.id, name, answer, elapsed, path[0]))
+                self._account(path, command, received_at, reply)
             if self._is_suspect:
                 break
         self._happened(happened)
@@ -331,15 +333,18 @@ class Broker:
 
     def _note_unsynced(self, emitted: list[AnyEvent]) -> None:
         for event in emitted:
-            if event.durable:
-                self._unsynced[key(event)] = event.revision
+            self._unsynced[key(event)] = event.revision
 
     def _reads_unsynced(self, command: commands.AnyCommand) -> int:
-        """The durable revision this command's answer may reveal; one that names no record may reveal any."""
+        """The unwritten revision this command's answer may reveal; one that names no record may reveal any."""
         if type(command) in self._own or isinstance(command, commands.Heartbeat):
             return 0
-        name = getattr(command, "channel", None) or getattr(command, "subject", None)
-        return max(self._unsynced.values()) if name is None else self._unsynced.get(name, 0)
+        if isinstance(command, commands.RequestSchema) and command.subject is not None:
+            by_name = command.schema_id is None and command.schema_hash is None and command.guid is None
+            name = command.subject if by_name else None
+        else:
+            name = getattr(command, "channel", None) or getattr(command, "subject", None)
+        return self._registry.revision if name is None else self._unsynced.get(names.logical(name), 0)
 
     def _happened(self, happened: list[AnyEvent]) -> None:
         if happened:
@@ -347,6 +352,19 @@ class Broker:
                 self._publisher.enqueue(event)
             self._commit.submit(happened)
             self._submitted = happened[-1].revision
+
+    def _account(
+        self, path: list[bytes], command: commands.AnyCommand, received_at: float, reply: replies.Reply
+    ) -> None:
+        """When an answer has left: how long it took, and what it was."""
+        elapsed = monotonic() - received_at
+        name, histogram = self._accounts[type(command)]
+        histogram.record(elapsed)
+        answer: Any = type(reply)
+        if isinstance(reply, replies.Error):
+            histogram.errors += 1
+            answer = reply.code
+        self._trace.append((received_at, command.id, name, answer, elapsed, path[0]))
 
     def _send(self, path: list[bytes], payload: bytes) -> None:
         send = self._router.send
@@ -361,7 +379,7 @@ class Broker:
 
     # -- the store -----------------------------------------------------------------------------------------
 
-    def _load(self, store: Store) -> tuple[Registry, int]:
+    def _load(self, store: Store, *, at_least: int = 0) -> tuple[Registry, int]:
         settings = self.settings
         terms = Terms(
             heartbeat_seconds=settings.heartbeat_seconds,
@@ -370,14 +388,15 @@ class Broker:
         )
         saved = store.load()
         registry = Registry(terms=terms, shm_prefix=settings.shm_prefix)
+        revision = max(saved.revision, at_least)
         registry.schemas.restore(
             saved.schemas,
             last_id=saved.last_schema_id,
             configs=saved.configs,
             modes=saved.modes,
-            revision=saved.revision,
+            revision=revision,
         )
-        registry.restore(saved.channels, revision=saved.revision, now=self._now())
+        registry.restore(saved.channels, revision=revision, now=self._now())
         return registry, saved.revision
 
     def _after_commit(self) -> None:
@@ -390,8 +409,7 @@ class Broker:
             self._release(self._commit.written)
             self._refuse_held()
             self.is_read_only = True
-            self._registry, _ = self._load(self._commit.store)
-            self._publisher.reset(self._registry.revision)
+            self._go_back()
         elif self._commit.is_writable_again:
             self._commit.resume(written=self._registry.revision)
             self.is_read_only = False
@@ -399,13 +417,14 @@ class Broker:
 
     def _release(self, written: int) -> None:
         self._publisher.release(written)
-        if self._unsynced and max(self._unsynced.values()) <= written:
+        if self._submitted <= written:
             self._unsynced.clear()
         if self._held:
             waiting = []
             for held in self._held:
                 if held.revision <= written:
                     self._send(held.path, held.payload)
+                    self._account(held.path, held.command, held.received_at, held.reply)
                 else:
                     waiting.append(held)
             self._held = waiting
@@ -415,7 +434,8 @@ class Broker:
             StoreReadOnly("the change could not be stored (disk full or failing) and was undone")
         )
         for held in self._held:
-            self._send(held.path, protocol.encode_reply(error, held.request_id))
+            self._send(held.path, protocol.encode_reply(error, held.command.id))
+            self._account(held.path, held.command, held.received_at, error)
         self._held.clear()
         self._unsynced.clear()
 
@@ -424,7 +444,12 @@ class Broker:
         self._is_suspect = False
         self._commit.flush(self._submitted, timeout=STOP_SECONDS)
         self._release(self._commit.written)
-        self._registry, _ = self._load(self._commit.store)
+        self._go_back()
+
+    def _go_back(self) -> None:
+        """To what the store has. What was not written never happened, but its revisions were seen in replies."""
+        self._registry, _ = self._load(self._commit.store, at_least=self._registry.revision)
+        self._submitted = self._registry.revision
         self._publisher.reset(self._registry.revision)
 
     # -- what the broker itself answers --------------------------------------------------------------------

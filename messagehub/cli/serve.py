@@ -3,34 +3,47 @@
 import gc
 import logging
 import signal
-from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import typer
 
-from messagehub.broker import Broker
+from messagehub.cli.options import Dir
 from messagehub.cli.output import echo
 from messagehub.errors import ConfigurationError
 from messagehub.settings import Settings
-from messagehub.status import BrokerStatus
-from messagehub.store.sqlite import SQLiteStore
+
+if TYPE_CHECKING:
+    from messagehub.status import BrokerStatus
 
 
 def serve(
     endpoint: Annotated[
         str | None,
-        typer.Option(help="Where requests arrive, e.g. tcp://127.0.0.1:5570. Default: ipc in the directory."),
+        typer.Option(
+            metavar="URL",
+            help="Where requests arrive, e.g. tcp://127.0.0.1:5570. Default: ipc in the directory."
+            " [env: MESSAGEHUB_ENDPOINT]",
+        ),
     ] = None,
     events_endpoint: Annotated[
-        str | None, typer.Option(help="Where events leave. Default: beside the endpoint (tcp: the next port).")
+        str | None,
+        typer.Option(metavar="URL", help="Where events leave. Default: beside the endpoint (tcp: the next port)."),
     ] = None,
-    dir: Annotated[
-        Path | None, typer.Option(help="State, sockets and database; private to you. [env: MESSAGEHUB_DIR]")
+    dir: Dir = None,
+    log: Annotated[
+        str | None, typer.Option(metavar="LEVEL", help="DEBUG, INFO, WARNING or ERROR. [env: MESSAGEHUB_LOG]")
     ] = None,
-    log: Annotated[str | None, typer.Option(help="DEBUG, INFO, WARNING or ERROR. [env: MESSAGEHUB_LOG]")] = None,
 ) -> None:
-    """Start the hub and serve until SIGTERM or Ctrl-C."""
+    """Start the hub and serve until SIGTERM or Ctrl-C.
+
+    The directory holds state, sockets and database and is private to you.
+    One line on stdout says when the hub is ready.
+    """
+    from messagehub.broker import Broker
+    from messagehub.status import BrokerStatus
+    from messagehub.store.sqlite import SQLiteStore
+
     settings = Settings.load(endpoint=endpoint, events_endpoint=events_endpoint, dir=dir, log=log)
     level = logging.getLevelNamesMapping().get(settings.log.upper())
     if level is None:
@@ -52,4 +65,12 @@ def serve(
     try:
         broker.run()
     finally:
+        _withdraw(status, settings)
+
+
+def _withdraw(status: "BrokerStatus", settings: Settings) -> None:
+    """Remove what we said of ourselves, unless the next broker of the directory has already replaced it."""
+    from messagehub.status import running_broker
+
+    if running_broker(settings) in (None, status):
         settings.status_path.unlink(missing_ok=True)

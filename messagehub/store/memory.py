@@ -13,9 +13,9 @@ from registry.records import Channel
 from registry.schema_catalog import SchemaCatalog
 from registry.state import Channels
 
-_encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(AnyEvent)
-_channels_decoder: msgspec.msgpack.Decoder[list[Channel]] = msgspec.msgpack.Decoder(list[Channel])
+_encoder = msgspec.json.Encoder()  # JSON, since records hold whatever integers JSON can say
+_decoder = msgspec.json.Decoder(AnyEvent)
+_channels_decoder: msgspec.json.Decoder[list[Channel]] = msgspec.json.Decoder(list[Channel])
 
 
 class MemoryStore:

@@ -83,9 +83,9 @@ class SQLiteStore:
                 return _load(connection)
             finally:
                 connection.close()
-        except (sqlite3.Error, msgspec.DecodeError) as error:
+        except (sqlite3.Error, msgspec.DecodeError, KeyError, TypeError) as error:  # KeyError, TypeError: a row misses
             raise StoreError(
-                f"the registry database {self._path} is damaged ({error}): restore it from a backup,"
+                f"the registry database {self._path} is damaged ({error!r}): restore it from a backup,"
                 " or move it away to start empty",
                 path=str(self._path),
             ) from error

@@ -20,9 +20,11 @@ import msgspec
 
 from registry.formats.avro.resolution import Field, Node, Resolution
 from registry.formats.bounded_json import check_nesting, decode
-from registry.formats.differences import Difference, InvalidSchema, Parsed
+from registry.formats.differences import BudgetExceeded, Difference, InvalidSchema, Parsed
 
 MAX_DEFAULT_NESTING = 32
+MAX_TYPE_NESTING = 128  # through references too
+MAX_FIXED_SIZE = (1 << 31) - 1
 PRIMITIVES = frozenset({"null", "boolean", "int", "long", "float", "double", "bytes", "string"})
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 ORDERS = ("ascending", "descending", "ignore")
@@ -60,9 +62,18 @@ class _Parser:
         self.names: dict[str, int] = {}
         self.plain: dict[str, int] = {}
         self.waiting = dict(references)
+        self.depth = 0
         self.fitting: dict[tuple[int, int], bool] = {}
 
     def type_of(self, value: Any, namespace: str, path: str) -> tuple[int, Any]:
+        self.depth += 1
+        if self.depth > MAX_TYPE_NESTING:
+            raise BudgetExceeded("type nesting", MAX_TYPE_NESTING)
+        found = self._type_of(value, namespace, path)
+        self.depth -= 1
+        return found
+
+    def _type_of(self, value: Any, namespace: str, path: str) -> tuple[int, Any]:
         match value:
             case str():
                 return self._named_or_primitive(value, namespace, path)
@@ -150,8 +161,8 @@ class _Parser:
             _enum(node, value, path)
         else:
             size = value.get("size")
-            if type(size) is not int or size < 0:
-                raise InvalidSchema('fixed needs a "size" of zero or more', f"{path}/size")
+            if type(size) is not int or not 0 <= size <= MAX_FIXED_SIZE:
+                raise InvalidSchema('fixed needs a "size" of zero or more, in 32 bits', f"{path}/size")
             node.size = size
             node.decimal = _decimal(value, kind)
         return index, shape

@@ -168,10 +168,14 @@ def derivative(term: Term, code: int) -> Term:
 
 
 def matches(term: Term, text: str) -> bool:
-    """Whether the text is in the language; linear in the text."""
+    """Whether the text is in the language."""
+    work = 0
     for char in text:
         if term is EMPTY or term is EVERYTHING:
             break
+        work += _width(term)
+        if work > MAX_WORK:
+            raise TooMuchWork
         term = derivative(term, ord(char))
     return term.nullable
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 from .document import Place
 from .nodes import (
     FALSE,
+    OBJECT,
     TRUE,
     Node,
     all_of,
@@ -23,6 +24,7 @@ from .nodes import (
     make,
     negate,
     one_of_strings,
+    types,
 )
 
 if TYPE_CHECKING:
@@ -65,7 +67,8 @@ def _applied(compiler: "Compiler", place: Place) -> Iterator[tuple[Node, Place]]
             if keyword in schema:
                 yield applies, document.inside(place, schema[keyword], keyword)
     for name, child in schema.get("dependentSchemas", {}).items():
-        yield has_key(name), document.inside(place, child, "dependentSchemas", name)
+        present = all_of((types(OBJECT), has_key(name)))  # has_key alone holds for values of other types
+        yield present, document.inside(place, child, "dependentSchemas", name)
 
 
 def _grouped(sources: Iterator[Source[Cover]]) -> dict[Node, list[Cover]]:

@@ -21,6 +21,7 @@ from .outcomes import Outcome
 from .solver import Solver
 
 MAX_DIFFERENCES = 100
+_RESTS = ("items", "additionalItems")
 
 Views = list[Place]
 Context = Callable[[Node], Node]
@@ -38,7 +39,7 @@ class Explainer:
         self.differences: list[Difference] = []
         self._following: set[int] = set()
         self._again: list[Callable[[], None]] = []  # recursive schemas met inside themselves
-        self._engines: list[Any] | None = None
+        self._engines: list[tuple[list[Any], bool]] | None = None
 
     def run(self) -> list[Difference]:
         """All differences up to a number; none when part by part everything proves compatible after all."""
@@ -88,7 +89,12 @@ class Explainer:
         path = pointer(place.path, *part.tokens)
         inner_views = self._step(views, place, part.tokens)
         is_reference = keyword.startswith("$")
-        if part.inner is not None and part.wrap is not None and (inner_views or is_reference or keyword == "allOf"):
+        if (
+            part.inner is not None
+            and part.wrap is not None
+            and (inner_views or is_reference or keyword == "allOf")
+            and not (keyword in _RESTS and part.inner.schema is False)
+        ):
             wrap = part.wrap
             following = views if is_reference or keyword == "allOf" else inner_views
             self._walk(part.inner, following, lambda node: context(wrap(node)))
@@ -157,12 +163,12 @@ class Explainer:
         self.differences.append(Difference(kind, path, message, counterexample))
 
     def _verified(self, document: Any) -> str | None:
-        """The document as JSON, if an independent validator confirms it; formats are not asked about."""
+        """The document as JSON, if an independent validator confirms it, whatever it makes of formats."""
         if self._engines is None:
-            self._engines = [_engine(self.old), _engine(self.new)]
-        takes, refuses = self._engines
-        if takes is None or refuses is None or not takes.is_valid(document) or refuses.is_valid(document):
-            return None
+            self._engines = [(_engines(self.old), True), (_engines(self.new), False)]
+        for engines, verdict in self._engines:
+            if not engines or any(engine.is_valid(document) is not verdict for engine in engines):
+                return None
         return msgspec.json.encode(document).decode()
 
 
@@ -176,9 +182,11 @@ def _children(view: Place, place: Place, tokens: tuple[str, ...]) -> Iterator[An
         elif rest in view.schema and not isinstance(view.schema[rest], bool):
             yield view.schema[rest]
     elif tokens in (("items",), ("additionalItems",)):
-        rest = tuple_keywords(view.schema, view.dialect.version)[1]
-        new_rest = tuple_keywords(place.schema, place.dialect.version)
-        if rest in view.schema and not isinstance(view.schema[rest], bool) and new_rest[1] == tokens[0]:
+        prefix, rest = tuple_keywords(view.schema, view.dialect.version)
+        new_prefix, new_rest = tuple_keywords(place.schema, place.dialect.version)
+        shorter = len(place.schema[new_prefix]) if new_prefix else 0
+        comparable = new_rest == tokens[0] and (not prefix or len(view.schema[prefix]) <= shorter)
+        if comparable and rest in view.schema and not isinstance(view.schema[rest], bool):
             yield view.schema[rest]
     else:
         value = view.schema.get(tokens[0])
@@ -188,12 +196,30 @@ def _children(view: Place, place: Place, tokens: tuple[str, ...]) -> Iterator[An
             yield value
 
 
-def _engine(compiler: Compiler) -> Any:
-    """A validator of the whole document, or None when this engine cannot take the schema."""
+class _Ignored:
+    """Stands in for a keyword that validators may ignore."""
+
+    def __init__(self, parent_schema: Any, value: Any, schema_path: Any) -> None:
+        del parent_schema, value, schema_path
+
+    def validate(self, instance: Any) -> None:
+        """Takes every instance."""
+
+
+def _engines(compiler: Compiler) -> list[Any]:
+    """Validators of the whole document, with and without the keywords that may be ignored; none if it has to
+    be left unverified because the engine does not take the schema."""
     document = compiler.document
-    texts = {name: text for name, text in document.references.items() if isinstance(text, dict)}
+    texts = [(name, text) for name, text in document.references.items() if isinstance(text, dict)]
+    ignored = ["contentEncoding", "contentMediaType"]
+    ignored += ["dependencies"] if document.dialect.version >= 2019 else []
     try:
-        registry = jsonschema_rs.Registry(list(texts.items()), draft=None) if texts else None
-        return document.dialect.engine(document.contents, validate_formats=False, offline=True, registry=registry)
+        registry = jsonschema_rs.Registry(texts) if texts else None
+        return [
+            document.dialect.engine(
+                document.contents, validate_formats=False, offline=True, registry=registry, keywords=keywords
+            )
+            for keywords in ({}, dict.fromkeys(ignored, _Ignored))
+        ]
     except (jsonschema_rs.ValidationError, jsonschema_rs.ReferencingError, ValueError):
-        return None
+        return []

@@ -193,7 +193,7 @@ class _Reader:
             code = ord(self.next()) & 31
         elif char in "xu":
             code = self.hexadecimal(char)
-        elif char.isalnum():
+        elif code is None and char.isalnum():
             self.irregular = True
             if char in "pPk" and self.peek() in "{<":
                 end = self.text.find("}" if self.peek() == "{" else ">", self.at)

@@ -35,7 +35,7 @@ from .object_values import find_object
 from .outcomes import IMPOSSIBLE, Outcome, best, found
 from .string_values import find_string
 
-MAX_STEPS = 200_000
+MAX_STEPS = 100_000
 MAX_NESTING = 60
 _TYPES = (OBJECT, ARRAY, STRING, NUMBER, BOOLEAN, NULL)
 _NO_ANCESTOR = 1 << 30
@@ -144,7 +144,7 @@ class Solver:
 
     def _search(self, kind: int, known: frozenset[Node], todo: list[Node]) -> Outcome:
         """Choose one alternative of every disjunction so that the atoms together can be met."""
-        self.spend(1 + len(known) // 8)
+        self.spend(1 + len(known) // 8 + len(todo))
         atoms = set(known)
         clauses: list[tuple[Node, ...]] = []
         while True:

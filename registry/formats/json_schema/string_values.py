@@ -36,12 +36,16 @@ _SAMPLES = {
 
 
 @lru_cache(maxsize=4096)
-def _matcher(pattern: str) -> Term | jsonschema_rs.Validator | None:
-    """A term; an engine with bounded backtracking for patterns that are no regular language; or nothing."""
+def _term(pattern: str) -> Term | None:
     try:
         return language(pattern)
     except Irregular:
-        pass
+        return None
+
+
+@lru_cache(maxsize=1024)
+def _engine(pattern: str) -> jsonschema_rs.Validator | None:
+    """An engine that bounds its backtracking, for patterns that are no regular language or too large a one."""
     try:
         return jsonschema_rs.Draft7Validator({"pattern": pattern})
     except jsonschema_rs.ValidationError:
@@ -51,12 +55,16 @@ def _matcher(pattern: str) -> Term | jsonschema_rs.Validator | None:
 @lru_cache(maxsize=65536)
 def is_match(pattern: str, text: str) -> bool | None:
     """Whether the pattern is found in the text, or None when that cannot be told."""
-    matcher = _matcher(pattern)
-    if isinstance(matcher, Term):
-        return matches(matcher, text)
-    if matcher is None:
+    term = _term(pattern)
+    if term is not None:
+        try:
+            return matches(term, text)
+        except TooMuchWork:
+            pass  # the engine below may still tell
+    engine = _engine(pattern)
+    if engine is None:
         return None
-    errors = list(matcher.iter_errors(text))
+    errors = list(engine.iter_errors(text))
     if any(error.kind.name != "pattern" for error in errors):
         return None
     return not errors
@@ -121,11 +129,11 @@ class Demands:
             case "format":
                 self.samples += [_SAMPLES[args[0]]] if args[0] in _SAMPLES else []
             case "pattern" | "not_pattern":
-                matcher = _matcher(args[0])
-                if isinstance(matcher, Term):
-                    self.terms.append(matcher if atom.kind == "pattern" else never(matcher))
-                else:
+                term = _term(args[0])
+                if term is None:
                     self.irregular.append(atom)
+                else:
+                    self.terms.append(term if atom.kind == "pattern" else never(term))
 
 
 def find_string(atoms: frozenset[Node], spend: Callable[[int], None]) -> Outcome:
@@ -146,9 +154,9 @@ def find_string(atoms: frozenset[Node], spend: Callable[[int], None]) -> Outcome
 def _by_automaton(demands: Demands, spend: Callable[[int], None]) -> Outcome:
     if demands.shortest > MAX_LENGTH:
         return UNKNOWN
-    excluded = [text for text in demands.excluded if all(matches(term, text) for term in demands.terms)]
-    term = within((*demands.terms, *(never(literal(text)) for text in excluded)))
     try:
+        excluded = [text for text in demands.excluded if all(matches(term, text) for term in demands.terms)]
+        term = within((*demands.terms, *(never(literal(text)) for text in excluded)))
         word = find_word(term, demands.shortest, demands.longest, spend)
     except TooMuchWork:
         return UNKNOWN

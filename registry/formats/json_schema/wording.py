@@ -85,6 +85,8 @@ def sentence(kind: str, path: str, keyword: str = "", old: Any = None, new: Any 
     if keyword == "required" and isinstance(new, list):
         name = new[int(name)]
     template = _SENTENCES.get(kind)
+    if keyword == "type" and old == new:
+        template = "Some values that the old schema takes here are not of type {new}."
     if template is None:
         template = "`{keyword}` was added: {new}." if old is None else "`{keyword}` changed from {old} to {new}."
     shown_old = "any" if old is None else _short(old)
@@ -119,8 +121,8 @@ def kind_of(tokens: tuple[str, ...], place: Place, old_values: list[Any], old: l
         case "type":
             return _kind_of_type(old_values, new_value)
         case "enum":
-            listed = [value for values in old_values for value in values]
-            narrowed = bool(listed) and all(value in listed for value in new_value)
+            listed = {write(value) for values in old_values for value in values}
+            narrowed = bool(listed) and listed.issuperset(map(write, new_value))
             return "ENUM_ARRAY_NARROWED" if narrowed else "ENUM_ARRAY_CHANGED"
         case "required":
             return _kind_of_required(new_value[int(tokens[1])], old)

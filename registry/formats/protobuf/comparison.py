@@ -9,6 +9,8 @@ Rule 5: messages are matched by name and may not vanish, nor may the package cha
         its message. Fields, enums and values may come and go; required fields may not.
 """
 
+from collections import defaultdict
+
 from registry.formats.differences import BudgetExceeded, Difference
 from registry.formats.protobuf.linking import Definition, Linked
 from registry.formats.protobuf.model import SCALARS, Enum, Field, Message, option_of
@@ -92,16 +94,19 @@ class Comparison:
         self._types(old.messages, new.messages, path)
 
     def _oneofs(self, before: dict[int, Field], new: Message, path: str) -> None:
-        for oneof in new.oneofs:
-            met = [before[f.number] for f in new.fields if f.oneof == oneof.name and f.number in before]
+        members: defaultdict[str, list[Field]] = defaultdict(list)
+        for field in new.fields:
+            if field.oneof and field.number in before:
+                members[field.oneof].append(before[field.number])
+        for name, met in members.items():
             origins = {field.oneof or field.number for field in met}
             if len(origins) < 2:
                 continue
             names = ", ".join(f'"{field.name}"' for field in met)
-            message = f'The fields {names} could be set together and now share the oneof "{oneof.name}".'
+            message = f'The fields {names} could be set together and now share the oneof "{name}".'
             was_oneof = any(field.oneof for field in met)
             kind = "FIELD_MOVED_TO_EXISTING_ONEOF" if was_oneof else "MULTIPLE_FIELDS_MOVED_TO_ONEOF"
-            self._add(kind, f"{path}/{oneof.name}", message)
+            self._add(kind, f"{path}/{name}", message)
 
     def _extensions(self) -> None:
         before, after = _extensions(self.old), _extensions(self.new)

@@ -9,6 +9,7 @@ from registry.formats.protobuf import descriptor_options as options
 from registry.formats.protobuf.cursor import MAX_NESTING
 from registry.formats.protobuf.grammar import EDITIONS
 from registry.formats.protobuf.model import (
+    SCALARS,
     Enum,
     EnumValue,
     Extend,
@@ -34,6 +35,7 @@ TYPES = (
     *("double", "float", "int64", "uint64", "int32", "fixed64", "fixed32", "bool", "string", "group"),
     *("message", "bytes", "uint32", "enum", "sfixed32", "sfixed64", "sint32", "sint64"),
 )
+SCALAR_TYPES = {(kind,) for kind in TYPES if kind in SCALARS}
 LABELS = {1: "optional", 2: "required", 3: "repeated"}
 EDITION_NUMBERS = {1000 + index: edition for index, edition in enumerate(EDITIONS)}
 MAP_ENTRY = 7
@@ -98,7 +100,8 @@ def _message(part: Part, syntax: str, depth: int) -> Message:
         if index >= 0 and not item.integer(17):
             if index >= len(oneofs):
                 raise InvalidSchema(f'"{field.name}" in the descriptor belongs to no oneof')
-            field.oneof, field.label = oneofs[index].name, ""
+            field.oneof = oneofs[index].name
+            field.label = "" if field.label == "optional" else field.label
         message.fields.append(field)
     used = {field.oneof for field in message.fields}
     message.oneofs = [oneof for oneof in oneofs if oneof.name in used]
@@ -135,7 +138,7 @@ def _map_field(field: Field, entries: dict[str, list[Field]]) -> Field:
 def _field(part: Part, syntax: str) -> Field:
     code = part.integer(5)
     named = part.text(6)
-    if not named and not 1 <= code <= len(TYPES):
+    if not named and TYPES[code - 1 : code] not in SCALAR_TYPES:
         raise InvalidSchema(f"the descriptor has a field of unknown type {code}")
     kind = _name(named, TYPE_NAME) if named else TYPES[code - 1]
     label = LABELS.get(part.integer(4), "")

@@ -78,6 +78,23 @@ METHOD: Table = {
 EXTENSION_RANGE: Table = {3: ("verification", {0: "DECLARATION", 1: "UNVERIFIED"}), 50: ("features", "")}
 
 
+def check_options(given: list[Option], table: Table, path: str) -> None:
+    """Options that Protobuf itself defines have values of their type, once; all others are free."""
+    kinds = dict(table.values()) | {f"features.{name}": values for name, values in FEATURES.values()}
+    seen: set[str] = set()
+    for option in given:
+        kind = kinds.get(option.name, "")
+        if not kind:
+            continue
+        allowed = kind.values() if isinstance(kind, dict) else ("true", "false")
+        is_valid = option.value.startswith('"') if kind == TEXT else option.value in allowed
+        if not is_valid:
+            raise InvalidSchema(f"{option.value} is not a value of the option {option.name}", path)
+        if option.name in seen:
+            raise InvalidSchema(f"the option {option.name} is set twice", path)
+        seen.add(option.name)
+
+
 def decode_options(part: Part, table: Table) -> list[Option]:
     options = []
     for number in part.fields:
@@ -85,7 +102,7 @@ def decode_options(part: Part, table: Table) -> list[Option]:
         if name == "features":
             options += _features(part.part(number))
         elif not name:
-            options.append(Option(f"({number})", quote(part.raw[number].hex())))
+            options.append(Option(f"({number})", quote(part.raw(number).hex())))
         elif kind == TEXT:
             options.append(Option(name, quote(part.text(number))))
         elif isinstance(kind, dict):
@@ -100,7 +117,7 @@ def _features(part: Part) -> list[Option]:
     for number in part.fields:
         name, values = FEATURES.get(number, (f"({number})", {}))
         value = values.get(part.integer(number), "") if values else ""
-        found.append(Option(f"features.{name}", value or quote(part.raw[number].hex())))
+        found.append(Option(f"features.{name}", value or quote(part.raw(number).hex())))
     return found
 
 

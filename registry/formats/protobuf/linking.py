@@ -151,6 +151,10 @@ class _Names:
     def _field(self, field: Field, scope: str) -> None:
         if field.type not in SCALARS:
             field.type = self._absolute(field.type, scope)
+        if field.is_group:
+            place, _, name = field.type[1:].rpartition(".")
+            if place != scope or field.name != name.lower():
+                raise InvalidSchema(f'the group "{field.name}" is not defined where its field is')
 
     def _absolute(self, name: str, scope: str, *, is_message: bool = False) -> str:
         if name.startswith("."):

@@ -26,7 +26,7 @@ def render(file: File) -> str:
     for enum in file.enums:
         lines += _enum(enum, "")
     for extend in file.extends:
-        lines += _extend(extend, file, "")
+        lines += _extend(extend, groups, "")
     for service in file.services:
         lines += _service(service)
     return "\n".join(lines) + "\n"
@@ -46,12 +46,13 @@ def _compact(options: Iterable[Option]) -> str:
     return f" [{', '.join(parts)}]" if parts else ""
 
 
-def _groups(scope: File | Message) -> set[str]:
+def _groups(scope: File | Message) -> dict[str, Message]:
     """Messages that are written where their field is."""
     fields = [field for extend in scope.extends for field in extend.fields]
     if isinstance(scope, Message):
         fields += scope.fields
-    return {field.type.rpartition(".")[2] for field in fields if field.is_group}
+    names = {field.type.rpartition(".")[2] for field in fields if field.is_group}
+    return {message.name: message for message in scope.messages if message.name in names}
 
 
 def _message(message: Message, indent: str, head: str) -> list[str]:
@@ -64,45 +65,44 @@ def _message(message: Message, indent: str, head: str) -> list[str]:
         lines.append(f"{inner}reserved {', '.join(map(quote, sorted(message.reserved_names)))};")
     for item in sorted(message.extension_ranges, key=lambda item: item.start):
         lines.append(f"{inner}extensions {item.start} to {item.end}{_compact(item.options)};")
-    lines += _fields(message, inner)
     groups = _groups(message)
+    lines += _fields(message, groups, inner)
     for nested in message.messages:
         if nested.name not in groups:
             lines += _message(nested, inner, f"message {nested.name}")
     for enum in message.enums:
         lines += _enum(enum, inner)
     for extend in message.extends:
-        lines += _extend(extend, message, inner)
+        lines += _extend(extend, groups, inner)
     return [*lines, indent + "}"]
 
 
-def _fields(message: Message, indent: str) -> list[str]:
+def _fields(message: Message, groups: dict[str, Message], indent: str) -> list[str]:
     """A oneof stands where its first field does."""
     options = {oneof.name: oneof.options for oneof in message.oneofs}
+    members: dict[str, list[Field]] = {}
+    for field in message.fields:
+        members.setdefault(field.oneof, []).append(field)
     lines: list[str] = []
-    written: set[str] = set()
     for field in message.fields:
         if not field.oneof:
-            lines += _field(field, message, indent)
-        elif field.oneof not in written:
-            written.add(field.oneof)
+            lines += _field(field, groups, indent)
+        elif field is members[field.oneof][0]:
             lines += [f"{indent}oneof {field.oneof} {{", *_options(options[field.oneof], indent + "  ")]
-            for member in message.fields:
-                if member.oneof == field.oneof:
-                    lines += _field(member, message, indent + "  ")
+            for member in members[field.oneof]:
+                lines += _field(member, groups, indent + "  ")
             lines.append(indent + "}")
     return lines
 
 
-def _field(field: Field, scope: File | Message, indent: str) -> list[str]:
+def _field(field: Field, groups: dict[str, Message], indent: str) -> list[str]:
     options = _compact(
         option for option in field.options if option.name != "json_name" or option.value != quote(json_name(field.name))
     )
     label = f"{field.label} " if field.label else ""
     if field.is_group:
         name = field.type.rpartition(".")[2]
-        body = next(message for message in scope.messages if message.name == name)
-        return _message(body, indent, f"{label}group {name} = {field.number}{options}")
+        return _message(groups[name], indent, f"{label}group {name} = {field.number}{options}")
     kind = f"map<{field.key}, {field.type}>" if field.key else field.type
     return [f"{indent}{label}{kind} {field.name} = {field.number}{options};"]
 
@@ -119,10 +119,10 @@ def _enum(enum: Enum, indent: str) -> list[str]:
     return [*lines, indent + "}"]
 
 
-def _extend(extend: Extend, scope: File | Message, indent: str) -> list[str]:
+def _extend(extend: Extend, groups: dict[str, Message], indent: str) -> list[str]:
     lines = [f"{indent}extend {extend.extendee} {{"]
     for field in extend.fields:
-        lines += _field(field, scope, indent + "  ")
+        lines += _field(field, groups, indent + "  ")
     return [*lines, indent + "}"]
 
 

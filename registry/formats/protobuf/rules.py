@@ -1,9 +1,11 @@
 """What protoc demands of one file by itself: numbers, names, labels, and the differences between syntaxes."""
 
+from bisect import bisect_right
 from collections.abc import Iterable
 from itertools import pairwise
 
 from registry.formats.differences import InvalidSchema
+from registry.formats.protobuf import descriptor_options as options
 from registry.formats.protobuf.model import (
     INTERNAL_NUMBERS,
     MAX_ENUM_NUMBER,
@@ -14,6 +16,7 @@ from registry.formats.protobuf.model import (
     Field,
     File,
     Message,
+    Service,
     json_name,
     option_of,
 )
@@ -23,6 +26,7 @@ MAP_KEYS = SCALARS - {"double", "float", "bytes"}
 
 def check_file(file: File) -> None:
     path = file.package
+    options.check_options(file.options, options.FILE, path)
     _unique(path, _declared(file), (service.name for service in file.services))
     for message in file.messages:
         _message(message, file.syntax, _join(path, message.name))
@@ -30,7 +34,7 @@ def check_file(file: File) -> None:
         _enum(enum, file, _join(path, enum.name))
     _extends(file.extends, file.syntax, path)
     for service in file.services:
-        _unique(_join(path, service.name), (method.name for method in service.methods))
+        _service(service, _join(path, service.name))
 
 
 def _join(scope: str, name: str) -> str:
@@ -63,15 +67,19 @@ def _message(message: Message, syntax: str, path: str) -> None:
         (field.name for field in message.fields),
         (oneof.name for oneof in message.oneofs),
     )
+    options.check_options(message.options, options.MESSAGE, path)
+    for oneof in message.oneofs:
+        options.check_options(oneof.options, options.ONEOF, _join(path, oneof.name))
     _ranges(message, syntax, path)
     numbers: dict[int, str] = {}
+    kept = _Kept(message, path)
     for field in message.fields:
         here = _join(path, field.name)
         _field(field, syntax, here)
         if field.number in numbers:
             raise InvalidSchema(f'"{field.name}" has number {field.number} of "{numbers[field.number]}"', here)
         numbers[field.number] = field.name
-        _free(message, field, here)
+        kept.check(field.name, field.number, here)
     if syntax == "proto3":
         _json_names(message, path)
     members = {field.oneof for field in message.fields}
@@ -90,8 +98,12 @@ def _field(field: Field, syntax: str, path: str) -> None:
         raise InvalidSchema(f"the field number {field.number} is not within 1 and {MAX_FIELD_NUMBER}", path)
     if field.number in INTERNAL_NUMBERS:
         raise InvalidSchema("the field numbers 19000 to 19999 belong to Protobuf itself", path)
+    options.check_options(field.options, options.FIELD, path)
+    _texts(field, path)
     if field.key and field.key not in MAP_KEYS:
         raise InvalidSchema(f"{field.key} cannot be the key of a map", path)
+    if field.oneof and (field.key or field.label):
+        raise InvalidSchema("a field of a oneof has no label and is no map", path)
     has_no_label = not field.label and not field.key and not field.oneof
     if syntax == "proto2" and has_no_label:
         raise InvalidSchema("a field of proto2 is optional, required or repeated", path)
@@ -103,25 +115,42 @@ def _field(field: Field, syntax: str, path: str) -> None:
         raise InvalidSchema("editions say field presence and groups with features", path)
 
 
-def _free(message: Message, field: Field, path: str) -> None:
-    if field.name in message.reserved_names:
-        raise InvalidSchema(f'the name "{field.name}" is reserved', path)
-    if any(start <= field.number <= end for start, end in message.reserved):
-        raise InvalidSchema(f"the field number {field.number} is reserved", path)
-    if any(item.start <= field.number <= item.end for item in message.extension_ranges):
-        raise InvalidSchema(f"the field number {field.number} is kept for extensions", path)
+def _texts(field: Field, path: str) -> None:
+    """A JSON name is text; a default is text exactly for strings and bytes."""
+    default, name = option_of(field.options, "default"), option_of(field.options, "json_name")
+    is_text = field.type in ("string", "bytes") and field.label != "repeated"
+    if (default and default.startswith('"') != is_text) or (name and not name.startswith('"')):
+        raise InvalidSchema("the default or the JSON name is of the wrong type", path)
+
+
+class _Kept:
+    """The names and numbers that a message or enum keeps from its members, in ranges that do not overlap."""
+
+    def __init__(self, scope: Message | Enum, path: str) -> None:
+        self.names = set(scope.reserved_names)
+        self.ranges = [(start, end, "reserved") for start, end in scope.reserved]
+        if isinstance(scope, Message):
+            self.ranges += [(item.start, item.end, "kept for extensions") for item in scope.extension_ranges]
+        self.ranges.sort()
+        for (_, end, _), (start, _, _) in pairwise(self.ranges):
+            if start <= end:
+                raise InvalidSchema(f"two ranges of numbers overlap at {start}", path)
+        _unique(path, scope.reserved_names)
+
+    def check(self, name: str, number: int, path: str) -> None:
+        if name in self.names:
+            raise InvalidSchema(f'the name "{name}" is reserved', path)
+        place = bisect_right(self.ranges, number, key=lambda item: item[0]) - 1
+        if place >= 0 and number <= self.ranges[place][1]:
+            raise InvalidSchema(f"the number {number} is {self.ranges[place][2]}", path)
 
 
 def _ranges(message: Message, syntax: str, path: str) -> None:
     if syntax == "proto3" and message.extension_ranges:
         raise InvalidSchema("proto3 has no extension ranges", path)
-    ranges = sorted([*message.reserved, *((item.start, item.end) for item in message.extension_ranges)])
+    ranges = [*message.reserved, *((item.start, item.end) for item in message.extension_ranges)]
     if any(start < 1 or end > MAX_FIELD_NUMBER for start, end in ranges):
         raise InvalidSchema(f"a range of field numbers is not within 1 and {MAX_FIELD_NUMBER}", path)
-    for (_, end), (start, _) in pairwise(ranges):
-        if start <= end:
-            raise InvalidSchema(f"two ranges of field numbers overlap at {start}", path)
-    _unique(path, message.reserved_names)
 
 
 def _json_names(message: Message, path: str) -> None:
@@ -136,10 +165,12 @@ def _json_names(message: Message, path: str) -> None:
 def _enum(enum: Enum, file: File, path: str) -> None:
     if not enum.values:
         raise InvalidSchema("an enum has at least one value", path)
+    options.check_options(enum.options, options.ENUM, path)
     is_open = file.syntax == "proto3"
     if is_open and enum.values[0].number != 0:
         raise InvalidSchema("the first value of a proto3 enum is zero", path)
     may_repeat = option_of(enum.options, "allow_alias") == "true"
+    kept = _Kept(enum, path)
     numbers: set[int] = set()
     for value in enum.values:
         if not -MAX_ENUM_NUMBER - 1 <= value.number <= MAX_ENUM_NUMBER:
@@ -147,8 +178,15 @@ def _enum(enum: Enum, file: File, path: str) -> None:
         if value.number in numbers and not may_repeat:
             raise InvalidSchema(f"two values have the number {value.number} without allow_alias", path)
         numbers.add(value.number)
-        if value.name in enum.reserved_names or any(a <= value.number <= b for a, b in enum.reserved):
-            raise InvalidSchema(f'"{value.name}" = {value.number} is reserved', path)
+        kept.check(value.name, value.number, path)
+        options.check_options(value.options, options.ENUM_VALUE, path)
+
+
+def _service(service: Service, path: str) -> None:
+    _unique(path, (method.name for method in service.methods))
+    options.check_options(service.options, options.SERVICE, path)
+    for method in service.methods:
+        options.check_options(method.options, options.METHOD, _join(path, method.name))
 
 
 def _extends(extends: list[Extend], syntax: str, path: str) -> None:

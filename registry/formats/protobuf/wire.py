@@ -18,10 +18,13 @@ class Part:
 
     def __init__(self, data: bytes) -> None:
         self.fields: dict[int, list[int | bytes]] = {}
-        self.raw: dict[int, bytes] = {}
+        self.pieces: dict[int, list[bytes]] = {}
         for number, value, raw in _scan(data):
             self.fields.setdefault(number, []).append(value)
-            self.raw[number] = self.raw.get(number, b"") + raw
+            self.pieces.setdefault(number, []).append(raw)
+
+    def raw(self, number: int) -> bytes:
+        return b"".join(self.pieces[number])
 
     def texts(self, number: int) -> list[str]:
         try:
@@ -36,7 +39,7 @@ class Part:
         return [Part(value) for value in self._blobs(number)]
 
     def part(self, number: int) -> "Part":
-        return Part(b"".join(self._blobs(number)))
+        return Part(b"".join(self._blobs(number))) if number in self.fields else EMPTY
 
     def integers(self, number: int) -> list[int]:
         """Signed; a repeated number may also come packed."""
@@ -62,6 +65,8 @@ class Part:
 
 
 def _varint(data: bytes, position: int) -> tuple[int, int]:
+    if position < len(data) and data[position] < 0x80:
+        return data[position], position + 1
     value = 0
     for shift in range(0, 70, 7):
         if position >= len(data):
@@ -94,6 +99,9 @@ def _scan(data: bytes) -> Iterator[tuple[int, int | bytes, bytes]]:
             raise InvalidSchema("the descriptor ends within a field")
         position += size
         yield tag >> 3, data[position - size : position], data[start:position]
+
+
+EMPTY = Part(b"")
 
 
 def varint(value: int) -> bytes:

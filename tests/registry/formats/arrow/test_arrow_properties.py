@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 import pyarrow as pa
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from registry.formats import arrow
@@ -78,7 +78,7 @@ def test_what_is_called_readable_is_cast_and_cast_back_without_loss() -> None:
         assert items.cast(pa.list_(new)).cast(pa.list_(old)).equals(items), (old, new)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     st.lists(
         st.tuples(st.sampled_from("abcd"), st.sampled_from(FLAT), st.booleans()), unique_by=lambda c: c[0]
@@ -120,7 +120,7 @@ FIELD = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.text() | JSON.map(json.dumps) | st.lists(FIELD).map(lambda fields: json.dumps({"fields": fields})))
 def test_any_text_is_a_schema_or_refused(text: str) -> None:
     try:

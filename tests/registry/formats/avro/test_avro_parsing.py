@@ -207,6 +207,12 @@ def test_a_change_within_a_reference_is_found() -> None:
     assert [d.path for d in avro.compare(old, new)] == ["/fields/0/type/fields/0/type"]
 
 
+def test_an_endless_chain_of_references_exceeds_a_named_budget() -> None:
+    chain = {f"T{n}": json.dumps(record(field("next", f"T{n + 1}"), name=f"T{n}")) for n in range(2_000)}
+    with pytest.raises(BudgetExceeded, match="type nesting"):
+        avro.parse('{"type": "array", "items": "T0"}', chain)
+
+
 @pytest.mark.parametrize(
     "references",
     [{}, {"crm.Customer": CUSTOMER}, {"geo.Address": "{"}, {"geo.Address": CUSTOMER}],

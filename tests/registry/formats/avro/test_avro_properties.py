@@ -7,7 +7,7 @@ from typing import Any
 import avro.compatibility
 import avro.schema
 import fastavro
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from registry.formats import avro as avro_format
@@ -96,7 +96,7 @@ def library_verdict(old: Any, new: Any) -> bool:
     return verdict.compatibility is avro.compatibility.SchemaCompatibilityType.compatible
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.tuples(schemas(), schemas()) | evolutions())
 def test_verdict_equals_that_of_the_avro_library(pair: tuple[Any, Any]) -> None:
     old, new = pair
@@ -106,7 +106,7 @@ def test_verdict_equals_that_of_the_avro_library(pair: tuple[Any, Any]) -> None:
     assert (not found) == library_verdict(old, new)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(schemas(), st.data())
 def test_a_schema_reads_itself_and_its_canonical_form_is_stable(schema: Any, data: st.DataObject) -> None:
     parsed = avro_format.parse(json.dumps(schema), {})
@@ -131,7 +131,7 @@ WRITERS = [
 ]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.sampled_from(WRITERS), schemas())
 def test_what_is_called_readable_is_read_by_fastavro(writer: tuple[Any, Any], new: Any) -> None:
     old, datum = writer
@@ -167,7 +167,7 @@ JSON = st.recursive(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.text() | JSON.map(json.dumps))
 def test_any_text_is_a_schema_or_refused(text: str) -> None:
     try:

@@ -139,6 +139,39 @@ BROKEN = [
         "no oneof",
     ),
     (
+        "a group that is defined elsewhere",
+        descriptor_pb2.FileDescriptorProto(
+            message_type=[
+                {
+                    "name": "M",
+                    "field": [{"name": "n", "number": 1, "type": 10, "label": 1, "type_name": ".N"}],
+                },
+                {"name": "N"},
+            ]
+        ),
+        "group",
+    ),
+    (
+        "a message without a name of its own",
+        descriptor_pb2.FileDescriptorProto(
+            message_type=[{"name": "M", "field": [{"name": "n", "number": 1, "type": 11, "label": 1}]}]
+        ),
+        "unknown type",
+    ),
+    (
+        "a repeated field in a oneof",
+        descriptor_pb2.FileDescriptorProto(
+            message_type=[
+                {
+                    "name": "M",
+                    "field": [{"name": "n", "number": 1, "type": 9, "label": 3, "oneof_index": 0}],
+                    "oneof_decl": [{"name": "o"}],
+                }
+            ]
+        ),
+        "no label",
+    ),
+    (
         "a type that is not there",
         descriptor_pb2.FileDescriptorProto(
             syntax="proto3",
