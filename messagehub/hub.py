@@ -10,19 +10,21 @@ import os
 import threading
 import time
 import weakref
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 from messagehub.client.connection import Connection
 from messagehub.client.heartbeats import Heartbeats, Registration
 from messagehub.client.identity import ProcessIdentity
+from messagehub.client.taps import OnEvent, Taps
 from messagehub.client.watch import Watch, Watches
 from messagehub.discovery import Discovery
 from messagehub.discovery.via_broker import ViaBroker
 from messagehub.errors import BrokerUnavailable, ChannelNotReady, HubError
 from messagehub.settings import Settings
 from registry import commands, names, replies
-from registry.records import Access, Block, Consumer, Priority, SchemaType
+from registry.records import Access, Block, Consumer, Priority, SchemaType, SchemaVersion
 
 log = logging.getLogger("messagehub")
 
@@ -57,9 +59,10 @@ class MessageHub:
         self._connection = Connection(self.settings, name=f"{identity.pid:x}.{self._number:x}")
         self._heartbeats = Heartbeats(self._connection, lease=self.lease)
         self._watches = Watches(self._connection)
+        self._taps = Taps(self._connection)
         self._via_broker = ViaBroker(self._connection)
         self._cached = self._via_broker.cache.get
-        self._connection.parts = (self._heartbeats, self._via_broker.cache, self._watches)
+        self._connection.parts = (self._heartbeats, self._via_broker.cache, self._watches, self._taps)
 
     @classmethod
     def get_instance(cls, **arguments: Any) -> "MessageHub":
@@ -265,6 +268,17 @@ class MessageHub:
         """A live view of one channel, or of all, and the events that change it."""
         return self._watches.add(names.logical(channel) if channel else None)
 
+    def tap(self, prefix: bytes, on_event: OnEvent) -> Callable[[], None]:
+        """Raw events whose topic starts with the prefix, on the I/O thread; None when some may have been missed.
+
+        Returns the function that ends it.
+        """
+        return self._taps.add(prefix, on_event)
+
+    def ask(self, command: commands.Command, *, timeout: float | None = None) -> replies.AnyReply:
+        """Send any command and return its reply; refusals, timeouts and no broker are raised."""
+        return self._connection.request(command, timeout=self._limit(timeout))
+
     # -- channels and schemas ------------------------------------------------------------------------------
 
     def create_channel(
@@ -292,10 +306,10 @@ class MessageHub:
         schema_id: int | None = None,
         schema_hash: str | None = None,
         timeout: float | None = None,
-    ) -> replies.SchemaFound:
+    ) -> SchemaVersion:
         """A schema by subject (and version), id or hash."""
         command = commands.RequestSchema(subject=subject, version=version, schema_id=schema_id, schema_hash=schema_hash)
-        return self._must(command, replies.SchemaFound, timeout)
+        return self._must(command, replies.SchemaFound, timeout).schema
 
     def subjects(self, *, timeout: float | None = None) -> list[str]:
         found: list[str] = []

@@ -1,7 +1,6 @@
 """The Confluent Schema Registry REST API, so that existing clients notice nothing."""
 
-from collections.abc import Awaitable, Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 from starlette.requests import Request
@@ -9,25 +8,15 @@ from starlette.responses import Response
 
 from messagehub.admin import parameters
 from messagehub.admin.backend import Backend
+from messagehub.admin.endpoints import Endpoint
 from messagehub.admin.errors import HttpError, answer
 from messagehub.admin.parameters import ConfigBody, ModeBody, SchemaBody
 from messagehub.version import __version__
 from registry import commands, replies
-from registry.records import SchemaConfig, SchemaVersion
+from registry.records import Reference, SchemaConfig, SchemaVersion
 
 TYPES = ["JSON", "PROTOBUF", "AVRO", "ARROW"]
 LEVELS_LEGACY = "compatibilityLevel"
-
-
-class Endpoint(NamedTuple):
-    """One operation, as routed and as documented."""
-
-    method: str
-    path: str
-    handler: Callable[["Confluent", Request], Awaitable[Response]]
-    writes: bool = False
-    query: tuple[str, ...] = ()
-    body: type[msgspec.Struct] | None = None
 
 
 class Confluent:
@@ -86,9 +75,7 @@ class Confluent:
         return answer(200, reply.versions[0])
 
     async def metadata(self, request: Request) -> Response:
-        wanted = dict(
-            zip(request.query_params.getlist("key"), request.query_params.getlist("value"), strict=False)
-        )
+        wanted = dict(zip(request.query_params.getlist("key"), request.query_params.getlist("value"), strict=False))
         name = parameters.subject(request)
         deleted: commands.Deleted = "with" if parameters.flag(request, "deleted") else "without"
         for version in reversed([s for s in await self._export(name, deleted) if s.subject == name]):
@@ -184,9 +171,7 @@ class Confluent:
     async def set_mode(self, request: Request) -> Response:
         name = parameters.subject(request) if "subject" in request.path_params else None
         body = await parameters.body(request, ModeBody)
-        if body.mode not in ("READWRITE", "READONLY", "READONLY_OVERRIDE", "IMPORT"):
-            raise HttpError(422, 42204, f"Invalid mode: {body.mode!r}")
-        command = commands.SetSchemaMode(subject=name, mode=body.mode, force=parameters.flag(request, "force"))
+        command = commands.SetSchemaMode(subject=name, mode=body.checked(), force=parameters.flag(request, "force"))
         found = await self._backend.ask(command, replies.SchemaModeFound)
         return answer(200, {"mode": found.mode})
 
@@ -270,7 +255,7 @@ def schema_fields(request: Request, body: SchemaBody) -> dict[str, Any]:
             "subject": parameters.subject(request),
             "schema": body.schema,
             "schema_type": schema_type,
-            "references": msgspec.convert(references, list[commands.Reference]),
+            "references": msgspec.convert(references, list[Reference]),
             "normalize": parameters.flag(request, "normalize"),
         }
     except msgspec.ValidationError as error:
@@ -317,6 +302,7 @@ def _camel(name: str) -> str:
 
 _DELETED = ("deleted", "deletedOnly", "deleted_only")
 _PAGE = ("offset", "limit")
+_CHECK = ("normalize", "verbose")
 _S, _V = "/subjects/{subject}", "/subjects/{subject}/versions/{version}"
 ENDPOINTS = (
     Endpoint("GET", "/", Confluent.root),
@@ -339,8 +325,8 @@ ENDPOINTS = (
     Endpoint("GET", "/schemas/ids/{id}/versions", Confluent.by_id_versions, query=("subject", "deleted")),
     Endpoint("GET", "/schemas/guids/{guid}", Confluent.by_guid, query=("format",)),
     Endpoint("GET", "/schemas/guids/{guid}/ids", Confluent.by_guid_ids),
-    Endpoint("POST", "/compatibility" + _S + "/versions", Confluent.check, query=("normalize", "verbose"), body=SchemaBody),
-    Endpoint("POST", "/compatibility" + _V, Confluent.check, query=("normalize", "verbose"), body=SchemaBody),
+    Endpoint("POST", f"/compatibility{_S}/versions", Confluent.check, query=_CHECK, body=SchemaBody),
+    Endpoint("POST", f"/compatibility{_V}", Confluent.check, query=_CHECK, body=SchemaBody),
     Endpoint("GET", "/config", Confluent.config),
     Endpoint("PUT", "/config", Confluent.set_config, writes=True, body=ConfigBody),
     Endpoint("DELETE", "/config", Confluent.delete_config, writes=True),

@@ -8,7 +8,7 @@ from starlette.requests import Request
 
 from messagehub.admin.errors import HttpError
 from registry.commands import Deleted
-from registry.records import SchemaConfig
+from registry.records import Mode, SchemaConfig
 from registry.schema_catalog import LATEST
 
 MAX_BODY_BYTES = 1 << 20
@@ -62,6 +62,13 @@ class ConfigBody(msgspec.Struct, rename="camel"):
 
 class ModeBody(msgspec.Struct):
     mode: str | None = None
+
+    def checked(self) -> Mode:
+        try:
+            mode: Mode = msgspec.convert(self.mode, Mode)
+            return mode
+        except msgspec.ValidationError:
+            raise HttpError(422, 42204, f"Invalid mode: {self.mode!r}") from None
 
 
 async def body(request: Request, kind: type[T]) -> T:
@@ -118,7 +125,9 @@ def number(request: Request, name: str) -> int:
 
 
 def flag(request: Request, *names: str) -> bool:
-    return any(request.query_params.get(name, "").lower() in ("true", "1", "") for name in names if name in request.query_params)
+    """Given as `name=true`, or bare."""
+    given = (request.query_params.get(name) for name in names)
+    return any(value is not None and value.lower() in ("true", "1", "") for value in given)
 
 
 def deleted(request: Request) -> Deleted:

@@ -3,6 +3,7 @@
 import gc
 import logging
 import signal
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Annotated
 
 import msgspec
@@ -14,6 +15,7 @@ from messagehub.errors import ConfigurationError
 from messagehub.settings import Settings
 
 if TYPE_CHECKING:
+    from messagehub.cli.http_process import HttpProcess
     from messagehub.status import BrokerStatus
 
 
@@ -31,6 +33,18 @@ def serve(
         typer.Option(metavar="URL", help="Where events leave. Default: beside the endpoint (tcp: the next port)."),
     ] = None,
     dir: Dir = None,
+    http: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT",
+            help="Where HTTP is served, on loopback. Default: 127.0.0.1:8081, or another port if that is taken."
+            " [env: MESSAGEHUB_HTTP]",
+        ),
+    ] = None,
+    no_http: Annotated[bool, typer.Option("--no-http", help="Serve no HTTP.")] = False,
+    http_open: Annotated[
+        bool, typer.Option("--http-open", help="Let writes over HTTP go without the token in DIR/http.token.")
+    ] = False,
     log: Annotated[
         str | None, typer.Option(metavar="LEVEL", help="DEBUG, INFO, WARNING or ERROR. [env: MESSAGEHUB_LOG]")
     ] = None,
@@ -44,7 +58,7 @@ def serve(
     from messagehub.status import BrokerStatus
     from messagehub.store.sqlite import SQLiteStore
 
-    settings = Settings.load(endpoint=endpoint, events_endpoint=events_endpoint, dir=dir, log=log)
+    settings = Settings.load(endpoint=endpoint, events_endpoint=events_endpoint, http=http, dir=dir, log=log)
     level = logging.getLevelNamesMapping().get(settings.log.upper())
     if level is None:
         raise ConfigurationError(f"log level {settings.log!r} is not one of DEBUG, INFO, WARNING, ERROR")
@@ -54,18 +68,34 @@ def serve(
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: broker.stop())
     status = BrokerStatus.of(settings, broker_id=broker.broker_id)
-    status = msgspec.structs.replace(status, endpoint=broker.endpoint, events_endpoint=broker.events_endpoint)
-    status.write(settings.status_path)
-    gc.collect()
-    gc.freeze()
-    echo(
-        f"messagehub {status.version} ready: endpoint={status.endpoint} events={status.events_endpoint}"
-        f" dir={status.dir} pid={status.pid}"
-    )
-    try:
+    with ExitStack() as ending:
+        web = None if no_http else _start_http(settings, broker.endpoint, http_open, ending)
+        status = msgspec.structs.replace(
+            status,
+            endpoint=broker.endpoint,
+            events_endpoint=broker.events_endpoint,
+            http=web.url if web else None,
+        )
+        status.write(settings.status_path)
+        ending.callback(_withdraw, status, settings)
+        gc.collect()
+        gc.freeze()
+        echo(
+            f"messagehub {status.version} ready: endpoint={status.endpoint} events={status.events_endpoint}"
+            f" http={status.http} dir={status.dir} pid={status.pid}"
+        )
         broker.run()
-    finally:
-        _withdraw(status, settings)
+
+
+def _start_http(settings: Settings, endpoint: str, is_open: bool, ending: ExitStack) -> "HttpProcess | None":
+    from messagehub.cli.http_process import HttpProcess, is_available
+
+    if not is_available():
+        logging.getLogger("messagehub").warning("no HTTP: install messagehub[admin] for it, or say --no-http")
+        return None
+    web = HttpProcess(settings, endpoint=endpoint, is_open=is_open)
+    ending.callback(web.stop)
+    return web
 
 
 def _withdraw(status: "BrokerStatus", settings: Settings) -> None:

@@ -35,7 +35,7 @@ class Taps:
     def topics(self) -> set[bytes]:
         return {prefix for prefix, _ in self._taps}
 
-    def on_connected(self, hello: replies.HelloAck) -> None:
+    def on_connected(self, hello: replies.HelloAck) -> None:  # noqa: ARG002  every part has this signature
         self.on_disconnected()
 
     def on_disconnected(self) -> None:
