@@ -177,6 +177,11 @@ class Bench:
         for claim in claims:
             self.rows.append(self._judge(claim, figures, contenders, unit))
 
+    def judge(self, figures: dict[str, list[float]], *, unit: str, claims: Sequence[Claim]) -> None:
+        """Rows for what was found along the way, without measuring it anew."""
+        for claim in claims:
+            self.rows.append(self._judge(claim, figures, {}, unit))
+
     def absent(self, what: str, reason: str) -> None:
         self.rows.append(Row(self._title, what, None, "", verdict="not measured", reason=reason))
 
@@ -193,7 +198,7 @@ class Bench:
         unit: str,
     ) -> Row:
         for name in (claim.contender, claim.against):
-            if name is not None and isinstance(missing := contenders[name], NotMeasured):
+            if name is not None and isinstance(missing := contenders.get(name), NotMeasured):
                 return Row(
                     self._title,
                     claim.contender,
