@@ -120,3 +120,9 @@ def _normalized(question: Question) -> str:
 def _module(schema_type: SchemaType) -> ModuleType:
     """Imported on first use: each brings a library that most processes never need."""
     return import_module(_MODULES[schema_type])
+
+
+def preload() -> None:
+    """Import every format now, so that no question pays for it."""
+    for name in _MODULES.values():
+        import_module(name)

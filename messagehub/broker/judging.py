@@ -19,7 +19,7 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from registry.verdicts import Question, Verdict, judge
+from registry.verdicts import Question, Verdict, judge, preload
 
 log = logging.getLogger("messagehub.broker")
 
@@ -33,7 +33,7 @@ Ticket = TypeVar("Ticket")
 
 
 class Judge(Generic[Ticket]):
-    """Started by the first question. A ticket is whatever the asker needs to go on with the verdict."""
+    """A ticket is whatever the asker needs to go on with the verdict."""
 
     def __init__(self) -> None:
         self.wake_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
@@ -47,12 +47,16 @@ class Judge(Generic[Ticket]):
         """False when too many wait already."""
         if self.waiting >= MAX_WAITING:
             return False
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="messagehub-judge", daemon=True)
-            self._thread.start()
+        self.start()
         self.waiting += 1
         self._questions.put((ticket, question))
         return True
+
+    def start(self) -> None:
+        """Have the process ready before the first question, which starts it otherwise."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="messagehub-judge", daemon=True)
+            self._thread.start()
 
     def verdicts(self) -> list[tuple[Ticket, Verdict]]:
         """What has been decided since the last call."""
@@ -78,6 +82,7 @@ class Judge(Generic[Ticket]):
         os.close(self.wake_fd)
 
     def _run(self) -> None:
+        self._process = _Process()
         while (asked := self._questions.get()) is not None:
             ticket, question = asked
             self._verdicts.append((ticket, self._judge(question)))
@@ -159,6 +164,7 @@ def _await(readable: list[int], writable: list[int], deadline: float) -> None:
 def main() -> None:
     """The process: questions in, verdicts out, until the broker closes the pipe."""
     os.nice(5)
+    preload()
     questions, answers = sys.stdin.buffer, sys.stdout.buffer
     while len(head := questions.read(_LENGTH.size)) == _LENGTH.size:
         (size,) = _LENGTH.unpack(head)

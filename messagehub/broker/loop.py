@@ -149,6 +149,10 @@ class Broker:
         if not self._is_closed:
             os.eventfd_write(self._stop_fd, 1)
 
+    def warm_up(self) -> None:
+        """Start what the first schema would have to wait for."""
+        self._judge.start()
+
     def run(self) -> None:
         """Serve until `stop`, then drain what was received, answer it and close."""
         poller = zmq.Poller()

@@ -84,6 +84,7 @@ def serve(
             f"messagehub {status.version} ready: endpoint={status.endpoint} events={status.events_endpoint}"
             f" http={status.http} dir={status.dir} pid={status.pid}"
         )
+        broker.warm_up()
         broker.run()
 
 
