@@ -23,8 +23,8 @@ Started = TypeVar("Started")
 T = TypeVar("T")
 SLICES = 5
 FEWEST = 5
-PROFILED_REPETITIONS = 4
-MOST_SECONDS = 25.0
+PROFILED_REPETITIONS = 3
+MOST_SECONDS = 20.0
 
 
 class CannotMeasure(Exception):
