@@ -6,7 +6,7 @@ from contextlib import ExitStack
 from time import perf_counter, sleep
 
 from benchmarks import clients
-from benchmarks.brokers import client_socket, echo_broker, hub_broker, register_channels
+from benchmarks.brokers import Broker, client_socket, echo_broker, hub_broker, register_channels
 from benchmarks.clients import p50_us
 from benchmarks.harness import Bench, CannotMeasure, Measure, comparison, enter_or_say_why, if_present
 from benchmarks.native import nats_clients
@@ -80,24 +80,29 @@ def raw_request(bench: Bench) -> None:
         )
 
 
-def never_asked(stack: ExitStack, bench: Bench, most: int) -> Callable[[], bool]:
-    """`hub.discover` of another channel each time, as often as `most`."""
+def cold_discoveries(broker: Broker, trips: int, *, pause_seconds: float = 0.0) -> Measure:
+    """p50 of `hub.discover` of one channel after the other by a client that is connected and knows none of them."""
     from messagehub import MessageHub
 
-    broker = stack.enter_context(hub_broker(bench))
-    register_channels(broker.endpoint, most + 1)
-    hub = MessageHub(endpoint=broker.endpoint, dir=broker.directory)
-    stack.callback(hub.disconnect)
-    names = (f"bench.c{number}" for number in range(most + 1))
+    register_channels(broker.endpoint, trips + 1)
 
-    def discover() -> bool:
-        channel = next(names)
-        found = hub.discover(channel)
-        return found is not None and found.shm_name == f"/pylabhub_{channel}"
+    def measure() -> float:
+        hub = MessageHub(endpoint=broker.endpoint, dir=broker.directory)
+        names = (f"bench.c{number}" for number in range(trips + 1))
 
-    if not discover():
-        raise CannotMeasure("the first channel was not discovered")
-    return discover
+        def discover() -> bool:
+            channel = next(names)
+            found = hub.discover(channel)
+            return found is not None and found.shm_name == f"/pylabhub_{channel}"
+
+        try:
+            if not discover():
+                raise CannotMeasure("the first channel was not discovered")
+            return p50_of(discover, trips, pause_seconds=pause_seconds)()
+        finally:
+            hub.disconnect()
+
+    return measure
 
 
 def p50_of(call: Callable[[], bool], trips: int, *, pause_seconds: float = 0.0) -> Measure:
@@ -120,7 +125,7 @@ def cold_now_and_then(bench: Bench) -> None:
     """With a pause before each, so that what the client does in the background for the one before is over."""
     trips = bench.scaled(20, 10)
     with ExitStack() as stack:
-        discover = never_asked(stack, bench, trips * bench.slices * 2)
+        broker = stack.enter_context(hub_broker(bench))
         echo = stack.enter_context(echo_broker())
         socket = stack.enter_context(client_socket(echo.endpoint))
 
@@ -131,7 +136,7 @@ def cold_now_and_then(bench: Bench) -> None:
         ours, floor = "hub.discover, cold, 5 ms apart", "bare pyzmq echo, 5 ms apart"
         bench.compare(
             {
-                ours: p50_of(discover, trips, pause_seconds=0.005),
+                ours: cold_discoveries(broker, trips, pause_seconds=0.005),
                 floor: p50_of(send_and_receive, trips, pause_seconds=0.005),
             },
             unit="µs",
@@ -144,7 +149,7 @@ def cold_now_and_then(bench: Bench) -> None:
 def cold(bench: Bench) -> None:
     trips = bench.scaled(40, 20)
     with ExitStack() as stack:
-        discover = never_asked(stack, bench, trips * bench.slices * 2)
+        broker = stack.enter_context(hub_broker(bench))
         echo = stack.enter_context(echo_broker())
         floor = stack.enter_context(clients.raw_request(echo.endpoint, REQUEST, REQUEST))
         etcd = enter_or_say_why(stack, etcd_server(bench.directory))
@@ -164,7 +169,7 @@ def cold(bench: Bench) -> None:
         ours = "hub.discover, cold"
         bench.compare(
             {
-                ours: p50_of(discover, trips),
+                ours: cold_discoveries(broker, trips),
                 "bare pyzmq echo": p50_us(floor, bench.slice_seconds),
                 "etcd range (grpcio)": if_present(etcd, etcd_range),
                 "NATS request (nats-py, C service)": if_present(nats, nats_request),
