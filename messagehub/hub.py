@@ -24,7 +24,7 @@ from messagehub.discovery.via_broker import ViaBroker
 from messagehub.errors import BrokerUnavailable, ChannelNotReady, HubError
 from messagehub.settings import Settings
 from registry import commands, names, replies
-from registry.records import Access, Block, Consumer, Priority, SchemaType, SchemaVersion
+from registry.records import Access, Block, Consumer, Priority, SchemaType
 
 log = logging.getLogger("messagehub")
 
@@ -306,10 +306,10 @@ class MessageHub:
         schema_id: int | None = None,
         schema_hash: str | None = None,
         timeout: float | None = None,
-    ) -> SchemaVersion:
+    ) -> replies.SchemaFound:
         """A schema by subject (and version), id or hash."""
         command = commands.RequestSchema(subject=subject, version=version, schema_id=schema_id, schema_hash=schema_hash)
-        return self._must(command, replies.SchemaFound, timeout).schema
+        return self._must(command, replies.SchemaFound, timeout)
 
     def subjects(self, *, timeout: float | None = None) -> list[str]:
         found: list[str] = []
@@ -425,6 +425,8 @@ def _forget_parent() -> None:
     """In a forked child: what was registered is the parent's; this process has its own lease."""
     MessageHub._instance_lock = threading.Lock()
     for hub in list(_alive):
+        if hub._is_closed:
+            continue
         hub._heartbeats.forget_parent()
         hub._watches.forget_parent()
         hub._connection.abandon()

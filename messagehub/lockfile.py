@@ -40,6 +40,13 @@ class FileLock:
 
     def release(self) -> None:
         if self._fd >= 0:
+            if self.is_held:  # said aloud, since a child that is just being forked has the descriptor too
+                fcntl.fcntl(self._fd, fcntl.F_OFD_SETLK, _request(fcntl.F_UNLCK))
+            self.abandon()
+
+    def abandon(self) -> None:
+        """Close this process's descriptor; whoever else has the lock keeps it."""
+        if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
             self.is_held = False
@@ -64,7 +71,7 @@ def _request(kind: int) -> bytes:
 
 def _close_parents() -> None:
     for lock in list(_open_locks):
-        lock.release()
+        lock.abandon()
 
 
 _open_locks: "weakref.WeakSet[FileLock]" = weakref.WeakSet()

@@ -129,7 +129,7 @@ class SchemaConfigured(SubjectEvent, tag="SCHEMA_CONFIGURED"):
     config: SchemaConfig | None
 
 
-class SchemaModeSet(SubjectEvent, tag="SCHEMA_MODE_SET"):
+class SchemaModeChanged(SubjectEvent, tag="SCHEMA_MODE_CHANGED"):
     mode: Mode | None
 
 
@@ -147,7 +147,7 @@ AnyChannelEvent = (
     | ConsumerStalled
     | ConsumerRecovered
 )
-AnySchemaEvent = SchemaRegistered | SchemaDeleted | SchemaConfigured | SchemaModeSet
+AnySchemaEvent = SchemaRegistered | SchemaDeleted | SchemaConfigured | SchemaModeChanged
 AnyEvent = AnyChannelEvent | AnySchemaEvent
 
 

@@ -180,7 +180,7 @@ class SchemaCatalog:
         places = self._places.get(schema_id)
         if not places:
             raise SchemaNotFound(f"no schema has {asked}", asked=asked)
-        subject, number = next(iter(places))
+        subject, number = min(places)
         return self._subjects[subject].versions[number]
 
     def by_guid(self, guid: str) -> SchemaVersion:
@@ -199,7 +199,7 @@ class SchemaCatalog:
     def places(self, schema_id: int) -> list[Place]:
         return [
             Place(subject=subject, version=number, is_deleted=self._subjects[subject].versions[number].is_deleted)
-            for subject, number in self._places.get(schema_id, ())
+            for subject, number in sorted(self._places.get(schema_id, ()))
         ]
 
     def referrers(self, subject: str, number: int) -> list[SchemaVersion]:

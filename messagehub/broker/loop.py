@@ -393,14 +393,15 @@ class Broker:
         saved = store.load()
         registry = Registry(terms=terms, shm_prefix=settings.shm_prefix)
         revision = max(saved.revision, at_least)
-        registry.schemas.restore(
+        registry.restore(
+            saved.channels,
             saved.schemas,
-            last_id=saved.last_schema_id,
+            revision=revision,
+            now=self._now(),
+            last_schema_id=saved.last_schema_id,
             configs=saved.configs,
             modes=saved.modes,
-            revision=revision,
         )
-        registry.restore(saved.channels, revision=revision, now=self._now())
         return registry, saved.revision
 
     def _after_commit(self) -> None:

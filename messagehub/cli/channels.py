@@ -6,7 +6,7 @@ import typer
 
 from messagehub.cli.failures import HubCommand
 from messagehub.cli.options import Dir, Endpoint, Json, SchemaFile, Timeout
-from messagehub.cli.output import echo, echo_fields, echo_json, echo_table, instant
+from messagehub.cli.output import echo, echo_fields, echo_json, echo_table, instant, short
 from messagehub.cli.schema_input import SchemaTypeOption, read_schema
 from messagehub.cli.session import certain, connected
 from messagehub.cli.subcommands import ListingGroup
@@ -50,7 +50,7 @@ def list_channels(
                     one.declared,
                     one.producer_count,
                     one.consumer_count,
-                    one.schema_hash,
+                    short(one.schema_hash),
                     one.schema_version,
                     one.revision,
                 )
@@ -169,7 +169,15 @@ def _print(found: "ChannelDescription") -> None:
         echo_table(
             ("CONSUMER", "STATUS", "GROUP", "EXPECTS SCHEMA", "HOST", "PID", "SINCE"),
             [
-                (c.consumer_id, c.status, c.group, c.expected_schema_hash, c.host, c.pid, instant(c.registered_at))
+                (
+                    c.consumer_id,
+                    c.status,
+                    c.group,
+                    short(c.expected_schema_hash),
+                    c.host,
+                    c.pid,
+                    instant(c.registered_at),
+                )
                 for c in channel.consumers.values()
             ],
         )

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from typer import Exit
+from typer import BadParameter, Exit
 from typer.core import TyperCommand
 
 from messagehub.cli.output import complain, echo_json, shown
@@ -23,6 +23,10 @@ _NEXT_STEPS = {
     "SCHEMA_MISMATCH": "`messagehub channels describe NAME` shows the schema that the channel has",
     "SCHEMA_HASH_MISMATCH": "leave --schema-hash out: the hub computes it from --schema",
     "SCHEMA_NOT_FOUND": _SEE_SCHEMAS,
+    "SUBJECT_NOT_FOUND": _SEE_SCHEMAS,
+    "VERSION_NOT_FOUND": "`messagehub schemas SUBJECT` lists its versions",
+    "SCHEMA_INCOMPATIBLE": "change the schema so that it goes with `messagehub schemas get SUBJECT`,"
+    " or use another subject",
     "POLICY_MISMATCH": "`messagehub channels describe NAME` shows what its producers agreed on",
     "STORE_READ_ONLY": "free disk space where the hub's directory lies; it goes on by itself",
     "UNSUPPORTED_PROTOCOL": "run the same version of messagehub on both sides",
@@ -38,6 +42,8 @@ class HubCommand(TyperCommand):
         except HubError as error:
             report(error, as_json=bool(ctx.params.get("as_json")))
             raise Exit(NO_BROKER if isinstance(error, BrokerUnavailable) else REFUSED) from error
+        except UnicodeEncodeError as error:  # what a shell passed on may be any bytes; a name may not
+            raise BadParameter(f"{shown(error.object)} is not UTF-8.") from error
         except BrokenPipeError:
             raise  # the reader has seen enough; typer ends quietly
         except OSError as error:
@@ -49,6 +55,6 @@ def report(error: HubError, *, as_json: bool) -> None:
     if as_json:
         said = {"code": error.code, "message": error.message, "details": error.details, "retryable": error.retryable}
         echo_json({"error": said})
-    complain(f"messagehub: {shown(error.message)}")
+    complain("messagehub: " + "\n  ".join(map(shown, error.message.splitlines())))
     if error.code in _NEXT_STEPS:
         complain(f"  {_NEXT_STEPS[error.code]}")

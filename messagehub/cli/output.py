@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 PIPE_COLUMNS = 1000
+SHORT_LENGTH = 12
 
 
 def echo(line: str) -> None:
@@ -43,6 +44,11 @@ def shown(value: Any) -> str:
     if isinstance(value, list):
         return ", ".join(map(shown, value)) or "-"
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in str(value))
+
+
+def short(text: str | None) -> str | None:
+    """Enough of a hash to tell it from others in a list."""
+    return text if text is None or len(text) <= SHORT_LENGTH + 1 else f"{text[:SHORT_LENGTH]}…"
 
 
 def instant(at: float) -> str:

@@ -4,6 +4,7 @@ from typing import Annotated
 
 import msgspec
 import typer
+from msgspec.structs import asdict
 
 from messagehub.cli.failures import HubCommand
 from messagehub.cli.options import Dir, Endpoint, Json, Timeout
@@ -78,22 +79,26 @@ def get(
         raise typer.BadParameter("give either --raw or --json.")
     with connected(endpoint, dir, timeout) as hub:
         found = hub.schema(subject, version=version, schema_id=schema_id, schema_hash=schema_hash)
+    one = found.schema
     if raw:
-        echo(found.schema)
+        echo(one.schema)
     elif as_json:
-        echo_json({key: value for key, value in msgspec.structs.asdict(found).items() if key != "id"})
+        echo_json({**asdict(one), "places": found.places})
     else:
         echo_fields(
             {
-                "subject": found.subject,
-                "version": found.version,
-                "id": found.schema_id,
-                "type": found.schema_type,
-                "hash": found.schema_hash,
+                "subject": one.subject,
+                "version": one.version,
+                "id": one.schema_id,
+                "type": one.schema_type,
+                "hash": one.schema_hash,
+                "guid": one.guid,
+                "references": [f"{other.name} = {other.subject} version {other.version}" for other in one.references],
+                "registered as": [f"{place.subject} version {place.version}" for place in found.places],
             }
         )
         echo("")
-        for line in _readable(found.schema_type, found.schema).splitlines():
+        for line in _readable(one.schema_type, one.schema).splitlines():
             echo(shown(line) if line else "")
 
 
@@ -115,7 +120,7 @@ def register(
     with connected(endpoint, dir, timeout) as hub:
         made = hub.register_schema(subject, schema, schema_type=schema_type)
     if as_json:
-        echo_json({key: value for key, value in msgspec.structs.asdict(made).items() if key != "id"})
+        echo_json({key: value for key, value in asdict(made).items() if key != "id"})
     else:
         echo(f"{shown(made.subject)} version {made.version}: id {made.schema_id}, hash {made.schema_hash}")
 

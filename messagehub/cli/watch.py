@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from messagehub.cli.options import Dir, Endpoint, Json, Timeout
-from messagehub.cli.output import complain, echo, echo_json_line, instant, shown
+from messagehub.cli.output import complain, echo, echo_json_line, instant, short, shown
 from messagehub.cli.session import TURN_SECONDS, Interrupt, connected, connections, interrupt
 from messagehub.errors import RequestTimeout
 from registry import events, names, records
@@ -65,7 +65,7 @@ def line(event: events.AnyChannelEvent) -> str:
 def _details(event: events.AnyChannelEvent) -> str:
     match event:
         case events.ProducerRegistered(producer=producer):
-            schema = f"{shown(producer.schema_hash)} {producer.schema_version}".rstrip()
+            schema = f"{shown(short(producer.schema_hash))} {producer.schema_version}".rstrip()
             return (
                 f"{shown(producer.producer_id)} shm={shown(producer.shm_name)} schema={shown(schema)}{_who(producer)}"
             )

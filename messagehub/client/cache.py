@@ -61,10 +61,12 @@ class DiscoveryCache(Generic[Shown]):
 
     def follow(self, channel: str) -> None:
         """Watch a channel from now on. Past the limit further channels are simply asked for each time."""
-        if channel not in self._entries and len(self._entries) < MAX_FOLLOWED:
+        with self._changed:
+            if channel in self._entries or len(self._entries) >= MAX_FOLLOWED:
+                return
             self._entries[channel] = Entry()
             self._topics = self._topics | {channel_topic(channel).encode()}
-            self._connection.wake()
+        self._connection.wake()
 
     def changed(self, channel: str, revision: int) -> None:
         entry = self._entries.get(channel)
@@ -87,8 +89,8 @@ class DiscoveryCache(Generic[Shown]):
 
     def on_connected(self, hello: replies.HelloAck) -> None:
         if hello.broker_id != self._broker_id:
-            for entry in list(self._entries.values()):
-                entry.least_revision = 0
+            for entry in list(self._entries.values()):  # another broker may give a revision to something else
+                entry.found, entry.revision, entry.least_revision = None, 0, 0
         self._broker_id, self._beacon_seconds = hello.broker_id, hello.beacon_seconds
         self._end_freshness()
 

@@ -95,21 +95,17 @@ def test_the_program_ends_with_2_on_wrong_usage(alone: Program) -> None:
 
 
 def test_bad_setting_ends_with_1(alone: Program) -> None:
-    done = alone.run("status", "--endpoint", "http://here", code=1)
+    done = alone.call("status", "--endpoint", "http://here", code=1)
     assert "must start with ipc:// or tcp://" in done.stderr
 
 
 def test_without_a_broker_every_command_ends_with_3_and_says_what_to_do(alone: Program) -> None:
     commands = [
         ["channels"],
-        ["channels", "describe", "x"],
-        ["channels", "create", "x"],
         ["channels", "destroy", "x", "--yes"],
-        ["discover", "x"],
         ["discover", "x", "--wait", "--timeout", "0.2"],
         ["register", "x", "--schema-hash", "abc"],
         ["watch"],
-        ["schemas"],
         ["schemas", "get", "s"],
         ["trace"],
     ]

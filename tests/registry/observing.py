@@ -21,8 +21,10 @@ def whole_state(registry: Registry) -> bytes:
             "leases": _leases(registry),
             "next_deadline": registry.next_deadline(),
             "priorities": registry.priorities,
-            "subjects": {name: (subject.versions, subject.revision) for name, subject in subjects.items()},
-            "ids": sorted(registry.schemas._by_id),
+            "subjects": {name: subject.versions for name, subject in subjects.items()},
+            "settings": (registry.schemas.configs, registry.schemas.modes),
+            "schema_revisions": registry.schemas._revisions,
+            "ids": (sorted(registry.schemas._places), registry.schemas.last_id),
             "unsent": registry._emitted,
         }
     )
@@ -56,7 +58,7 @@ class Watcher:
         snapshot = msgspec.json.encode(list(registry.channels.values()))
         records = msgspec.json.decode(snapshot, type=list[Channel])
         self.channels = Channels({record.name: record for record in records})
-        self.schema_revisions = {name: subject.revision for name, subject in registry.schemas._subjects.items()}
+        self.schema_revisions = dict(registry.schemas._revisions)
         self.revision = registry.revision
 
     def hear(self, event: events.AnyEvent) -> None:
@@ -64,10 +66,9 @@ class Watcher:
         assert not isinstance(heard, Beacon)
         assert heard.revision == self.revision + 1, "revisions increase by one"
         self.revision = heard.revision
-        if isinstance(heard, events.SchemaRegistered):
-            subject = heard.schema.subject
-            assert heard.previous == self.schema_revisions.get(subject, 0)
-            self.schema_revisions[subject] = heard.revision
+        if isinstance(heard, events.AnySchemaEvent):
+            assert heard.previous == self.schema_revisions.get(heard.subject, 0)
+            self.schema_revisions[heard.subject] = heard.revision
             return
         held = self.channels.get(heard.channel)
         assert heard.previous == (held.revision if held else 0), "previous names the event before on the topic"

@@ -17,11 +17,11 @@ from messagehub.store import Store
 from messagehub.store.memory import MemoryStore
 from messagehub.store.sqlite import SQLiteStore
 from registry import commands, events, replies
-from registry.canonical import canonical
 from registry.errors import Refusal
 from registry.leases import Member, Terms
-from registry.records import Channel
+from registry.records import Channel, SchemaConfig
 from registry.registry import Registry
+from tests.registry.driving import digest_of
 from tests.registry.observing import Watcher, encoded_channels, members_of_leases, whole_state
 
 TERMS = Terms(heartbeat_seconds=1.0, stall_seconds=4.0, lease_seconds=20.0)
@@ -32,6 +32,7 @@ consumer_ids = st.sampled_from(["default", "p1", "c2"])
 leases = st.sampled_from([None, None, "L1", "L2"])
 pids = st.sampled_from([None, None, 1, 2])
 schemas = st.sampled_from([None, None, {"type": "object"}, {"type": "string"}, True])
+subjects = st.sampled_from(["a", "s"])
 hashes = st.sampled_from(["h1", "h1", "h2"])
 configs = st.sampled_from([{}, {}, {"policy": "RingBuffer"}, {"policy": "Single"}])
 priorities = st.sampled_from(["normal", "normal", "high", "low"])
@@ -53,7 +54,7 @@ class AnyHistory(RuleBasedStateMachine):
         self.stalled: set[str] = set()
         self.priorities: dict[str, str] = {}
         self.declared: set[str] = set()
-        self.contents: dict[int, tuple[str, str]] = {}
+        self.contents: dict[int, str] = {}  # id, hash
 
     def teardown(self) -> None:
         try:
@@ -91,7 +92,7 @@ class AnyHistory(RuleBasedStateMachine):
         ready=st.booleans(),
     )
     def register_producer(self, schema: Any, schema_hash: str, **fields: Any) -> None:
-        claim = schema_hash if schema is None else canonical("JSON", schema)[1]
+        claim = schema_hash if schema is None else digest_of(schema)
         command = commands.RegisterProducer(schema=schema, schema_hash=claim, **fields)
         is_first = not self.exists(command.channel)
         ack = self.apply(command)
@@ -173,13 +174,33 @@ class AnyHistory(RuleBasedStateMachine):
         self.declared.discard(channel)
         self.members = {member: held for member, held in self.members.items() if member.channel != channel}
 
-    @rule(subject=st.sampled_from(["a", "s"]), schema=schemas.filter(lambda schema: schema is not None))
+    @rule(subject=subjects, schema=schemas.filter(lambda schema: schema is not None))
     def register_schema(self, subject: str, schema: Any) -> None:
         ack = self.apply(commands.RegisterSchema(subject=subject, schema=schema))
+        if ack is None:
+            return
         assert isinstance(ack, replies.SchemaRegistered)
-        content = ("JSON", canonical("JSON", schema)[0])
-        assert self.contents.setdefault(ack.schema_id, content) == content, "an id names one content for ever"
-        assert list(self.contents.values()).count(content) == 1, "one content has one id"
+        self.schemas_are_the_models(ack.schema_id, digest_of(schema))
+
+    @rule(subject=subjects, version=st.sampled_from([None, -1, 1, 2, 3]), permanent=st.booleans())
+    def delete_schema(self, subject: str, version: int | None, permanent: bool) -> None:
+        self.apply(commands.DeleteSchema(subject=subject, version=version, permanent=permanent, force=True))
+
+    @rule(
+        subject=st.sampled_from([None, "a", "s"]), level=st.sampled_from([None, "NONE", "BACKWARD", "FULL_TRANSITIVE"])
+    )
+    def configure_schemas(self, subject: str | None, level: Any) -> None:
+        config = SchemaConfig(compatibility=level) if level else None
+        self.apply(commands.ConfigureSchemas(subject=subject, config=config))
+
+    @rule(subject=st.sampled_from([None, "a", "s"]), mode=st.sampled_from([None, "READWRITE", "READONLY"]))
+    def set_schema_mode(self, subject: str | None, mode: Any) -> None:
+        self.apply(commands.SetSchemaMode(subject=subject, mode=mode))
+
+    def schemas_are_the_models(self, schema_id: int, digest: str) -> None:
+        assert self.contents.setdefault(schema_id, digest) == digest, "an id names one content for ever"
+        live = [known for known in self.registry.schemas._places if self.contents.get(known) == digest]
+        assert live == [schema_id], "one content has one id"
 
     @rule(passing=seconds)
     def wait(self, passing: float) -> None:
@@ -208,7 +229,15 @@ class AnyHistory(RuleBasedStateMachine):
         self.flush()
         saved = self.stores[which].load()
         self.registry = Registry(terms=TERMS)
-        self.registry.restore(saved.channels, saved.schemas, revision=saved.revision, now=self.now)
+        self.registry.restore(
+            saved.channels,
+            saved.schemas,
+            revision=saved.revision,
+            now=self.now,
+            last_schema_id=saved.last_schema_id,
+            configs=saved.configs,
+            modes=saved.modes,
+        )
         self.watcher = Watcher(self.registry)
         held = {lease for lease, _ in self.members.values()}
         self.renewed_at = dict.fromkeys(held, self.now)
@@ -261,9 +290,10 @@ class AnyHistory(RuleBasedStateMachine):
     def kept_by(self, store: Store) -> None:
         saved = store.load()
         assert saved.revision == self.registry.revision
-        subjects = self.registry.schemas._subjects.values()
-        kept = sorted((version.subject, version.version, version.schema_id) for version in saved.schemas)
-        assert kept == sorted((v.subject, v.version, v.schema_id) for s in subjects for v in s.versions)
+        kept = sorted((v.subject, v.version, v.schema_id, v.is_deleted) for v in saved.schemas)
+        assert kept == sorted((v.subject, v.version, v.schema_id, v.is_deleted) for v in self.registry.schemas.every())
+        catalog = self.registry.schemas
+        assert (saved.last_schema_id, saved.configs, saved.modes) == (catalog.last_id, catalog.configs, catalog.modes)
         kept_channels = {channel.name: _as_after_restart(channel) for channel in saved.channels}
         assert kept_channels == {n: _as_after_restart(c) for n, c in self.registry.channels.items()}
 

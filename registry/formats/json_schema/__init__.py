@@ -10,13 +10,14 @@ never relied on: adding one is a difference (without a counterexample), keeping 
     document    references                          *_values   the same for one JSON type
     keywords    schemas to nodes                    explain    which keyword is to blame
     evaluated   unevaluated*                        wording    its name and sentence
-    regex, automaton   patterns as regular languages
+    regex, automaton   patterns as regular languages   verdicts   proofs kept for later
 """
 
 import hashlib
 from collections.abc import Mapping
 
 from ..differences import BudgetExceeded, Difference, Parsed
+from . import verdicts
 from .document import Document
 from .explain import Explainer
 from .keywords import Compiler
@@ -44,8 +45,12 @@ def parse(text: str, references: Mapping[str, str]) -> JsonSchema:
     contents = read(text)
     others = {name: read(other, f"reference {name!r}") for name, other in references.items()}
     try:
-        compiler = Compiler(Document(contents, others))
+        document = Document(contents, others)
+        compiler = Compiler(document)
         node = compiler.root()
+        if compiler.is_recursive:
+            compiler = Compiler(document, by_reference=True)
+            node = compiler.root()
     except RecursionError:
         raise BudgetExceeded("nesting of a schema", MAX_NESTING) from None
     canonical = write(contents)
@@ -60,11 +65,20 @@ def normalize(text: str, references: Mapping[str, str]) -> str:
 
 
 def compare(old: JsonSchema, new: JsonSchema) -> list[Difference]:
-    """Why some document that is valid under `old` is not valid under `new`; empty when there is none."""
+    """Why some document that is valid under `old` is not valid under `new`; empty when there is none.
+
+    Against many versions compare the newest first: what is proved of it is used for the others (`verdicts`).
+    """
+    if old.node is new.node or verdicts.is_known(old.node, new.node):
+        return []
     solver = Solver()
+    differences: list[Difference] = []
     try:
-        if solver.solve((old.node, negate(new.node))).impossible:
-            return []
-        return Explainer(old.compiler, new.compiler, solver).run()
+        shown = solver.solve((old.node, negate(new.node)))
+        if not shown.impossible:
+            differences = Explainer(old.compiler, new.compiler, solver, shown).run()
     except RecursionError:
-        raise BudgetExceeded("nesting of a comparison", MAX_NESTING) from None
+        raise BudgetExceeded("nesting of the comparison", MAX_NESTING) from None
+    if not differences:
+        verdicts.remember(old.node, new.node)
+    return differences

@@ -30,7 +30,7 @@ TYPE_NAMES = {
 class Node:
     """A formula. `args` holds numbers as Fraction, sets as frozenset, and other nodes."""
 
-    __slots__ = ("__weakref__", "args", "inverse", "kind", "negation", "rank")
+    __slots__ = ("__weakref__", "args", "inverse", "kind", "negation", "rank", "special")
 
     def __init__(self, kind: str, args: tuple[Any, ...]) -> None:
         self.kind = kind
@@ -38,6 +38,7 @@ class Node:
         self.rank = _rank((kind, *args))
         self.negation: Node | None = None
         self.inverse: Node | None = None
+        self.special: dict[int, Node] = {}
 
     def __repr__(self) -> str:
         return f"{self.kind}{self.args!r}"
@@ -49,6 +50,8 @@ class Node:
 
 def _rank(value: Any) -> int:
     match value:
+        case None:
+            return 0
         case Node():
             return value.rank
         case str():

@@ -4,7 +4,9 @@ Rule 1: "impossible" is a proof. Everything else counts as possible, with or wit
 Rule 2: values are finite, so a question that comes up again inside itself needs no second answer: if a value
         existed, the one nested inside it would be smaller. Such answers hold only under their ancestor until
         the ancestor itself is settled (`_tabled`).
-Rule 3: every step is counted, and the count is bounded.
+Rule 3: for the same reason a question about a recursive schema that comes up deep inside is assumed
+        impossible and asked later, by itself; answers hold once all assumptions are confirmed (`_confirmed`).
+Rule 4: every step is counted, and the count is bounded.
 """
 
 from collections.abc import Callable, Hashable, Iterable
@@ -25,6 +27,7 @@ from .nodes import (
     all_of,
     any_of,
     exactly_one,
+    has_key,
     make,
     negate,
     opposite,
@@ -35,10 +38,12 @@ from .object_values import find_object
 from .outcomes import IMPOSSIBLE, Outcome, best, found
 from .string_values import find_string
 
-MAX_STEPS = 100_000
+MAX_STEPS = 200_000
 MAX_NESTING = 60
+ASSUMED_FROM = 24  # open questions; two per level of nesting
 _TYPES = (OBJECT, ARRAY, STRING, NUMBER, BOOLEAN, NULL)
 _NO_ANCESTOR = 1 << 30
+_ASSUMPTION = -1  # outside of all open questions
 
 
 class Solver:
@@ -50,20 +55,60 @@ class Solver:
         self._provisional: dict[Hashable, int] = {}  # impossible under the ancestor of this depth
         self._order: list[Hashable] = []  # the keys of _provisional, oldest first
         self._open: dict[Hashable, int] = {}
+        self._assumed: dict[frozenset[Node], None] = {}  # in the order in which they came up
         self._ancestor = _NO_ANCESTOR  # the outermost open question that the current answer leans on
-        self._special: dict[tuple[Node, int], Node] = {}
+        self._marks: dict[Node, dict[str, frozenset[str]]] = {}
 
     def spend(self, steps: int = 1) -> None:
         self.steps += steps
         if self.steps > MAX_STEPS:
             raise BudgetExceeded("comparison steps", MAX_STEPS)
 
+    def grant(self, steps: int) -> None:
+        """So many steps are left from here on."""
+        self.steps = MAX_STEPS - steps
+
     def solve(self, nodes: Iterable[Node]) -> Outcome:
         """A value that satisfies all nodes."""
         goal = frozenset(nodes)
         if FALSE in goal or any(node.negation in goal for node in goal):
             return IMPOSSIBLE
+        if not self._open:
+            return self._confirmed(goal)
+        if self._may_assume(goal):
+            self._assumed[goal] = None
+            self._ancestor = _ASSUMPTION
+            return IMPOSSIBLE
+        return self._ask(goal)
+
+    def _ask(self, goal: frozenset[Node]) -> Outcome:
         return self._tabled(goal, lambda: self._of_any_type(goal))
+
+    def _may_assume(self, goal: frozenset[Node]) -> bool:
+        """Of one recursive schema without another: often impossible, while most other guesses would fail."""
+        if len(self._open) <= ASSUMED_FROM or goal in self._settled or goal in self._provisional:
+            return False
+        return {"ref", "not_ref"} <= {node.kind for node in goal}
+
+    def _confirmed(self, goal: frozenset[Node]) -> Outcome:
+        """Answer an outermost question; a failed assumption is settled and the question asked again."""
+        while True:
+            outcome = self._ask(goal)
+            checked = 0
+            while outcome.impossible and checked < len(self._assumed):
+                assumption = list(self._assumed)[checked]
+                if not self._ask(assumption).impossible:
+                    break
+                checked += 1
+            is_final = not outcome.impossible or checked == len(self._assumed)
+            if is_final and outcome.impossible:
+                self._settled.update(dict.fromkeys(self._order, IMPOSSIBLE))
+            self._provisional.clear()
+            self._order.clear()
+            self._assumed.clear()
+            self._ancestor = _NO_ANCESTOR
+            if is_final:
+                return outcome
 
     def _tabled(self, key: Hashable, answer: Callable[[], Outcome]) -> Outcome:
         if key in self._settled:
@@ -86,20 +131,31 @@ class Solver:
         finally:
             del self._open[key]
             leaning, self._ancestor = self._ancestor, outer
-        if outcome.impossible and leaning < depth:
-            self._provisional[key] = leaning
-            self._order.append(key)
-            self._ancestor = min(outer, leaning)
-            return outcome
-        for assumed in self._order[mark:]:
-            del self._provisional[assumed]
-            if outcome.impossible:
-                self._settled[assumed] = IMPOSSIBLE
-        del self._order[mark:]
-        self._settled[key] = outcome
         if leaning < depth:
             self._ancestor = min(outer, leaning)
+        self._close(key, outcome, depth, leaning, mark)
         return outcome
+
+    def _close(self, key: Hashable, outcome: Outcome, depth: int, leaning: int, mark: int) -> None:
+        """Settle an answer, with those that leaned on nothing further out, or pass on what they lean on."""
+        inner = self._order[mark:]
+        if not outcome.impossible:
+            del self._order[mark:]
+            for other in inner:
+                del self._provisional[other]
+        elif leaning < depth:
+            for other in inner:
+                self._provisional[other] = min(self._provisional[other], leaning)
+            self._provisional[key] = leaning
+            self._order.append(key)
+            return
+        else:
+            self._order[mark:] = [other for other in inner if self._provisional[other] < depth]
+            for other in inner:
+                if self._provisional[other] >= depth:
+                    del self._provisional[other]
+                    self._settled[other] = outcome
+        self._settled[key] = outcome
 
     def _of_any_type(self, goal: frozenset[Node]) -> Outcome:
         outcome = IMPOSSIBLE
@@ -113,10 +169,9 @@ class Solver:
 
     def special(self, node: Node, kind: int) -> Node:
         """The formula as it reads for values of one type: no types and no references are left in it."""
-        key = (node, kind)
-        known = self._special.get(key)
+        known = node.special.get(kind)
         if known is None:
-            known = self._special[key] = self._make_special(node, kind)
+            known = node.special[kind] = self._make_special(node, kind)
         return known
 
     def _make_special(self, node: Node, kind: int) -> Node:
@@ -243,7 +298,11 @@ class Solver:
         overlaps: list[set[int]] = [set() for _ in branches]
         for one in range(len(branches)):
             for two in range(one):
-                if not self._exclude((types(kind), branches[one], branches[two])):
+                self.spend()
+                if not (
+                    self._marked_apart(branches[one], branches[two])
+                    or self._exclude((types(kind), branches[one], branches[two]))
+                ):
                     overlaps[one].add(two)
                     overlaps[two].add(one)
         if node.kind == "exactly_one":
@@ -255,6 +314,23 @@ class Solver:
             all_of((branches[one], branches[two])) for one, others in enumerate(overlaps) for two in others if two < one
         ]
         return any_of((all_of(refused), *pairs))
+
+    def _marked_apart(self, one: Node, two: Node) -> bool:
+        """Both require a property and list different strings for it, the usual mark of alternatives."""
+        first, second = self._marks_of(one), self._marks_of(two)
+        return any(name in second and values.isdisjoint(second[name]) for name, values in first.items())
+
+    def _marks_of(self, branch: Node) -> dict[str, frozenset[str]]:
+        if branch not in self._marks:
+            parts: frozenset[Node] = branch.args[0] if branch.kind == "and" else frozenset()
+            marks = self._marks[branch] = {}
+            for part in parts:
+                if part.kind == "every_key" and part.args[0].kind == "string_in":
+                    listed = _listed_strings(part.args[1])
+                    for name in part.args[0].args[0] if listed else ():
+                        if has_key(name) in parts:
+                            marks[name] = listed
+        return self._marks[branch]
 
     def _exclude(self, nodes: Iterable[Node]) -> bool:
         """No value satisfies all, and that is settled: a formula must not be simplified on an assumption."""
@@ -281,3 +357,10 @@ class Solver:
         for atom in atoms:
             allowed &= atom.args[0] if atom.kind == "boolean_in" else allowed
         return found(max(allowed)) if allowed else IMPOSSIBLE
+
+
+def _listed_strings(node: Node) -> frozenset[str]:
+    """The strings that a value may be, when the formula lists them; empty when it does not."""
+    parts = node.args[0] if node.kind == "and" else ()
+    listed = [part.args[0] for part in parts if part.kind == "string_in"]
+    return frozenset(listed[0]) if listed and types(STRING) in parts else frozenset()

@@ -45,7 +45,7 @@ def _term(pattern: str) -> Term | None:
 
 @lru_cache(maxsize=1024)
 def _engine(pattern: str) -> jsonschema_rs.Validator | None:
-    """An engine that bounds its backtracking, for patterns that are no regular language or too large a one."""
+    """An engine with bounded backtracking, for patterns that are no regular language or too large a one."""
     try:
         return jsonschema_rs.Draft7Validator({"pattern": pattern})
     except jsonschema_rs.ValidationError:

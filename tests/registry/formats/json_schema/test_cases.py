@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 import pytest
-from jsonschema.validators import validator_for
+from jsonschema.validators import validator_for  # type: ignore[import-untyped]  # publishes no types
 from referencing import Registry
 
 from registry.formats import json_schema

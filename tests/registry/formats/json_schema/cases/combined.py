@@ -306,11 +306,15 @@ late_references.same(
     {"type": "array", "items": STRING},
 )
 
-TREE = {
+TREE: dict[str, Any] = {
     "type": "object",
     "properties": {"value": INTEGER, "children": {"type": "array", "items": {"$ref": "#"}}},
 }
-LIST = {"type": "object", "properties": {"next": {"anyOf": [NULL, {"$ref": "#"}]}}, "required": ["next"]}
+LIST: dict[str, Any] = {
+    "type": "object",
+    "properties": {"next": {"anyOf": [NULL, {"$ref": "#"}]}},
+    "required": ["next"],
+}
 recursion = Table()
 recursion.same(
     "a tree is itself",
