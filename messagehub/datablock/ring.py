@@ -15,7 +15,7 @@ from .errors import HeaderInconsistent, NameTaken, NothingThere, PayloadSchemaMi
 from .groups import Assignment
 from .identity import ProcessIdentity
 from .items import Start
-from .lanes import LaneBoard, make_lane_directory, remove_lane_directory
+from .lanes import LaneBoard, live_lanes, make_lane_directory, remove_lane_directory
 from .layout import (
     EPOCH,
     HEAD,
@@ -209,4 +209,5 @@ def describe(path: str, owner_uid: int | None = None) -> tuple[Header, dict[str,
         "has_ended": segment.words[STATE] == State.ENDED,
         "writer_pid": segment.words[WRITER_PID],
         "has_writer": is_locked(segment.descriptor.fd, exclusive(OWNER)),
+        "readers": live_lanes(lane_directory(path, header)) if header.lanes else 0,
     }
