@@ -18,7 +18,6 @@ import contextlib
 import json
 import os
 import re
-import stat
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
@@ -26,18 +25,15 @@ from typing import Any, Final
 from .errors import (
     DataBlockError,
     EntryDamaged,
-    ForeignOwner,
     NameRefused,
     NameTaken,
     NameTooLong,
     NothingThere,
-    RootUnusable,
-    SymlinkRefused,
 )
 from .identity import ProcessIdentity
 from .layout import LAYOUT_VERSION
-from .locks import OWNER, Descriptor, exclusive, is_locked, lock_within, require_linux, try_lock
-from .segment import DEFAULT_ROOT, open_trusted, refusal, remove_file, replace_file
+from .locks import OWNER, Descriptor, exclusive, is_locked, lock_within, try_lock
+from .segment import DEFAULT_ROOT, make_own_directory, open_trusted, refusal, remove_file, replace_file
 
 DEFAULT_DOMAIN: Final = "default"
 CHANNEL_LOCK: Final = "channel.lock"
@@ -160,18 +156,10 @@ class Directory:
 
     def make_channel(self, channel: str) -> str:
         """The channel's directory, made if needed; nothing of another user is accepted on the way."""
-        require_linux()
         path = self.root
         for name in (f"messagehub-{self.uid}", self.domain, "channels", component(channel)):
             path = os.path.join(path, name)
-            try:
-                os.mkdir(path, 0o750 if self.is_group_readable else 0o700)
-            except FileExistsError:
-                check_directory(path, self.uid)
-            except FileNotFoundError:
-                raise RootUnusable(self.root, "it does not exist") from None
-            except OSError as error:
-                raise refusal(error, path) from None
+            make_own_directory(path, 0o750 if self.is_group_readable else 0o700, self.uid)
         return path
 
 
@@ -230,16 +218,6 @@ def component(name: str) -> str:
     if not _COMPONENT.fullmatch(name):
         raise NameRefused(name, "it must begin with a letter, digit or '_' and hold no '/', '@' or spaces")
     return name
-
-
-def check_directory(path: str, uid: int) -> None:
-    status = os.lstat(path)
-    if stat.S_ISLNK(status.st_mode):
-        raise SymlinkRefused(path)
-    if status.st_uid != uid:
-        raise ForeignOwner(path, status.st_uid, uid)
-    if not stat.S_ISDIR(status.st_mode):
-        raise RootUnusable(path, "it is not a directory")
 
 
 def read_small_file(path: str, uid: int | None = None) -> bytes:

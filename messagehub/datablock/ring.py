@@ -57,7 +57,11 @@ class RingSpec:
 
 
 def open_writer(path: str, spec: RingSpec, codec: Codec) -> RingWriter:
-    """Create the ring at `path`, or take over the one that a writer before left there."""
+    """Create the ring at `path`, or take over the one that a writer before left there.
+
+    For a ring in a `Directory`: after its entry is registered and while the channel is locked, so that no
+    cleaner takes a ring in the making for a dead one.
+    """
     header = _header(path, spec, codec)
     mode = 0o640 if spec.is_group_readable else 0o600
     while True:
