@@ -125,9 +125,11 @@ class Directory:
 
     def channels(self) -> list[str]:
         try:
-            return sorted(os.listdir(self.path))
+            with os.scandir(self.path) as found:
+                names = [item.name for item in found if item.is_dir(follow_symlinks=False)]
         except FileNotFoundError:
             return []
+        return sorted(name for name in names if _COMPONENT.fullmatch(name))
 
     def producers(self, channel: str) -> list[Listed]:
         """Everyone with an entry, alive or not, without waiting for anything."""
