@@ -23,7 +23,6 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
 from .errors import (
-    DataBlockError,
     EntryDamaged,
     NameRefused,
     NameTaken,
@@ -40,6 +39,7 @@ CHANNEL_LOCK: Final = "channel.lock"
 _OWNED: Final = exclusive(OWNER)
 _COMPONENT: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:=+,-]*")
 _NAME_BYTES: Final = 200
+_REMEMBERED: Final = 4096
 
 
 @dataclass(frozen=True)
@@ -94,6 +94,7 @@ class Directory:
         """`uid` names another user whose group-readable directory is to be read."""
         self.domain = component(domain)
         self.is_group_readable = is_group_readable
+        self._entries: dict[str, tuple[tuple[int, int, int], ProducerEntry | None, str | None]] = {}
         self.root = root
         self.uid = os.geteuid() if uid is None else uid
         self.path = os.path.join(root, f"messagehub-{self.uid}", domain, "channels")
@@ -138,8 +139,36 @@ class Directory:
             names = os.listdir(path)
         except FileNotFoundError:
             return []
-        found = [_listed(path, name[:-5], self.uid) for name in sorted(names) if name.endswith(".json")]
+        found = [self.producer(channel, name[:-5]) for name in sorted(names) if name.endswith(".json")]
         return [listed for listed in found if listed is not None]
+
+    def producer(self, channel: str, producer_id: str) -> Listed | None:
+        """One producer, alive or not; None if it has no entry (any more)."""
+        base = os.path.join(self.channel_path(channel), component(producer_id))
+        try:
+            entry, flaw = self._entry(f"{base}.json")
+            descriptor = open_trusted(f"{base}.lock", os.O_RDONLY, self.uid)
+        except (NothingThere, FileNotFoundError):
+            return None  # cleaned meanwhile
+        is_alive = is_locked(descriptor.fd, _OWNED)
+        descriptor.close()
+        return Listed(producer_id, is_alive, entry, flaw)
+
+    def _entry(self, path: str) -> tuple[ProducerEntry | None, str | None]:
+        """Read again only if the file was replaced: entries never change in place."""
+        status = os.lstat(path)
+        version = (status.st_ino, status.st_mtime_ns, status.st_size)
+        known = self._entries.get(path)
+        if known is None or known[0] != version:
+            content = read_small_file(path, self.uid)
+            try:
+                known = (version, ProducerEntry.from_json(content, path), None)
+            except EntryDamaged as error:
+                known = (version, None, str(error))
+            if len(self._entries) >= _REMEMBERED:
+                self._entries.clear()  # those of producers long gone too
+            self._entries[path] = known
+        return known[1:]
 
     @contextlib.contextmanager
     def locked(self, channel: str, timeout_seconds: float = 5.0) -> Iterator["LockedChannel"]:
@@ -185,7 +214,7 @@ class LockedChannel:
         except OSError as error:
             raise refusal(error, f"{base}.lock") from None
         if not try_lock(descriptor.fd, _OWNED):
-            before = _listed(self.path, entry.producer_id, self.directory.uid)
+            before = self.directory.producer(self.channel, entry.producer_id)
             raise NameTaken(f"{base}.json", before.entry.process.pid if before and before.entry else None)
         remove_file(f"{base}.dead")
         replace_file(f"{base}.json", entry.to_json(), self._mode)
@@ -228,21 +257,6 @@ def read_small_file(path: str, uid: int | None = None) -> bytes:
         return os.read(descriptor.fd, os.fstat(descriptor.fd).st_size)
     finally:
         descriptor.close()
-
-
-def _listed(path: str, producer_id: str, uid: int) -> Listed | None:
-    base = os.path.join(path, producer_id)
-    try:
-        content = read_small_file(f"{base}.json", uid)
-        descriptor = open_trusted(f"{base}.lock", os.O_RDONLY, uid)
-    except NothingThere:
-        return None  # cleaned meanwhile
-    is_alive = is_locked(descriptor.fd, _OWNED)
-    descriptor.close()
-    try:
-        return Listed(producer_id, is_alive, ProducerEntry.from_json(content, f"{base}.json"))
-    except DataBlockError as error:
-        return Listed(producer_id, is_alive, None, str(error))
 
 
 def _inside(name: str) -> str:
