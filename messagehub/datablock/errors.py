@@ -1,0 +1,318 @@
+"""What can go wrong between a process and shared memory: one class per condition.
+
+DataBlockError
+├── NotLinux                    no OFD locks here
+├── NameRefused                 not usable as one path component
+│   └── NameTooLong
+├── RootUnusable                the root is no directory for blocks (not tmpfs-like, missing)
+├── AccessRefused
+│   ├── PermissionRefused       the kernel said no
+│   ├── ForeignOwner            the file is another user's
+│   └── SymlinkRefused          the name is a symbolic link
+├── NothingThere                no file at the name
+├── NameTaken                   a live writer owns the name
+├── ShmFull                     no memory left in the root
+├── DamagedBlock                the file is not a block that can be read
+│   ├── WrongMagic
+│   ├── NewerLayout
+│   ├── ForeignByteOrder
+│   ├── TruncatedBlock
+│   ├── HeaderInconsistent      sizes that contradict each other
+│   └── ChecksumMismatch
+├── PayloadRefused              not a payload of this block
+│   ├── PayloadSchemaMismatch
+│   ├── PayloadLargerThanSlot
+│   └── PayloadLargerThanRing
+├── RingFull                    no slot became free in time
+├── WriterGone                  the writer died; nothing unread is left
+│   └── StreamEnded             it ended on purpose
+├── PositionUnknown             a position of another block, or of its future
+├── AssignmentChanged           the group has moved on to a newer assignment
+├── MemberTaken                 a live process already is this member of the group
+├── HandleClosed                closed, or inherited through fork
+├── Busy                        a lock was not free within its timeout
+├── EntryDamaged                a directory entry or manifest that cannot be parsed
+├── TableMissing                no such table or generation
+└── TransactionEnded            committed, aborted or swept before this call
+"""
+
+from typing import ClassVar
+
+
+class DataBlockError(Exception):
+    """Every refusal of this package; `code` is stable, the text says what to do next."""
+
+    code: ClassVar[str] = "DATABLOCK_ERROR"
+
+
+class NotLinux(DataBlockError):
+    code = "NOT_LINUX"
+
+    def __init__(self, platform: str) -> None:
+        super().__init__(
+            f"DataBlocks need Linux (open file description locks); this is {platform}. "
+            "Run the producer and its readers on Linux."
+        )
+
+
+class NameRefused(DataBlockError):
+    code = "BLOCK_NAME_REFUSED"
+
+    def __init__(self, name: str, why: str) -> None:
+        super().__init__(
+            f"{name!r} cannot name a file in shared memory: {why}. Use letters, digits, '_', '-' and '.'."
+        )
+
+
+class NameTooLong(NameRefused):
+    code = "BLOCK_NAME_TOO_LONG"
+
+    def __init__(self, name: str, limit: int) -> None:
+        super().__init__(name[:40] + "…", f"it is longer than {limit} bytes; choose a shorter one")
+
+
+class RootUnusable(DataBlockError):
+    code = "SHM_ROOT_UNUSABLE"
+
+    def __init__(self, path: str, why: str) -> None:
+        super().__init__(
+            f"{path} cannot hold DataBlocks: {why}. Give a directory on a tmpfs such as /dev/shm."
+        )
+
+
+class AccessRefused(DataBlockError):
+    code = "BLOCK_ACCESS_REFUSED"
+
+
+class PermissionRefused(AccessRefused):
+    code = "BLOCK_PERMISSION_DENIED"
+
+    def __init__(self, path: str) -> None:
+        super().__init__(
+            f"permission denied for {path}. Run as the producer's user, or let it share with its group."
+        )
+
+
+class ForeignOwner(AccessRefused):
+    code = "BLOCK_FOREIGN_OWNER"
+
+    def __init__(self, path: str, owner_uid: int, expected_uid: int) -> None:
+        super().__init__(
+            f"{path} belongs to user {owner_uid}, not {expected_uid}: it is not trusted. "
+            "Choose another channel or domain, or name the owner you expect."
+        )
+
+
+class SymlinkRefused(AccessRefused):
+    code = "BLOCK_SYMLINK_REFUSED"
+
+    def __init__(self, path: str) -> None:
+        super().__init__(f"{path} is a symbolic link, which a DataBlock never is. Remove it.")
+
+
+class NothingThere(DataBlockError):
+    code = "BLOCK_NOT_FOUND"
+
+    def __init__(self, path: str) -> None:
+        super().__init__(
+            f"there is no DataBlock at {path}. Start its producer, or discover the channel again."
+        )
+
+
+class NameTaken(DataBlockError):
+    code = "BLOCK_NAME_TAKEN"
+
+    def __init__(self, path: str, pid: int | None) -> None:
+        by = f"process {pid}" if pid else "another process"
+        super().__init__(f"{path} is being written by {by}. Stop it, or use a channel with shared access.")
+
+
+class ShmFull(DataBlockError):
+    code = "SHM_FULL"
+
+    def __init__(self, path: str, wanted_bytes: int, free_bytes: int) -> None:
+        super().__init__(
+            f"no room for {wanted_bytes} bytes at {path} ({free_bytes} free). "
+            "Clean stale blocks, use fewer or smaller slots, or enlarge the tmpfs."
+        )
+
+
+class DamagedBlock(DataBlockError):
+    code = "BLOCK_DAMAGED"
+
+
+class WrongMagic(DamagedBlock):
+    code = "BLOCK_WRONG_MAGIC"
+
+    def __init__(self, path: str) -> None:
+        super().__init__(f"{path} is not a DataBlock (wrong magic). Remove the file if it is not needed.")
+
+
+class NewerLayout(DamagedBlock):
+    code = "BLOCK_NEWER_LAYOUT"
+
+    def __init__(self, path: str, found: int, known: int) -> None:
+        super().__init__(
+            f"{path} has layout {found}; this version reads layout {known} only. Use the producer's version."
+        )
+
+
+class ForeignByteOrder(DamagedBlock):
+    code = "BLOCK_FOREIGN_BYTE_ORDER"
+
+    def __init__(self, path: str) -> None:
+        super().__init__(f"{path} was written with another byte order. Read it on the machine that wrote it.")
+
+
+class TruncatedBlock(DamagedBlock):
+    code = "BLOCK_TRUNCATED"
+
+    def __init__(self, path: str, expected_bytes: int, actual_bytes: int) -> None:
+        super().__init__(
+            f"{path} has {actual_bytes} bytes where {expected_bytes} are needed. Restart its producer."
+        )
+
+
+class HeaderInconsistent(DamagedBlock):
+    code = "BLOCK_HEADER_INCONSISTENT"
+
+    def __init__(self, path: str, why: str) -> None:
+        super().__init__(f"the header of {path} contradicts itself: {why}. Restart its producer.")
+
+
+class ChecksumMismatch(DamagedBlock):
+    code = "BLOCK_CHECKSUM_MISMATCH"
+
+    def __init__(self, path: str, what: str) -> None:
+        super().__init__(f"{what} of {path} does not match its checksum. Discard it and check the producer.")
+
+
+class PayloadRefused(DataBlockError):
+    code = "PAYLOAD_REFUSED"
+
+
+class PayloadSchemaMismatch(PayloadRefused):
+    code = "PAYLOAD_SCHEMA_MISMATCH"
+
+    def __init__(self, expected: str, found: str) -> None:
+        super().__init__(
+            f"the block holds {expected}, the payload is {found}. Cast it, or open another channel for it."
+        )
+
+
+class PayloadLargerThanSlot(PayloadRefused):
+    code = "PAYLOAD_LARGER_THAN_SLOT"
+
+    def __init__(self, payload_bytes: int, slot_bytes: int) -> None:
+        super().__init__(
+            f"{payload_bytes} bytes cannot be split to fit a slot of {slot_bytes}. "
+            f"Create the channel with page_size >= {payload_bytes}."
+        )
+
+
+class PayloadLargerThanRing(PayloadRefused):
+    code = "PAYLOAD_LARGER_THAN_RING"
+
+    def __init__(self, pieces: int, slot_count: int, slot_bytes: int) -> None:
+        needed = -(-pieces * slot_bytes // slot_count)
+        super().__init__(
+            f"the payload needs {pieces} slots of {slot_bytes} bytes, the ring has {slot_count}. "
+            f"Use a capacity >= {pieces} or a page_size of about {needed}."
+        )
+
+
+class RingFull(DataBlockError):
+    code = "RING_FULL"
+
+    def __init__(self, path: str, slot_count: int, waited_seconds: float, published: int = 0) -> None:
+        self.published = published  # pieces of this payload that readers already have
+        super().__init__(
+            f"all {slot_count} slots of {path} are unread or held by readers after {waited_seconds:.3f} s. "
+            "Wait longer, read faster, add slots, or use when_full='overwrite'."
+        )
+
+
+class WriterGone(DataBlockError):
+    code = "WRITER_GONE"
+
+    def __init__(self, path: str) -> None:
+        super().__init__(
+            f"the writer of {path} has died and everything it published has been read. "
+            "Discover the channel again, or wait for its restart."
+        )
+
+
+class StreamEnded(WriterGone):
+    code = "STREAM_ENDED"
+
+    def __init__(self, path: str) -> None:
+        DataBlockError.__init__(
+            self, f"the writer of {path} ended the stream and everything has been read. Discover it again."
+        )
+
+
+class PositionUnknown(DataBlockError):
+    code = "POSITION_UNKNOWN"
+
+    def __init__(self, path: str, why: str) -> None:
+        super().__init__(f"{path} cannot resume there: {why}. Start at 'oldest' or 'latest'.")
+
+
+class AssignmentChanged(DataBlockError):
+    code = "ASSIGNMENT_CHANGED"
+
+    def __init__(self, group: str, epoch: int) -> None:
+        super().__init__(
+            f"assignment {epoch} of group {group!r} is over. Fetch the new one and open the group again."
+        )
+
+
+class MemberTaken(DataBlockError):
+    code = "GROUP_MEMBER_TAKEN"
+
+    def __init__(self, group: str, index: int) -> None:
+        super().__init__(
+            f"member {index} of group {group!r} is held by a live process. Ask for a new assignment."
+        )
+
+
+class HandleClosed(DataBlockError):
+    code = "HANDLE_CLOSED"
+
+    def __init__(self, what: str) -> None:
+        super().__init__(
+            f"this {what} is closed, or belongs to the parent of a fork. Open it in this process."
+        )
+
+
+class Busy(DataBlockError):
+    code = "LOCK_BUSY"
+
+    def __init__(self, path: str, waited_seconds: float) -> None:
+        super().__init__(
+            f"{path} stayed locked for {waited_seconds:.3f} s. Retry; if it lasts, look for a paused process."
+        )
+
+
+class EntryDamaged(DataBlockError):
+    code = "ENTRY_DAMAGED"
+
+    def __init__(self, path: str, why: str) -> None:
+        super().__init__(f"{path} cannot be read: {why}. Remove it and restart its writer.")
+
+
+class TableMissing(DataBlockError):
+    code = "TABLE_MISSING"
+
+    def __init__(self, path: str, generation: int | None) -> None:
+        what = "no table" if generation is None else f"no generation {generation}"
+        super().__init__(f"{what} in {path}. Publish one, or load the latest generation.")
+
+
+class TransactionEnded(DataBlockError):
+    code = "TRANSACTION_ENDED"
+
+    def __init__(self, transaction: str) -> None:
+        super().__init__(
+            f"transaction {transaction} was committed, aborted or swept. Begin a new one and write again."
+        )

@@ -1,0 +1,86 @@
+"""Who a process is, so that a reused pid is never mistaken for the process that had it before."""
+
+import os
+import socket
+from functools import cache
+from typing import Any, NamedTuple
+
+
+class ProcessIdentity(NamedTuple):
+    """pid alone is ambiguous; with start time, boot and host it names one process for ever."""
+
+    pid: int
+    start_time: int  # clock ticks after boot, field 22 of /proc/<pid>/stat
+    boot_id: str
+    host: str
+
+    @classmethod
+    def current(cls) -> "ProcessIdentity":
+        found = cls.of(os.getpid())
+        if found is None:
+            raise RuntimeError("/proc does not show this process")
+        return found
+
+    @classmethod
+    def of(cls, pid: int) -> "ProcessIdentity | None":
+        """The live process `pid`, or None. A zombie is dead: the kernel has already dropped its locks."""
+        stat = _stat(pid)
+        if stat is None or stat[0] in ("Z", "X"):
+            return None
+        return cls(pid, int(stat[19]), boot_id(), host())
+
+    @classmethod
+    def from_json(cls, value: Any) -> "ProcessIdentity":
+        """Raises KeyError, TypeError or ValueError for anything `to_json` does not make."""
+        return cls(int(value["pid"]), int(value["start_time"]), str(value["boot_id"]), str(value["host"]))
+
+    def to_json(self) -> dict[str, Any]:
+        return self._asdict()
+
+    def is_here(self) -> bool:
+        return self.host == host()
+
+    def is_alive(self) -> bool | None:
+        """None for a process of another host: nothing here can tell."""
+        if not self.is_here():
+            return None
+        return self.boot_id == boot_id() and ProcessIdentity.of(self.pid) == self
+
+
+def jvm_ancestor(pid: int | None = None) -> ProcessIdentity | None:
+    """The nearest ancestor (or self) that runs a JVM: what outlives the workers of a Spark job."""
+    current = os.getpid() if pid is None else pid
+    while current > 1:
+        if _is_jvm(current):
+            return ProcessIdentity.of(current)
+        stat = _stat(current)
+        if stat is None:
+            return None
+        current = int(stat[1])
+    return None
+
+
+@cache
+def boot_id() -> str:
+    with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+        return file.read().strip()
+
+
+def host() -> str:
+    return socket.gethostname()
+
+
+def _is_jvm(pid: int) -> bool:
+    try:
+        return os.path.basename(os.readlink(f"/proc/{pid}/exe")).startswith("java")
+    except OSError:
+        return False
+
+
+def _stat(pid: int) -> list[str] | None:
+    """Fields from `state` on. The command name before them may hold spaces and brackets."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+            return file.read().rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return None

@@ -1,0 +1,216 @@
+"""Lanes: what a writer knows of its readers.
+
+A lane is a small file made by one reader and mapped read-only by the writer: the reader's cursor, its ticket
+(not 0 while it sleeps), whether it must not lose anything. Beside it lies the reader's bell. The lanes of a
+block share a directory and an index file.
+
+Rule 1: a lane's owner holds its lock from before it has a name, so a lane with a free lock is dead.
+Rule 2: lane, then bell, then a new random token in the index. A writer that reads the token before it lists
+the directory misses no lane: a later one changes the token again. (Counting fails: two increments can meet.)
+Rule 3: only lanes of the writer's own user are mapped; another user could shorten the file under it.
+"""
+
+import errno
+import os
+import secrets
+from typing import Final
+
+from .errors import AccessRefused, DamagedBlock, HandleClosed, NameTaken, NothingThere
+from .groups import GroupCursors, group_files
+from .locks import OWNER, exclusive, is_locked, try_lock
+from .segment import Segment, map_file, open_trusted, remove_file
+from .wakeup import Bell, NoBell, Ringer
+
+CURSOR: Final = 0
+TICKET: Final = 8
+LOSSLESS: Final = 16
+LANE_BYTES: Final = 4096
+INDEX: Final = "index"
+WRITER_BELL: Final = "writer.bell"
+_UNLIMITED: Final = (1 << 64) - 1
+_OWNED: Final = exclusive(OWNER)
+
+
+def make_lane_directory(directory: str) -> None:
+    os.makedirs(directory, mode=0o700, exist_ok=True)
+    index = Segment.create(os.path.join(directory, INDEX), LANE_BYTES)
+    try:
+        index.publish()
+    except NameTaken:
+        pass  # a writer before this one made it; lanes in it stay valid
+
+
+def announce(directory: str) -> None:
+    """Tell the writer to look at the lanes again."""
+    index = Segment.attach(os.path.join(directory, INDEX), writable=True)
+    index.words[0] = secrets.randbits(64)
+
+
+def remove_lane_directory(directory: str) -> None:
+    """For a block that is gone. Readers that still have a lane here keep it, without its name."""
+    try:
+        for name in os.listdir(directory):
+            remove_file(os.path.join(directory, name))
+        os.rmdir(directory)
+    except FileNotFoundError:
+        return  # another cleaner was here first
+    except OSError as error:
+        if error.errno != errno.ENOTEMPTY:  # a reader came in between; the next cleaner has another go
+            raise
+
+
+class Lane:
+    """The reader's side: one file, one bell, removed when the reader closes."""
+
+    def __init__(self, directory: str, *, lossless: bool) -> None:
+        name = secrets.token_hex(16)
+        self.directory = directory
+        self._path = os.path.join(directory, f"{name}.lane")
+        self._segment = Segment.create(self._path, LANE_BYTES)
+        self.words = self._segment.words
+        self.words[LOSSLESS] = lossless
+        if not try_lock(self._segment.descriptor.fd, _OWNED):
+            raise HandleClosed("lane")
+        self._segment.publish()
+        self.bell = Bell(_bell_path(self._path))
+        announce(directory)
+
+    def close(self) -> None:
+        if self._segment.descriptor.fd >= 0:  # in a forked child the files are the parent's
+            self.bell.close(remove=True)
+            remove_file(self._path)
+            self._segment.descriptor.close()
+
+
+class Onlooker:
+    """In place of a lane for a reader of another user: the writer knows nothing of it."""
+
+    def __init__(self) -> None:
+        self.words = memoryview(bytearray(LANE_BYTES)).cast("Q")
+        self.bell = NoBell()
+
+    def close(self) -> None:
+        """There is nothing to remove."""
+
+
+class _Seen:
+    """The writer's side of one lane."""
+
+    __slots__ = ("descriptor", "is_lossless", "path", "ringer", "rung", "words")
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.descriptor = open_trusted(path, os.O_RDONLY)
+        self.words = memoryview(map_file(self.descriptor.fd, LANE_BYTES, writable=False)).cast("Q")
+        self.is_lossless = bool(self.words[LOSSLESS])
+        self.ringer = Ringer(_bell_path(path))
+        self.rung = 0
+
+    def is_dead(self) -> bool:
+        return not is_locked(self.descriptor.fd, _OWNED)
+
+    def close(self) -> None:
+        self.ringer.close()
+        self.descriptor.close()
+
+
+class LaneBoard:
+    """All lanes of a block as its writer sees them; cheap while nothing changes."""
+
+    def __init__(self, directory: str) -> None:
+        self.directory = directory
+        self._index = Segment.attach(os.path.join(directory, INDEX))
+        self.index = self._index.words
+        self.token: int | None = None
+        self._lanes: dict[str, _Seen] = {}
+        self._groups: dict[str, GroupCursors] = {}
+        self._all: list[_Seen] = []
+        self.refresh()
+
+    def refresh(self) -> bool:
+        """Look for new lanes if any reader announced one; True if it did."""
+        token = self.index[0]
+        if token == self.token:
+            return False
+        self.token = token
+        names = os.listdir(self.directory)
+        for name in names:
+            if name.endswith(".lane") and name not in self._lanes:
+                self._add(name)
+        for gone in self._lanes.keys() - set(names):
+            self._lanes.pop(gone).close()
+        for name in [name for name, lane in self._lanes.items() if lane.is_dead()]:
+            self._remove(name)
+        wanted = group_files(names)
+        for name in self._groups.keys() - wanted:
+            self._groups.pop(name).close()
+        for name in wanted - self._groups.keys():
+            self._groups[name] = GroupCursors(os.path.join(self.directory, name))
+        self._all = list(self._lanes.values())
+        return True
+
+    def floor(self) -> int:
+        """The highest sequence that every lossless lane and every group is done with."""
+        lowest = _UNLIMITED
+        for lane in self._all:
+            if lane.is_lossless and lane.words[CURSOR] < lowest:
+                lowest = lane.words[CURSOR]
+        for group in self._groups.values():
+            lowest = min(lowest, group.floor())
+        return lowest
+
+    def drop_dead(self) -> bool:
+        """Forget lanes whose reader died; True if there were any."""
+        dead = [name for name, lane in self._lanes.items() if lane.is_dead()]
+        for name in dead:
+            self._remove(name)
+        if dead:
+            self._all = list(self._lanes.values())
+        return bool(dead)
+
+    def ring(self) -> None:
+        """Wake every reader that says it sleeps, once a ticket."""
+        for lane in self._all:
+            ticket = lane.words[TICKET]
+            if ticket and ticket != lane.rung:
+                lane.rung = ticket
+                lane.ringer.ring()
+
+    def close(self) -> None:
+        for lane in self._lanes.values():
+            lane.close()
+        for group in self._groups.values():
+            group.close()
+        self._index.descriptor.close()
+        self._lanes, self._groups, self._all = {}, {}, []
+
+    def _add(self, name: str) -> None:
+        try:
+            self._lanes[name] = _Seen(os.path.join(self.directory, name))
+        except (NothingThere, AccessRefused, DamagedBlock):
+            return  # its reader left meanwhile, or it is no lane of this user
+
+    def _remove(self, name: str) -> None:
+        lane = self._lanes.pop(name)
+        lane.close()
+        remove_file(_bell_path(lane.path))
+        remove_file(lane.path)
+
+
+def live_lanes(directory: str) -> int:
+    """How many readers hold a lane here."""
+    count = 0
+    names = os.listdir(directory) if os.path.isdir(directory) else []
+    for name in names:
+        if name.endswith(".lane"):
+            try:
+                descriptor = open_trusted(os.path.join(directory, name), os.O_RDONLY)
+            except NothingThere:
+                continue
+            count += is_locked(descriptor.fd, _OWNED)
+            descriptor.close()
+    return count
+
+
+def _bell_path(lane_path: str) -> str:
+    return lane_path.removesuffix(".lane") + ".bell"

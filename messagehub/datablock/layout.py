@@ -1,0 +1,234 @@
+"""The bytes of a block: a 4096-byte header, the schema, a table of slots, the slots.
+
+    0      fixed header: written before the block gets its name, never changed afterwards
+    2048   the words that change, each alone on its cache line, each with one writer
+    4096   schema (Arrow message or NumPy description), then scratch of the writer's encoder
+    table  one cache line a slot: sequence, length, checksum, hint
+    data   the slots, `stride_bytes` apart
+
+Rule 1: a word is stored with one aligned 8-byte store (`memoryview.cast("Q")`), never with `struct`.
+Rule 2: a reader believes no size before `check` has compared all of them with the file.
+Rule 3: stores become visible in program order. x86-64 promises that; on weaker machines the lock and unlock
+around every slot are the only barriers, and checksums should be on.
+"""
+
+import struct
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Final
+
+from .errors import (
+    ForeignByteOrder,
+    HeaderInconsistent,
+    NameTooLong,
+    NewerLayout,
+    TruncatedBlock,
+    WrongMagic,
+)
+
+MAGIC: Final = b"MHUBDATA"
+LAYOUT_VERSION: Final = 1
+HEADER_BYTES: Final = 4096
+LINE_BYTES: Final = 64
+_BYTE_ORDER_MARK: Final = 0x0102030405060708
+
+
+class Kind(IntEnum):
+    RING_BUFFER = 1
+    DOUBLE_BUFFER = 2
+    SINGLE = 3
+    TABLE = 4
+
+
+class WhenFull(IntEnum):
+    OVERWRITE = 1
+    BLOCK = 2
+    ERROR = 3
+
+
+class Checksum(IntEnum):
+    NONE = 1
+    WRITE = 2  # stored with every payload; compared only when someone asks
+    VERIFY = 3  # stored, and compared by every reader
+
+
+class PayloadFormat(IntEnum):
+    RAW = 1
+    ARROW = 2  # one record batch message a slot, the schema once in the block
+    ARROW_STREAM = 3  # a whole stream a slot: schemas with dictionaries need it
+    NUMPY = 4
+
+
+class State(IntEnum):
+    OPEN = 1
+    ENDED = 2
+
+
+# Indexes into the block seen as 8-byte words.
+HEAD: Final = 256
+EPOCH: Final = 264
+STATE: Final = 272
+WRITER_PID: Final = 280
+WRITER_START: Final = 288
+WRITER_TICKET: Final = 296  # not 0 while the writer waits for room: ring it
+
+# Offsets of words within a slot's cache line.
+SEQUENCE: Final = 0
+LENGTH: Final = 1
+CHECKSUM: Final = 2
+HINT: Final = 3  # in line s % slot_count: the slot that holds sequence s, if it is still there
+LINE_WORDS: Final = LINE_BYTES // 8
+
+_FIXED = struct.Struct("=8sQIIIII4xQQQQQQQd256s256s128s32s64s40s512s")
+
+
+def _up(value: int, step: int) -> int:
+    return -(-value // step) * step
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """Every offset follows from these five numbers, so a header has nothing else to lie about."""
+
+    slot_bytes: int
+    slot_count: int
+    page_bytes: int = 4096
+    schema_bytes: int = 0
+    scratch_bytes: int = 0
+
+    @property
+    def scratch_offset(self) -> int:
+        return HEADER_BYTES + _up(self.schema_bytes, LINE_BYTES)
+
+    @property
+    def table_offset(self) -> int:
+        return _up(self.scratch_offset + self.scratch_bytes, LINE_BYTES)
+
+    @property
+    def data_offset(self) -> int:
+        return _up(self.table_offset + self.slot_count * LINE_BYTES, HEADER_BYTES)
+
+    @property
+    def stride_bytes(self) -> int:
+        return _up(self.slot_bytes, self.page_bytes)
+
+    @property
+    def file_bytes(self) -> int:
+        return self.data_offset + self.stride_bytes * self.slot_count
+
+    def line(self, index: int) -> int:
+        """The first word of a slot's line in the table."""
+        return (self.table_offset + index * LINE_BYTES) // 8
+
+    def slot_offset(self, slot: int) -> int:
+        return self.data_offset + slot * self.stride_bytes
+
+    def flaw(self) -> str | None:
+        if not 1 <= self.slot_count <= 1 << 20:
+            return f"{self.slot_count} slots, not 1 to {1 << 20}"
+        if not 1 <= self.slot_bytes <= 1 << 40:
+            return f"slots of {self.slot_bytes} bytes, not 1 to {1 << 40}"
+        if self.page_bytes < LINE_BYTES or self.page_bytes & (self.page_bytes - 1):
+            return f"pages of {self.page_bytes} bytes, not a power of two of at least {LINE_BYTES}"
+        if max(self.schema_bytes, self.scratch_bytes) > 1 << 30:
+            return f"a schema of {self.schema_bytes} bytes"
+        return None
+
+
+@dataclass(frozen=True)
+class Header:
+    """The fixed half: what a block is and who made it."""
+
+    kind: Kind
+    geometry: Geometry
+    payload_format: PayloadFormat
+    channel: str
+    producer_id: str
+    block_id: str
+    host: str
+    boot_id: str
+    created_at: float
+    when_full: WhenFull = WhenFull.OVERWRITE
+    checksum: Checksum = Checksum.NONE
+    schema_hash: str = ""
+    schema_id: int = 0
+    lanes: str = ""  # directory of the readers' lanes, relative to the directory of the block
+
+    def pack(self) -> bytes:
+        g = self.geometry
+        return _FIXED.pack(
+            MAGIC,
+            _BYTE_ORDER_MARK,
+            LAYOUT_VERSION,
+            self.kind,
+            self.when_full,
+            self.checksum,
+            self.payload_format,
+            g.slot_bytes,
+            g.slot_count,
+            g.page_bytes,
+            g.schema_bytes,
+            g.scratch_bytes,
+            g.file_bytes,
+            self.schema_id,
+            self.created_at,
+            _text(self.schema_hash, 256),
+            _text(self.channel, 256),
+            _text(self.producer_id, 128),
+            _text(self.block_id, 32),
+            _text(self.host, 64),
+            _text(self.boot_id, 40),
+            _text(self.lanes, 512),
+        )
+
+    @classmethod
+    def unpack(cls, data: bytes | memoryview, path: str, actual_bytes: int) -> "Header":
+        """Refuse anything but a block whose sizes agree with each other and with the file."""
+        if actual_bytes < HEADER_BYTES:
+            raise TruncatedBlock(path, HEADER_BYTES, actual_bytes)
+        fields = _FIXED.unpack_from(data)
+        magic, mark, version, kind, when_full, checksum, payload_format = fields[:7]
+        if magic != MAGIC:
+            raise WrongMagic(path)
+        if mark != _BYTE_ORDER_MARK:
+            raise ForeignByteOrder(path)
+        if version != LAYOUT_VERSION:
+            raise NewerLayout(path, version, LAYOUT_VERSION)
+        geometry = Geometry(*fields[7:12])
+        flaw = geometry.flaw()
+        if flaw is None and fields[12] != geometry.file_bytes:
+            flaw = f"it claims {fields[12]} bytes, its parts need {geometry.file_bytes}"
+        if flaw is not None:
+            raise HeaderInconsistent(path, flaw)
+        if actual_bytes < geometry.file_bytes:
+            raise TruncatedBlock(path, geometry.file_bytes, actual_bytes)
+        try:
+            texts = [field.rstrip(b"\0").decode() for field in fields[15:]]
+            lanes = texts[6]
+            if lanes.startswith("/") or ".." in lanes.split("/"):
+                raise ValueError(f"lanes at {lanes!r}")
+            return cls(
+                kind=Kind(kind),
+                geometry=geometry,
+                payload_format=PayloadFormat(payload_format),
+                when_full=WhenFull(when_full),
+                checksum=Checksum(checksum),
+                schema_id=fields[13],
+                created_at=fields[14],
+                schema_hash=texts[0],
+                channel=texts[1],
+                producer_id=texts[2],
+                block_id=texts[3],
+                host=texts[4],
+                boot_id=texts[5],
+                lanes=lanes,
+            )
+        except ValueError as error:
+            raise HeaderInconsistent(path, str(error)) from None
+
+
+def _text(value: str, limit: int) -> bytes:
+    data = value.encode()
+    if len(data) > limit:
+        raise NameTooLong(value, limit)
+    return data

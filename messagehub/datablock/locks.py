@@ -1,0 +1,235 @@
+"""Kernel locks that end with their owner: OFD locks, and the pins of a reader.
+
+Rule 1: a lock belongs to an open file description. It ends when the last descriptor of that description
+closes, so at death at the latest; it survives SIGSTOP; nobody else can end it.
+Rule 2: a forked child shares the description, so every `Descriptor` is closed in the child before its first
+line of Python runs, and does nothing there afterwards. Opening and forking wait for each other.
+Rule 3: `mmap` keeps a duplicate of the descriptor it was given; a mapping is therefore made through a
+description of its own (`segment.map_file`), never through one that holds locks.
+Rule 4: who only wants to know probes (`is_locked`); taking a lock to find out would disturb its owner.
+"""
+
+import fcntl
+import os
+import struct
+import sys
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+from .errors import Busy, HandleClosed, NotLinux
+
+# Bytes far beyond any file: locks need no bytes to exist.
+OWNER: Final = 1 << 40  # exclusive: the writer of a block, the owner of an entry or a lane
+ATTACHED: Final = OWNER + 1  # shared: a reader is attached
+FIRST_SLOT: Final = OWNER + 16
+
+_RETRY_SECONDS: Final = 0.002
+# For the two paths that lock and unlock for every payload; everyone else says `try_lock` and `unlock`.
+OFD_SETLK: Final = getattr(fcntl, "F_OFD_SETLK", 0)  # absent elsewhere: `require_linux` says so
+set_lock = fcntl.fcntl
+
+
+def require_linux() -> None:
+    if sys.platform != "linux" or not hasattr(fcntl, "F_OFD_SETLK"):
+        raise NotLinux(sys.platform)
+
+
+def _request(kind: int, start: int, length: int) -> bytes:
+    return struct.pack("hhqqi4x", kind, os.SEEK_SET, start, length, 0)
+
+
+def shared(byte: int, length: int = 1) -> bytes:
+    return _request(fcntl.F_RDLCK, byte, length)
+
+
+def exclusive(byte: int, length: int = 1) -> bytes:
+    return _request(fcntl.F_WRLCK, byte, length)
+
+
+def free(byte: int, length: int = 1) -> bytes:
+    return _request(fcntl.F_UNLCK, byte, length)
+
+
+def try_lock(fd: int, request: bytes) -> bool:
+    """Take what `shared` or `exclusive` describe, or return False at once."""
+    try:
+        set_lock(fd, OFD_SETLK, request)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def unlock(fd: int, request: bytes) -> None:
+    set_lock(fd, OFD_SETLK, request)
+
+
+def is_locked(fd: int, request: bytes) -> bool:
+    """Whether another description holds what `request` would clash with."""
+    answer = fcntl.fcntl(fd, fcntl.F_OFD_GETLK, request)
+    return bool(struct.unpack_from("h", answer)[0] != fcntl.F_UNLCK)
+
+
+def exclusively_locked(fd: int, start: int, length: int) -> set[int]:
+    """Bytes of a range that another description holds exclusively."""
+    found: set[int] = set()
+    end = start + length
+    while start < end:
+        answer = fcntl.fcntl(fd, fcntl.F_OFD_GETLK, shared(start, end - start))
+        kind, _, first, size = struct.unpack_from("hhqq", answer)
+        if kind == fcntl.F_UNLCK:
+            break
+        stop = min(end, first + size) if size else end
+        found.update(range(max(start, first), stop))
+        start = stop
+    return found
+
+
+def lock_within(descriptor: "Descriptor", request: bytes, path: str, timeout_seconds: float) -> None:
+    """Wait for a lock. The kernel's own waiting has no timeout, so this asks again every few milliseconds."""
+    deadline = time.monotonic() + timeout_seconds
+    while not try_lock(descriptor.fd, request):
+        if time.monotonic() >= deadline:
+            raise Busy(path, timeout_seconds)
+        time.sleep(_RETRY_SECONDS)
+
+
+# --- descriptors -----------------------------------------------------------------------------------------
+
+_gate = threading.RLock()
+_opened: "weakref.WeakSet[Descriptor]" = weakref.WeakSet()
+
+
+class Descriptor:
+    """An open file that a forked child never inherits in effect; `fd` is -1 once closed."""
+
+    __slots__ = ("__weakref__", "fd")
+
+    def __init__(self, opener: Callable[[], int]) -> None:
+        self.fd = -1
+        with _gate:
+            self.fd = opener()
+            _opened.add(self)
+
+    @classmethod
+    def open(cls, path: str, flags: int, mode: int = 0o600, dir_fd: int | None = None) -> "Descriptor":
+        return cls(lambda: os.open(path, flags | os.O_CLOEXEC, mode, dir_fd=dir_fd))
+
+    def close(self) -> None:
+        fd, self.fd = self.fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+    def __del__(self) -> None:
+        self.close()
+
+
+def _after_fork_in_child() -> None:
+    for descriptor in list(_opened):
+        descriptor.close()
+    _gate.release()
+
+
+os.register_at_fork(before=_gate.acquire, after_in_parent=_gate.release, after_in_child=_after_fork_in_child)
+
+
+# --- pins ------------------------------------------------------------------------------------------------
+
+
+class Pin:
+    """Holds one slot, and the mapping its view points into, for as long as anything refers to it."""
+
+    __slots__ = ("_mapping", "_pins", "_slot")
+
+    def __init__(self, pins: "Pins", slot: int, mapping: object) -> None:
+        self._pins = pins
+        self._slot = slot
+        self._mapping = mapping
+
+    def __del__(self) -> None:
+        self._pins.give_back(self._slot)
+
+
+class Pins:
+    """Shared locks on slots through one description, counted, because two pins of a slot are one lock.
+
+    `give_back` runs in finalizers: in any thread, even inside `take` of the same thread. It never waits for a
+    lock: it queues the slot, and whoever holds the mutex settles the queue after letting go.
+    """
+
+    def __init__(self, descriptor: Descriptor, mapping: object, slot_count: int) -> None:
+        self._descriptor = descriptor
+        self._mapping = mapping
+        self._counts = [0] * slot_count
+        self._held = 0
+        self._returned: deque[int] = deque()
+        self._mutex = threading.Lock()
+        self._closing = False
+        self._lock = [shared(FIRST_SLOT + slot) for slot in range(slot_count)]
+        self._unlock = [free(FIRST_SLOT + slot) for slot in range(slot_count)]
+        self.on_free: Callable[[], None] | None = None  # called in finalizers: must neither block nor raise
+
+    def take(self, slot: int) -> Pin | None:
+        """A pin, or None while the writer holds the slot."""
+        fd = self._descriptor.fd
+        if fd < 0 or self._closing:  # before the mutex: in a forked child it may be held for ever
+            raise HandleClosed("reader")
+        with self._mutex:
+            try:
+                if not self._counts[slot]:
+                    set_lock(fd, OFD_SETLK, self._lock[slot])
+            except BlockingIOError:
+                pin = None
+            else:
+                self._counts[slot] += 1
+                self._held += 1
+                pin = Pin(self, slot, self._mapping)
+        if self._returned:
+            self._settle()
+        return pin
+
+    def give_back(self, slot: int) -> None:
+        if not self._mutex.acquire(blocking=False):
+            self._returned.append(slot)
+            self._settle()  # whoever held the mutex may just have looked at the queue for the last time
+            return
+        try:
+            is_freed = self._drop(slot)
+        finally:
+            self._mutex.release()
+        if self._returned:
+            self._settle()
+        if is_freed and self.on_free is not None:
+            self.on_free()
+
+    def close(self) -> None:
+        """Let go of the description as soon as the last pin is returned."""
+        with self._mutex:
+            self._closing = True
+            if self._held == 0:
+                self._descriptor.close()
+        self._settle()
+
+    def _settle(self) -> None:
+        is_freed = False
+        while self._returned and self._mutex.acquire(blocking=False):
+            try:
+                while self._returned:
+                    is_freed |= self._drop(self._returned.popleft())
+            finally:
+                self._mutex.release()
+        if is_freed and self.on_free is not None:
+            self.on_free()
+
+    def _drop(self, slot: int) -> bool:
+        self._held -= 1
+        self._counts[slot] -= 1
+        if self._counts[slot] or self._descriptor.fd < 0:
+            return False
+        set_lock(self._descriptor.fd, OFD_SETLK, self._unlock[slot])
+        if self._closing and self._held == 0:
+            self._descriptor.close()
+        return True

@@ -1,0 +1,138 @@
+"""Generation manifests: one small file that says which blocks a table consists of.
+
+Rule 1: a manifest is never changed; a new generation is a new file, named by one link(2).
+Rule 2: who reads a table holds a shared lock on its manifest; who retires it needs the exclusive one and
+unlinks it before any block, so a visible, locked manifest has all its blocks.
+"""
+
+import json
+import os
+import re
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final
+
+from .errors import EntryDamaged, NothingThere
+from .locks import OWNER, Descriptor, exclusive, shared, try_lock
+from .segment import open_trusted, remove_file, write_file
+
+_NAME: Final = re.compile(r"g(\d{12})\.json")
+_READING: Final = shared(OWNER)
+_RETIRING: Final = exclusive(OWNER)
+# How many transactions a manifest remembers, to make a repeated commit harmless.
+RECENT_TRANSACTIONS: Final = 256
+
+
+@dataclass(frozen=True)
+class Part:
+    """One immutable block of a table."""
+
+    name: str
+    rows: int
+    size_bytes: int
+
+
+@dataclass(frozen=True)
+class Retention:
+    """What is kept of superseded generations. It is part of the manifest, so that any cleaner knows it."""
+
+    generations: int = 1  # including the current one
+    max_bytes: int | None = None  # over all generations
+    max_age_seconds: float | None = None  # also ends the current generation
+    grace_seconds: float = 300.0  # the generation superseded last is kept at least this long
+
+
+@dataclass(frozen=True)
+class Manifest:
+    generation: int
+    committed_at: float
+    transaction: str
+    parts: tuple[Part, ...]
+    schema_hash: str = ""
+    recent: tuple[str, ...] = ()  # transactions already contained or superseded, newest last
+    retention: Retention = Retention()
+    details: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def rows(self) -> int:
+        return sum(part.rows for part in self.parts)
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(part.size_bytes for part in self.parts)
+
+    def to_json(self) -> bytes:
+        return json.dumps(asdict(self), sort_keys=True).encode()
+
+    @classmethod
+    def from_json(cls, content: bytes, path: str) -> "Manifest":
+        try:
+            value = json.loads(content)
+            value["parts"] = tuple(Part(**part) for part in value["parts"])
+            if any("/" in part.name for part in value["parts"]):
+                raise ValueError("a part outside the directory")
+            value["recent"] = tuple(value["recent"])
+            value["retention"] = Retention(**value["retention"])
+            return cls(**value)
+        except (ValueError, KeyError, TypeError) as error:
+            raise EntryDamaged(path, repr(error)) from None
+
+
+def generations(directory: str) -> list[int]:
+    """Those visible now, oldest first."""
+    try:
+        names = os.listdir(directory)
+    except FileNotFoundError:
+        return []
+    return sorted(int(found[1]) for found in map(_NAME.fullmatch, names) if found)
+
+
+def manifest_path(directory: str, generation: int) -> str:
+    return os.path.join(directory, f"g{generation:012d}.json")
+
+
+def load(directory: str, generation: int) -> Manifest | None:
+    """None if it has been retired."""
+    found = _read(directory, generation)
+    if found is None:
+        return None
+    found[1].close()
+    return found[0]
+
+
+def hold(directory: str, generation: int) -> tuple[Manifest, Descriptor] | None:
+    """The manifest and the lock that keeps its blocks; None if it is retired or about to be."""
+    found = _read(directory, generation)
+    if found is None:
+        return None
+    fd = found[1].fd
+    if try_lock(fd, _READING) and os.fstat(fd).st_nlink > 0:
+        return found
+    found[1].close()
+    return None
+
+
+def publish_manifest(directory: str, manifest: Manifest) -> None:
+    write_file(manifest_path(directory, manifest.generation), manifest.to_json())
+
+
+def retire(directory: str, generation: int) -> bool:
+    """Unlink a manifest unless somebody reads it."""
+    path = manifest_path(directory, generation)
+    try:
+        descriptor = open_trusted(path, os.O_RDWR)
+    except NothingThere:
+        return True
+    try:
+        return try_lock(descriptor.fd, _RETIRING) and remove_file(path)
+    finally:
+        descriptor.close()
+
+
+def _read(directory: str, generation: int) -> tuple[Manifest, Descriptor] | None:
+    path = manifest_path(directory, generation)
+    try:
+        descriptor = open_trusted(path, os.O_RDONLY)
+    except NothingThere:
+        return None
+    content = os.read(descriptor.fd, os.fstat(descriptor.fd).st_size)
+    return Manifest.from_json(content, path), descriptor

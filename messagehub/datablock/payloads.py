@@ -1,0 +1,284 @@
+"""What a slot can hold, and how it gets in and out without a copy too many.
+
+A codec cuts a payload into pieces that fit a slot, encodes a piece straight into the mapping, and turns a
+pinned buffer back into a value that shares the slot's memory. Arrow and NumPy are imported when a codec that
+needs them is made.
+"""
+
+import json
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from .errors import EntryDamaged, PayloadLargerThanSlot, PayloadRefused, PayloadSchemaMismatch
+from .layout import PayloadFormat
+from .segment import Segment
+
+Piece = tuple[Any, int]  # what `encode` takes, and how many bytes it will fill
+Encoder = Callable[[Any, int, int], None]  # (piece, offset in the block, its bytes)
+
+
+class Codec(Protocol):
+    payload_format: PayloadFormat
+    description: bytes  # kept in the block: enough for a reader to decode
+    scratch_bytes: int
+
+    def pieces(self, payload: Any, slot_bytes: int) -> list[Piece]: ...
+
+    def encoder(self, segment: Segment) -> Encoder: ...
+
+    def decode(self, buffer: Any) -> Any: ...
+
+
+class RawCodec:
+    """Bytes in, a read-only memoryview out."""
+
+    payload_format = PayloadFormat.RAW
+    description = b""
+    scratch_bytes = 0
+
+    def pieces(self, payload: Any, slot_bytes: int) -> list[Piece]:
+        if type(payload) is bytes and len(payload) <= slot_bytes:
+            return [(payload, len(payload))]
+        try:
+            view = memoryview(payload)
+            if view.format != "B" or view.ndim != 1:
+                view = view.cast("B")
+        except TypeError:
+            raise PayloadSchemaMismatch("raw bytes", f"{type(payload).__name__}, not C-contiguous") from None
+        if view.nbytes > slot_bytes:
+            raise PayloadLargerThanSlot(view.nbytes, slot_bytes)
+        return [(view, view.nbytes)]
+
+    def encoder(self, segment: Segment) -> Encoder:
+        data = segment.data
+
+        def encode(piece: Any, offset: int, size: int) -> None:
+            data[offset : offset + size] = piece
+
+        return encode
+
+    def decode(self, buffer: Any) -> memoryview:
+        return memoryview(buffer)
+
+
+class NumpyCodec:
+    """Structured arrays of one dtype; rows are split over slots, values are read-only arrays."""
+
+    payload_format = PayloadFormat.NUMPY
+    scratch_bytes = 0
+
+    def __init__(self, dtype: Any) -> None:
+        import numpy as np
+
+        self._np = np
+        self.dtype = np.dtype(dtype)
+        if self.dtype.hasobject or self.dtype.itemsize == 0:
+            raise PayloadRefused(
+                f"{self.dtype} has no fixed bytes. Use numbers, times or fixed-size strings."
+            )
+        self.description = json.dumps(np.lib.format.dtype_to_descr(self.dtype)).encode()
+
+    @classmethod
+    def from_description(cls, description: bytes, path: str) -> "NumpyCodec":
+        import numpy as np
+
+        try:
+            return cls(np.lib.format.descr_to_dtype(_tuples(json.loads(description))))
+        except (ValueError, TypeError) as error:
+            raise EntryDamaged(path, f"its NumPy description is unusable ({error})") from None
+
+    def pieces(self, payload: Any, slot_bytes: int) -> list[Piece]:
+        if not isinstance(payload, self._np.ndarray) or payload.dtype != self.dtype:
+            raise PayloadSchemaMismatch(
+                str(self.dtype), str(getattr(payload, "dtype", type(payload).__name__))
+            )
+        rows = payload.reshape(-1)
+        item = self.dtype.itemsize
+        if rows.nbytes <= slot_bytes:
+            return [(rows, rows.nbytes)]
+        if item > slot_bytes:
+            raise PayloadLargerThanSlot(item, slot_bytes)
+        step = slot_bytes // item
+        return [(part, part.nbytes) for part in (rows[i : i + step] for i in range(0, len(rows), step))]
+
+    def encoder(self, segment: Segment) -> Encoder:
+        np, dtype, data = self._np, self.dtype, segment.data
+
+        def encode(piece: Any, offset: int, size: int) -> None:
+            if size:
+                np.frombuffer(data[offset : offset + size], dtype=dtype)[:] = piece
+
+        return encode
+
+    def decode(self, buffer: Any) -> Any:
+        return self._np.frombuffer(buffer, dtype=self.dtype)
+
+
+class ArrowCodec:
+    """Record batches and tables of one schema; also NumPy structured arrays whose fields match it.
+
+    The schema is in the block once and a slot holds the batch message alone. Dictionary-encoded columns are
+    sent with their dictionaries, so such a schema takes a whole stream a slot (`ArrowStreamCodec`).
+    """
+
+    payload_format = PayloadFormat.ARROW
+
+    def __init__(self, schema: Any) -> None:
+        import pyarrow as pa
+
+        self._pa = pa
+        self.schema = schema
+        self.description = schema.serialize().to_pybytes()
+        # Not from Python lists: that would import pandas, which takes a second.
+        self._empty = pa.RecordBatch.from_arrays([pa.nulls(0, f.type) for f in schema], schema=schema)
+        # Arrow's writer sends the schema with the first batch: that one goes to the scratch area.
+        self.scratch_bytes = len(self.description) + pa.ipc.get_record_batch_size(self._empty) + 256
+        self._size: Callable[[Any], int] = pa.ipc.get_record_batch_size
+
+    def pieces(self, payload: Any, slot_bytes: int) -> list[Piece]:
+        pa = self._pa
+        if isinstance(payload, pa.RecordBatch):
+            batches = [payload]
+        elif isinstance(payload, pa.Table):
+            batches = payload.combine_chunks().to_batches() or [self._empty]
+        else:
+            batches = [self._from_numpy(payload)]
+        found = []
+        for batch in batches:
+            if not batch.schema.equals(self.schema):
+                raise PayloadSchemaMismatch(str(self.schema), str(batch.schema))
+            size = self._size(batch)
+            if size <= slot_bytes:
+                found.append((batch, size))
+            else:
+                found += self._split(batch, size, slot_bytes)
+        return found
+
+    def encoder(self, segment: Segment) -> Encoder:
+        pa = self._pa
+        file = pa.memory_map(f"/proc/self/fd/{segment.descriptor.fd}", "r+")
+        file.seek(segment.header().geometry.scratch_offset)
+        writer = pa.ipc.new_stream(file, self.schema)
+        writer.write_batch(self._empty)
+
+        def encode(piece: Any, offset: int, _size: int) -> None:
+            file.seek(offset)
+            writer.write_batch(piece)
+
+        return encode
+
+    def decode(self, buffer: Any) -> Any:
+        return self._pa.ipc.read_record_batch(buffer, self.schema)
+
+    def _split(self, batch: Any, size: int, slot_bytes: int) -> list[Piece]:
+        """Equal shares of rows first; shares that are still too large (uneven strings) are split again."""
+        rows = batch.num_rows
+        if rows <= 1:
+            raise PayloadLargerThanSlot(size, slot_bytes)
+        shares = min(rows, -(-size // slot_bytes))
+        step = -(-rows // shares)
+        found = []
+        for start in range(0, rows, step):
+            part = batch.slice(start, step)
+            part_size = self._size(part)
+            if part_size <= slot_bytes:
+                found.append((part, part_size))
+            else:
+                found += self._split(part, part_size, slot_bytes)
+        return found
+
+    def _from_numpy(self, payload: Any) -> Any:
+        names = getattr(getattr(payload, "dtype", None), "names", None)
+        if not names or list(names) != self.schema.names:
+            raise PayloadSchemaMismatch(
+                str(self.schema), str(getattr(payload, "dtype", type(payload).__name__))
+            )
+        pa = self._pa
+        try:
+            columns = [pa.array(payload[field.name], type=field.type) for field in self.schema]
+        except (pa.ArrowException, TypeError) as error:
+            raise PayloadSchemaMismatch(str(self.schema), str(error)) from None
+        return pa.RecordBatch.from_arrays(columns, schema=self.schema)
+
+
+class ArrowStreamCodec(ArrowCodec):
+    """A complete stream in every slot, for schemas with dictionaries."""
+
+    payload_format = PayloadFormat.ARROW_STREAM
+
+    def __init__(self, schema: Any) -> None:
+        super().__init__(schema)
+        self.scratch_bytes = 0
+        self._size = self._stream_size
+
+    def encoder(self, segment: Segment) -> Encoder:
+        pa, data = self._pa, segment.data
+
+        def encode(piece: Any, offset: int, size: int) -> None:
+            sink = pa.FixedSizeBufferWriter(pa.py_buffer(data[offset : offset + size]))
+            with pa.ipc.new_stream(sink, self.schema) as writer:
+                writer.write_batch(piece)
+            sink.close()
+
+        return encode
+
+    def decode(self, buffer: Any) -> Any:
+        return self._pa.ipc.open_stream(buffer).read_next_batch()
+
+    def _stream_size(self, batch: Any) -> int:
+        sink = self._pa.MockOutputStream()
+        with self._pa.ipc.new_stream(sink, self.schema) as writer:
+            writer.write_batch(batch)
+        return int(sink.size())
+
+
+def arrow_codec(schema: Any) -> ArrowCodec:
+    return ArrowStreamCodec(schema) if _has_dictionary(schema) else ArrowCodec(schema)
+
+
+def codec_for(schema: Any) -> Codec:
+    """The codec of a schema as a user gives it: None (raw bytes), an Arrow schema, or a NumPy dtype."""
+    if schema is None:
+        return RawCodec()
+    if type(schema).__module__.startswith("pyarrow"):
+        return arrow_codec(schema)
+    return NumpyCodec(schema)
+
+
+def codec_of(payload_format: PayloadFormat, description: bytes, path: str) -> Codec:
+    """The codec that a block's own description calls for."""
+    if payload_format == PayloadFormat.RAW:
+        return RawCodec()
+    if payload_format == PayloadFormat.NUMPY:
+        return NumpyCodec.from_description(description, path)
+    import pyarrow as pa
+
+    try:
+        schema = pa.ipc.read_schema(pa.py_buffer(description))
+    except (pa.ArrowException, OSError) as error:
+        raise EntryDamaged(path, f"its Arrow schema is unusable ({error})") from None
+    return ArrowStreamCodec(schema) if payload_format == PayloadFormat.ARROW_STREAM else ArrowCodec(schema)
+
+
+def _has_dictionary(schema: Any) -> bool:
+    import pyarrow as pa
+
+    def inside(kind: Any) -> bool:
+        if pa.types.is_dictionary(kind):
+            return True
+        return any(inside(kind.field(i).type) for i in range(kind.num_fields))
+
+    return any(inside(field.type) for field in schema)
+
+
+def _tuples(value: Any) -> Any:
+    """JSON turned the tuples of a dtype description into lists; fields and shapes need them back."""
+    if not isinstance(value, list):
+        return value
+    return [_field(entry) for entry in value]
+
+
+def _field(entry: Any) -> Any:
+    name, kind, *shape = entry
+    name = tuple(name) if isinstance(name, list) else name
+    return (name, _tuples(kind), *(tuple(s) for s in shape))

@@ -1,0 +1,217 @@
+"""Opening rings: RingBuffer, DoubleBuffer (two slots) and Single (one slot).
+
+A ring outlives its writer. Whoever opens it for writing next takes the writer lock, raises the epoch and goes
+on after the highest sequence found. A ring of another shape or schema is ended first, so that its readers
+hear of it, and replaced.
+"""
+
+import os
+import time
+import uuid
+from dataclasses import dataclass, replace
+from typing import Any
+
+from .errors import HeaderInconsistent, NameTaken, NothingThere, PayloadSchemaMismatch, WrongMagic
+from .groups import Assignment
+from .identity import ProcessIdentity
+from .items import Start
+from .lanes import LaneBoard, live_lanes, make_lane_directory, remove_lane_directory
+from .layout import (
+    EPOCH,
+    HEAD,
+    HEADER_BYTES,
+    STATE,
+    WRITER_PID,
+    Checksum,
+    Geometry,
+    Header,
+    Kind,
+    State,
+    WhenFull,
+)
+from .locks import OWNER, exclusive, is_locked, try_lock
+from .payloads import Codec, codec_of
+from .reader import RingReader
+from .segment import Segment, remove_file
+from .writer import RingWriter
+
+_SLOTS = {Kind.DOUBLE_BUFFER: 2, Kind.SINGLE: 1}
+
+
+@dataclass(frozen=True)
+class RingSpec:
+    """What a producer asks for. `lanes` is relative to the directory of the block, which adds its id."""
+
+    channel: str
+    producer_id: str
+    lanes: str
+    slot_bytes: int = 4096
+    slot_count: int = 16
+    page_bytes: int = 4096
+    kind: Kind = Kind.RING_BUFFER
+    when_full: WhenFull = WhenFull.OVERWRITE
+    checksum: Checksum = Checksum.NONE
+    schema_hash: str = ""
+    schema_id: int = 0
+    is_group_readable: bool = False  # others of the file's group may read; they have no lane
+
+
+def open_writer(path: str, spec: RingSpec, codec: Codec) -> RingWriter:
+    """Create the ring at `path`, or take over the one that a writer before left there.
+
+    For a ring in a `Directory`: after its entry is registered and while the channel is locked, so that no
+    cleaner takes a ring in the making for a dead one.
+    """
+    header = _header(path, spec, codec)
+    mode = 0o640 if spec.is_group_readable else 0o600
+    while True:
+        writer = _take_over(path, header, codec) or _create(path, header, codec, mode)
+        if writer is not None:
+            return writer
+
+
+def open_reader(
+    path: str,
+    *,
+    expected_schema_hash: str | None = None,
+    owner_uid: int | None = None,
+    start: Start = "latest",
+    lossless: bool = True,
+    group: str | None = None,
+    assignment: Assignment | None = None,
+    wait_for_writer: bool = False,
+    verify: bool = False,
+) -> RingReader:
+    """Attach read-only. The schema hash is compared before the first payload byte is used."""
+    segment = Segment.attach(path, owner_uid=owner_uid)
+    header = segment.header()
+    if header.kind == Kind.TABLE:
+        raise HeaderInconsistent(path, "it is a table, not a ring")
+    if expected_schema_hash is not None and header.schema_hash != expected_schema_hash:
+        raise PayloadSchemaMismatch(f"schema {header.schema_hash!r}", f"expected as {expected_schema_hash!r}")
+    description = bytes(segment.data[HEADER_BYTES : HEADER_BYTES + header.geometry.schema_bytes])
+    try:
+        return RingReader(
+            segment,
+            codec_of(header.payload_format, description, path),
+            lane_directory(path, header),
+            start=start,
+            lossless=lossless,
+            group=group,
+            assignment=assignment,
+            wait_for_writer=wait_for_writer,
+            verify=verify,
+        )
+    except BaseException:
+        segment.descriptor.close()  # its lock must not wait for the exception to be forgotten
+        raise
+
+
+def lane_directory(path: str, header: Header) -> str:
+    return os.path.join(os.path.dirname(path), header.lanes)
+
+
+def _header(path: str, spec: RingSpec, codec: Codec) -> Header:
+    geometry = Geometry(
+        slot_bytes=spec.slot_bytes,
+        slot_count=_SLOTS.get(spec.kind, spec.slot_count),
+        page_bytes=spec.page_bytes,
+        schema_bytes=len(codec.description),
+        scratch_bytes=codec.scratch_bytes,
+    )
+    flaw = geometry.flaw()
+    if flaw is not None:
+        raise HeaderInconsistent(path, flaw)
+    me = ProcessIdentity.current()
+    block_id = uuid.uuid4().hex
+    return Header(
+        kind=spec.kind,
+        geometry=geometry,
+        payload_format=codec.payload_format,
+        channel=spec.channel,
+        producer_id=spec.producer_id,
+        block_id=block_id,
+        host=me.host,
+        boot_id=me.boot_id,
+        created_at=time.time(),
+        when_full=spec.when_full,
+        checksum=spec.checksum,
+        schema_hash=spec.schema_hash,
+        schema_id=spec.schema_id,
+        lanes=f"{spec.lanes}/{block_id}",
+    )
+
+
+def _create(path: str, header: Header, codec: Codec, mode: int) -> RingWriter | None:
+    """None if someone else created it first."""
+    segment = Segment.create(path, header.geometry.file_bytes, mode)
+    packed = header.pack()
+    segment.data[: len(packed)] = packed
+    segment.data[HEADER_BYTES : HEADER_BYTES + len(codec.description)] = codec.description
+    if not try_lock(segment.descriptor.fd, exclusive(OWNER)):
+        raise NameTaken(path, None)
+    lanes = lane_directory(path, header)
+    make_lane_directory(lanes)
+    try:
+        segment.publish()
+    except NameTaken:
+        segment.descriptor.close()
+        return None
+    return RingWriter(segment, codec, lanes)
+
+
+def _take_over(path: str, header: Header, codec: Codec) -> RingWriter | None:
+    """None if there is nothing that this writer could go on with (any more)."""
+    try:
+        segment = Segment.attach(path, writable=True)
+    except NothingThere:
+        return None
+    found = segment.header()
+    if found.kind == Kind.TABLE:
+        raise WrongMagic(path)
+    if not try_lock(segment.descriptor.fd, exclusive(OWNER)):
+        raise NameTaken(path, segment.words[WRITER_PID])
+    lanes = lane_directory(path, found)
+    if not segment.is_published():
+        return None
+    make_lane_directory(lanes)
+    if _same_stream(segment, found, header, codec):
+        return RingWriter(segment, codec, lanes)
+    _replace(segment, lanes)
+    return None
+
+
+def _same_stream(segment: Segment, found: Header, header: Header, codec: Codec) -> bool:
+    description = segment.data[HEADER_BYTES : HEADER_BYTES + found.geometry.schema_bytes]
+    return description == codec.description and found == replace(
+        header,
+        block_id=found.block_id,
+        lanes=os.path.join(os.path.dirname(header.lanes), found.block_id),
+        producer_id=found.producer_id,
+        created_at=found.created_at,
+    )
+
+
+def _replace(segment: Segment, lanes: str) -> None:
+    segment.words[STATE] = State.ENDED
+    board = LaneBoard(lanes)
+    board.ring()
+    board.close()
+    remove_file(segment.path)
+    remove_lane_directory(lanes)
+    segment.descriptor.close()
+
+
+def describe(path: str, owner_uid: int | None = None) -> tuple[Header, dict[str, Any]]:
+    """A block's header and the words that change, for people; takes no lock."""
+    segment = Segment.attach(path, owner_uid=owner_uid)
+    header = segment.header()
+
+    return header, {
+        "head": segment.words[HEAD],
+        "epoch": segment.words[EPOCH],
+        "has_ended": segment.words[STATE] == State.ENDED,
+        "writer_pid": segment.words[WRITER_PID],
+        "has_writer": is_locked(segment.descriptor.fd, exclusive(OWNER)),
+        "readers": live_lanes(lane_directory(path, header)) if header.lanes else 0,
+    }

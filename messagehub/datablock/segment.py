@@ -1,0 +1,216 @@
+"""A block's file and its mapping.
+
+Rule 1: a block gets its name when it is complete: it is made without a name (O_TMPFILE) and linked, so a
+creator that dies leaves nothing, nobody sees a half-made block, and two creators cannot both win.
+Rule 2: memory is allocated before it is used: a full tmpfs is an error at creation, never a SIGBUS later.
+Rule 3: nothing is followed or trusted by name: no symlinks, the owner is checked on the opened file.
+"""
+
+import errno
+import mmap
+import os
+import stat
+from typing import Final
+
+from .errors import (
+    DataBlockError,
+    ForeignOwner,
+    NameTaken,
+    NameTooLong,
+    NothingThere,
+    PermissionRefused,
+    RootUnusable,
+    ShmFull,
+    SymlinkRefused,
+    TruncatedBlock,
+    WrongMagic,
+)
+from .layout import HEADER_BYTES, Header
+from .locks import Descriptor, require_linux
+
+DEFAULT_ROOT: Final = "/dev/shm"
+_MADV_POPULATE_WRITE: Final = 23
+
+
+class Segment:
+    """One mapped file. `words` and `data` are the same bytes, as 8-byte words and as bytes."""
+
+    def __init__(self, path: str, descriptor: Descriptor, size: int, *, writable: bool) -> None:
+        self.path = path
+        self.descriptor = descriptor
+        self.size = size
+        self.mapping = map_file(descriptor.fd, size, writable=writable)
+        self.data = memoryview(self.mapping)
+        self.words = self.data[: size // 8 * 8].cast("Q")
+
+    @classmethod
+    def create(cls, path: str, size: int, mode: int = 0o600) -> "Segment":
+        """A zeroed, allocated and warm file without a name; `publish` gives it `path`."""
+        descriptor = create_unnamed(path, mode)
+        allocate(descriptor.fd, size, path)
+        segment = cls(path, descriptor, size, writable=True)
+        try:
+            segment.mapping.madvise(_MADV_POPULATE_WRITE)
+        except OSError as error:
+            if error.errno not in (errno.EINVAL, errno.ENOSYS):  # kernels before 5.14 warm up as they go
+                raise refusal(error, path, size) from None
+        return segment
+
+    @classmethod
+    def attach(cls, path: str, *, writable: bool = False, owner_uid: int | None = None) -> "Segment":
+        descriptor = open_trusted(path, os.O_RDWR if writable else os.O_RDONLY, owner_uid)
+        size = os.fstat(descriptor.fd).st_size
+        if size < HEADER_BYTES:
+            raise TruncatedBlock(path, HEADER_BYTES, size)
+        return cls(path, descriptor, size, writable=writable)
+
+    def header(self) -> Header:
+        return Header.unpack(self.data[:HEADER_BYTES], self.path, self.size)
+
+    def publish(self) -> None:
+        publish(self.descriptor.fd, self.path)
+
+    def is_own(self) -> bool:
+        return os.fstat(self.descriptor.fd).st_uid == os.geteuid()
+
+    def is_published(self) -> bool:
+        return os.fstat(self.descriptor.fd).st_nlink > 0
+
+
+def make_own_directory(path: str, mode: int = 0o700, uid: int | None = None) -> None:
+    """One directory of this user in an existing one; nothing of another user is accepted in its place."""
+    require_linux()
+    try:
+        os.mkdir(path, mode)
+    except FileExistsError:
+        expected = os.geteuid() if uid is None else uid
+        status = os.lstat(path)
+        if stat.S_ISLNK(status.st_mode):
+            raise SymlinkRefused(path) from None
+        if status.st_uid != expected:
+            raise ForeignOwner(path, status.st_uid, expected) from None
+        if not stat.S_ISDIR(status.st_mode):
+            raise RootUnusable(path, "it is not a directory") from None
+    except FileNotFoundError:
+        raise RootUnusable(os.path.dirname(path), "it does not exist") from None
+    except OSError as error:
+        raise refusal(error, path) from None
+
+
+def create_unnamed(path: str, mode: int = 0o600) -> Descriptor:
+    """A file on the file system of `path` that vanishes unless `publish` is reached."""
+    require_linux()
+    parent = os.path.dirname(path)
+    try:
+        descriptor = Descriptor.open(parent, os.O_TMPFILE | os.O_RDWR, mode)
+        os.fchmod(descriptor.fd, mode)
+    except OSError as error:
+        if error.errno in (errno.EOPNOTSUPP, errno.EISDIR):
+            raise RootUnusable(parent, "its file system has no unnamed files (O_TMPFILE)") from None
+        if error.errno in (errno.ENOENT, errno.ENOTDIR):
+            raise RootUnusable(parent, "it is not a directory") from None
+        raise refusal(error, path) from None
+    return descriptor
+
+
+def publish(fd: int, path: str) -> None:
+    """Give an unnamed file its name, in one step; NameTaken if there is anything at it already."""
+    parent, name = os.path.split(path)
+    try:
+        directory = os.open(parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            # With a directory descriptor Python calls linkat(AT_SYMLINK_FOLLOW); without one it would link
+            # the /proc entry itself.
+            os.link(f"/proc/self/fd/{fd}", name, dst_dir_fd=directory, follow_symlinks=True)
+        finally:
+            os.close(directory)
+    except FileExistsError:
+        raise NameTaken(path, None) from None
+    except OSError as error:
+        raise refusal(error, path) from None
+
+
+def write_file(path: str, content: bytes, mode: int = 0o600) -> None:
+    """A small immutable file, whole or not at all."""
+    descriptor = create_unnamed(path, mode)
+    try:
+        written = os.write(descriptor.fd, content)
+        if written != len(content):
+            raise OSError(errno.ENOSPC, "short write")
+    except OSError as error:
+        raise refusal(error, path, len(content)) from None
+    publish(descriptor.fd, path)
+    descriptor.close()
+
+
+def remove_file(path: str) -> bool:
+    """Unlink; False when someone else already did."""
+    try:
+        os.unlink(path)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def replace_file(path: str, content: bytes, mode: int = 0o600) -> None:
+    """As `write_file`, over what is there. The caller holds a lock: the temporary name is its alone."""
+    temporary = f"{path}.new"
+    remove_file(temporary)
+    write_file(temporary, content, mode)
+    os.rename(temporary, path)
+
+
+def open_trusted(path: str, flags: int, owner_uid: int | None = None) -> Descriptor:
+    """Open an existing regular file of the expected owner (by default this process's user)."""
+    require_linux()
+    try:
+        descriptor = Descriptor.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError as error:
+        raise refusal(error, path) from None
+    status = os.fstat(descriptor.fd)
+    expected = os.geteuid() if owner_uid is None else owner_uid
+    if status.st_uid != expected:
+        raise ForeignOwner(path, status.st_uid, expected)
+    if not stat.S_ISREG(status.st_mode):
+        raise WrongMagic(path)
+    return descriptor
+
+
+def allocate(fd: int, size: int, path: str) -> None:
+    try:
+        os.posix_fallocate(fd, 0, size)
+    except OSError as error:
+        raise refusal(error, path, size) from None
+
+
+def map_file(fd: int, size: int, *, writable: bool) -> mmap.mmap:
+    """Map through a description of its own: `mmap` keeps a duplicate open, which would keep locks alive."""
+    other = os.open(f"/proc/self/fd/{fd}", (os.O_RDWR if writable else os.O_RDONLY) | os.O_CLOEXEC)
+    try:
+        return mmap.mmap(other, size, prot=mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0))
+    finally:
+        os.close(other)
+
+
+def refusal(error: OSError, path: str, wanted_bytes: int = 0) -> DataBlockError:
+    """The condition that a failed system call on `path` stands for."""
+    match error.errno:
+        case errno.ENOENT:
+            return NothingThere(path)
+        case errno.ELOOP:
+            return SymlinkRefused(path)
+        case errno.EACCES | errno.EPERM:
+            return PermissionRefused(path)
+        case errno.ENAMETOOLONG:
+            return NameTooLong(os.path.basename(path), 255)
+        case errno.ENOSPC | errno.ENOMEM | errno.EFBIG | errno.EDQUOT:
+            return ShmFull(path, wanted_bytes, _free_bytes(os.path.dirname(path)))
+    return RootUnusable(path, os.strerror(error.errno or 0))
+
+
+def _free_bytes(directory: str) -> int:
+    try:
+        usage = os.statvfs(directory)
+    except OSError:
+        return 0
+    return usage.f_bavail * usage.f_frsize

@@ -1,0 +1,49 @@
+"""A generation of a table as one reader sees it: whole, unchanging, zero-copy."""
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+from .errors import TableMissing
+from .locks import Descriptor
+from .manifests import Manifest
+from .table_blocks import read_block
+
+
+class Snapshot:
+    """Holds its manifest's lock: no part can go before `close`. Tables that were read stay valid after it."""
+
+    def __init__(self, path: str, manifest: Manifest, lock: Descriptor) -> None:
+        self.manifest = manifest
+        self._path = path
+        self._lock = lock
+
+    @property
+    def generation(self) -> int:
+        return self.manifest.generation
+
+    def part(self, index: int, *, verify: bool = False) -> Any:
+        """One part as a pyarrow Table over shared memory."""
+        return read_block(os.path.join(self._path, self.manifest.parts[index].name), verify=verify)
+
+    def parts(self, *, verify: bool = False) -> Iterator[Any]:
+        for index in range(len(self.manifest.parts)):
+            yield self.part(index, verify=verify)
+
+    def table(self, *, verify: bool = False) -> Any:
+        """All parts, in order, without copying them together."""
+        import pyarrow as pa
+
+        parts = list(self.parts(verify=verify))
+        if not parts:
+            raise TableMissing(self._path, self.generation)
+        return pa.concat_tables(parts)
+
+    def close(self) -> None:
+        self._lock.close()
+
+    def __enter__(self) -> "Snapshot":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

@@ -1,0 +1,100 @@
+"""The blocks of tables: an Arrow stream behind a block header, written once.
+
+The size of a part is unknown until its last batch, so the block grows by plain writes while it has no name:
+a full tmpfs is an error of the write, never a SIGBUS, and whoever dies here leaves nothing.
+"""
+
+import os
+import struct
+import time
+import uuid
+import zlib
+from collections.abc import Iterable
+from typing import Any
+
+from .errors import ChecksumMismatch, HeaderInconsistent
+from .identity import ProcessIdentity
+from .layout import (
+    CHECKSUM,
+    LENGTH,
+    LINE_BYTES,
+    Checksum,
+    Geometry,
+    Header,
+    Kind,
+    PayloadFormat,
+)
+from .segment import Segment, create_unnamed, map_file, publish, refusal
+
+_DATA_OFFSET = Geometry(slot_bytes=1, slot_count=1, page_bytes=LINE_BYTES).data_offset
+
+
+def write_block(path: str, batches: Iterable[Any], schema: Any, checksum: Checksum) -> tuple[int, int]:
+    """Make the block and give it its name; returns rows and payload bytes."""
+    import pyarrow as pa
+
+    descriptor = create_unnamed(path)
+    rows = 0
+    try:
+        with pa.OSFile(f"/proc/self/fd/{descriptor.fd}", "wb") as sink:
+            sink.write(bytes(_DATA_OFFSET))
+            with pa.ipc.new_stream(sink, schema) as writer:
+                for batch in batches:
+                    writer.write_batch(batch)
+                    rows += batch.num_rows
+        size = os.fstat(descriptor.fd).st_size - _DATA_OFFSET
+        geometry = Geometry(slot_bytes=size, slot_count=1, page_bytes=LINE_BYTES)
+        os.posix_fallocate(descriptor.fd, 0, geometry.file_bytes)
+        os.pwrite(descriptor.fd, _header(path, geometry, checksum).pack(), 0)
+        crc = 0 if checksum == Checksum.NONE else _crc(descriptor.fd, geometry)
+        os.pwrite(descriptor.fd, struct.pack("=QQQ", 1, size, crc), geometry.table_offset)
+    except OSError as error:
+        raise refusal(error, path, os.fstat(descriptor.fd).st_size) from None
+    publish(descriptor.fd, path)
+    descriptor.close()
+    return rows, size
+
+
+def read_block(path: str, *, verify: bool = False) -> Any:
+    """The block as a pyarrow Table that shares its memory; the memory stays until the last view is gone."""
+    import pyarrow as pa
+
+    segment = Segment.attach(path)
+    header = segment.header()
+    if header.kind != Kind.TABLE:
+        raise HeaderInconsistent(path, "it is a ring, not a table")
+    line = header.geometry.line(0)
+    length = segment.words[line + LENGTH]
+    if length > header.geometry.slot_bytes:
+        raise HeaderInconsistent(path, f"it claims {length} bytes of {header.geometry.slot_bytes}")
+    is_checked = header.checksum == Checksum.VERIFY or (verify and header.checksum == Checksum.WRITE)
+    if is_checked:
+        start = header.geometry.data_offset
+        if zlib.crc32(segment.data[start : start + length]) != segment.words[line + CHECKSUM]:
+            raise ChecksumMismatch(path, "the table")
+    address = pa.py_buffer(segment.mapping).address + header.geometry.data_offset
+    segment.descriptor.close()
+    return pa.ipc.open_stream(pa.foreign_buffer(address, length, base=segment.mapping)).read_all()
+
+
+def _header(path: str, geometry: Geometry, checksum: Checksum) -> Header:
+    me = ProcessIdentity.current()
+    return Header(
+        kind=Kind.TABLE,
+        geometry=geometry,
+        payload_format=PayloadFormat.ARROW_STREAM,
+        channel=os.path.basename(os.path.dirname(os.path.dirname(path))),
+        producer_id="",
+        block_id=uuid.uuid4().hex,
+        host=me.host,
+        boot_id=me.boot_id,
+        created_at=time.time(),
+        checksum=checksum,
+    )
+
+
+def _crc(fd: int, geometry: Geometry) -> int:
+    with map_file(fd, geometry.file_bytes, writable=False) as mapping, memoryview(mapping) as data:
+        start = geometry.data_offset
+        with data[start : start + geometry.slot_bytes] as payload:
+            return zlib.crc32(payload)

@@ -1,0 +1,168 @@
+"""Waking a sleeping process without a daemon and without polling.
+
+A bell is a FIFO that its owner sleeps on. The owner first stores a ticket in a word that the other side can
+see; the other side writes one byte per ticket, so a busy reader costs its writer no system call.
+The owner keeps the FIFO open for reading and writing: it never hangs up, and for everyone else an owner that
+died is EPIPE or ENXIO. Death of the other side comes through a pidfd (`ProcessWatch`), exactly once, at once.
+"""
+
+import asyncio
+import os
+import select
+from typing import Final
+
+from .identity import ProcessIdentity
+from .locks import Descriptor
+from .segment import remove_file
+
+# Where no pidfd can be had (a writer in another pid namespace) its lock is probed this often instead.
+PROBE_SECONDS: Final = 0.25
+# Where no bell can be made (a reader of another user) the reader looks this often.
+LOOK_SECONDS: Final = 0.02
+
+
+class Bell:
+    """The owner's end."""
+
+    def __init__(self, path: str, mode: int = 0o600) -> None:
+        self.path = path
+        try:
+            os.mkfifo(path, mode)
+        except FileExistsError:
+            pass  # a bell of a writer before this one; the owner's lock says whose it is now
+        self._descriptor = Descriptor.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_NOFOLLOW)
+        self._poll = select.poll()
+        self._poll.register(self._descriptor.fd, select.POLLIN)
+        self._watched = -1
+        self.has_rung = True  # unknown: look once
+        self.ticket = 1
+
+    def fileno(self) -> int:
+        return self._descriptor.fd
+
+    def next_ticket(self) -> int:
+        """What to store before looking once more and going to sleep; what rang before is forgotten."""
+        if self.has_rung:
+            self.has_rung = False
+            try:
+                os.read(self._descriptor.fd, 4096)
+            except BlockingIOError:
+                pass  # a forked child of the owner heard it
+        self.ticket += 1
+        return self.ticket
+
+    def sleep(self, timeout_seconds: float | None, watch: "ProcessWatch | None" = None) -> bool:
+        """Until the bell rings, the watched process dies (True), or the time is up."""
+        self._listen_also(-1 if watch is None else watch.fileno())
+        if watch is not None and self._watched < 0:
+            timeout_seconds = (
+                PROBE_SECONDS if timeout_seconds is None else min(timeout_seconds, PROBE_SECONDS)
+            )
+        events = self._poll.poll(None if timeout_seconds is None else max(0.0, timeout_seconds) * 1000)
+        if not events:
+            return False
+        self.has_rung = events[0][0] == self._descriptor.fd
+        return events[-1][0] == self._watched  # registered after the bell
+
+    def close(self, *, remove: bool) -> None:
+        if remove and self._descriptor.fd >= 0:
+            remove_file(self.path)
+        self._descriptor.close()
+
+    def _listen_also(self, fd: int) -> None:
+        if fd == self._watched:
+            return
+        if self._watched >= 0:
+            self._poll.unregister(self._watched)
+        if fd >= 0:
+            self._poll.register(fd, select.POLLIN)
+        self._watched = fd
+
+
+class NoBell:
+    """For a reader that the writer cannot ring: it looks again every few milliseconds."""
+
+    def fileno(self) -> int:
+        return -1
+
+    def next_ticket(self) -> int:
+        return 0
+
+    def sleep(self, timeout_seconds: float | None, watch: "ProcessWatch | None" = None) -> bool:
+        seconds = LOOK_SECONDS if timeout_seconds is None else min(timeout_seconds, LOOK_SECONDS)
+        watched = [] if watch is None or watch.fileno() < 0 else [watch.fileno()]
+        return bool(select.select(watched, [], [], max(0.0, seconds))[0])
+
+
+class Ringer:
+    """The other end. The FIFO is opened at the first ring, because it may not exist yet before that."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._descriptor: Descriptor | None = None
+
+    def ring(self) -> None:
+        """Neither blocks nor raises: finalizers call it. Whether anyone lives to hear it, locks tell."""
+        try:
+            if self._descriptor is None:
+                self._descriptor = Descriptor.open(self._path, os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
+            os.write(self._descriptor.fd, b"!")
+        except OSError:
+            return  # full of rings not yet heard (it will wake), or nobody there
+
+    def close(self) -> None:
+        if self._descriptor is not None:
+            self._descriptor.close()
+
+
+class ProcessWatch:
+    """A descriptor that becomes readable when one process (not merely its pid) has ended."""
+
+    def __init__(self, pid: int, start_time: int) -> None:
+        self.pid = pid
+        self.start_time = start_time
+        self._descriptor: Descriptor | None = None
+        try:
+            self._descriptor = Descriptor(lambda: os.pidfd_open(pid))
+        except OSError:
+            return  # gone, or in another namespace: the lock has the last word in both cases
+        found = ProcessIdentity.of(pid)
+        if found is None or found.start_time != start_time:
+            self.close()
+
+    def fileno(self) -> int:
+        return -1 if self._descriptor is None else self._descriptor.fd
+
+    def close(self) -> None:
+        if self._descriptor is not None:
+            self._descriptor.close()
+
+
+async def sleep_async(bell: Bell | NoBell, timeout_seconds: float | None, watch: ProcessWatch | None) -> bool:
+    """As `sleep` of a bell, in the running event loop."""
+    loop = asyncio.get_running_loop()
+    woken = asyncio.Event()
+    has_died = False
+    watched = -1 if watch is None else watch.fileno()
+    limits = [] if timeout_seconds is None else [timeout_seconds]
+    limits += [PROBE_SECONDS] if watch is not None and watched < 0 else []
+    limits += [LOOK_SECONDS] if bell.fileno() < 0 else []
+
+    def died() -> None:
+        nonlocal has_died
+        has_died = True
+        woken.set()
+
+    listening = [fd for fd in (bell.fileno(), watched) if fd >= 0]
+    for fd in listening:
+        loop.add_reader(fd, died if fd == watched else woken.set)
+    try:
+        await asyncio.wait_for(woken.wait(), min(limits, default=None))
+    except TimeoutError:
+        pass  # the caller looks at its deadline
+    finally:
+        for fd in listening:
+            loop.remove_reader(fd)
+        if isinstance(bell, Bell):
+            bell.has_rung = True  # perhaps: look
+    return has_died
