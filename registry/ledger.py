@@ -6,13 +6,12 @@ Rule 2: a member exists in its channel's record and in its lease, or in neither.
 Rule 3: a channel that nobody declared ends with its last member.
 """
 
-from collections.abc import Callable, Iterable, Mapping
-from types import MappingProxyType
+from collections.abc import Callable, Iterable
 
 from registry import events, replies
 from registry.leases import Lease, Leases, Member, Terms
 from registry.notices import audience, notice
-from registry.records import Channel, Mode, Priority, SchemaConfig, SchemaVersion
+from registry.records import Channel, Priority
 from registry.schema_catalog import SchemaCatalog
 from registry.state import Channels, SortedNames, discovered
 
@@ -30,19 +29,8 @@ class Ledger:
         self._discovered: dict[str, replies.Discovered] = {}
         self._emitted: list[events.AnyEvent] = []
 
-    def restore(
-        self,
-        channels: Iterable[Channel],
-        schemas: Iterable[SchemaVersion],
-        *,
-        revision: int,
-        now: float,
-        last_schema_id: int = 0,
-        configs: Mapping[str, SchemaConfig] = MappingProxyType({}),
-        modes: Mapping[str, Mode] = MappingProxyType({}),
-    ) -> None:
-        """Take over what a store kept. Every lease gets a full new term."""
-        self.schemas.restore(schemas, last_id=last_schema_id, configs=configs, modes=modes, revision=revision)
+    def restore(self, channels: Iterable[Channel], *, revision: int, now: float) -> None:
+        """Take over the channels that a store kept. Every lease gets a full new term."""
         for channel in channels:
             self._take(channel)
             for producer in channel.producers.values():

@@ -393,15 +393,14 @@ class Broker:
         saved = store.load()
         registry = Registry(terms=terms, shm_prefix=settings.shm_prefix)
         revision = max(saved.revision, at_least)
-        registry.restore(
-            saved.channels,
+        registry.schemas.restore(
             saved.schemas,
-            revision=revision,
-            now=self._now(),
-            last_schema_id=saved.last_schema_id,
+            last_id=saved.last_schema_id,
             configs=saved.configs,
             modes=saved.modes,
+            revision=revision,
         )
+        registry.restore(saved.channels, revision=revision, now=self._now())
         return registry, saved.revision
 
     def _after_commit(self) -> None:

@@ -63,7 +63,15 @@ def assert_same(saved: Saved, registry: Registry) -> None:
     assert saved.revision == registry.revision
     assert essence(saved.channels) == essence(registry.channels.values())
     again = Registry()
-    again.restore(saved.channels, saved.schemas, revision=saved.revision, now=2.0)
+    again.schemas.restore(
+        saved.schemas,
+        last_id=saved.last_schema_id,
+        configs=saved.configs,
+        modes=saved.modes,
+        revision=saved.revision,
+    )
+    again.restore(saved.channels, revision=saved.revision, now=2.0)
+    assert (again.schemas.configs, again.schemas.modes) == (registry.schemas.configs, registry.schemas.modes)
     for schema_id in range(1, len(registry.schemas) + 1):
         asked = commands.RequestSchema(schema_id=schema_id)
         assert again.apply(asked, now=2.0) == registry.apply(asked, now=2.0)
@@ -236,7 +244,7 @@ def test_after_a_failure_nothing_is_written_until_resumed_and_then_everything_is
             commit.resume(written=1)
         again = Registry()
         saved = store.load()
-        again.restore(saved.channels, saved.schemas, revision=saved.revision, now=1.0)
+        again.restore(saved.channels, revision=saved.revision, now=1.0)
         commit.submit(again.apply(commands.CreateChannel(channel="after"), now=1.0).events)
         assert commit.flush(2, timeout=30)
         assert {channel.name for channel in store.load().channels} == {"after", "kept"}
