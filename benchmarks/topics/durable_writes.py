@@ -65,22 +65,22 @@ def bare_sqlite(directory: Path, seconds: float) -> Measure:
 
 @comparison("durable CHANNEL_CREATE, writes a second")
 def channel_create(bench: Bench) -> None:
-    _durable(bench, CHANNEL)
+    _durable(bench, CHANNEL, many=bench.scaled(8_000, 2_000), few=bench.scaled(400, 100))
 
 
 @comparison("durable SCHEMA_REGISTER, writes a second")
 def schema_register(bench: Bench) -> None:
-    _durable(bench, SCHEMA)
+    """Fewer of them: each schema is parsed and judged, which takes longer than writing it."""
+    _durable(bench, SCHEMA, many=bench.scaled(2_000, 400), few=bench.scaled(200, 50))
 
 
-def _durable(bench: Bench, request: str) -> None:
+def _durable(bench: Bench, request: str, *, many: int, few: int) -> None:
     with ExitStack() as stack:
         native = zmq_clients(bench.directory)
         broker = stack.enter_context(hub_broker(bench))
         quiet = stack.enter_context(hub_broker(bench, environment=NO_SYNC, profiled=False))
         etcd = enter_or_say_why(stack, etcd_server(bench.directory))
         directory = stack.enter_context(tempfile.TemporaryDirectory(dir=bench.directory))
-        many, few = bench.scaled(8_000, 2_000), bench.scaled(400, 100)
 
         def etcd_put(server: Peer) -> Measure:
             message = clients.protobuf(b"bench.c0", clients.RECORD)

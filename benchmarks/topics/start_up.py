@@ -22,7 +22,6 @@ from messagehub.store.sqlite import SQLiteStore
 from registry.events import AnyEvent, SchemaRegistered
 from registry.registry import Registry
 
-STARTS = 5
 WRITTEN_AT_ONCE = 10_000
 
 
@@ -51,7 +50,7 @@ def large_registry(bench: Bench) -> None:
             {ours: lambda: start(both), "start, empty": lambda: start(empty)},
             unit="s",
             claims=[beside(ours) if bench.quick else at_most(5.0, ours), beside(ours, "start, empty")],
-            repetitions=1 if bench.profile else STARTS,
+            repetitions=1 if bench.profile else bench.scaled(5, 3),
         )
         # Beside other work the clock on the wall says little; the processor's says what a quiet machine would take.
         processor = "CPU time of that start"
