@@ -11,6 +11,7 @@ HubError                             registry/errors.py; has code, message, deta
 │   └── RequestTimeout               REQUEST_TIMEOUT
 ├── BrokerRequired                   BROKER_REQUIRED: this cannot be done without a broker
 ├── BrokerAlreadyRunning             BROKER_ALREADY_RUNNING
+├── DataLost                         DATA_LOST: a consumer fell behind and asked to be told by an exception
 ├── StoreError                       STORE_ERROR: the database cannot be used as it is
 │   └── StoreReadOnly                STORE_READ_ONLY: the disk is full or failing; reads go on
 ├── RateLimited                      RATE_LIMITED: too much at once; try again later
@@ -65,6 +66,7 @@ __all__ = [
     "CompatibilityNotSet",
     "ConfigurationError",
     "ConsumerAlreadyRegistered",
+    "DataLost",
     "HubError",
     "InternalError",
     "InvalidName",
@@ -141,6 +143,10 @@ class BrokerRequired(HubError):
 
 class BrokerAlreadyRunning(HubError):
     code = "BROKER_ALREADY_RUNNING"
+
+
+class DataLost(HubError):
+    code = "DATA_LOST"
 
 
 class StoreError(HubError):

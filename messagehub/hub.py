@@ -1,7 +1,8 @@
 """MessageHub: the object that users hold.
 
-An ordinary class with one shared instance per process (`get_instance`). Nothing is opened before the first call,
-and without a broker nothing raises or hangs: answers are falsy and one warning is logged.
+An ordinary class with one shared instance per process (`get_instance`). Nothing is opened before the first call.
+Without a broker nothing raises or hangs: one warning is logged, and what a broker is not needed for is done
+through the directory in shared memory. Answers that nobody could give are falsy.
 """
 
 import itertools
@@ -15,12 +16,19 @@ from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 from messagehub.client.connection import Connection
+from messagehub.client.group_news import GroupNews
 from messagehub.client.heartbeats import Heartbeats, Registration
-from messagehub.client.identity import ProcessIdentity
 from messagehub.client.taps import OnEvent, Taps
 from messagehub.client.watch import Watch, Watches
+from messagehub.data.methods import DataMethods
+from messagehub.datablock.directory import Directory
+from messagehub.datablock.errors import DataBlockError
+from messagehub.datablock.identity import ProcessIdentity
 from messagehub.discovery import Discovery
+from messagehub.discovery.chain import Chain
 from messagehub.discovery.via_broker import ViaBroker
+from messagehub.discovery.via_files import ViaFiles
+from messagehub.discovery.via_shm_name import ViaShmName
 from messagehub.errors import BrokerUnavailable, ChannelNotReady, HubError
 from messagehub.settings import Settings
 from registry import commands, names, replies
@@ -33,7 +41,7 @@ WAIT_SECONDS = 0.25
 _AnyReply = TypeVar("_AnyReply", bound=replies.Reply)
 
 
-class MessageHub:
+class MessageHub(DataMethods):
     """A client of one hub. Threads share it; a forked child gets a connection and registrations of its own."""
 
     _instance: ClassVar["MessageHub | None"] = None
@@ -57,12 +65,17 @@ class MessageHub:
         self.lease = f"{identity.host}:{identity.boot_id[:8]}:{identity.pid}:{identity.start_time}:{self._number}"
         self._has_warned = False
         self._connection = Connection(self.settings, name=f"{identity.pid:x}.{self._number:x}")
-        self._heartbeats = Heartbeats(self._connection, lease=self.lease)
+        self._heartbeats = Heartbeats(self._connection, lease=self.lease, when_alone=self._enter_directory)
         self._watches = Watches(self._connection)
         self._taps = Taps(self._connection)
         self._via_broker = ViaBroker(self._connection)
         self._cached = self._via_broker.cache.get
-        self._connection.parts = (self._heartbeats, self._via_broker.cache, self._watches, self._taps)
+        directory = Directory(self.settings.domain)
+        files = ViaFiles(directory, shm_prefix=self.settings.shm_prefix)
+        self._chain = Chain(self._via_broker, files, ViaShmName(directory))
+        self._group_news = GroupNews(self._connection)
+        self._open = set()
+        self._connection.parts = (self._heartbeats, self._via_broker.cache, self._watches, self._taps, self._group_news)
 
     @classmethod
     def get_instance(cls, **arguments: Any) -> "MessageHub":
@@ -90,7 +103,10 @@ class MessageHub:
 
     def disconnect(self) -> None:
         """Give up registrations and the connection; the next call connects again."""
+        for opened in list(self._open):
+            opened.close()
         self._heartbeats.end_all()
+        self._chain.files.close()
         self._watches.close_all()
         self._connection.close()
         if not self._is_closed:
@@ -176,8 +192,10 @@ class MessageHub:
         timeout: float | None = None,
         required: bool = False,
     ) -> Registration:
-        """Say that this process produces a channel. The handle is falsy while no broker has taken it,
-        and becomes true by itself when one does."""
+        """Say that this process produces a channel, to the broker or, while none answers, in the directory.
+
+        The handle is falsy when nothing took it, and becomes true by itself when a broker does.
+        """
         if producer_id is None and access == "shared":
             producer_id = self._role("producer")
         command = commands.RegisterProducer(
@@ -355,14 +373,13 @@ class MessageHub:
             log.warning("%s; going on without a broker", error.message)
 
     def _discover_now(self, channel: str, timeout: float, required: bool) -> Discovery | None:
-        try:
-            found = self._via_broker.discover(channel, timeout=timeout)
-        except BrokerUnavailable as error:
-            if required:
-                raise
-            self._warn(error)
-            return None
-        self._has_warned = False
+        found, unavailable = self._chain.discover(channel, timeout=timeout)
+        if unavailable is None:
+            self._has_warned = False
+        elif required and found is None:
+            raise unavailable
+        else:
+            self._warn(unavailable)
         return found
 
     def _discover_active(self, channel: str, timeout: float, required: bool) -> Discovery | None:
@@ -384,12 +401,50 @@ class MessageHub:
     def _register(
         self, command: commands.RegisterProducer | commands.RegisterConsumer, timeout: float | None, required: bool
     ) -> Registration:
+        """With the broker, else in the directory."""
+        registration = self._tell_broker(command, timeout, required)
+        if registration.ack is not None:
+            return registration
+        try:
+            taken = self._chain.files.ask(command, timeout=self._limit(timeout))
+        except DataBlockError as error:
+            log.warning("nor can the directory in shared memory take it: %s", error)
+            return registration
+        except BaseException:
+            registration.close()
+            raise
+        self._is_listed(registration, taken)
+        return registration
+
+    def _tell_broker(
+        self, command: commands.RegisterProducer | commands.RegisterConsumer, timeout: float | None, required: bool
+    ) -> Registration:
         registration = self._heartbeats.register(command, timeout=self._limit(timeout), required=required)
         if registration.ack is not None:
             self._via_broker.cache.changed(command.channel, registration.ack.revision)
         elif registration.error is not None:
             self._warn(registration.error)
         return registration
+
+    def _enter_directory(self, registration: Registration) -> None:
+        """The broker is gone: what it knew of us is from now on in the directory too, if nobody else is."""
+        try:
+            taken = self._chain.files.ask(registration.command, timeout=0.0)
+        except (HubError, DataBlockError) as error:
+            log.debug("%r is known to no one until a broker comes: %s", registration, error)
+        else:
+            self._is_listed(registration, taken)
+
+    def _is_listed(self, registration: Registration, taken: replies.Reply) -> None:
+        assert isinstance(taken, replies.ProducerRegistered | replies.ConsumerRegistered)
+        registration.local = taken
+        registration.on_close = lambda: self._leave_directory(registration)
+
+    def _leave_directory(self, registration: Registration) -> None:
+        try:
+            self._chain.files.ask(self._heartbeats.unregistration(registration), timeout=self._limit(None))
+        except (HubError, DataBlockError) as error:
+            log.debug("the entry stays until it is cleaned: %s", error)
 
     def _owner(self) -> dict[str, Any]:
         identity = self._identity

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import msgspec
 
-from messagehub.lockfile import is_locked
+from messagehub.datablock.locks import OWNER, Descriptor, exclusive, is_locked
 from messagehub.settings import Settings
 from messagehub.version import __version__
 
@@ -40,9 +40,21 @@ class BrokerStatus(msgspec.Struct, kw_only=True, frozen=True):
 
 def running_broker(settings: Settings) -> BrokerStatus | None:
     """The broker that holds the directory's lock now. A file left by a dead one says nothing."""
-    if not is_locked(settings.lock_path):
+    if not is_held(settings.lock_path):
         return None
     try:
         return msgspec.json.decode(settings.status_path.read_bytes(), type=BrokerStatus)
     except (FileNotFoundError, msgspec.DecodeError):
         return None
+
+
+def is_held(path: Path) -> bool:
+    """Whether some process holds the lock of this file; probing never takes it."""
+    try:
+        descriptor = Descriptor.open(str(path), os.O_RDONLY | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        return False
+    try:
+        return is_locked(descriptor.fd, exclusive(OWNER))
+    finally:
+        descriptor.close()

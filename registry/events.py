@@ -10,9 +10,9 @@ from typing import ClassVar, Literal
 
 from msgspec import Struct
 
-from registry.records import Channel, Consumer, Mode, Producer, SchemaConfig, SchemaVersion
+from registry.records import Channel, Consumer, Group, Mode, Producer, SchemaConfig, SchemaVersion, Table
 
-Reason = Literal["released", "expired", "replaced"]
+Reason = Literal["released", "expired", "replaced", "died"]
 
 
 class Event(Struct, kw_only=True, tag_field="type"):
@@ -90,6 +90,25 @@ class ConsumerRecovered(ChannelEvent, tag="CONSUMER_RECOVERED"):
     consumer_id: str
 
 
+class ChannelConflicted(ChannelEvent, tag="CHANNEL_CONFLICTED"):
+    """What lives on this host clashes with what the registry knows, and why; null when it no longer does."""
+
+    reason: str | None
+
+
+class TableCommitted(ChannelEvent, tag="TABLE_COMMITTED"):
+    """A generation of the channel's table is there; null when the last one was retired."""
+
+    table: Table | None
+
+
+class GroupAssigned(ChannelEvent, tag="GROUP_ASSIGNED"):
+    """Members share the channel anew, under a new epoch; no members: the group is gone."""
+
+    group: str
+    assigned: Group
+
+
 class SchemaRegistered(Event, tag="SCHEMA_REGISTERED"):
     durable = True
 
@@ -146,6 +165,9 @@ AnyChannelEvent = (
     | ConsumerUnregistered
     | ConsumerStalled
     | ConsumerRecovered
+    | ChannelConflicted
+    | TableCommitted
+    | GroupAssigned
 )
 AnySchemaEvent = SchemaRegistered | SchemaDeleted | SchemaConfigured | SchemaModeChanged
 AnyEvent = AnyChannelEvent | AnySchemaEvent

@@ -6,6 +6,7 @@ Rule 2: renewing is O(1): it moves `renewed_at` only. Each lease has one queued 
 too early it is queued again, so expiry is O(log n).
 Rule 3: silence first stalls a lease, then ends it; a renewed lease is no longer stalled, and since it stalls again
 before it would have ended, its deadline is queued anew and the later one is skipped.
+Rule 4: a held lease (somebody sees its process alive) is stalled by silence but never ended by it.
 """
 
 import heapq
@@ -35,6 +36,7 @@ class Lease(Struct):
     lease_id: str
     renewed_at: float
     is_stalled: bool = False
+    is_held: bool = False
     deadline: float = 0.0
     members: dict[Member, None] = field(default_factory=dict)
     notices: list[Notice] = field(default_factory=list)
@@ -63,7 +65,13 @@ class Leases:
 
     def is_alive(self, lease_id: str) -> bool:
         lease = self._leases.get(lease_id)
-        return lease is not None and not lease.is_stalled
+        return lease is not None and (lease.is_held or not lease.is_stalled)
+
+    def hold(self, lease_id: str, *, is_held: bool) -> None:
+        """Say whether the lease's process is seen to live; letting go starts no new term."""
+        lease = self._leases.get(lease_id)
+        if lease is not None:
+            lease.is_held = is_held
 
     def attach(self, lease_id: str, member: Member, *, now: float) -> Lease:
         """Add a member, starting the lease if it is new."""
@@ -103,7 +111,7 @@ class Leases:
             lease = self._leases.get(lease_id)
             if lease is None or lease.deadline != deadline:
                 continue
-            if lease.renewed_at + self._terms.lease_seconds <= now:
+            if lease.renewed_at + self._terms.lease_seconds <= now and not lease.is_held:
                 del self._leases[lease_id]
                 crossed.append((lease, "ended"))
                 continue
@@ -111,7 +119,10 @@ class Leases:
                 lease.is_stalled = True
                 crossed.append((lease, "stalled"))
             term = self._terms.lease_seconds if lease.is_stalled else self._terms.stall_seconds
-            self._queue(lease, lease.renewed_at + term)
+            following = lease.renewed_at + term
+            if following <= now:  # only a held lease outlives its term
+                following = now + self._terms.stall_seconds
+            self._queue(lease, following)
         return crossed
 
     def _queue(self, lease: Lease, deadline: float) -> None:

@@ -3,12 +3,14 @@
 Rule 1: state changes by events only (state.py): each gets the next revision, is kept for the store and the watchers,
 and leaves notices for the members of its channel.
 Rule 2: a member exists in its channel's record and in its lease, or in neither.
-Rule 3: a channel that nobody declared ends with its last member.
+Rule 3: a channel that nobody declared ends with its last member, unless there is a table or a conflict to show.
+Rule 4: whatever changes who produces or who consumes is followed by the new shares of its consumer groups.
 """
 
 from collections.abc import Callable, Iterable
 
 from registry import events, replies
+from registry.groups import regrouped
 from registry.leases import Lease, Leases, Member, Terms
 from registry.notices import audience, notice
 from registry.records import Channel, Priority
@@ -30,7 +32,7 @@ class Ledger:
         self._emitted: list[events.AnyEvent] = []
 
     def restore(self, channels: Iterable[Channel], *, revision: int, now: float) -> None:
-        """Take over the channels that a store kept. Every lease gets a full new term."""
+        """Take over the channels that a store kept. Every lease gets a full new term, every group is dealt anew."""
         for channel in channels:
             self._take(channel)
             for producer in channel.producers.values():
@@ -41,6 +43,7 @@ class Ledger:
                 consumer.status = "active"
                 member = Member("consumer", channel.name, consumer.consumer_id)
                 self.leases.attach(consumer.lease, member, now=now)
+            channel.groups = regrouped(channel, now=now)
         self.revision = revision
 
     def expire(self, *, now: float) -> list[events.AnyEvent]:
@@ -51,6 +54,9 @@ class Ledger:
                     self._emit(_STALLED[member.kind](member), now)
                 else:
                     self._remove(member, "expired", now)
+        return self._take_emitted()
+
+    def _take_emitted(self) -> list[events.AnyEvent]:
         emitted, self._emitted = self._emitted, []
         return emitted
 
@@ -81,6 +87,9 @@ class Ledger:
         elif before is not after:
             self._added(after)
         self._notify(event, before or after)
+        if after is not None and isinstance(event, _REGROUPING):
+            for name, group in regrouped(after, now=now).items():
+                self._emit(events.GroupAssigned(channel=after.name, group=name, assigned=group), now)
 
     def _emit_schema(self, event: events.AnySchemaEvent, now: float) -> None:
         self.revision += 1
@@ -111,7 +120,7 @@ class Ledger:
         """Unregister, and let an undeclared channel end with its last member."""
         self._unregister(member, reason, now)
         channel = self.channels[member.channel]
-        if not (channel.declared or channel.producers or channel.consumers):
+        if channel.is_empty():
             self._emit(events.ChannelEnded(channel=channel.name), now)
 
     def _renew(self, lease_id: str, member: Member, now: float) -> None:
@@ -129,6 +138,8 @@ class Ledger:
             found = self._discovered[channel.name] = discovered(channel)
         return found
 
+
+_REGROUPING = (events.ProducerRegistered, events.ConsumerRegistered, events.ConsumerUnregistered)
 
 _STALLED: dict[str, Callable[[Member], events.AnyChannelEvent]] = {
     "producer": lambda m: events.ProducerStalled(channel=m.channel, producer_id=m.member_id),

@@ -77,10 +77,34 @@ class Consumer(Struct, kw_only=True, gc=False):
     revision: int = 0
 
 
+class Table(Struct, kw_only=True, frozen=True):
+    """The newest committed generation of a channel's table; it belongs to nobody and needs nobody alive."""
+
+    generation: int
+    shm_name: str
+    schema_hash: str = ""
+    schema_version: str = ""
+    schema_type: SchemaType | None = None
+    rows: int = 0
+    size_bytes: int = 0
+    parts: int = 0
+    host: str | None = None
+    committed_at: float = 0.0
+
+
+class Group(Struct, kw_only=True, frozen=True):
+    """Who shares a channel, in the order that decides who reads what (groups.py)."""
+
+    epoch: int
+    members: list[str]
+    blocks: list[str]
+
+
 class Channel(Struct, kw_only=True):
     """A channel and its members.
 
-    A declared channel (CHANNEL_CREATE) stays until it is destroyed; any other lives as long as it has members.
+    A declared channel (CHANNEL_CREATE) stays until it is destroyed; any other lives as long as it has members,
+    a table, or a conflict to show.
     The schema and access are those of its producers, unless its declaration binds them.
     `revision` is that of the newest event about the channel.
     """
@@ -99,16 +123,26 @@ class Channel(Struct, kw_only=True):
     config: dict[str, Any] = field(default_factory=dict)
     metadata: dict[str, Any] = field(default_factory=dict)
     generation: int = 0
+    table: Table | None = None
+    conflict: str | None = None
+    groups: dict[str, Group] = field(default_factory=dict)
     created_at: float = 0.0
     revision: int = 0
     producers: dict[str, Producer] = field(default_factory=dict)
     consumers: dict[str, Consumer] = field(default_factory=dict)
 
     def status(self) -> ChannelStatus:
+        if self.conflict is not None:
+            return "conflict"
         statuses = {producer.status for producer in self.producers.values()}
-        if "active" in statuses:
+        if "active" in statuses or (self.table is not None and not statuses):
             return "active"
         return "stalled" if "stalled" in statuses else "pending"
+
+    def is_empty(self) -> bool:
+        """Nothing is left that would keep it."""
+        kept = self.declared or self.producers or self.consumers
+        return not kept and self.table is None and self.conflict is None
 
     def lead(self) -> Producer | None:
         """The producer that discovery names first: the longest registered of the most alive."""

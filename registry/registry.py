@@ -21,10 +21,12 @@ from registry.checks import (
     says_the_same,
 )
 from registry.errors import ChannelNotFound, ChannelNotReady
+from registry.groups import assignment
 from registry.leases import Member, Terms
-from registry.ledger import Ledger, lease_of
+from registry.ledger import lease_of
 from registry.records import Channel, Consumer, Producer, SchemaVersion
 from registry.schema_rules import SCHEMA_COMMANDS, SchemaRules
+from registry.sightings import Sightings
 from registry.state import discovered, summary
 from registry.verdicts import Question, Verdict, judge
 
@@ -34,7 +36,7 @@ class Outcome(NamedTuple):
     events: list[events.AnyEvent]
 
 
-class Registry(Ledger):
+class Registry(Sightings):
     def __init__(self, *, terms: Terms | None = None, shm_prefix: str = "pylabhub_") -> None:
         super().__init__(terms=terms, shm_prefix=shm_prefix)
         self.schema_rules = SchemaRules(self.schemas, self.channels)
@@ -154,7 +156,7 @@ class Registry(Ledger):
             schema_hash=found.schema_hash,
             schema_version=found.schema_version,
             blocks=found.blocks,
-            assignment=None,
+            assignment=_assignment(channel, present),
             lease=present.lease,
             lease_seconds=self.terms.lease_seconds,
             revision=present.revision,
@@ -350,6 +352,12 @@ def _default_owner(channel: str) -> str:
 def _consumer_lease(channel: str, consumer_id: str) -> str:
     """Apart from the producers': a consumer named `default` must not keep the default producer alive."""
     return f"{channel}/consumer/{consumer_id}"
+
+
+def _assignment(channel: Channel, consumer: Consumer) -> replies.Assignment | None:
+    if consumer.group is None:
+        return None
+    return assignment(consumer.group, channel.groups[consumer.group], consumer.consumer_id)
 
 
 def _members(channel: Channel) -> list[Member]:

@@ -61,6 +61,24 @@ class ProducerUnregistered(Reply, tag="PRODUCER_UNREGISTER_ACK"):
     revision: int
 
 
+class Share(Struct, kw_only=True, frozen=True):
+    """A member reads the sequences s of a block with s % count == index; none where count is 0."""
+
+    shm_name: str
+    index: int
+    count: int
+
+
+class Assignment(Struct, kw_only=True, frozen=True):
+    """A group member's part of a channel; a block that `shares` does not name is shared by index and count."""
+
+    group: str
+    epoch: int
+    index: int
+    count: int
+    shares: list[Share] = field(default_factory=list)
+
+
 class ConsumerRegistered(Reply, tag="CONSUMER_REGISTER_ACK"):
     channel: str
     consumer_id: str
@@ -69,7 +87,7 @@ class ConsumerRegistered(Reply, tag="CONSUMER_REGISTER_ACK"):
     schema_hash: str | None
     schema_version: str | None
     blocks: list[Block]
-    assignment: dict[str, Any] | None
+    assignment: Assignment | None
     lease: str
     lease_seconds: float
     revision: int
@@ -136,6 +154,7 @@ class Discovered(Reply, tag="DISCOVERY_RESPONSE"):
     schema_hash: str | None
     schema_version: str | None
     status: ChannelStatus
+    conflict: str | None = None
     schema: Verification | None = None
     schema_type: SchemaType | None = None
     schema_id: int | None = None

@@ -15,7 +15,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from registry import events
-from registry.records import Block, Channel, Producer
+from registry.records import Block, Channel, Producer, Table
 from registry.replies import ChannelSummary, Discovered
 
 BLOCKS_PER_PAGE = 100
@@ -78,6 +78,10 @@ def _created(channels: Channels, event: events.ChannelCreated | events.ChannelDe
         event.record,
         producers=present.producers if present else {},
         consumers=present.consumers if present else {},
+        groups=present.groups if present else {},
+        table=present.table if present else None,
+        generation=present.generation if present else 0,
+        conflict=present.conflict if present else None,
     )
     _settle(channel)
 
@@ -87,9 +91,11 @@ def _removed(channels: Channels, event: events.ChannelDestroyed | events.Channel
 
 
 def _settle(channel: Channel) -> None:
-    """What the declaration leaves open is as the newest producer says, and open again when there is none."""
+    """What the declaration leaves open is as the newest producer says, else as the table is, else open again."""
     newest = next(reversed(channel.producers.values()), None)
-    if not channel.binds_schema:
+    if newest is None and channel.table is not None and not channel.binds_schema:
+        _settle_by_table(channel, channel.table)
+    elif not channel.binds_schema:
         channel.schema_hash = newest.schema_hash if newest else None
         channel.schema_version = newest.schema_version if newest else None
         channel.schema_type = newest.schema_type if newest else None
@@ -97,6 +103,11 @@ def _settle(channel: Channel) -> None:
         channel.schema = newest.schema if newest else "unverified"
     if not channel.binds_access:
         channel.access = newest.access if newest else None
+
+
+def _settle_by_table(channel: Channel, table: Table) -> None:
+    channel.schema_hash, channel.schema_version = table.schema_hash or None, table.schema_version
+    channel.schema_type, channel.schema_id, channel.schema = table.schema_type, None, "unverified"
 
 
 def _producer_registered(channels: Channels, event: events.ProducerRegistered) -> None:
@@ -144,6 +155,23 @@ def _consumer_recovered(channels: Channels, event: events.ConsumerRecovered) -> 
     consumers[event.consumer_id] = replace(consumers[event.consumer_id], status="active")
 
 
+def _conflicted(channels: Channels, event: events.ChannelConflicted) -> None:
+    channels[event.channel].conflict = event.reason
+
+
+def _table_committed(channels: Channels, event: events.TableCommitted) -> None:
+    channel = channels[event.channel]
+    channel.table = table = event.table
+    channel.generation = table.generation if table is not None else channel.generation
+    _settle(channel)
+
+
+def _group_assigned(channels: Channels, event: events.GroupAssigned) -> None:
+    channel = channels[event.channel]
+    others = {name: group for name, group in channel.groups.items() if name != event.group}
+    channel.groups = others | ({event.group: event.assigned} if event.assigned.members else {})
+
+
 _EVOLVE: dict[type[events.Event], Callable[[Channels, Any], None]] = {
     events.ChannelCreated: _created,
     events.ChannelDeclared: _created,
@@ -157,6 +185,9 @@ _EVOLVE: dict[type[events.Event], Callable[[Channels, Any], None]] = {
     events.ConsumerUnregistered: _consumer_unregistered,
     events.ConsumerStalled: _consumer_stalled,
     events.ConsumerRecovered: _consumer_recovered,
+    events.ChannelConflicted: _conflicted,
+    events.TableCommitted: _table_committed,
+    events.GroupAssigned: _group_assigned,
 }
 
 
@@ -175,13 +206,14 @@ def restored(channel: Channel) -> Channel:
 def discovered(channel: Channel, *, blocks_offset: int = 0) -> Discovered:
     """The answer to a discovery, from the registry's record or from a watcher's copy of it."""
     lead = channel.lead()
-    blocks = list(_blocks(channel.producers.values()))
+    blocks = list(_blocks(channel))
     return Discovered(
         channel=channel.name,
-        shm_name=lead.shm_name if lead else None,
+        shm_name=lead.shm_name if lead else (channel.table.shm_name if channel.table else None),
         schema_hash=channel.schema_hash,
         schema_version=channel.schema_version,
         status=channel.status(),
+        conflict=channel.conflict,
         schema=channel.schema if channel.schema_hash is not None else None,
         schema_type=channel.schema_type,
         schema_id=channel.schema_id,
@@ -210,7 +242,13 @@ def summary(channel: Channel) -> ChannelSummary:
     )
 
 
-def _blocks(producers: Iterable[Producer]) -> Iterable[Block]:
-    """A producer that lists no blocks has the one that its name says."""
-    for producer in producers:
-        yield from producer.blocks or (Block(shm_name=producer.shm_name, host=producer.host),)
+def _blocks(channel: Channel) -> Iterable[Block]:
+    """A producer that lists no blocks has the one that its name says; of a table, its manifest."""
+    for producer in channel.producers.values():
+        yield from blocks_of(producer)
+    if channel.table is not None:
+        yield Block(shm_name=channel.table.shm_name, host=channel.table.host, format="manifest")
+
+
+def blocks_of(producer: Producer) -> Iterable[Block]:
+    return producer.blocks or (Block(shm_name=producer.shm_name, host=producer.host),)

@@ -1,5 +1,7 @@
 """Fixtures for tests with a running hub; `no_leaks` is asked for by name, since other parts keep helper processes."""
 
+import os
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,17 @@ from messagehub import MessageHub
 from tests.integration.harness import AnyBroker, Embedded, Held, Peer, Served, eventually
 
 QUICK = {"heartbeat_seconds": 0.5, "stall_seconds": 20.0, "lease_seconds": 40.0, "beacon_seconds": 0.1}
+
+
+# Tests have a directory of channels of their own, apart from the user's hub and from other runs on this machine.
+os.environ["MESSAGEHUB_DOMAIN"] = f"pytest-{os.getpid()}"
+
+
+def pytest_sessionfinish() -> None:
+    domain = os.environ["MESSAGEHUB_DOMAIN"]
+    shutil.rmtree(f"/dev/shm/messagehub-{os.geteuid()}/{domain}", ignore_errors=True)
+    for ring in Path("/dev/shm").glob(f"pylabhub_*@{domain}"):
+        ring.unlink(missing_ok=True)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -6,8 +6,8 @@ import socket
 import stat
 from pathlib import Path
 
+from messagehub.datablock.locks import OWNER, Descriptor, exclusive, try_lock
 from messagehub.errors import BrokerAlreadyRunning, ConfigurationError
-from messagehub.lockfile import FileLock
 from messagehub.settings import Settings
 
 
@@ -19,7 +19,7 @@ class Place:
     """
 
     def __init__(self, settings: Settings) -> None:
-        self._locks: list[FileLock] = []
+        self._locks: list[Descriptor] = []
         for endpoint in (settings.endpoint, settings.events_endpoint):
             check_loopback(endpoint)
         private_directory(settings.dir)
@@ -35,12 +35,12 @@ class Place:
 
     def release(self) -> None:
         for lock in self._locks:
-            lock.release()
+            lock.close()
 
     def _take(self, path: Path, what: str) -> None:
-        lock = FileLock(path)
+        lock = Descriptor.open(str(path), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW)
         self._locks.append(lock)
-        if not lock.acquire():
+        if not try_lock(lock.fd, exclusive(OWNER)):
             raise BrokerAlreadyRunning(
                 f"another broker holds {what}: stop it, or choose another --dir and --endpoint", lock=str(path)
             )

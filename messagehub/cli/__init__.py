@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from messagehub.cli import channels, discover, doctor, register, schemas, serve, status, trace, watch
+from messagehub.cli import blocks, channels, discover, doctor, register, schemas, serve, status, tail, trace, watch
 from messagehub.cli.failures import HubCommand
 from messagehub.cli.output import echo
 from messagehub.version import __version__
@@ -30,10 +30,12 @@ for command in (
     register.register,
     watch.watch,
     trace.trace,
+    tail.tail,
 ):
     app.command(cls=HubCommand)(command)
 app.add_typer(channels.app)
 app.add_typer(schemas.app)
+app.add_typer(blocks.app)
 
 
 def _print_version(is_asked: bool) -> None:

@@ -37,7 +37,7 @@ def _diagnose(endpoint: str | None, dir: Path | None, timeout: float | None) -> 
     from messagehub.cli.diagnosis.contact import check_broker
     from messagehub.cli.diagnosis.machine import check_java, check_shared_memory, check_system
     from messagehub.cli.diagnosis.place import check_database, check_directory, check_disk, check_sockets
-    from messagehub.lockfile import is_locked
+    from messagehub.status import is_held
 
     yield from check_system()
     yield from check_shared_memory()
@@ -51,7 +51,7 @@ def _diagnose(endpoint: str | None, dir: Path | None, timeout: float | None) -> 
     directory = list(check_directory(settings.dir))
     yield from directory
     try:
-        is_held = is_locked(settings.lock_path)
+        is_running = is_held(settings.lock_path)
     except OSError as error:
         if not any(finding.is_trouble for finding in directory):
             yield Finding(
@@ -62,9 +62,9 @@ def _diagnose(endpoint: str | None, dir: Path | None, timeout: float | None) -> 
             )
         return
     yield from check_disk(settings.dir)
-    yield from check_sockets(settings, is_held=is_held)
-    yield from check_database(settings, is_held=is_held)
-    yield from check_broker(settings, is_held=is_held)
+    yield from check_sockets(settings, is_held=is_running)
+    yield from check_database(settings, is_held=is_running)
+    yield from check_broker(settings, is_held=is_running)
 
 
 def _print(findings: list[Finding]) -> None:

@@ -11,15 +11,20 @@ import logging
 import random
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
 
+from messagehub.client.cache import glance_of
 from messagehub.client.connection import Connection
 from messagehub.errors import BrokerUnavailable, HubError
 from registry import commands, replies
+from registry.events import channel_topic
 
 log = logging.getLogger("messagehub.client")
+
+SOON_SECONDS = 0.05
 
 Register = commands.RegisterProducer | commands.RegisterConsumer
 Ack = replies.ProducerRegistered | replies.ConsumerRegistered
@@ -32,6 +37,8 @@ class Registration:
         self.command = command
         self.ack: Ack | None = None
         self.error: HubError | None = None
+        self.local: Ack | None = None
+        self.on_close: Callable[[], None] | None = None
         self.is_closed = False
         self.is_asked = False
         self._heartbeats = heartbeats
@@ -50,18 +57,24 @@ class Registration:
 
     @property
     def source(self) -> str | None:
-        """Who took it: `broker`, or None while nobody has."""
-        return "broker" if self.ack is not None else None
+        """Who took it: `broker`, `files` while only the directory of this host has it, or None."""
+        if self.ack is not None:
+            return "broker"
+        return "files" if self.local is not None else None
 
     @property
     def shm_name(self) -> str | None:
-        return self.ack.shm_name if self.ack else None
+        taken = self.ack or self.local
+        return taken.shm_name if taken else None
 
     def close(self) -> None:
+        if self.on_close is not None:
+            self.on_close()
+            self.on_close = None
         self._heartbeats.end(self)
 
     def __bool__(self) -> bool:
-        return self.ack is not None and not self.is_closed
+        return self.source is not None and not self.is_closed
 
     def __enter__(self) -> "Registration":
         return self
@@ -75,8 +88,10 @@ class Registration:
 
 
 class Heartbeats:
-    def __init__(self, connection: Connection, *, lease: str) -> None:
+    def __init__(self, connection: Connection, *, lease: str, when_alone: Callable[[Registration], None]) -> None:
+        """`when_alone` is called on the I/O thread for each registration that only a lost broker knew of."""
         self.lease = lease
+        self._when_alone = when_alone
         self.notices: list[replies.Notice] = []
         self._connection = connection
         self._registrations: list[Registration] = []
@@ -86,6 +101,7 @@ class Heartbeats:
         self._broker_id = ""
         self._seconds = connection.settings.heartbeat_seconds
         self._next_at = 0.0
+        self._beat_at = 0.0
 
     def register(self, command: Register, *, timeout: float, required: bool) -> Registration:
         """Register now if a broker answers, else as soon as one does (unless `required`)."""
@@ -111,12 +127,18 @@ class Heartbeats:
         self._connection.wake()
         return registration
 
+    def renew(self, registration: Registration, *, timeout: float) -> None:
+        """Say it again now: the broker answers with what holds at this moment."""
+        ack = self._connection.request(registration.command, timeout=timeout)
+        assert isinstance(ack, Ack)
+        registration.ack, registration.error = ack, None
+
     def end(self, registration: Registration) -> None:
         """Unregister, now or when a broker answers again."""
         if not self._forget(registration) or registration.ack is None:
             return
         try:
-            self._connection.request(self._unregister(registration), timeout=self._seconds)
+            self._connection.request(self.unregistration(registration), timeout=self._seconds)
         except BrokerUnavailable as error:
             log.debug("%r ended without the broker: %s", registration, error)
             self._end_later(registration)
@@ -135,7 +157,7 @@ class Heartbeats:
         """In a forked child: what the parent registered is the parent's."""
         self._lock = threading.Lock()
         for registration in self._registrations:
-            registration.is_closed = True
+            registration.is_closed, registration.on_close = True, None
         self._registrations = []
         self._unfinished = []
         self._is_connected = False
@@ -146,10 +168,12 @@ class Heartbeats:
         return bool(self._registrations)
 
     def topics(self) -> set[bytes]:
-        return set()
+        return {channel_topic(registration.channel).encode() for registration in list(self._registrations)}
 
     def on_event(self, topic: bytes, payload: bytes) -> None:
-        """Notices come with heartbeats; this part needs no events."""
+        """Something happened to a channel of ours: fetch the notice of it now instead of with the next heartbeat."""
+        if glance_of(payload).broker_id is None and topic in self.topics():
+            self._next_at = min(self._next_at, self._beat_at + SOON_SECONDS)
 
     def on_connected(self, hello: replies.HelloAck) -> None:
         is_other = hello.broker_id != self._broker_id
@@ -161,6 +185,9 @@ class Heartbeats:
 
     def on_disconnected(self) -> None:
         self._is_connected = False
+        for registration in list(self._registrations):
+            if registration.local is None:
+                self._when_alone(registration)
 
     def tick(self, now: float) -> float:
         if self._is_connected and self._unfinished:
@@ -173,7 +200,8 @@ class Heartbeats:
         return self._next_at
 
     def _schedule(self) -> None:
-        self._next_at = time.monotonic() + self._seconds * random.uniform(0.7, 1.0)
+        self._beat_at = time.monotonic()
+        self._next_at = self._beat_at + self._seconds * random.uniform(0.7, 1.0)
 
     def _after_beat(self, reply: replies.AnyReply | None, error: HubError | None) -> None:
         if not isinstance(reply, replies.HeartbeatAck):
@@ -230,9 +258,9 @@ class Heartbeats:
             if error is not None:
                 self._end_later(registration)
 
-        self._connection.submit(self._unregister(registration), done, timeout=self._seconds)
+        self._connection.submit(self.unregistration(registration), done, timeout=self._seconds)
 
-    def _unregister(self, registration: Registration) -> commands.Command:
+    def unregistration(self, registration: Registration) -> commands.Command:
         command = registration.command
         if isinstance(command, commands.RegisterProducer):
             return commands.UnregisterProducer(

@@ -213,6 +213,32 @@ class RingReader:
             if found is not None:
                 yield found
 
+    # --- reading several at once (see `wait_any`)
+
+    def take(self) -> Item | Gap | None:
+        """The next item or gap if it can be had without waiting."""
+        return self._take()
+
+    def arm(self) -> Item | Gap | None:
+        """Ask to be woken, then look once more. None: sleep on `wake_fds`, and `disarm` or `take` afterwards."""
+        return self._arm()
+
+    def disarm(self) -> None:
+        self._lane_words[TICKET] = 0
+
+    def wake_fds(self) -> list[int]:
+        """The bell, and the writer's process while it can be watched."""
+        watched = -1 if self._watch is None else self._watch.fileno()
+        return [self._lane.bell.fileno(), watched] if watched >= 0 else [self._lane.bell.fileno()]
+
+    def woken(self, fd: int) -> None:
+        """One of `wake_fds` was ready."""
+        self._watch_fired |= fd != self._lane.bell.fileno()
+
+    def needs_probing(self) -> bool:
+        """The writer lives but its process cannot be watched: look at its lock every PROBE_SECONDS."""
+        return self._watch is not None and self._watch.fileno() < 0
+
     # --- what it knows
 
     @property

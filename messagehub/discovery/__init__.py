@@ -1,13 +1,23 @@
-"""Finding a channel: what an answer looks like, whoever gave it."""
+"""Finding a channel: what an answer looks like, whoever gave it, and the contract of those who give it."""
 
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import msgspec
 
+from registry import commands, replies
 from registry.records import Block, Producer
 from registry.replies import Discovered
 
 Source = Literal["broker", "files", "shm"]
+
+
+class Door(Protocol):
+    """A way to the registry's rules. Every door gives the same answers and the same refusals to the same commands.
+
+    What a door cannot do raises BrokerRequired; a door that nobody stands behind raises BrokerUnavailable.
+    """
+
+    def ask(self, command: commands.Command, *, timeout: float) -> replies.Reply: ...
 
 
 class Discovery(msgspec.Struct, frozen=True, kw_only=True):
@@ -19,6 +29,7 @@ class Discovery(msgspec.Struct, frozen=True, kw_only=True):
     schema_version: str | None
     status: str
     source: Source
+    conflict: str | None = None
     schema: str | None = None
     schema_type: str | None = None
     schema_id: int | None = None

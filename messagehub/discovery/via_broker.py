@@ -12,10 +12,13 @@ class ViaBroker:
         self.cache: DiscoveryCache[Discovery] = DiscoveryCache(connection, lambda found: Discovery.of(found, "broker"))
         self._connection = connection
 
+    def ask(self, command: commands.Command, *, timeout: float) -> replies.Reply:
+        return self._connection.request(command, timeout=timeout)
+
     def discover(self, channel: str, *, timeout: float) -> Discovery | None:
         """None when nobody has registered the channel; raises BrokerUnavailable when nobody answers."""
         try:
-            reply = self._connection.request(commands.Discover(channel=channel), timeout=timeout)
+            reply = self.ask(commands.Discover(channel=channel), timeout=timeout)
         except ChannelNotFound:
             return None
         assert isinstance(reply, replies.Discovered)

@@ -191,7 +191,7 @@ def _load(connection: sqlite3.Connection) -> Saved:
 
 
 def _put_channel(event: events.ChannelCreated | events.ChannelDeclared) -> Sequence[Row]:
-    bare = msgspec.structs.replace(event.record, producers={}, consumers={})
+    bare = msgspec.structs.replace(event.record, producers={}, consumers={}, groups={}, table=None, conflict=None)
     return ((_PUT_CHANNEL, (event.channel, _encode(bare).decode())),)
 
 
@@ -229,7 +229,7 @@ def _put_setting(kind: str, subject: str, value: SchemaConfig | Mode | None) -> 
 
 
 def _nothing(_: AnyEvent) -> Sequence[Row]:
-    """Stalls are not kept: a restart gives every lease a full new term."""
+    """Stalls, conflicts, tables and shares are not kept: a broker that starts looks, or deals anew."""
     return ()
 
 
@@ -246,6 +246,9 @@ _ROWS: dict[type[events.Event], Callable[[Any], Sequence[Row]]] = {
     events.ConsumerUnregistered: lambda e: ((_DELETE_CONSUMER, (e.channel, e.consumer_id)),),
     events.ConsumerStalled: _nothing,
     events.ConsumerRecovered: _nothing,
+    events.ChannelConflicted: _nothing,
+    events.TableCommitted: _nothing,
+    events.GroupAssigned: _nothing,
     events.SchemaRegistered: _put_schema,
     events.SchemaDeleted: _delete_schema,
     events.SchemaConfigured: lambda e: _put_setting("config", e.subject, e.config),

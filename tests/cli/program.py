@@ -95,6 +95,7 @@ class Program:
             "HOME": str(place),
             "PYTHONPATH": str(ROOT),
             "MESSAGEHUB_DIR": str(self.dir),
+            "MESSAGEHUB_DOMAIN": os.environ["MESSAGEHUB_DOMAIN"],
         }
         self._started = 0
 

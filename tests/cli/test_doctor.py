@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from messagehub.cli.diagnosis.machine import check_shared_memory, check_system
-from messagehub.lockfile import FileLock
+from messagehub.datablock.locks import OWNER, Descriptor, exclusive, try_lock
 from tests.cli.program import Program, Running
 
 
@@ -135,13 +135,13 @@ def test_a_damaged_database_is_an_error_and_stays_as_it_is(alone: Program) -> No
 
 def test_a_lock_whose_holder_says_nothing(alone: Program) -> None:
     alone.dir.mkdir(mode=0o700)
-    lock = FileLock(alone.dir / "broker.lock")
-    assert lock.acquire()
+    lock = Descriptor.open(str(alone.dir / "broker.lock"), os.O_RDWR | os.O_CREAT)
+    assert try_lock(lock.fd, exclusive(OWNER))
     try:
         (finding,) = diagnose(alone)["broker"]
         assert f"a process holds {alone.dir / 'broker.lock'}" in finding["message"]
     finally:
-        lock.release()
+        lock.close()
 
 
 def test_a_broker_that_does_not_answer(alone: Program) -> None:

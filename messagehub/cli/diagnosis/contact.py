@@ -152,10 +152,10 @@ def _accepts(endpoint: str) -> bool:
 
 
 def _runs_in(directory: Path) -> bool:
-    from messagehub.lockfile import is_locked
+    from messagehub.status import is_held
 
     try:
-        return is_locked(directory / "broker.lock")
+        return is_held(directory / "broker.lock")
     except OSError:
         return False
 

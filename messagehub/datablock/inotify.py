@@ -1,0 +1,83 @@
+"""The kernel's news of directories: what was renamed into them, removed, or let go of.
+
+A file that was open for writing reports its last close, which at the latest is its owner's death. So watching
+a channel's directory hears births and deaths without asking. Where the kernel has no more watches to give,
+`is_available` is false and the caller looks now and then.
+"""
+
+import ctypes
+import os
+import struct
+from typing import Final, NamedTuple
+
+from .locks import Descriptor
+
+CLOSE_WRITE: Final = 0x8
+MOVED_TO: Final = 0x80
+CREATE: Final = 0x100
+DELETE: Final = 0x200
+OVERFLOW: Final = 0x4000
+_ONLYDIR: Final = 0x01000000
+_FLAGS: Final = os.O_CLOEXEC | os.O_NONBLOCK
+_EVENT: Final = struct.Struct("iIII")
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class Happened(NamedTuple):
+    path: str  # of the watched directory
+    name: str
+    mask: int
+
+
+class Inotify:
+    def __init__(self) -> None:
+        self._paths: dict[int, str] = {}
+        self._descriptor: Descriptor | None = None
+        try:
+            self._descriptor = Descriptor(_init)
+        except OSError:
+            return  # no instance left for this user
+
+    @property
+    def is_available(self) -> bool:
+        return self._descriptor is not None
+
+    def fileno(self) -> int:
+        return -1 if self._descriptor is None else self._descriptor.fd
+
+    def watch(self, path: str, mask: int) -> bool:
+        """False where that cannot be: no such directory, or no watches left."""
+        if self.fileno() < 0:
+            return False
+        number = _libc.inotify_add_watch(self.fileno(), os.fsencode(path), ctypes.c_uint32(mask | _ONLYDIR))
+        if number < 0:
+            return False
+        self._paths[number] = path
+        return True
+
+    def read(self) -> list[Happened]:
+        """Everything since the last time; an overflow names no path: look everywhere."""
+        happened: list[Happened] = []
+        while True:
+            try:
+                data = os.read(self.fileno(), 65536)
+            except BlockingIOError:
+                return happened
+            offset = 0
+            while offset < len(data):
+                number, mask, _, length = _EVENT.unpack_from(data, offset)
+                offset += _EVENT.size
+                name = os.fsdecode(data[offset : offset + length].rstrip(b"\0"))
+                offset += length
+                happened.append(Happened(self._paths.get(number, ""), name, mask))
+
+    def close(self) -> None:
+        if self._descriptor is not None:
+            self._descriptor.close()
+
+
+def _init() -> int:
+    fd: int = _libc.inotify_init1(_FLAGS)
+    if fd < 0:
+        raise OSError(ctypes.get_errno(), "inotify_init1")
+    return fd

@@ -1,0 +1,76 @@
+"""Consumers of a channel that found no broker: one small file and one lock each, beside the producers' entries.
+
+    <channel>/consumers/<consumer_id>.json    what the consumer would tell a broker
+    <channel>/consumers/<consumer_id>.lock    held while it lives
+
+Whoever registers next removes what the dead left. Only on a locked channel may anything change here.
+"""
+
+import os
+
+import msgspec
+
+from messagehub.datablock.directory import component, read_small_file
+from messagehub.datablock.errors import DataBlockError, NothingThere
+from messagehub.datablock.locks import OWNER, Descriptor, exclusive, is_locked, try_lock
+from messagehub.datablock.segment import open_trusted, remove_file, replace_file
+from registry.commands import RegisterConsumer
+
+_OWNED = exclusive(OWNER)
+_decoder = msgspec.json.Decoder(RegisterConsumer)
+
+
+class ConsumerFiles:
+    def __init__(self, channel_path: str) -> None:
+        self.path = os.path.join(channel_path, "consumers")
+
+    def living(self) -> list[RegisterConsumer]:
+        try:
+            names = os.listdir(self.path)
+        except FileNotFoundError:
+            return []
+        found = []
+        for name in sorted(names):
+            if name.endswith(".json") and self._is_held(name[:-5]):
+                try:
+                    found.append(_decoder.decode(read_small_file(os.path.join(self.path, name))))
+                except (DataBlockError, msgspec.DecodeError):
+                    continue  # gone meanwhile, or not ours to understand
+        return found
+
+    def locks(self) -> list[str]:
+        return [os.path.join(self.path, name) for name in os.listdir(self.path) if name.endswith(".lock")]
+
+    def write(self, command: RegisterConsumer, held: Descriptor | None) -> Descriptor | None:
+        """The lock that keeps the entry alive; None when another process holds it."""
+        os.makedirs(self.path, mode=0o700, exist_ok=True)
+        self._remove_dead()
+        base = os.path.join(self.path, component(command.consumer_id))
+        lock = held or Descriptor.open(f"{base}.lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW)
+        if held is None and not try_lock(lock.fd, _OWNED):
+            lock.close()
+            return None
+        replace_file(f"{base}.json", msgspec.json.encode(msgspec.structs.replace(command, id=None)))
+        return lock
+
+    def remove(self, consumer_id: str, lock: Descriptor) -> None:
+        base = os.path.join(self.path, component(consumer_id))
+        remove_file(f"{base}.json")
+        remove_file(f"{base}.lock")
+        lock.close()
+
+    def _remove_dead(self) -> None:
+        for name in os.listdir(self.path):
+            if name.endswith(".lock") and not self._is_held(name[:-5]):
+                remove_file(os.path.join(self.path, f"{name[:-5]}.json"))
+                remove_file(os.path.join(self.path, name))
+
+    def _is_held(self, consumer_id: str) -> bool:
+        try:
+            descriptor = open_trusted(os.path.join(self.path, f"{consumer_id}.lock"), os.O_RDONLY)
+        except NothingThere:
+            return False
+        try:
+            return is_locked(descriptor.fd, _OWNED)
+        finally:
+            descriptor.close()

@@ -1,0 +1,36 @@
+"""Discovery with nothing but the channel's name: the ring of an exclusive channel is where the name says."""
+
+from messagehub.datablock.directory import Directory
+from messagehub.datablock.errors import DataBlockError
+from messagehub.datablock.ring import describe
+from messagehub.discovery import Discovery
+from registry import names
+from registry.records import Block
+
+
+class ViaShmName:
+    def __init__(self, directory: Directory) -> None:
+        self._directory = directory
+
+    def discover(self, channel: str) -> Discovery | None:
+        """A ring that somebody writes now. Its header is all that is known: check it against your own schema."""
+        logical = names.check_channel(names.logical(channel))
+        path = self._directory.exclusive_block(logical)
+        try:
+            header, state = describe(path)
+        except DataBlockError:
+            return None  # nothing there, not a block, or another user's: whoever attaches to it hears why
+        if not state["has_writer"] or header.channel != logical:
+            return None
+        shm_name = "/" + self._directory.relative(path)
+        return Discovery(
+            channel=logical,
+            shm_name=shm_name,
+            schema_hash=header.schema_hash or None,
+            schema_version=None,
+            status="active",
+            source="shm",
+            access="exclusive",
+            blocks=[Block(shm_name=shm_name, host=header.host, format=header.payload_format.name.lower())],
+            blocks_total=1,
+        )

@@ -1,0 +1,126 @@
+"""The directory of channels as the registry sees it: an entry is the very command that its producer gives a broker.
+
+So a broker that scans and a process that finds no broker both apply the same rules to the same commands.
+
+Rule 1: an entry counts while its lock is held. Who is dead is not registered, whatever its entry says.
+Rule 2: entries that the rules refuse next to each other are a conflict, shown with the refusal's own words.
+"""
+
+import os
+import time
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import msgspec
+
+from messagehub.datablock import manifests
+from messagehub.datablock.directory import CHANNEL_LOCK, Directory, Listed, ProducerEntry
+from messagehub.datablock.errors import DataBlockError
+from messagehub.datablock.identity import ProcessIdentity, host
+from registry import commands
+from registry.errors import Refusal
+from registry.records import Table
+from registry.registry import Registry
+
+# A producer without an id of its own; role names begin with a letter, so it is nobody's.
+_DEFAULT = "_default"
+
+
+class Live(NamedTuple):
+    """A living producer of a channel and what it says."""
+
+    entry: ProducerEntry
+    command: commands.RegisterProducer
+
+
+def file_id(producer_id: str | None) -> str:
+    return producer_id or _DEFAULT
+
+
+def entry_of(command: commands.RegisterProducer, process: ProcessIdentity, *, blocks: tuple[str, ...]) -> ProducerEntry:
+    """`blocks`, relative to the root, are what a cleaner removes with the entry."""
+    said = msgspec.structs.replace(command, id=None, schema=None)
+    return ProducerEntry(
+        channel=command.channel,
+        producer_id=file_id(command.producer_id),
+        process=process,
+        registered_at=time.time(),
+        blocks=blocks,
+        schema_hash=command.schema_hash,
+        schema=command.schema,
+        details={"command": msgspec.to_builtins(said)},
+    )
+
+
+def command_of(listed: Listed, *, with_schema: bool) -> commands.RegisterProducer | None:
+    """What the entry's producer would tell a broker; None where the entry cannot be read."""
+    entry = listed.entry
+    if entry is None:
+        return None
+    try:
+        command = msgspec.convert(entry.details.get("command"), commands.RegisterProducer)
+    except msgspec.ValidationError:
+        return None
+    if command.channel != entry.channel:
+        return None
+    if with_schema:
+        command.schema = entry.schema
+    return command
+
+
+def living(directory: Directory, channel: str, *, with_schema: bool = False) -> list[Live]:
+    """In the order in which they came."""
+    found = []
+    for listed in directory.producers(channel):
+        command = command_of(listed, with_schema=with_schema) if listed.is_alive else None
+        if command is not None and listed.entry is not None and command.channel == channel:
+            found.append(Live(listed.entry, command))
+    return sorted(found, key=lambda live: live.entry.registered_at)
+
+
+def adopt(registry: Registry, found: Iterable[Live], channel: str, *, now: float) -> None:
+    """Register what lives; show what the rules refuse."""
+    clash = None
+    for live in found:
+        try:
+            registry.apply(live.command, now=now)
+        except Refusal as refused:
+            clash = clash or clash_of(live, refused)
+    registry.show_conflict(channel, clash, now=now)
+
+
+def clash_of(live: Live, refused: Refusal) -> str:
+    return f"producer {live.entry.producer_id!r} (pid {live.entry.process.pid}): {refused.message}"
+
+
+def newest_table(directory: Directory, channel: str) -> Table | None:
+    """The newest committed generation that can be read."""
+    path = directory.tables_path(channel)
+    for generation in reversed(manifests.generations(path)):
+        try:
+            manifest = manifests.load(path, generation)
+        except DataBlockError:
+            continue  # damaged: an older generation may still serve
+        if manifest is not None:
+            return Table(
+                generation=generation,
+                shm_name="/" + directory.relative(manifests.manifest_path(path, generation)),
+                schema_hash=manifest.schema_hash,
+                schema_version=str(manifest.details.get("schema_version", "")),
+                schema_type="ARROW",
+                rows=manifest.rows,
+                size_bytes=manifest.size_bytes,
+                parts=len(manifest.parts),
+                host=host(),
+                committed_at=manifest.committed_at,
+            )
+    return None
+
+
+def is_about_members(name: str) -> bool:
+    """Whether a file of this name in a channel's directory says who produces, or that tables have come."""
+    return (name.endswith((".json", ".lock")) and name != CHANNEL_LOCK) or name == "tables"
+
+
+def block_path(directory: Directory, shm_name: str) -> str:
+    return os.path.join(directory.root, shm_name.lstrip("/"))
