@@ -46,7 +46,7 @@ def serve(place: Place) -> Iterator[Callable[[], Served]]:
     started: list[Served] = []
 
     def start() -> Served:
-        server = Served(place.dir, domain=place.domain, **QUICK)
+        server = Served(place.dir, **QUICK)
         started.append(server)
         return server
 
