@@ -12,7 +12,7 @@ import zmq
 
 from messagehub import MessageHub, embedded_broker
 from messagehub.errors import BrokerAlreadyRunning, ConfigurationError
-from messagehub.lockfile import is_locked
+from messagehub.status import is_held
 from tests.conftest import QUICK
 from tests.integration.harness import REGISTER, Embedded, Peer, Served, eventually, launch, refused
 
@@ -178,7 +178,7 @@ def test_a_stopped_broker_answers_what_has_arrived_and_ends_with_zero(
     assert kept == [f"c{index}" for index in range(len(kept))]
     assert len(kept) > 0
     assert not (server.dir / "broker.json").exists()
-    assert not is_locked(server.dir / "broker.lock")
+    assert not is_held(server.dir / "broker.lock")
     server.close()
     server.start()
     with Peer(server.endpoint) as peer:
@@ -201,13 +201,13 @@ def test_a_signal_at_any_moment_of_the_start_leaves_nothing_locked(tmp_path: Pat
         process = launch(tmp_path / "hub")
         try:
             if attempt:
-                eventually(lambda: is_locked(tmp_path / "hub" / "broker.lock"))
+                eventually(lambda: is_held(tmp_path / "hub" / "broker.lock"))
             process.terminate()
             process.communicate(timeout=30)
         finally:
             process.kill()
             process.wait(30)
-        assert not is_locked(tmp_path / "hub" / "broker.lock")
+        assert not is_held(tmp_path / "hub" / "broker.lock")
     with Served(tmp_path / "hub", **QUICK) as server:
         assert_goes_on(server)
 
