@@ -32,7 +32,7 @@ from messagehub.discovery.via_shm_name import ViaShmName
 from messagehub.errors import BrokerRequired, BrokerUnavailable, ChannelNotFound, ChannelNotReady, HubError
 from messagehub.settings import Settings
 from registry import commands, names, replies
-from registry.records import Access, Block, Consumer, Priority, SchemaType, SchemaVersion
+from registry.records import Access, Block, Consumer, Priority, SchemaType
 
 log = logging.getLogger("messagehub")
 
@@ -324,10 +324,10 @@ class MessageHub(DataMethods):
         schema_id: int | None = None,
         schema_hash: str | None = None,
         timeout: float | None = None,
-    ) -> SchemaVersion:
+    ) -> replies.SchemaFound:
         """A schema by subject (and version), id or hash."""
         command = commands.RequestSchema(subject=subject, version=version, schema_id=schema_id, schema_hash=schema_hash)
-        return self._must(command, replies.SchemaFound, timeout).schema
+        return self._must(command, replies.SchemaFound, timeout)
 
     def subjects(self, *, timeout: float | None = None) -> list[str]:
         found: list[str] = []

@@ -66,17 +66,24 @@ class Waiter:
         self.done = done
         self.reply: replies.AnyReply | None = None
         self.error: HubError | None = None
+        self._answered: threading.Lock | None = None
+
+    def share(self) -> "Waiter":
+        """Before another thread may finish it. A caller that drives the wire itself never needs this."""
         self._answered = threading.Lock()
         self._answered.acquire()
+        return self
 
     def finish(self, reply: replies.AnyReply | None, error: HubError | None = None) -> None:
         self.reply, self.error = reply, error
         if self.done is not None:
             self.done(reply, error)
         else:
+            assert self._answered is not None
             self._answered.release()
 
     def wait(self) -> bool:
+        assert self._answered is not None
         return self._answered.acquire(timeout=max(self.deadline - time.monotonic(), 0.0))
 
 
@@ -207,7 +214,7 @@ class Connection:
             if reply is not None:
                 return reply
             self.metrics.count("handed_over")
-            self._pending[waiter.request_id] = waiter
+            self._pending[waiter.request_id] = waiter.share()
         except BrokerUnavailable as lost:
             if not isinstance(lost, RequestTimeout):
                 self._drop(lost.message)
@@ -223,14 +230,11 @@ class Connection:
         assert wire is not None
         wire.send(waiter.payload)
         while wire.poll(waiter.deadline):
-            ours = None
-            for reply in wire.receive():
+            while (reply := wire.receive_one()) is not None:
                 if reply.id == waiter.request_id:
-                    ours = reply
-                else:
-                    self._deliver(reply)  # of a caller that handed its request over a moment ago
-            if ours is not None:
-                return ours
+                    return reply
+                self._deliver(reply)  # of a caller that handed its request over a moment ago
+            wire.check_lost()
             if _is_set(self._yield_fd):
                 return None
         raise self._timed_out()
@@ -238,7 +242,7 @@ class Connection:
     def _request_through_thread(self, waiter: Waiter) -> replies.AnyReply:
         if self._is_closed:
             raise BrokerUnavailable("this client is closed")
-        self._outbox.append(waiter)
+        self._outbox.append(waiter.share())
         self.wake()
         return self._await_thread(waiter)
 

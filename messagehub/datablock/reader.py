@@ -75,9 +75,6 @@ class _WriterBell:
             self._rung = ticket
             self._ringer.ring()
 
-    def close(self) -> None:
-        self._ringer.close()
-
 
 class RingReader:
     """Made by `ring.open_reader`. One thread reads; views may be dropped in any."""

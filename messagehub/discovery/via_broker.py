@@ -23,5 +23,6 @@ class ViaBroker:
         except ChannelNotFound:
             return None
         assert isinstance(reply, replies.Discovered)
-        self.cache.follow(reply.channel)
-        return Discovery.of(reply, "broker")
+        found = Discovery.of(reply, "broker")
+        self.cache.follow(reply.channel, found, reply.revision)
+        return found
