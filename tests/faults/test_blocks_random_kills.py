@@ -16,7 +16,7 @@ from tests.integration.harness import Served, eventually
 
 SHORT_SECONDS, LONG_SECONDS = 12.0, 60.0
 
-# A payload says who wrote it, its number and a checksum over both and the filling, so that nothing else can pass for it.
+# A payload says who wrote it, its number and a checksum over all of it, so that nothing else can pass for it.
 COMMON = """
 import random, zlib
 def payload(number):
@@ -28,7 +28,9 @@ def check(value):
     pid, number, _ = data[4:].split(b":", 2)
     return int(pid), int(number)
 """
-PRODUCE = COMMON + """
+PRODUCE = (
+    COMMON
+    + """
 from messagehub.errors import ProducerAlreadyRegistered
 while True:
     try:
@@ -43,7 +45,10 @@ while True:
     producer.write(payload(number))
     time.sleep(0.0005)
 """
-CONSUME = COMMON + """
+)
+CONSUME = (
+    COMMON
+    + """
 from messagehub.datablock.items import Gap
 consumer = hub.consumer("storm", start="oldest")
 say(ready=True)
@@ -65,6 +70,7 @@ while True:
         told = time.monotonic()
         say(seen=seen)
 """
+)
 CLEAN = """
 from messagehub.datablock.cleaning import clean
 from messagehub.datablock.directory import Directory
