@@ -38,6 +38,7 @@ log = logging.getLogger("messagehub")
 
 PAGE = 1000
 WAIT_SECONDS = 0.25
+MAX_ENTERED = 64
 _AnyReply = TypeVar("_AnyReply", bound=replies.Reply)
 
 
@@ -440,7 +441,12 @@ class MessageHub(DataMethods):
         return registration
 
     def _enter_directory(self, registration: Registration) -> None:
-        """The broker is gone: what it knew of us is from now on in the directory too, if nobody else is."""
+        """The broker is gone: what it knew of us is from now on in the directory too, if nobody else is.
+
+        Each takes an open file, so it is done for some registrations, not for thousands.
+        """
+        if self._chain.files.held >= MAX_ENTERED:
+            return
         try:
             taken = self._chain.files.ask(registration.command, timeout=0.0)
         except (HubError, DataBlockError) as error:

@@ -47,6 +47,11 @@ class ViaFiles:
             commands.UnregisterConsumer: self._unregister,
         }
 
+    @property
+    def held(self) -> int:
+        """How many members this process keeps alive here, each with an open file."""
+        return len(self._producers) + len(self._consumers)
+
     def ask(self, command: commands.Command, *, timeout: float) -> replies.Reply:
         handler = self._handlers.get(type(command))
         if handler is None or (isinstance(command, commands.RegisterConsumer) and command.group is not None):
