@@ -1,0 +1,46 @@
+"""What every schema format reports: parsed schemas, differences between two of them, and refusals.
+
+    ValueError
+    ├── InvalidSchema    the text is not a schema of its type; says where
+    └── BudgetExceeded   the question is too large to answer; names the budget
+
+Rule: a list of differences is empty exactly when the new schema takes every document that the old one takes,
+as far as the format can prove it. What cannot be proved is reported as a difference.
+"""
+
+import msgspec
+
+
+class Difference(msgspec.Struct, frozen=True):
+    """One reason why the new schema refuses what the old one takes."""
+
+    kind: str  # UPPER_SNAKE
+    path: str  # JSON pointer or field path
+    message: str  # one sentence for people
+    counterexample: msgspec.Raw | None = None  # a JSON document that the old schema takes and the new refuses
+
+
+class InvalidSchema(ValueError):
+    """The text is not a valid schema; `path` says where, empty when the whole text is meant."""
+
+    def __init__(self, message: str, path: str = "") -> None:
+        super().__init__(f"{message} at {path}" if path else message)
+        self.message = message
+        self.path = path
+
+
+class BudgetExceeded(ValueError):
+    """The schema or the comparison needs more than is granted to any one of them."""
+
+    def __init__(self, budget: str, value: int) -> None:
+        super().__init__(f"exceeds the budget {budget} = {value}")
+        self.budget = budget
+        self.value = value
+
+
+class Parsed(msgspec.Struct):
+    """A schema that parsed. Formats extend it with the form that they compare."""
+
+    schema_type: str
+    canonical: str
+    hash: str  # sha256 hex of the canonical text in UTF-8
