@@ -5,7 +5,8 @@ has one file with a word per member: "all my sequences up to here are done". The
 
 Rule 1: a member's word has one writer: the holder of that member's lock. It outlives the member.
 Rule 2: a new epoch begins where the slowest member of the old one stood, and remembers what each old member
-had done beyond that, so nothing is lost and hardly anything comes twice (at least once).
+had done beyond that: nothing is lost, and what was acknowledged in the last epoch does not come again.
+What was acknowledged earlier still, past a member that stood, may (at least once).
 Rule 3: of several files of a group only the highest epoch counts; who makes it removes the others, and if it
 dies before that, the next one does.
 """

@@ -18,6 +18,7 @@ from .errors import (
     HeaderInconsistent,
     NothingThere,
     PositionUnknown,
+    RootUnusable,
     StreamEnded,
     WriterGone,
 )
@@ -80,6 +81,25 @@ class Item:
         return self._codec.decode(self.buffer)
 
 
+class _WriterBell:
+    """Wakes a writer that waits for room, once a ticket. Runs in finalizers; refers to no reader, so that
+    dropping a reader frees it at once."""
+
+    def __init__(self, words: memoryview, ringer: Ringer) -> None:
+        self._words = words
+        self._ringer = ringer
+        self._rung = 0
+
+    def ring(self) -> None:
+        ticket = self._words[WRITER_TICKET]
+        if ticket and ticket != self._rung:
+            self._rung = ticket
+            self._ringer.ring()
+
+    def close(self) -> None:
+        self._ringer.close()
+
+
 Start = Literal["oldest", "latest"] | Position
 
 
@@ -122,10 +142,11 @@ class RingReader:
         self._foreign_buffer = pa.foreign_buffer
         if not try_lock(self._descriptor.fd, shared(ATTACHED)):
             raise NothingThere(path)  # a cleaner has it, and is about to unlink it
+        if not segment.is_published():
+            raise NothingThere(path)
         self._pins = Pins(self._descriptor, segment.mapping, geometry.slot_count)
-        self._pins.on_free = self._ring_writer
-        self._writer_bell = Ringer(f"{lanes}/{WRITER_BELL}")
-        self._rung = 0
+        self._writer_bell = _WriterBell(segment.words, Ringer(f"{lanes}/{WRITER_BELL}"))
+        self._pins.on_free = self._writer_bell.ring
         self._watch: ProcessWatch | None = None
         self._watch_fired = False
         self._is_fresh = start == "oldest"
@@ -133,7 +154,10 @@ class RingReader:
         if group is not None and assignment is not None:
             self._member = Membership(lanes, group, assignment, self._start_after(start))
         honoured = lossless and self._member is None and self.header.when_full != WhenFull.OVERWRITE
-        self._lane = Lane(lanes, lossless=honoured)
+        try:
+            self._lane = Lane(lanes, lossless=honoured)
+        except (RootUnusable, NothingThere):
+            raise NothingThere(path) from None  # replaced or cleaned at this moment
         self._lane_words = self._lane.words
         # Until here the lane's cursor was 0: a blocking writer overwrites nothing once it sees the lane.
         self._cursor = self._start_after(start) if self._member is None else self._member.position
@@ -193,7 +217,7 @@ class RingReader:
         if self._member is not None:
             self._member.acknowledge(sequence)
             if self._words[WRITER_TICKET]:
-                self._ring_writer()
+                self._writer_bell.ring()
 
     def __iter__(self) -> Iterator[Item | Gap]:
         while True:
@@ -323,13 +347,13 @@ class RingReader:
         self._is_fresh = False
         self._cursor = self._lane_words[CURSOR] = item.sequence
         if self._words[WRITER_TICKET]:
-            self._ring_writer()
+            self._writer_bell.ring()
         return item
 
     def _lost(self, first: int, last: int) -> Item | Gap | None:
         self._cursor = self._lane_words[CURSOR] = last
         if self._words[WRITER_TICKET]:
-            self._ring_writer()
+            self._writer_bell.ring()
         # A reader that asked for the oldest and has read nothing yet has missed nothing.
         return self._take() if self._is_fresh else Gap(first, last)
 
@@ -344,13 +368,21 @@ class RingReader:
         if start == "latest":
             return head
         if start == "oldest":
-            live = self._live(1)
-            return live[0][0] - 1 if live else head
+            return self._before_oldest(head)
         if start.block_id != self.header.block_id:
             raise PositionUnknown(self.path, f"it is block {self.header.block_id}, not {start.block_id}")
         if start.epoch > self._words[EPOCH] or start.sequence > head:
             raise PositionUnknown(self.path, f"epoch {start.epoch}, sequence {start.sequence} is ahead of it")
         return start.sequence
+
+    def _before_oldest(self, head: int) -> int:
+        """Oldest is where the unbroken run up to the newest begins; an older item that someone still holds is
+        not worth a gap."""
+        sequences = [sequence for sequence, _ in self._live(1)] or [head + 1]
+        oldest = sequences.pop()
+        while sequences and sequences[-1] == oldest - 1:
+            oldest = sequences.pop()
+        return oldest - 1
 
     def _arm(self) -> Item | Gap | None:
         """Say that this reader sleeps, then look once more; raises if nothing can come any more."""
@@ -404,13 +436,6 @@ class RingReader:
             loop.remove_reader(self._lane.bell.fileno())
             if watched >= 0:
                 loop.remove_reader(watched)
-
-    def _ring_writer(self) -> None:
-        """Once a ticket. Runs in finalizers too."""
-        ticket = self._words[WRITER_TICKET]
-        if ticket and ticket != self._rung:
-            self._rung = ticket
-            self._writer_bell.ring()
 
     def _check_open(self) -> None:
         if self._descriptor.fd < 0:

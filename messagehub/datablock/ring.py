@@ -83,17 +83,21 @@ def open_reader(
     if expected_schema_hash is not None and header.schema_hash != expected_schema_hash:
         raise PayloadSchemaMismatch(f"schema {header.schema_hash!r}", f"expected as {expected_schema_hash!r}")
     description = bytes(segment.data[HEADER_BYTES : HEADER_BYTES + header.geometry.schema_bytes])
-    return RingReader(
-        segment,
-        codec_of(header.payload_format, description, path),
-        lane_directory(path, header),
-        start=start,
-        lossless=lossless,
-        group=group,
-        assignment=assignment,
-        wait_for_writer=wait_for_writer,
-        verify=verify,
-    )
+    try:
+        return RingReader(
+            segment,
+            codec_of(header.payload_format, description, path),
+            lane_directory(path, header),
+            start=start,
+            lossless=lossless,
+            group=group,
+            assignment=assignment,
+            wait_for_writer=wait_for_writer,
+            verify=verify,
+        )
+    except BaseException:
+        segment.descriptor.close()  # its lock must not wait for the exception to be forgotten
+        raise
 
 
 def lane_directory(path: str, header: Header) -> str:

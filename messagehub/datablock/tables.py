@@ -235,7 +235,7 @@ class TableStore:
             descriptor.close()
 
     def _collect(self) -> list[str]:
-        """Remove garbage (rule 2). Only under the lock."""
+        """Remove garbage (rule 2), and temporary names, which nobody can be using. Only under the lock."""
         visible = [m for g in self.generations() if (m := manifests.load(self.path, g)) is not None]
         named = {part.name for manifest in visible for part in manifest.parts}
         names = os.listdir(self.path)
@@ -245,6 +245,9 @@ class TableStore:
             for name in names
             if name.endswith(".arrow") and name not in named and name.rsplit("-", 2)[0] not in alive
         ]
+        for name in names:
+            if name.endswith(".new"):
+                remove_file(os.path.join(self.path, name))
         return [name for name in garbage if remove_file(os.path.join(self.path, name))]
 
 

@@ -104,7 +104,7 @@ class RingWriter:
         with self._mutex:
             first = sequence = self._head + 1
             for piece, size in pieces:
-                slot = self._claim(timeout_seconds, sequence - first)
+                slot = self._claim(timeout_seconds, self._head + 1 - first)
                 try:
                     self._encode(piece, self._offset[slot], size)
                 except BaseException:
