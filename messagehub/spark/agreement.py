@@ -1,0 +1,91 @@
+"""Whether a write may change a channel's schema, decided before any task runs.
+
+With a broker the schema is registered under the channel's subject, at that subject's compatibility level. Without one
+the newest table here stands for the registry, at the registry's default level (BACKWARD).
+"""
+
+from typing import Any, NamedTuple
+
+from messagehub.datablock import manifests
+from messagehub.datablock.manifests import Manifest
+from messagehub.datablock.tables import Mode, TableStore
+from messagehub.errors import BrokerUnavailable, SchemaIncompatible
+from messagehub.hub import MessageHub
+from messagehub.spark.options import Options
+from messagehub.spark.schema_mapping import schema_hash
+from registry.formats import arrow
+
+
+class Agreed(NamedTuple):
+    """What the manifest of the write says about its schema."""
+
+    text: str
+    digest: str
+    version: str
+    schema_id: int | None
+
+    def details(self) -> dict[str, Any]:
+        return {
+            "schema": self.text,
+            "schema_type": "ARROW",
+            "schema_version": self.version,
+            "schema_id": self.schema_id,
+        }
+
+
+def agree(options: Options, text: str, mode: Mode) -> Agreed:
+    """Raises SchemaIncompatible with the columns that stand in the way."""
+    digest = schema_hash(text)
+    newest = newest_manifest(options.tables())
+    before = (newest.details.get("schema") if newest else None) or None
+    if newest is not None and newest.schema_hash == digest and newest.details.get("schema_id") is not None:
+        known = newest.details
+        return Agreed(text, digest, str(known["schema_version"]), known["schema_id"])
+    if mode == "append" and before is not None and newest is not None and newest.schema_hash != digest:
+        raise _incompatible(options.channel, _changes(before, text), "append keeps the schema; use overwrite to change it")
+    try:
+        with MessageHub(options.settings()) as hub:
+            registered = hub.register_schema(options.channel, text, schema_type="ARROW")
+    except BrokerUnavailable:
+        found = [difference.message for difference in _compare(before, text)] if before else []
+        if found:
+            raise _incompatible(
+                options.channel,
+                found,
+                "publish to another channel, or start a hub and set the subject's compatibility to NONE",
+            ) from None
+        return Agreed(text, digest, "", None)
+    return Agreed(text, digest, str(registered.version), registered.schema_id)
+
+
+def newest_manifest(tables: TableStore) -> Manifest | None:
+    for generation in reversed(tables.generations()):
+        found = manifests.load(tables.path, generation)
+        if found is not None:
+            return found
+    return None
+
+
+def _compare(before: str, after: str) -> list[Any]:
+    return arrow.compare(arrow.parse(before, {}), arrow.parse(after, {}))
+
+
+def _changes(before: str, after: str) -> list[str]:
+    """What differs, in either direction; never empty, as the hashes differ."""
+    old, new = arrow.parse(before, {}), arrow.parse(after, {})
+    found = [difference.message for difference in arrow.compare(old, new)]
+    found += [f'The field "{field.name}" is new.' for field in new.fields if field.name not in _names(old)]
+    found += [f'The field "{field.name}" is missing.' for field in old.fields if field.name not in _names(new)]
+    return found or [difference.message for difference in arrow.compare(new, old)] or ["The order of columns changed."]
+
+
+def _names(schema: arrow.ArrowSchema) -> set[str]:
+    return {field.name for field in schema.fields}
+
+
+def _incompatible(channel: str, found: list[str], advice: str) -> SchemaIncompatible:
+    return SchemaIncompatible(
+        f"the DataFrame does not fit what channel {channel!r} holds: {' '.join(found)} To go on: {advice}.",
+        channel=channel,
+        differences=found,
+    )
