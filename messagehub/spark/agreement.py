@@ -42,7 +42,9 @@ def agree(options: Options, text: str, mode: Mode) -> Agreed:
         known = newest.details
         return Agreed(text, digest, str(known["schema_version"]), known["schema_id"])
     if mode == "append" and before is not None and newest is not None and newest.schema_hash != digest:
-        raise _incompatible(options.channel, _changes(before, text), "append keeps the schema; use overwrite to change it")
+        raise _incompatible(
+            options.channel, _changes(before, text), "append keeps the schema; use overwrite to change it"
+        )
     try:
         with MessageHub(options.settings()) as hub:
             registered = hub.register_schema(options.channel, text, schema_type="ARROW")

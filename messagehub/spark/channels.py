@@ -110,5 +110,5 @@ def _expected(text: str) -> arrow.ArrowSchema:
         return arrow.parse(text, {})
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise BadOption(
-            f"option expectedSchema is neither a schema hash nor the JSON of a StructType or of an ARROW schema: {error}"
+            f"option expectedSchema is neither a hash nor the JSON of a StructType or an ARROW schema: {error}"
         ) from None

@@ -45,8 +45,8 @@ def predicates(filters: Iterable[spark.Filter], schema: pa.Schema) -> list[Predi
 
 
 def _predicate(wanted: spark.Filter, schema: pa.Schema) -> Predicate | None:
-    inner = wanted.child if isinstance(wanted, spark.Not) else wanted
-    path = getattr(inner, "attribute", ())
+    inner: Any = wanted.child if isinstance(wanted, spark.Not) else wanted
+    path: tuple[str, ...] = getattr(inner, "attribute", ())
     if len(path) != 1 or path[0] not in schema.names:
         return None
     kind = schema.field(path[0]).type

@@ -5,6 +5,7 @@ the grace time of its retention after it is superseded, and as long as a task ho
 Rule 2: a block is read where its memory is.
 """
 
+import itertools
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -64,7 +65,7 @@ class TableReader(DataSourceReader):
 class FilteringTableReader(TableReader):
     """With push-down: rows that cannot match never reach Spark, which checks every row again."""
 
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802  Spark's name
         self._predicates = predicates(filters, self._schema)
         return filters
 
@@ -77,7 +78,7 @@ def shares(manifest: Manifest, max_bytes: int) -> list[InputPartition]:
         where = part.host or host()
         found += [
             Share(manifest.generation, host(), index, part.name, where, start, stop - start)
-            for start, stop in zip(bounds, bounds[1:], strict=False)
+            for start, stop in itertools.pairwise(bounds)
         ]
     return found
 

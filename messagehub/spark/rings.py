@@ -12,6 +12,7 @@ import pyarrow as pa
 from messagehub.datablock.errors import DataBlockError
 from messagehub.datablock.layout import HEADER_BYTES, Header, Kind, PayloadFormat
 from messagehub.datablock.payloads import codec_of
+from messagehub.datablock.ring import describe
 from messagehub.datablock.segment import Segment
 from messagehub.spark.options import Options
 
@@ -27,6 +28,10 @@ class Ring:
     @property
     def block_id(self) -> str:
         return self.header.block_id
+
+    def state(self) -> dict[str, Any]:
+        """The words that change: head, epoch, has_ended, has_writer."""
+        return describe(self.path)[1]
 
     def schema(self) -> pa.Schema:
         if self.header.payload_format == PayloadFormat.RAW:

@@ -165,7 +165,7 @@ def _foreign(field: pa.Field, path: str) -> Iterator[tuple[str, pa.DataType]]:
 def _is_of_spark(kind: pa.DataType) -> bool:
     try:
         to_arrow_schema(spark.StructType([spark.StructField("c", from_arrow_type(kind))]), timezone="UTC")
-    except Exception as error:  # noqa: BLE001  pyspark says "no" with several unrelated classes
+    except Exception as error:  # pyspark says no with several unrelated classes
         if type(error).__module__.startswith("pyspark"):
             return False
         raise

@@ -13,6 +13,8 @@ from messagehub.spark.channels import available_schema, check_expected
 from messagehub.spark.options import Options
 from messagehub.spark.reader import FilteringTableReader, TableReader
 from messagehub.spark.schema_mapping import struct_of
+from messagehub.spark.stream_reader import RingStreamReader
+from messagehub.spark.stream_writer import StreamTableWriter
 from messagehub.spark.writer import TableWriter
 
 _PUSHING = "pyspark.sql.worker.data_source_pushdown_filters"
@@ -37,6 +39,14 @@ class MessageHubSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> TableWriter:
         return TableWriter(self._parsed(), schema, overwrite=overwrite)
+
+    def streamReader(self, schema: StructType) -> RingStreamReader:  # noqa: N802  Spark's name
+        options = self._parsed()
+        check_expected(options)
+        return RingStreamReader(options, schema)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamTableWriter:  # noqa: N802  Spark's name
+        return StreamTableWriter(self._parsed(), schema, overwrite=overwrite)
 
     def _parsed(self) -> Options:
         return Options.parse(self.options)

@@ -52,7 +52,11 @@ class TableSink:
     def join(self, transaction_id: str) -> Transaction:
         """The driver's transaction. On another host it is begun there too: its blocks end by age if it never ends."""
         transaction = self._tables.transaction(transaction_id)
-        if self._keeper.is_here() or transaction.is_open():
+        return transaction if self._keeper.is_here() else self.open_or_begin(transaction_id)
+
+    def open_or_begin(self, transaction_id: str) -> Transaction:
+        transaction = self._tables.transaction(transaction_id)
+        if transaction.is_open():
             return transaction
         self._options.directory().make_channel(self._options.channel)
         return self.begin(transaction_id)
@@ -73,7 +77,7 @@ class TableSink:
             part = transaction.write_part(conformed, schema, part=context.partitionId(), attempt=attempt)
         except ShmFull as full:
             full.add_note(
-                f"Partition {context.partitionId()} of the DataFrame for channel {self._options.channel!r} did not fit. "
+                f"Partition {context.partitionId()} for channel {self._options.channel!r} did not fit. "
                 "Nothing was published and what was written is removed. Enlarge shared memory "
                 "(mount -o remount,size=16G /dev/shm), or keep less (options keepGenerations, keepBytes, keepSeconds)."
             )

@@ -1,8 +1,6 @@
 """One Spark session for all tests here, and for each test a domain of its own in shared memory."""
 
-import os
 import shutil
-import sys
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
