@@ -14,7 +14,7 @@ from typing import NamedTuple
 import msgspec
 
 from messagehub.datablock import manifests
-from messagehub.datablock.directory import Directory, Listed, ProducerEntry
+from messagehub.datablock.directory import CHANNEL_LOCK, Directory, Listed, ProducerEntry
 from messagehub.datablock.errors import DataBlockError
 from messagehub.datablock.identity import ProcessIdentity, host
 from registry import commands
@@ -113,6 +113,11 @@ def newest_table(directory: Directory, channel: str) -> Table | None:
                 committed_at=manifest.committed_at,
             )
     return None
+
+
+def is_about_members(name: str) -> bool:
+    """Whether a file of this name in a channel's directory says who produces, or that tables have come."""
+    return (name.endswith((".json", ".lock")) and name != CHANNEL_LOCK) or name == "tables"
 
 
 def block_path(directory: Directory, shm_name: str) -> str:

@@ -11,6 +11,7 @@ HubError                             registry/errors.py; has code, message, deta
 │   └── RequestTimeout               REQUEST_TIMEOUT
 ├── BrokerRequired                   BROKER_REQUIRED: this cannot be done without a broker
 ├── BrokerAlreadyRunning             BROKER_ALREADY_RUNNING
+├── DataLost                         DATA_LOST: a consumer fell behind and asked to be told by an exception
 ├── StoreError                       STORE_ERROR: the database cannot be used as it is
 │   └── StoreReadOnly                STORE_READ_ONLY: the disk is full or failing; reads go on
 ├── ConfigurationError               CONFIGURATION_ERROR
@@ -52,6 +53,7 @@ __all__ = [
     "ChannelNotReady",
     "ConfigurationError",
     "ConsumerAlreadyRegistered",
+    "DataLost",
     "HubError",
     "InternalError",
     "InvalidName",
@@ -117,6 +119,10 @@ class BrokerRequired(HubError):
 
 class BrokerAlreadyRunning(HubError):
     code = "BROKER_ALREADY_RUNNING"
+
+
+class DataLost(HubError):
+    code = "DATA_LOST"
 
 
 class StoreError(HubError):

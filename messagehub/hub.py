@@ -1,7 +1,8 @@
 """MessageHub: the object that users hold.
 
-An ordinary class with one shared instance per process (`get_instance`). Nothing is opened before the first call,
-and without a broker nothing raises or hangs: answers are falsy and one warning is logged.
+An ordinary class with one shared instance per process (`get_instance`). Nothing is opened before the first call.
+Without a broker nothing raises or hangs: one warning is logged, and what a broker is not needed for is done
+through the directory in shared memory. Answers that nobody could give are falsy.
 """
 
 import itertools
@@ -13,13 +14,27 @@ import weakref
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
+from messagehub.attachments import Positions
 from messagehub.client.connection import Connection
-from messagehub.client.heartbeats import Heartbeats, Registration
+from messagehub.client.group_news import GroupNews
+from messagehub.client.heartbeats import Heartbeats, Registration, unregistration
 from messagehub.client.watch import Watch, Watches
+from messagehub.consumers import Consumer as DataConsumer
+from messagehub.consumers import OnLag, Wanted
+from messagehub.datablock.directory import Directory
+from messagehub.datablock.errors import DataBlockError
 from messagehub.datablock.identity import ProcessIdentity
+from messagehub.datablock.manifests import Manifest
+from messagehub.datablock.tables import Mode, Retention
 from messagehub.discovery import Discovery
+from messagehub.discovery.chain import Chain
 from messagehub.discovery.via_broker import ViaBroker
-from messagehub.errors import BrokerUnavailable, ChannelNotReady, HubError
+from messagehub.discovery.via_files import ViaFiles
+from messagehub.discovery.via_shm_name import ViaShmName
+from messagehub.errors import BrokerRequired, BrokerUnavailable, ChannelNotReady, HubError
+from messagehub.payload_schema import hash_of, payload_schema
+from messagehub.producers import Producer, Shape, open_producer, ring_path
+from messagehub.published_tables import publish_table
 from messagehub.settings import Settings
 from registry import commands, names, replies
 from registry.records import Access, Block, Consumer, Priority, SchemaType
@@ -28,6 +43,7 @@ log = logging.getLogger("messagehub")
 
 PAGE = 1000
 WAIT_SECONDS = 0.25
+_Opened = TypeVar("_Opened", Producer, DataConsumer)
 _AnyReply = TypeVar("_AnyReply", bound=replies.Reply)
 
 
@@ -59,7 +75,12 @@ class MessageHub:
         self._watches = Watches(self._connection)
         self._via_broker = ViaBroker(self._connection)
         self._cached = self._via_broker.cache.get
-        self._connection.parts = (self._heartbeats, self._via_broker.cache, self._watches)
+        directory = Directory(self.settings.domain)
+        files = ViaFiles(directory, shm_prefix=self.settings.shm_prefix)
+        self._chain = Chain(self._via_broker, files, ViaShmName(directory))
+        self._group_news = GroupNews(self._connection)
+        self._open: set[Producer | DataConsumer] = set()
+        self._connection.parts = (self._heartbeats, self._via_broker.cache, self._watches, self._group_news)
 
     @classmethod
     def get_instance(cls, **arguments: Any) -> "MessageHub":
@@ -87,7 +108,10 @@ class MessageHub:
 
     def disconnect(self) -> None:
         """Give up registrations and the connection; the next call connects again."""
+        for opened in list(self._open):
+            opened.close()
         self._heartbeats.end_all()
+        self._chain.files.close()
         self._watches.close_all()
         self._connection.close()
         if not self._is_closed:
@@ -173,8 +197,10 @@ class MessageHub:
         timeout: float | None = None,
         required: bool = False,
     ) -> Registration:
-        """Say that this process produces a channel. The handle is falsy while no broker has taken it,
-        and becomes true by itself when one does."""
+        """Say that this process produces a channel, to the broker or, while none answers, in the directory.
+
+        The handle is falsy when nothing took it, and becomes true by itself when a broker does.
+        """
         if producer_id is None and access == "shared":
             producer_id = self._role("producer")
         command = commands.RegisterProducer(
@@ -217,6 +243,131 @@ class MessageHub:
             **self._owner(),
         )
         return self._register(command, timeout, required)
+
+    def producer(
+        self,
+        channel: str,
+        *,
+        schema: Any = None,
+        capacity: int = 16,
+        page_size: int = 4096,
+        policy: str = "RingBuffer",
+        when_full: str = "overwrite",
+        checksum: str = "none",
+        access: Access = "exclusive",
+        producer_id: str | None = None,
+        schema_hash: str | None = None,
+        schema_version: str = "",
+        metadata: dict[str, Any] | None = None,
+        priority: Priority = "normal",
+        timeout: float | None = None,
+    ) -> Producer:
+        """A ring of `capacity` slots of `page_size` bytes that this process writes; works without a broker.
+
+        `schema`: an Arrow schema, a NumPy dtype, or None for raw bytes. `policy`: RingBuffer, DoubleBuffer or Single.
+        `when_full`: overwrite, block or error. `checksum`: none, write or verify.
+        """
+        payload = payload_schema(schema, schema_hash)
+        shape = Shape(policy, capacity, page_size, when_full, checksum)
+        if producer_id is None and access == "shared":
+            producer_id = self._role("producer")
+        command = commands.RegisterProducer(
+            channel=names.check_channel(channel),
+            schema_hash=payload.schema_hash,
+            schema_version=schema_version,
+            config=shape.config(),
+            schema=payload.schema,
+            schema_type=payload.schema_type,
+            producer_id=producer_id,
+            access=access,
+            metadata=metadata or {},
+            priority=priority,
+            **self._owner(),
+        )
+        files = self._chain.files
+        command.shm_name = "/" + files.directory.relative(ring_path(files, command))
+        command.blocks = [Block(shm_name=command.shm_name, host=self._identity.host, format=payload.format)]
+        return self._keep(
+            open_producer(
+                command,
+                payload,
+                shape,
+                files=files,
+                register=lambda wanted: self._tell_broker(wanted, timeout, required=False),
+                forget=self._open.discard,
+                timeout=self._limit(timeout),
+            )
+        )
+
+    def consumer(
+        self,
+        channel: str,
+        *,
+        start: "str | Positions" = "latest",
+        expected_schema: Any = None,
+        group: str | None = None,
+        on_lag: OnLag = "gap",
+        lossless: bool = True,
+        verify: bool = False,
+        consumer_id: str | None = None,
+        metadata: dict[str, Any] | None = None,
+        timeout: float | None = None,
+    ) -> DataConsumer:
+        """A reader of everything that a channel's producers write, whether they are there yet or not.
+
+        `expected_schema`: as producers give it, or its hash. `group`: share the channel with the other members.
+        `on_lag`: what was overwritten before it was read comes as a `Gap`, is raised as DataLost, or is skipped
+        with a warning. `lossless`: a producer with when_full=block waits for this reader.
+        """
+        expected = None if expected_schema is None else hash_of(expected_schema)
+        logical = names.check_channel(names.logical(channel))
+        role = names.check_role("consumer", consumer_id or self._role("consumer"))
+        if group is not None and not self.connect(timeout=timeout):
+            raise BrokerRequired(f"group {group!r} is shared out by the broker, and none answers", group=group)
+        command = commands.RegisterConsumer(
+            channel=logical,
+            consumer_id=role,
+            expected_schema_hash=expected,
+            group=group,
+            metadata=metadata or {},
+            **self._owner(),
+        )
+        consumer = DataConsumer(
+            Wanted(logical, start, expected, group, on_lag, lossless, verify),
+            self._chain.files.directory,
+            discover=lambda: self._discover_now(logical, self._limit(timeout), required=False),
+            register=lambda: self._register(command, timeout, required=group is not None),
+            renew=lambda registration: self._heartbeats.renew(registration, timeout=self._limit(timeout)),
+            forget=self._forget_consumer,
+        )
+        if group is not None:
+            self._group_news.add(consumer)
+        return self._keep(consumer)
+
+    def publish_table(
+        self,
+        channel: str,
+        table: Any,
+        *,
+        mode: Mode = "overwrite",
+        checksum: str = "none",
+        retention: Retention | None = None,
+        schema_version: str = "",
+        metadata: dict[str, Any] | None = None,
+    ) -> Manifest:
+        """Commit a table (pyarrow Table or batch, or anything with Arrow's stream protocol) as a new generation.
+
+        It needs no producer alive: it stays until it is superseded or its retention ends it.
+        """
+        return publish_table(
+            self._chain.files,
+            names.check_channel(channel),
+            table,
+            mode=mode,
+            checksum=checksum,
+            retention=retention,
+            details={"schema_version": schema_version, "metadata": metadata or {}},
+        )
 
     def notices(self) -> list[replies.Notice]:
         """What happened to the channels this process is a member of, since the last call."""
@@ -341,14 +492,13 @@ class MessageHub:
             log.warning("%s; going on without a broker", error.message)
 
     def _discover_now(self, channel: str, timeout: float, required: bool) -> Discovery | None:
-        try:
-            found = self._via_broker.discover(channel, timeout=timeout)
-        except BrokerUnavailable as error:
-            if required:
-                raise
-            self._warn(error)
-            return None
-        self._has_warned = False
+        found, unavailable = self._chain.discover(channel, timeout=timeout)
+        if unavailable is None:
+            self._has_warned = False
+        elif required:
+            raise unavailable
+        else:
+            self._warn(unavailable)
         return found
 
     def _discover_active(self, channel: str, timeout: float, required: bool) -> Discovery | None:
@@ -370,12 +520,46 @@ class MessageHub:
     def _register(
         self, command: commands.RegisterProducer | commands.RegisterConsumer, timeout: float | None, required: bool
     ) -> Registration:
+        """With the broker, else in the directory."""
+        registration = self._tell_broker(command, timeout, required)
+        if registration.ack is not None:
+            return registration
+        try:
+            taken = self._chain.files.ask(command, timeout=self._limit(timeout))
+        except DataBlockError as error:
+            log.warning("nor can the directory in shared memory take it: %s", error)
+            return registration
+        except BaseException:
+            registration.close()
+            raise
+        assert isinstance(taken, replies.ProducerRegistered | replies.ConsumerRegistered)
+        registration.local = taken
+        registration.on_close = lambda: self._leave_directory(taken)
+        return registration
+
+    def _tell_broker(
+        self, command: commands.RegisterProducer | commands.RegisterConsumer, timeout: float | None, required: bool
+    ) -> Registration:
         registration = self._heartbeats.register(command, timeout=self._limit(timeout), required=required)
         if registration.ack is not None:
             self._via_broker.cache.changed(command.channel, registration.ack.revision)
         elif registration.error is not None:
             self._warn(registration.error)
         return registration
+
+    def _leave_directory(self, taken: replies.ProducerRegistered | replies.ConsumerRegistered) -> None:
+        try:
+            self._chain.files.ask(unregistration(taken, self.lease), timeout=self._limit(None))
+        except (HubError, DataBlockError) as error:
+            log.debug("the entry stays until it is cleaned: %s", error)
+
+    def _keep(self, opened: _Opened) -> _Opened:
+        self._open.add(opened)
+        return opened
+
+    def _forget_consumer(self, consumer: DataConsumer) -> None:
+        self._open.discard(consumer)
+        self._group_news.remove(consumer)
 
     def _owner(self) -> dict[str, Any]:
         identity = self._identity

@@ -30,7 +30,9 @@ def payload_schema(schema: Any, schema_hash: str | None = None) -> PayloadSchema
         case PayloadFormat.RAW:
             return PayloadSchema(codec, schema_hash or canonical("JSON", {"payload": "raw"})[1])
         case PayloadFormat.NUMPY:
-            return PayloadSchema(codec, _own_hash(schema_hash, {"payload": "numpy", "dtype": codec.description.decode()}))
+            return PayloadSchema(
+                codec, _own_hash(schema_hash, {"payload": "numpy", "dtype": codec.description.decode()})
+            )
     description = arrow_description(schema)
     digest = canonical("ARROW", description)[1]
     if schema_hash not in (None, digest):
@@ -45,9 +47,7 @@ def hash_of(expected: Any) -> str:
 
 def arrow_description(schema: Any) -> dict[str, Any]:
     """Names, types and nullability decide; metadata that no reader needs does not."""
-    return {
-        "fields": [{"name": field.name, "type": str(field.type), "nullable": field.nullable} for field in schema]
-    }
+    return {"fields": [{"name": field.name, "type": str(field.type), "nullable": field.nullable} for field in schema]}
 
 
 def _own_hash(claimed: str | None, description: dict[str, Any]) -> str:

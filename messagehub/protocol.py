@@ -5,7 +5,7 @@ Rule 2: validation happens here and only here; what decoded needs no second look
 Rule 3: everything up to and including the first empty frame is the return path, and is echoed unchanged.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -29,6 +29,7 @@ MAX_REQUEST_BYTES = 1 << 20
 MAX_FRAME_BYTES = 4 << 20
 MAX_FRAMES = 8
 MAX_NESTING = 128
+MAX_QUOTED = 200
 
 
 class Beacon(msgspec.Struct, kw_only=True, tag="BEACON", tag_field="type"):
@@ -75,6 +76,8 @@ def decode(data: bytes) -> commands.AnyCommand:
             limit_bytes=MAX_REQUEST_BYTES,
         )
     try:
+        if not data.isascii():
+            data.decode()  # the decoder passes over the strings of fields that it does not know
         command = _command_decoder.decode(data)
     except _UNDECODABLE as error:
         raise _explain(data, error) from None
@@ -82,7 +85,7 @@ def decode(data: bytes) -> commands.AnyCommand:
         if command.protocol != VERSION:
             negotiate([command.protocol])
         if command.writes:
-            _check_nesting(command)
+            _check_free_form(command)
     except ProtocolError as refused:
         refused.request_id = command.id
         raise
@@ -153,32 +156,48 @@ def _explain(data: bytes, error: Exception) -> ProtocolError:
     elif envelope.type not in COMMANDS_BY_TYPE:
         refused = UnknownType(f"unknown request type {envelope.type[:64]!r}", known=sorted(COMMANDS_BY_TYPE))
     else:
-        what, _, where = str(error).rpartition(" - at `$.")
-        field = where.rstrip("`") if what else _missing_field(str(error))
-        refused = MalformedRequest(f"{envelope.type}: {error}", **({"field": field} if field else {}))
+        field = _field(str(error))
+        refused = MalformedRequest(f"{envelope.type}: {_shortened(error)}", **({"field": field} if field else {}))
     if isinstance(envelope.id, str):
         refused.request_id = envelope.id
     return refused
 
 
-def _check_nesting(command: commands.AnyCommand) -> None:
-    """Free-form fields must stay shallow enough to be encoded again inside replies and events."""
-    level = [getattr(command, name, None) for name in ("schema", "config", "metadata")]
-    for _ in range(MAX_NESTING):
-        level = [item for value in level if isinstance(value, dict | list) for item in _children(value)]
-        if not level:
-            return
-    raise _too_deep()
+def _check_free_form(command: commands.AnyCommand) -> None:
+    """Free-form fields must survive being encoded again, in replies, in events and by every store.
+
+    A schema is kept as text, so its numbers may be of any size.
+    """
+    for name in ("config", "metadata", "schema"):
+        level = _containers([getattr(command, name, None)])
+        depth = 1
+        while level:
+            depth += 1
+            if depth > MAX_NESTING:
+                raise _too_deep()
+            children = [child for value in level for child in (value.values() if isinstance(value, dict) else value)]
+            if name != "schema" and any(type(child) is int and not -(2**63) <= child < 2**64 for child in children):
+                raise MalformedRequest(f"{name} holds an integer of more than 64 bits", field=name)
+            level = _containers(children)
 
 
-def _children(value: dict[str, Any] | list[Any]) -> Iterable[Any]:
-    return value.values() if isinstance(value, dict) else value
+def _containers(values: list[Any]) -> list[dict[str, Any] | list[Any]]:
+    return [value for value in values if isinstance(value, dict | list)]
 
 
 def _too_deep() -> MalformedRequest:
     return MalformedRequest(f"the request is nested more than {MAX_NESTING} levels deep", limit=MAX_NESTING)
 
 
-def _missing_field(message: str) -> str:
-    _, found, rest = message.partition("missing required field `")
-    return rest.partition("`")[0] if found else ""
+def _field(message: str) -> str:
+    """The path of the field that the decoder's message is about."""
+    what, found, where = message.rpartition(" - at `$.")
+    path = where.rstrip("`") if found else ""
+    _, is_missing, rest = (what if found else message).partition("missing required field `")
+    return ".".join(part for part in (path, rest.partition("`")[0] if is_missing else "") if part)
+
+
+def _shortened(error: Exception) -> str:
+    """The decoder may quote the peer's value in full; what is wrong stands before it, and where at the end."""
+    text = str(error)
+    return text if len(text) <= MAX_QUOTED else f"{text[: MAX_QUOTED // 2]}…{text[-MAX_QUOTED // 2 :]}"

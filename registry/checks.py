@@ -4,6 +4,8 @@ Rule 1: the owner of a member is its lease; where both sides name their process,
 Rule 2: somebody living is never pushed out; somebody stalled is, by whoever has a claim to the same place.
 """
 
+from typing import Any
+
 import msgspec
 
 from registry.errors import (
@@ -18,6 +20,7 @@ from registry.errors import (
 from registry.leases import Leases, Member
 from registry.records import Channel, Consumer, Producer
 
+_PROCESS = ("host", "pid", "start_time", "boot_id")
 _BY_REGISTRY = ("status", "registered_at", "revision")
 
 
@@ -27,7 +30,7 @@ def check_producer(channel: Channel, producer: Producer, leases: Leases) -> list
     others = []
     for present in channel.producers.values():
         is_same = present.producer_id == producer.producer_id
-        if is_same and present.lease == producer.lease:
+        if is_same and _is_one_owner(present, producer):
             continue
         excludes = is_same or "exclusive" in (present.access, producer.access)
         if not leases.is_alive(present.lease) and excludes:
@@ -47,6 +50,7 @@ def check_producer(channel: Channel, producer: Producer, leases: Leases) -> list
         check_policy(channel, "policy", other.config.get("policy"), producer.config.get("policy"))
     if channel.binds_access:
         check_policy(channel, "access", channel.access, producer.access)
+    _check_bound_policy(channel, channel.config, producer)
     if others or channel.binds_schema:
         check_schema(channel, producer.schema_hash, "the producer brings")
     return replaced
@@ -55,7 +59,7 @@ def check_producer(channel: Channel, producer: Producer, leases: Leases) -> list
 def check_consumer(channel: Channel, consumer: Consumer, leases: Leases) -> list[Member]:
     """Whom this consumer replaces; refused while that one lives."""
     present = channel.consumers.get(consumer.consumer_id)
-    if present is None or present.lease == consumer.lease:
+    if present is None or _is_one_owner(present, consumer):
         return []
     if leases.is_alive(present.lease):
         raise ConsumerAlreadyRegistered(
@@ -81,6 +85,7 @@ def check_declaration(present: Channel, record: Channel) -> None:
             check_schema(present, record.schema_hash or "", "the declaration says")
         if record.binds_access:
             check_policy(present, "access", producer.access, record.access)
+        _check_bound_policy(present, record.config, producer)
 
 
 def check_owner(member: Member, present: Producer | Consumer | None, lease: str) -> None:
@@ -118,6 +123,20 @@ def check_policy(channel: Channel, what: str, expected: object, actual: object) 
             expected=expected,
             actual=actual,
         )
+
+
+def _check_bound_policy(channel: Channel, declared: dict[str, Any], producer: Producer) -> None:
+    """A declared policy binds producers that name one. Undeclared channels have no config of their own."""
+    if "policy" in declared and "policy" in producer.config:
+        check_policy(channel, "policy", declared["policy"], producer.config["policy"])
+
+
+def _is_one_owner(present: Producer | Consumer, candidate: Producer | Consumer) -> bool:
+    """Nothing that both sides say of their process differs."""
+    if present.lease != candidate.lease:
+        return False
+    said = ((getattr(present, name), getattr(candidate, name)) for name in _PROCESS)
+    return all(there is None or here is None or there == here for there, here in said)
 
 
 def says_the_same(present: Producer | Consumer, candidate: Producer | Consumer) -> bool:

@@ -39,11 +39,8 @@ class HubError(Exception):
         self.details = details
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (type(self), self.message, self.details)
-
-
-def _rebuild(kind: type[HubError], message: str, details: dict[str, Any]) -> HubError:
-    return kind(message, **details)
+        """Survives pickling with everything set on it, also a code that only a newer broker knows."""
+        return type(self), (self.message,), self.__dict__
 
 
 class Refusal(HubError):

@@ -1,8 +1,8 @@
 """What happened. An event carries what changed, so that state can be rebuilt from events alone.
 
 Rule 1: `revision` increases by one with every event of a registry.
-Rule 2: `previous` is the revision of the event before it on the same topic, 0 for the first, so a
-watcher of one topic can tell a gap.
+Rule 2: `previous` is the revision of the event before it on the same topic, so a watcher of one topic can tell a gap.
+It is 0 for the first, and a channel that ended and is made again starts anew with 0.
 Rule 3: `durable` events must be on disk before anybody hears of them; the others are only written through.
 """
 
@@ -38,7 +38,10 @@ class ChannelCreated(ChannelEvent, tag="CHANNEL_CREATED"):
 
 
 class ChannelDeclared(ChannelEvent, tag="CHANNEL_DECLARED"):
-    """CHANNEL_CREATE made the channel, or made one that had members already a declared one."""
+    """CHANNEL_CREATE made the channel, or made one that had members already a declared one.
+
+    The record has no members in it: those that are there stay.
+    """
 
     durable = True
 

@@ -2,9 +2,10 @@
 
 Rule 1: a lease ends exactly once, at the term its last renewal gave it, with or without members by then:
 what happened to its members is told to whoever renews it.
-Rule 2: renewing is O(1): it moves `renewed_at` only. Each lease has one queued deadline; when that comes too early
-it is queued again, so expiry is O(log n).
-Rule 3: silence first stalls a lease, then ends it; a renewed lease is no longer stalled.
+Rule 2: renewing is O(1): it moves `renewed_at` only. Each lease has one queued deadline that counts; when that comes
+too early it is queued again, so expiry is O(log n).
+Rule 3: silence first stalls a lease, then ends it; a renewed lease is no longer stalled, and since it stalls again
+before it would have ended, its deadline is queued anew and the later one is skipped.
 Rule 4: a held lease (somebody sees its process alive) is stalled by silence but never ended by it.
 """
 
@@ -36,6 +37,7 @@ class Lease(Struct):
     renewed_at: float
     is_stalled: bool = False
     is_held: bool = False
+    deadline: float = 0.0
     members: dict[Member, None] = field(default_factory=dict)
     notices: list[Notice] = field(default_factory=list)
 
@@ -71,14 +73,22 @@ class Leases:
         if lease is not None:
             lease.is_held = is_held
 
-    def attach(self, lease_id: str, member: Member, *, now: float) -> None:
-        """Add a member, starting the lease if it is new. A registration is a sign of life, so it renews."""
+    def attach(self, lease_id: str, member: Member, *, now: float) -> Lease:
+        """Add a member, starting the lease if it is new."""
         lease = self._leases.get(lease_id)
         if lease is None:
             lease = self._leases[lease_id] = Lease(lease_id, now)
-            heapq.heappush(self._deadlines, (now + self._terms.stall_seconds, lease_id))
-        lease.renewed_at = now
+            self._queue(lease, now + self._terms.stall_seconds)
         lease.members[member] = None
+        return lease
+
+    def renew(self, lease: Lease, *, now: float) -> bool:
+        """Start a full new term; says whether the lease was stalled until now."""
+        lease.renewed_at = now
+        was_stalled, lease.is_stalled = lease.is_stalled, False
+        if was_stalled:
+            self._queue(lease, now + self._terms.stall_seconds)
+        return was_stalled
 
     def detach(self, lease_id: str, member: Member) -> None:
         lease = self._leases.get(lease_id)
@@ -97,9 +107,9 @@ class Leases:
         """Leases whose silence crossed a term; ended ones are forgotten here."""
         crossed: list[tuple[Lease, Term]] = []
         while self._deadlines and self._deadlines[0][0] <= now:
-            _, lease_id = heapq.heappop(self._deadlines)
+            deadline, lease_id = heapq.heappop(self._deadlines)
             lease = self._leases.get(lease_id)
-            if lease is None:
+            if lease is None or lease.deadline != deadline:
                 continue
             if lease.renewed_at + self._terms.lease_seconds <= now and not lease.is_held:
                 del self._leases[lease_id]
@@ -112,5 +122,9 @@ class Leases:
             following = lease.renewed_at + term
             if following <= now:  # only a held lease outlives its term
                 following = now + self._terms.stall_seconds
-            heapq.heappush(self._deadlines, (following, lease_id))
+            self._queue(lease, following)
         return crossed
+
+    def _queue(self, lease: Lease, deadline: float) -> None:
+        lease.deadline = deadline
+        heapq.heappush(self._deadlines, (deadline, lease.lease_id))

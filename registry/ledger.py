@@ -27,7 +27,7 @@ class Ledger:
         self.leases = Leases(self.terms)
         self.priorities: dict[str, Priority] = {}
         self._shm_prefix = shm_prefix
-        self._names = SortedNames()
+        self._names = SortedNames(self.channels)
         self._discovered: dict[str, replies.Discovered] = {}
         self._emitted: list[events.AnyEvent] = []
 
@@ -73,7 +73,9 @@ class Ledger:
 
     def _added(self, channel: Channel) -> None:
         self._names.add(channel.name)
-        if channel.priority != "normal":
+        if channel.priority == "normal":
+            self.priorities.pop(channel.name, None)
+        else:
             self.priorities[channel.name] = channel.priority
 
     def _emit(self, event: events.AnyChannelEvent, now: float) -> None:
@@ -108,18 +110,16 @@ class Ledger:
                 self.leases.tell(lease_id, said)
 
     def _unregister(self, member: Member, reason: events.Reason, now: float) -> None:
-        channel = self.channels[member.channel]
-        self.leases.detach(lease_of(channel, member), member)
+        lease_id = lease_of(self.channels[member.channel], member)
+        self.leases.detach(lease_id, member)
+        event: events.AnyChannelEvent
         if member.kind == "producer":
-            self._emit(
-                events.ProducerUnregistered(channel=member.channel, producer_id=member.member_id, reason=reason),
-                now,
-            )
+            event = events.ProducerUnregistered(channel=member.channel, producer_id=member.member_id, reason=reason)
         else:
-            self._emit(
-                events.ConsumerUnregistered(channel=member.channel, consumer_id=member.member_id, reason=reason),
-                now,
-            )
+            event = events.ConsumerUnregistered(channel=member.channel, consumer_id=member.member_id, reason=reason)
+        self._emit(event, now)
+        if reason == "replaced":
+            self.leases.tell(lease_id, notice(event))
 
     def _remove(self, member: Member, reason: events.Reason, now: float) -> None:
         """Unregister, and let an undeclared channel end with its last member."""
@@ -129,15 +129,11 @@ class Ledger:
             self._emit(events.ChannelEnded(channel=channel.name), now)
 
     def _renew(self, lease_id: str, member: Member, now: float) -> None:
-        self.leases.attach(lease_id, member, now=now)
-        lease = self.leases.get(lease_id)
-        if lease is not None:
-            self._revive(lease, now)
+        """A registration is a sign of life of the whole process."""
+        self._revive(self.leases.attach(lease_id, member, now=now), now)
 
     def _revive(self, lease: Lease, now: float) -> None:
-        lease.renewed_at = now
-        if lease.is_stalled:
-            lease.is_stalled = False
+        if self.leases.renew(lease, now=now):
             for member in lease.members:
                 self._emit(_RECOVERED[member.kind](member), now)
 

@@ -60,8 +60,8 @@ class Registry(Sightings):
             if version is not None and version[1]:
                 self._emit_schema(version[0], now)
             if channel is None:
-                channel = Channel(name=name, priority=command.priority, created_at=now)
-                self._emit(events.ChannelCreated(channel=name, record=channel), now)
+                record = Channel(name=name, priority=command.priority, created_at=now, revision=self.revision + 1)
+                self._emit(events.ChannelCreated(channel=name, record=record), now)
             for member in replaced:
                 self._unregister(member, "replaced", now)
             producer.registered_at = now
@@ -165,31 +165,15 @@ class Registry(Sightings):
     def create_channel(self, command: commands.CreateChannel, now: float) -> replies.Reply:
         name = names.check_channel(command.channel)
         version = self._embedded_schema(name, command.schema, command.schema_type, command.schema_hash)
-        planned = version[0] if version else None
         present = self.channels.get(name)
-        record = Channel(
-            name=name,
-            declared=True,
-            binds_schema=command.schema_hash is not None or planned is not None,
-            binds_access=command.access is not None,
-            schema_hash=planned.schema_hash if planned else command.schema_hash,
-            schema_version=command.schema_version,
-            schema_type=planned.schema_type if planned else command.schema_type,
-            schema_id=planned.schema_id if planned else None,
-            schema="verified" if planned else "unverified",
-            access=command.access,
-            priority=command.priority,
-            config=command.config,
-            metadata=command.metadata,
-            created_at=now,
-        )
+        record = _declaration(command, version[0] if version else None)
         if present is not None:
             check_declaration(present, record)
         if present is None or not present.declared:
             if version is not None and version[1]:
                 self._emit_schema(version[0], now)
-            if present is not None:
-                _adopt_members(record, present)
+            record.created_at = present.created_at if present else now
+            record.revision = self.revision + 1
             self._emit(events.ChannelDeclared(channel=name, record=record), now)
         return replies.ChannelCreated(
             channel=name, schema_id=self.channels[name].schema_id, revision=self.channels[name].revision
@@ -203,9 +187,7 @@ class Registry(Sightings):
         return replies.ChannelDestroyed(channel=channel.name, revision=self.revision)
 
     def list_channels(self, command: commands.ListChannels, now: float) -> replies.Reply:
-        page, following = self._names.page(
-            self.channels, prefix=command.prefix, after=command.after, limit=command.limit
-        )
+        page, following = self._names.page(prefix=command.prefix, after=command.after, limit=command.limit)
         return replies.ChannelList(
             channels=[summary(self.channels[name]) for name in page], next=following, revision=self.revision
         )
@@ -222,9 +204,10 @@ class Registry(Sightings):
 
     def snapshot(self, command: commands.Snapshot, now: float) -> replies.Reply:
         if command.channel is not None:
-            page, following = [command.channel] if command.channel in self.channels else [], None
+            name = names.logical(command.channel)
+            page, following = [name] if name in self.channels else [], None
         else:
-            page, following = self._names.page(self.channels, after=command.after, limit=command.limit)
+            page, following = self._names.page(after=command.after, limit=command.limit)
         return replies.SnapshotPage(
             channels=[self.channels[name] for name in page], next=following, revision=self.revision
         )
@@ -338,11 +321,22 @@ def _members(channel: Channel) -> list[Member]:
     ]
 
 
-def _adopt_members(record: Channel, present: Channel) -> None:
-    """What the declaration leaves open stays as the producers made it."""
-    if not record.binds_schema:
-        record.schema_hash, record.schema_version = present.schema_hash, present.schema_version
-        record.schema_type, record.schema_id = present.schema_type, present.schema_id
-        record.schema = present.schema
-    if not record.binds_access:
-        record.access = present.access
+def _declaration(command: commands.CreateChannel, version: SchemaVersion | None) -> Channel:
+    """The record that a declaration asks for: what it leaves open is left to the producers."""
+    record = Channel(
+        name=command.channel,
+        declared=True,
+        binds_schema=command.schema_hash is not None or version is not None,
+        binds_access=command.access is not None,
+        access=command.access,
+        priority=command.priority,
+        config=command.config,
+        metadata=command.metadata,
+    )
+    if record.binds_schema:
+        record.schema_hash, record.schema_type = command.schema_hash, command.schema_type
+        record.schema_version = command.schema_version
+    if version is not None:
+        record.schema_hash, record.schema_type = version.schema_hash, version.schema_type
+        record.schema_id, record.schema = version.schema_id, "verified"
+    return record

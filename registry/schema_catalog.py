@@ -26,7 +26,7 @@ class Subject(Struct):
 class SchemaCatalog:
     def __init__(self) -> None:
         self._subjects: dict[str, Subject] = {}
-        self._names = SortedNames()
+        self._names = SortedNames(self._subjects)
         self._by_id: dict[int, SchemaVersion] = {}
         self._ids: dict[Content, int] = {}
         self._by_hash: dict[str, int] = {}
@@ -92,7 +92,7 @@ class SchemaCatalog:
 
     def list(self, command: ListSchemas, *, revision: int) -> SchemaList:
         if command.subject is None:
-            names, following = self._names.page(self._subjects, after=command.after, limit=command.limit)
+            names, following = self._names.page(after=command.after, limit=command.limit)
             return SchemaList(subject=None, subjects=names, versions=[], next=following, revision=revision)
         subject = self._subject(command.subject)
         versions = [

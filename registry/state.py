@@ -1,38 +1,49 @@
 """State from events: the only place where channel records change.
 
+Rule 1: what an event carries is never changed afterwards, so an event says the same whenever it is encoded.
+Rule 2: members are in the order of their revisions.
+
 The registry, a store that starts and a watcher's view all evolve the same way, so a watcher that has
 seen every event holds the registry's own state.
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Collection, Iterable
 from itertools import islice
 from typing import Any
 
+from msgspec.structs import replace
+
 from registry import events
-from registry.records import Block, Channel, Producer
+from registry.records import Block, Channel, Producer, Table
 from registry.replies import ChannelSummary, Discovered
 
 BLOCKS_PER_PAGE = 100
+SLACK = 1000
 
 
 class SortedNames:
-    """Names in order, for paging. Adding is O(1); the first page after a change sorts what is almost sorted."""
+    """Names in order, for paging.
 
-    def __init__(self) -> None:
+    Adding is O(1) on average; the first page after a change sorts what is almost sorted. Names that are no longer
+    present are passed over, and dropped before they outnumber the others.
+    """
+
+    def __init__(self, present: Collection[str]) -> None:
+        self._present = present
         self._names: list[str] = []
         self._is_sorted = True
 
     def add(self, name: str) -> None:
         self._names.append(name)
         self._is_sorted = False
+        if len(self._names) > 2 * len(self._present) + SLACK:
+            self._names = self._kept()
 
-    def page(
-        self, present: Container[str], *, prefix: str = "", after: str, limit: int
-    ) -> tuple[list[str], str | None]:
+    def page(self, *, prefix: str = "", after: str, limit: int) -> tuple[list[str], str | None]:
         """Up to `limit` present names behind `after`, and the `after` of the next page or None."""
         if not self._is_sorted:
-            self._names = sorted({name for name in self._names if name in present})
+            self._names = sorted(self._kept())
             self._is_sorted = True
         names = self._names
         start = max(bisect_right(names, after), bisect_left(names, prefix))
@@ -40,11 +51,14 @@ class SortedNames:
         for name in islice(names, start, None):
             if not name.startswith(prefix):
                 break
-            if name in present:
+            if name in self._present:
                 if len(found) == limit:
                     return found, found[-1]
                 found.append(name)
         return found, None
+
+    def _kept(self) -> list[str]:
+        return list(dict.fromkeys(name for name in self._names if name in self._present))
 
 
 class Channels(dict[str, Channel]):
@@ -58,61 +72,73 @@ class Channels(dict[str, Channel]):
 
 
 def _created(channels: Channels, event: events.ChannelCreated | events.ChannelDeclared) -> None:
+    """The channel goes on with the members it has; the event's record stays as it was said."""
     present = channels.get(event.channel)
-    if present is not None:
-        event.record.producers.update(present.producers)
-        event.record.consumers.update(present.consumers)
-        event.record.groups.update(present.groups)
-        event.record.table, event.record.generation = present.table, present.generation
-        event.record.conflict = present.conflict
-    channels[event.channel] = event.record
+    channel = channels[event.channel] = replace(
+        event.record,
+        producers=present.producers if present else {},
+        consumers=present.consumers if present else {},
+        groups=present.groups if present else {},
+        table=present.table if present else None,
+        generation=present.generation if present else 0,
+        conflict=present.conflict if present else None,
+    )
+    _settle(channel)
 
 
 def _removed(channels: Channels, event: events.ChannelDestroyed | events.ChannelEnded) -> None:
     channels.pop(event.channel, None)
 
 
-def _producer_registered(channels: Channels, event: events.ProducerRegistered) -> None:
-    channel = channels[event.channel]
-    channel.producers[event.producer.producer_id] = event.producer
-    _adopt(channel, event.producer)
-
-
-def _adopt(channel: Channel, producer: Producer) -> None:
-    """What the declaration leaves open is as the newest producer says."""
-    if not channel.binds_schema:
-        channel.schema_hash = producer.schema_hash
-        channel.schema_version = producer.schema_version
-        channel.schema_type = producer.schema_type
-        channel.schema_id = producer.schema_id
-        channel.schema = producer.schema
+def _settle(channel: Channel) -> None:
+    """What the declaration leaves open is as the newest producer says, else as the table is, else open again."""
+    newest = next(reversed(channel.producers.values()), None)
+    if newest is None and channel.table is not None and not channel.binds_schema:
+        _settle_by_table(channel, channel.table)
+    elif not channel.binds_schema:
+        channel.schema_hash = newest.schema_hash if newest else None
+        channel.schema_version = newest.schema_version if newest else None
+        channel.schema_type = newest.schema_type if newest else None
+        channel.schema_id = newest.schema_id if newest else None
+        channel.schema = newest.schema if newest else "unverified"
     if not channel.binds_access:
-        channel.access = producer.access
+        channel.access = newest.access if newest else None
 
 
-def _adopt_table(channel: Channel) -> None:
-    """A table says what the schema is where no producer and no declaration do."""
-    table = channel.table
-    if table is not None and table.schema_hash and not channel.producers and not channel.binds_schema:
-        channel.schema_hash, channel.schema_version = table.schema_hash, table.schema_version
-        channel.schema_type, channel.schema_id, channel.schema = table.schema_type, None, "unverified"
+def _settle_by_table(channel: Channel, table: Table) -> None:
+    channel.schema_hash, channel.schema_version = table.schema_hash or None, table.schema_version
+    channel.schema_type, channel.schema_id, channel.schema = table.schema_type, None, "unverified"
+
+
+def _producer_registered(channels: Channels, event: events.ProducerRegistered) -> None:
+    """Members stay in the order of their revisions, so that one who says something new is the newest."""
+    channel = channels[event.channel]
+    channel.producers.pop(event.producer.producer_id, None)
+    channel.producers[event.producer.producer_id] = event.producer
+    _settle(channel)
 
 
 def _producer_unregistered(channels: Channels, event: events.ProducerUnregistered) -> None:
-    channels[event.channel].producers.pop(event.producer_id, None)
+    channel = channels[event.channel]
+    channel.producers.pop(event.producer_id, None)
+    _settle(channel)
 
 
 def _producer_stalled(channels: Channels, event: events.ProducerStalled) -> None:
-    channels[event.channel].producers[event.producer_id].status = "stalled"
+    producers = channels[event.channel].producers
+    producers[event.producer_id] = replace(producers[event.producer_id], status="stalled")
 
 
 def _producer_recovered(channels: Channels, event: events.ProducerRecovered) -> None:
-    producer = channels[event.channel].producers[event.producer_id]
-    producer.status = "active" if producer.ready else "pending"
+    producers = channels[event.channel].producers
+    producer = producers[event.producer_id]
+    producers[event.producer_id] = replace(producer, status="active" if producer.ready else "pending")
 
 
 def _consumer_registered(channels: Channels, event: events.ConsumerRegistered) -> None:
-    channels[event.channel].consumers[event.consumer.consumer_id] = event.consumer
+    consumers = channels[event.channel].consumers
+    consumers.pop(event.consumer.consumer_id, None)
+    consumers[event.consumer.consumer_id] = event.consumer
 
 
 def _consumer_unregistered(channels: Channels, event: events.ConsumerUnregistered) -> None:
@@ -120,11 +146,13 @@ def _consumer_unregistered(channels: Channels, event: events.ConsumerUnregistere
 
 
 def _consumer_stalled(channels: Channels, event: events.ConsumerStalled) -> None:
-    channels[event.channel].consumers[event.consumer_id].status = "stalled"
+    consumers = channels[event.channel].consumers
+    consumers[event.consumer_id] = replace(consumers[event.consumer_id], status="stalled")
 
 
 def _consumer_recovered(channels: Channels, event: events.ConsumerRecovered) -> None:
-    channels[event.channel].consumers[event.consumer_id].status = "active"
+    consumers = channels[event.channel].consumers
+    consumers[event.consumer_id] = replace(consumers[event.consumer_id], status="active")
 
 
 def _conflicted(channels: Channels, event: events.ChannelConflicted) -> None:
@@ -135,15 +163,13 @@ def _table_committed(channels: Channels, event: events.TableCommitted) -> None:
     channel = channels[event.channel]
     channel.table = table = event.table
     channel.generation = table.generation if table is not None else channel.generation
-    _adopt_table(channel)
+    _settle(channel)
 
 
 def _group_assigned(channels: Channels, event: events.GroupAssigned) -> None:
-    groups = channels[event.channel].groups
-    if event.assigned.members:
-        groups[event.group] = event.assigned
-    else:
-        groups.pop(event.group, None)
+    channel = channels[event.channel]
+    others = {name: group for name, group in channel.groups.items() if name != event.group}
+    channel.groups = others | ({event.group: event.assigned} if event.assigned.members else {})
 
 
 _EVOLVE: dict[type[events.Event], Callable[[Channels, Any], None]] = {
@@ -171,8 +197,7 @@ def restored(channel: Channel) -> Channel:
     consumers = sorted(channel.consumers.values(), key=lambda consumer: consumer.revision)
     channel.producers = {producer.producer_id: producer for producer in producers}
     channel.consumers = {consumer.consumer_id: consumer for consumer in consumers}
-    for producer in producers:
-        _adopt(channel, producer)
+    _settle(channel)
     newest = max([*(p.revision for p in producers), *(c.revision for c in consumers)], default=0)
     channel.revision = max(channel.revision, newest)
     return channel

@@ -19,10 +19,13 @@ from typing import Any, NamedTuple
 import zmq
 
 from messagehub import protocol
+from messagehub.broker.cleaner import Cleaner
 from messagehub.broker.encoded import EncodedDiscoveries
 from messagehub.broker.events import Publisher, key
+from messagehub.broker.local_sight import LocalSight
 from messagehub.broker.place import Place
 from messagehub.broker.tracing import TraceRing
+from messagehub.datablock.directory import Directory
 from messagehub.errors import BrokerAlreadyRunning, HubError, InternalError, ProtocolError, StoreReadOnly
 from messagehub.metrics import Metrics
 from messagehub.settings import Settings
@@ -104,6 +107,10 @@ class Broker:
         self._submitted = 0
         self._is_suspect = False
         self._is_closed = False
+        directory = Directory(settings.domain)
+        self._sight = LocalSight(directory)
+        self._cleaner = Cleaner(directory)
+        self._poller = zmq.Poller()
         self._stop_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._context.set(zmq.MAX_SOCKETS, 1024)
@@ -134,20 +141,23 @@ class Broker:
 
     def run(self) -> None:
         """Serve until `stop`, then drain what was received, answer it and close."""
-        poller = zmq.Poller()
+        poller = self._poller
         poller.register(self._router, zmq.POLLIN)
         poller.register(self._publisher.socket, zmq.POLLIN)
         poller.register(self._commit.wake_fd, zmq.POLLIN)
         poller.register(self._stop_fd, zmq.POLLIN)
-        poll, stop_fd, store_fd = poller.poll, self._stop_fd, self._commit.wake_fd
+        poll, stop_fd, store_fd, sight_fd = poller.poll, self._stop_fd, self._commit.wake_fd, self._sight.fileno()
         wait_ms = 0
         try:
+            self._open_eyes()
             while True:
                 for ready, _ in poll(wait_ms):
                     if ready is self._router:
                         self._receive(RECEIVED_PER_TURN)
                     elif ready == store_fd:
                         self._after_commit()
+                    elif ready == sight_fd:
+                        self._see()
                     elif ready == stop_fd:
                         self._drain()
                         return
@@ -169,9 +179,22 @@ class Broker:
         idle_seconds = self._publisher.beacons(self._registry, now=now)
         if self._backlog:
             return 0
-        if deadline is not None and not self.is_read_only:
-            idle_seconds = min(idle_seconds, max(deadline - now, 0.0))
+        if not self.is_read_only:
+            if deadline is not None:
+                idle_seconds = min(idle_seconds, max(deadline - now, 0.0))
+            unseen_seconds = self._sight.seconds_to_next_look()
+            if unseen_seconds <= 0.0:
+                self._see()
+            idle_seconds = min(idle_seconds, unseen_seconds)
         return int(idle_seconds * 1000) + 1
+
+    def _open_eyes(self) -> None:
+        """See this host from now on, beginning with all that happened while nobody looked."""
+        self._poller.register(self._sight.fileno(), zmq.POLLIN)
+        self._happened(self._sight.begin(self._registry, now=self._now()))
+
+    def _see(self) -> None:
+        self._happened(self._sight.look(self._registry, now=self._now()))
 
     # -- receiving -----------------------------------------------------------------------------------------
 
@@ -308,6 +331,7 @@ class Broker:
         if happened:
             for event in happened:
                 self._publisher.enqueue(event)
+            self._sight.follow(self._registry, happened)
             self._commit.submit(happened)
             self._submitted = happened[-1].revision
 
@@ -346,12 +370,14 @@ class Broker:
             self._release(self._commit.written)
             self._refuse_held()
             self.is_read_only = True
+            self._poller.unregister(self._sight.fileno())
             self._registry, _ = self._load(self._commit.store)
             self._publisher.reset(self._registry.revision)
         elif self._commit.is_writable_again:
             self._commit.resume(written=self._registry.revision)
             self.is_read_only = False
             log.warning("the registry can be written again")
+            self._open_eyes()
 
     def _release(self, written: int) -> None:
         self._publisher.release(written)
@@ -382,6 +408,7 @@ class Broker:
         self._release(self._commit.written)
         self._registry, _ = self._load(self._commit.store)
         self._publisher.reset(self._registry.revision)
+        self._happened(self._sight.begin(self._registry, now=self._now()))
 
     # -- what the broker itself answers --------------------------------------------------------------------
 
@@ -440,6 +467,8 @@ class Broker:
 
     def _close(self) -> None:
         self._is_closed = True
+        self._sight.close()
+        self._cleaner.close(timeout=STOP_SECONDS)
         self._commit.close(timeout=STOP_SECONDS)
         self._router.close()
         self._publisher.socket.close()

@@ -6,8 +6,8 @@ import socket
 import stat
 from pathlib import Path
 
-from messagehub.errors import BrokerAlreadyRunning, ConfigurationError
 from messagehub.datablock.locks import OWNER, Descriptor, exclusive, try_lock
+from messagehub.errors import BrokerAlreadyRunning, ConfigurationError
 from messagehub.settings import Settings
 
 

@@ -29,7 +29,7 @@ class Glance(msgspec.Struct):
     broker_id: str | None = None
 
 
-_decoder = msgspec.json.Decoder(Glance)
+glance_of = msgspec.json.Decoder(Glance).decode
 
 
 class Entry(Generic[Shown]):
@@ -99,7 +99,7 @@ class DiscoveryCache(Generic[Shown]):
         if topic not in self._topics:
             return
         channel = topic.decode()[len("channel/") : -1]
-        entry, glance = self._entries[channel], _decoder.decode(payload)
+        entry, glance = self._entries[channel], glance_of(payload)
         if glance.broker_id is not None and glance.broker_id != self._broker_id:
             entry.fresh_until = 0.0
             self._connection.suspect()

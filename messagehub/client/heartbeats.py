@@ -9,13 +9,18 @@ import logging
 import random
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
+from messagehub.client.cache import glance_of
 from messagehub.client.connection import Connection
 from messagehub.errors import BrokerUnavailable, HubError
 from registry import commands, replies
+from registry.events import channel_topic
 
 log = logging.getLogger("messagehub.client")
+
+SOON_SECONDS = 0.05
 
 Register = commands.RegisterProducer | commands.RegisterConsumer
 Ack = replies.ProducerRegistered | replies.ConsumerRegistered
@@ -28,6 +33,8 @@ class Registration:
         self.command = command
         self.ack: Ack | None = None
         self.error: HubError | None = None
+        self.local: Ack | None = None
+        self.on_close: Callable[[], None] | None = None
         self.is_closed = False
         self._heartbeats = heartbeats
 
@@ -37,18 +44,24 @@ class Registration:
 
     @property
     def source(self) -> str | None:
-        """Who took it: `broker`, or None while nobody has."""
-        return "broker" if self.ack is not None else None
+        """Who took it: `broker`, `files` while only the directory of this host has it, or None."""
+        if self.ack is not None:
+            return "broker"
+        return "files" if self.local is not None else None
 
     @property
     def shm_name(self) -> str | None:
-        return self.ack.shm_name if self.ack else None
+        taken = self.ack or self.local
+        return taken.shm_name if taken else None
 
     def close(self) -> None:
+        if self.on_close is not None:
+            self.on_close()
+            self.on_close = None
         self._heartbeats.end(self)
 
     def __bool__(self) -> bool:
-        return self.ack is not None and not self.is_closed
+        return self.source is not None and not self.is_closed
 
     def __enter__(self) -> "Registration":
         return self
@@ -72,6 +85,7 @@ class Heartbeats:
         self._broker_id = ""
         self._seconds = connection.settings.heartbeat_seconds
         self._next_at = 0.0
+        self._beat_at = 0.0
 
     def register(self, command: Register, *, timeout: float, required: bool) -> Registration:
         """Register now if a broker answers, else as soon as one does (unless `required`)."""
@@ -93,12 +107,18 @@ class Heartbeats:
         self._connection.wake()
         return registration
 
+    def renew(self, registration: Registration, *, timeout: float) -> None:
+        """Say it again now: the broker answers with what holds at this moment."""
+        ack = self._connection.request(registration.command, timeout=timeout)
+        assert isinstance(ack, Ack)
+        registration.ack, registration.error = ack, None
+
     def end(self, registration: Registration) -> None:
         """Unregister. A broker that is gone will end the lease by itself."""
         if not self._forget(registration) or registration.ack is None:
             return
         try:
-            self._connection.request(_unregister(registration.ack, self.lease), timeout=self._seconds)
+            self._connection.request(unregistration(registration.ack, self.lease), timeout=self._seconds)
         except HubError as error:
             log.debug("%r ended without the broker: %s", registration, error)
 
@@ -110,7 +130,7 @@ class Heartbeats:
         """In a forked child: what the parent registered is the parent's."""
         self._lock = threading.Lock()
         for registration in self._registrations:
-            registration.is_closed = True
+            registration.is_closed, registration.on_close = True, None
         self._registrations = []
         self._is_connected = False
 
@@ -120,10 +140,12 @@ class Heartbeats:
         return bool(self._registrations)
 
     def topics(self) -> set[bytes]:
-        return set()
+        return {channel_topic(registration.channel).encode() for registration in list(self._registrations)}
 
     def on_event(self, topic: bytes, payload: bytes) -> None:
-        """Notices come with heartbeats; this part needs no events."""
+        """Something happened to a channel of ours: fetch the notice of it now instead of with the next heartbeat."""
+        if glance_of(payload).broker_id is None and topic in self.topics():
+            self._next_at = min(self._next_at, self._beat_at + SOON_SECONDS)
 
     def on_connected(self, hello: replies.HelloAck) -> None:
         is_other = hello.broker_id != self._broker_id
@@ -145,7 +167,8 @@ class Heartbeats:
         return self._next_at
 
     def _schedule(self) -> None:
-        self._next_at = time.monotonic() + self._seconds * random.uniform(0.7, 1.0)
+        self._beat_at = time.monotonic()
+        self._next_at = self._beat_at + self._seconds * random.uniform(0.7, 1.0)
 
     def _after_beat(self, reply: replies.AnyReply | None, error: HubError | None) -> None:
         if not isinstance(reply, replies.HeartbeatAck):
@@ -198,7 +221,7 @@ def _refusal(reply: Any, error: HubError | None) -> HubError:
     return error or HubError("the broker's answer makes no sense")
 
 
-def _unregister(ack: Ack, lease: str) -> commands.Command:
+def unregistration(ack: Ack, lease: str) -> commands.Command:
     if isinstance(ack, replies.ProducerRegistered):
         return commands.UnregisterProducer(channel=ack.channel, producer_id=ack.producer_id, lease=lease)
     return commands.UnregisterConsumer(channel=ack.channel, consumer_id=ack.consumer_id, lease=lease)

@@ -15,9 +15,10 @@ from .directory import Directory, LockedChannel, read_small_file
 from .errors import Busy, DataBlockError, NothingThere
 from .lanes import remove_lane_directory
 from .locks import OWNER, exclusive, is_locked, try_lock
+from .manifests import Retention
 from .ring import lane_directory
 from .segment import Segment, open_trusted, remove_file, write_file
-from .tables import Retention, TableStore
+from .tables import TableStore
 
 LINGER_SECONDS: Final = 30.0
 _OWNED: Final = exclusive(OWNER)

@@ -88,9 +88,16 @@ class Directory:
     """One domain of one user."""
 
     def __init__(
-        self, domain: str = DEFAULT_DOMAIN, root: str = DEFAULT_ROOT, uid: int | None = None
+        self,
+        domain: str = DEFAULT_DOMAIN,
+        root: str = DEFAULT_ROOT,
+        uid: int | None = None,
+        *,
+        is_group_readable: bool = False,
     ) -> None:
+        """`uid` names another user whose group-readable directory is to be read."""
         self.domain = component(domain)
+        self.is_group_readable = is_group_readable
         self.root = root
         self.uid = os.geteuid() if uid is None else uid
         self.path = os.path.join(root, f"messagehub-{self.uid}", domain, "channels")
@@ -133,7 +140,7 @@ class Directory:
             names = os.listdir(path)
         except FileNotFoundError:
             return []
-        found = [_listed(path, name[:-5]) for name in sorted(names) if name.endswith(".json")]
+        found = [_listed(path, name[:-5], self.uid) for name in sorted(names) if name.endswith(".json")]
         return [listed for listed in found if listed is not None]
 
     @contextlib.contextmanager
@@ -158,7 +165,7 @@ class Directory:
         for name in (f"messagehub-{self.uid}", self.domain, "channels", component(channel)):
             path = os.path.join(path, name)
             try:
-                os.mkdir(path, 0o700)
+                os.mkdir(path, 0o750 if self.is_group_readable else 0o700)
             except FileExistsError:
                 check_directory(path, self.uid)
             except FileNotFoundError:
@@ -175,6 +182,7 @@ class LockedChannel:
         self.directory = directory
         self.channel = channel
         self.path = path
+        self._mode = 0o640 if directory.is_group_readable else 0o600
 
     def producers(self) -> list[Listed]:
         return self.directory.producers(self.channel)
@@ -183,14 +191,14 @@ class LockedChannel:
         """Write the entry and hold its lock. A dead producer of this id is succeeded, a live one is not."""
         base = os.path.join(self.path, component(entry.producer_id))
         try:
-            descriptor = Descriptor.open(f"{base}.lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW)
+            descriptor = Descriptor.open(f"{base}.lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, self._mode)
         except OSError as error:
             raise refusal(error, f"{base}.lock") from None
         if not try_lock(descriptor.fd, _OWNED):
-            before = _listed(self.path, entry.producer_id)
+            before = _listed(self.path, entry.producer_id, self.directory.uid)
             raise NameTaken(f"{base}.json", before.entry.process.pid if before and before.entry else None)
         remove_file(f"{base}.dead")
-        replace_file(f"{base}.json", entry.to_json())
+        replace_file(f"{base}.json", entry.to_json(), self._mode)
         return Registration(entry, descriptor)
 
 
@@ -234,19 +242,19 @@ def check_directory(path: str, uid: int) -> None:
         raise RootUnusable(path, "it is not a directory")
 
 
-def read_small_file(path: str) -> bytes:
-    descriptor = open_trusted(path, os.O_RDONLY)
+def read_small_file(path: str, uid: int | None = None) -> bytes:
+    descriptor = open_trusted(path, os.O_RDONLY, uid)
     try:
         return os.read(descriptor.fd, os.fstat(descriptor.fd).st_size)
     finally:
         descriptor.close()
 
 
-def _listed(path: str, producer_id: str) -> Listed | None:
+def _listed(path: str, producer_id: str, uid: int) -> Listed | None:
     base = os.path.join(path, producer_id)
     try:
-        content = read_small_file(f"{base}.json")
-        descriptor = open_trusted(f"{base}.lock", os.O_RDONLY)
+        content = read_small_file(f"{base}.json", uid)
+        descriptor = open_trusted(f"{base}.lock", os.O_RDONLY, uid)
     except NothingThere:
         return None  # cleaned meanwhile
     is_alive = is_locked(descriptor.fd, _OWNED)

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from .errors import AssignmentChanged, HeaderInconsistent, MemberTaken, NameRefused
-from .locks import OWNER, Descriptor, exclusive, lock_within, try_lock
-from .segment import Segment, remove_file
+from .locks import OWNER, exclusive, lock_within, try_lock
+from .segment import Segment, open_trusted, remove_file
 
 _SUPERSEDED: Final = 0
 _COUNT: Final = 1
@@ -129,7 +129,7 @@ class Membership:
 
 def _open_epoch(directory: str, group: str, assignment: Assignment, start_after: int) -> GroupCursors:
     lock_path = os.path.join(directory, "index")
-    lock = Descriptor.open(lock_path, os.O_RDWR | os.O_NOFOLLOW)
+    lock = open_trusted(lock_path, os.O_RDWR)
     try:
         lock_within(lock, exclusive(OWNER), lock_path, _LOCK_SECONDS)
         epochs = sorted(

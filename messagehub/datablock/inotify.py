@@ -57,7 +57,7 @@ class Inotify:
 
     def read(self) -> list[Happened]:
         """Everything since the last time; an overflow names no path: look everywhere."""
-        happened = []
+        happened: list[Happened] = []
         while True:
             try:
                 data = os.read(self.fileno(), 65536)

@@ -19,7 +19,7 @@ from .errors import AccessRefused, DamagedBlock, HandleClosed, NameTaken, Nothin
 from .groups import GroupCursors, group_files
 from .locks import OWNER, exclusive, is_locked, try_lock
 from .segment import Segment, map_file, open_trusted, remove_file
-from .wakeup import Bell, Ringer
+from .wakeup import Bell, NoBell, Ringer
 
 CURSOR: Final = 0
 TICKET: Final = 8
@@ -31,8 +31,8 @@ _UNLIMITED: Final = (1 << 64) - 1
 _OWNED: Final = exclusive(OWNER)
 
 
-def make_lane_directory(directory: str, mode: int = 0o700) -> None:
-    os.makedirs(directory, mode=mode, exist_ok=True)
+def make_lane_directory(directory: str) -> None:
+    os.makedirs(directory, mode=0o700, exist_ok=True)
     index = Segment.create(os.path.join(directory, INDEX), LANE_BYTES)
     try:
         index.publish()
@@ -82,6 +82,17 @@ class Lane:
             self._segment.descriptor.close()
 
 
+class Onlooker:
+    """In place of a lane for a reader of another user: the writer knows nothing of it."""
+
+    def __init__(self) -> None:
+        self.words = memoryview(bytearray(LANE_BYTES)).cast("Q")
+        self.bell = NoBell()
+
+    def close(self) -> None:
+        """There is nothing to remove."""
+
+
 class _Seen:
     """The writer's side of one lane."""
 
@@ -109,7 +120,8 @@ class LaneBoard:
     def __init__(self, directory: str) -> None:
         self.directory = directory
         self._index = Segment.attach(os.path.join(directory, INDEX))
-        self._token: int | None = None
+        self.index = self._index.words
+        self.token: int | None = None
         self._lanes: dict[str, _Seen] = {}
         self._groups: dict[str, GroupCursors] = {}
         self._all: list[_Seen] = []
@@ -117,10 +129,10 @@ class LaneBoard:
 
     def refresh(self) -> bool:
         """Look for new lanes if any reader announced one; True if it did."""
-        token = self._index.words[0]
-        if token == self._token:
+        token = self.index[0]
+        if token == self.token:
             return False
-        self._token = token
+        self.token = token
         names = os.listdir(self.directory)
         for name in names:
             if name.endswith(".lane") and name not in self._lanes:

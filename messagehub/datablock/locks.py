@@ -174,8 +174,18 @@ class Pins:
         return pin
 
     def give_back(self, slot: int) -> None:
-        self._returned.append(slot)
-        self._settle()
+        if not self._mutex.acquire(blocking=False):
+            self._returned.append(slot)
+            self._settle()  # whoever held the mutex may just have looked at the queue for the last time
+            return
+        try:
+            is_freed = self._drop(slot)
+        finally:
+            self._mutex.release()
+        if self._returned:
+            self._settle()
+        if is_freed and self.on_free is not None:
+            self.on_free()
 
     def close(self) -> None:
         """Let go of the description as soon as the last pin is returned."""
@@ -186,16 +196,14 @@ class Pins:
         self._settle()
 
     def _settle(self) -> None:
-        freed = False
+        is_freed = False
         while self._returned and self._mutex.acquire(blocking=False):
             try:
                 while self._returned:
-                    freed |= self._drop(self._returned.popleft())
-                if self._closing and self._held == 0:
-                    self._descriptor.close()
+                    is_freed |= self._drop(self._returned.popleft())
             finally:
                 self._mutex.release()
-        if freed and self.on_free is not None:
+        if is_freed and self.on_free is not None:
             self.on_free()
 
     def _drop(self, slot: int) -> bool:
@@ -204,4 +212,6 @@ class Pins:
         if self._counts[slot] or self._descriptor.fd < 0:
             return False
         unlock(self._descriptor.fd, self._unlock[slot])
+        if self._closing and self._held == 0:
+            self._descriptor.close()
         return True

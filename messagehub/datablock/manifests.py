@@ -33,6 +33,16 @@ class Part:
 
 
 @dataclass(frozen=True)
+class Retention:
+    """What is kept of superseded generations. It is part of the manifest, so that any cleaner knows it."""
+
+    generations: int = 1  # including the current one
+    max_bytes: int | None = None  # over all generations
+    max_age_seconds: float | None = None  # also ends the current generation
+    grace_seconds: float = 300.0  # the generation superseded last is kept at least this long
+
+
+@dataclass(frozen=True)
 class Manifest:
     generation: int
     committed_at: float
@@ -40,6 +50,7 @@ class Manifest:
     parts: tuple[Part, ...]
     schema_hash: str = ""
     recent: tuple[str, ...] = ()  # transactions already contained or superseded, newest last
+    retention: Retention = Retention()
     details: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -61,6 +72,7 @@ class Manifest:
             if any("/" in part.name for part in value["parts"]):
                 raise ValueError("a part outside the directory")
             value["recent"] = tuple(value["recent"])
+            value["retention"] = Retention(**value["retention"])
             return cls(**value)
         except (ValueError, KeyError, TypeError) as error:
             raise EntryDamaged(path, repr(error)) from None

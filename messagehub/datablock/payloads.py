@@ -37,6 +37,8 @@ class RawCodec:
     scratch_bytes = 0
 
     def pieces(self, payload: Any, slot_bytes: int) -> list[Piece]:
+        if type(payload) is bytes and len(payload) <= slot_bytes:
+            return [(payload, len(payload))]
         try:
             view = memoryview(payload)
             if view.format != "B" or view.ndim != 1:
@@ -127,7 +129,8 @@ class ArrowCodec:
         self._pa = pa
         self.schema = schema
         self.description = schema.serialize().to_pybytes()
-        self._empty = pa.RecordBatch.from_pylist([], schema=schema)
+        # Not from Python lists: that would import pandas, which takes a second.
+        self._empty = pa.RecordBatch.from_arrays([pa.nulls(0, f.type) for f in schema], schema=schema)
         # Arrow's writer sends the schema with the first batch: that one goes to the scratch area.
         self.scratch_bytes = len(self.description) + pa.ipc.get_record_batch_size(self._empty) + 256
         self._size: Callable[[Any], int] = pa.ipc.get_record_batch_size

@@ -7,10 +7,8 @@ Rule 1: before sleeping: store a ticket, probe the writer's lock (which is the b
 Rule 2: a slot that is published but still locked is not lost: its writer will unlock it, and ring then.
 """
 
-import asyncio
 import time
 from collections.abc import AsyncIterator, Iterator
-from typing import Any, Literal, NamedTuple
 
 from .errors import (
     ChecksumMismatch,
@@ -23,7 +21,8 @@ from .errors import (
     WriterGone,
 )
 from .groups import Assignment, Membership
-from .lanes import CURSOR, TICKET, WRITER_BELL, Lane
+from .items import Gap, Item, Position, Start
+from .lanes import CURSOR, TICKET, WRITER_BELL, Lane, Onlooker
 from .layout import (
     CHECKSUM,
     EPOCH,
@@ -43,42 +42,11 @@ from .layout import (
 from .locks import ATTACHED, OWNER, Pins, exclusive, is_locked, shared, try_lock
 from .payloads import Codec
 from .segment import Segment
-from .wakeup import PROBE_SECONDS, ProcessWatch, Ringer
+from .wakeup import ProcessWatch, Ringer, sleep_async
 from .writer import checksum
 
 _WRITER = exclusive(OWNER)
 _LATEST_ATTEMPTS = 64
-
-
-class Position(NamedTuple):
-    """A place in a stream that stays meaningful over restarts of writer and reader."""
-
-    block_id: str
-    epoch: int
-    sequence: int
-
-
-class Gap(NamedTuple):
-    """Sequences that were overwritten before this reader came to them."""
-
-    first: int
-    last: int
-
-
-class Item:
-    """One payload; `value` and `buffer` share the slot's memory and hold the slot while they exist."""
-
-    __slots__ = ("_codec", "buffer", "epoch", "sequence")
-
-    def __init__(self, sequence: int, epoch: int, buffer: Any, codec: Codec) -> None:
-        self.sequence = sequence
-        self.epoch = epoch
-        self.buffer = buffer
-        self._codec = codec
-
-    @property
-    def value(self) -> Any:
-        return self._codec.decode(self.buffer)
 
 
 class _WriterBell:
@@ -98,9 +66,6 @@ class _WriterBell:
 
     def close(self) -> None:
         self._ringer.close()
-
-
-Start = Literal["oldest", "latest"] | Position
 
 
 class RingReader:
@@ -151,11 +116,14 @@ class RingReader:
         self._watch_fired = False
         self._is_fresh = start == "oldest"
         self._member: Membership | None = None
+        if (group is None) != (assignment is None):
+            raise ValueError("a group and an assignment go together")
         if group is not None and assignment is not None:
             self._member = Membership(lanes, group, assignment, self._start_after(start))
         honoured = lossless and self._member is None and self.header.when_full != WhenFull.OVERWRITE
+        self._lane: Lane | Onlooker
         try:
-            self._lane = Lane(lanes, lossless=honoured)
+            self._lane = Lane(lanes, lossless=honoured) if segment.is_own() else Onlooker()
         except (RootUnusable, NothingThere):
             raise NothingThere(path) from None  # replaced or cleaned at this moment
         self._lane_words = self._lane.words
@@ -198,7 +166,7 @@ class RingReader:
             if left is not None and left <= 0:
                 self._lane_words[TICKET] = 0
                 return None
-            await self._sleep_async(left)
+            self._watch_fired = await sleep_async(self._lane.bell, left, self._watch)
 
     def latest(self) -> Item | None:
         """The newest item, wherever this reader stands; None if there is none (yet)."""
@@ -411,31 +379,6 @@ class RingReader:
         elif self._watch_fired:
             watch.close()  # the process is gone, its lock is not (yet): probe it from now on
         self._watch_fired = False
-
-    async def _sleep_async(self, timeout_seconds: float | None) -> None:
-        loop = asyncio.get_running_loop()
-        woken = asyncio.Event()
-        watched = -1 if self._watch is None else self._watch.fileno()
-        if self._watch is not None and watched < 0:
-            timeout_seconds = (
-                PROBE_SECONDS if timeout_seconds is None else min(timeout_seconds, PROBE_SECONDS)
-            )
-
-        def fired() -> None:
-            self._watch_fired = True
-            woken.set()
-
-        loop.add_reader(self._lane.bell.fileno(), woken.set)
-        if watched >= 0:
-            loop.add_reader(watched, fired)
-        try:
-            await asyncio.wait_for(woken.wait(), timeout_seconds)
-        except TimeoutError:
-            pass  # the caller looks at its deadline
-        finally:
-            loop.remove_reader(self._lane.bell.fileno())
-            if watched >= 0:
-                loop.remove_reader(watched)
 
     def _check_open(self) -> None:
         if self._descriptor.fd < 0:

@@ -14,6 +14,7 @@ from typing import Any
 from .errors import HeaderInconsistent, NameTaken, NothingThere, PayloadSchemaMismatch, WrongMagic
 from .groups import Assignment
 from .identity import ProcessIdentity
+from .items import Start
 from .lanes import LaneBoard, make_lane_directory, remove_lane_directory
 from .layout import (
     EPOCH,
@@ -30,7 +31,7 @@ from .layout import (
 )
 from .locks import OWNER, exclusive, is_locked, try_lock
 from .payloads import Codec, codec_of
-from .reader import RingReader, Start
+from .reader import RingReader
 from .segment import Segment, remove_file
 from .writer import RingWriter
 
@@ -52,13 +53,15 @@ class RingSpec:
     checksum: Checksum = Checksum.NONE
     schema_hash: str = ""
     schema_id: int = 0
+    is_group_readable: bool = False  # others of the file's group may read; they have no lane
 
 
 def open_writer(path: str, spec: RingSpec, codec: Codec) -> RingWriter:
     """Create the ring at `path`, or take over the one that a writer before left there."""
     header = _header(path, spec, codec)
+    mode = 0o640 if spec.is_group_readable else 0o600
     while True:
-        writer = _take_over(path, header, codec) or _create(path, header, codec)
+        writer = _take_over(path, header, codec) or _create(path, header, codec, mode)
         if writer is not None:
             return writer
 
@@ -135,9 +138,9 @@ def _header(path: str, spec: RingSpec, codec: Codec) -> Header:
     )
 
 
-def _create(path: str, header: Header, codec: Codec) -> RingWriter | None:
+def _create(path: str, header: Header, codec: Codec, mode: int) -> RingWriter | None:
     """None if someone else created it first."""
-    segment = Segment.create(path, header.geometry.file_bytes)
+    segment = Segment.create(path, header.geometry.file_bytes, mode)
     packed = header.pack()
     segment.data[: len(packed)] = packed
     segment.data[HEADER_BYTES : HEADER_BYTES + len(codec.description)] = codec.description

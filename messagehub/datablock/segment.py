@@ -70,6 +70,9 @@ class Segment:
     def publish(self) -> None:
         publish(self.descriptor.fd, self.path)
 
+    def is_own(self) -> bool:
+        return os.fstat(self.descriptor.fd).st_uid == os.geteuid()
+
     def is_published(self) -> bool:
         return os.fstat(self.descriptor.fd).st_nlink > 0
 
@@ -129,11 +132,11 @@ def remove_file(path: str) -> bool:
     return True
 
 
-def replace_file(path: str, content: bytes) -> None:
+def replace_file(path: str, content: bytes, mode: int = 0o600) -> None:
     """As `write_file`, over what is there. The caller holds a lock: the temporary name is its alone."""
     temporary = f"{path}.new"
     remove_file(temporary)
-    write_file(temporary, content)
+    write_file(temporary, content, mode)
     os.rename(temporary, path)
 
 

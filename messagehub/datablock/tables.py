@@ -19,7 +19,6 @@ import os
 import secrets
 import uuid
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from . import manifests
@@ -33,7 +32,7 @@ from .errors import (
 from .identity import ProcessIdentity, host
 from .layout import Checksum
 from .locks import OWNER, Descriptor, exclusive, lock_within
-from .manifests import Manifest, Part
+from .manifests import Manifest, Part, Retention
 from .segment import open_trusted, refusal, remove_file, replace_file
 from .snapshot import Snapshot
 from .table_blocks import write_block
@@ -41,16 +40,6 @@ from .table_blocks import write_block
 _OWNED: Final = exclusive(OWNER)
 _OPEN_ATTEMPTS: Final = 100
 Mode = Literal["overwrite", "append"]
-
-
-@dataclass(frozen=True)
-class Retention:
-    """What is kept of superseded generations; the newest one always outlasts `grace_seconds`."""
-
-    generations: int = 1  # including the current one
-    max_bytes: int | None = None  # over all generations
-    max_age_seconds: float | None = None  # also ends the current generation
-    grace_seconds: float = 300.0
 
 
 class TableStore:
@@ -131,9 +120,10 @@ class TableStore:
     ) -> list[str]:
         """Retire what retention ends, drop transactions whose keeper is dead (on other hosts: old).
 
+        The retention is the one that the last commit set, unless another is given.
         Returns the names of the blocks that this made garbage."""
         with self._locked():
-            self._retire(retention or Retention(), now)
+            self._retire(retention, now)
             for name in os.listdir(self.path):
                 if name.endswith(".txn") and self._is_abandoned(name, now, foreign_seconds):
                     remove_file(os.path.join(self.path, name))
@@ -151,7 +141,7 @@ class TableStore:
         details: dict[str, Any] | None,
     ) -> Manifest:
         with self._locked() as lock:
-            visible = [m for g in self.generations() if (m := manifests.load(self.path, g)) is not None]
+            visible = self._visible()
             current = visible[-1] if visible else None
             if current is not None and transaction.id in current.recent:
                 remove_file(transaction.path)
@@ -174,11 +164,12 @@ class TableStore:
                 recent=((current.recent if current else ()) + (transaction.id,))[
                     -manifests.RECENT_TRANSACTIONS :
                 ],
+                retention=retention or (current.retention if current else Retention()),
                 details=details or {},
             )
             manifests.publish_manifest(self.path, manifest)
             remove_file(transaction.path)
-            self._retire(retention or Retention(), now)
+            self._retire(None, now)
             self._collect()
             return manifest
 
@@ -200,11 +191,19 @@ class TableStore:
         finally:
             lock.close()
 
+    def _visible(self) -> list[Manifest]:
+        """Oldest first."""
+        found = (manifests.load(self.path, generation) for generation in self.generations())
+        return [manifest for manifest in found if manifest is not None]
+
     def _block(self, part: Part) -> str:
         return os.path.join(self.path, part.name)
 
-    def _retire(self, retention: Retention, now: float) -> None:
-        visible = [m for g in self.generations() if (m := manifests.load(self.path, g)) is not None]
+    def _retire(self, retention: Retention | None, now: float) -> None:
+        visible = self._visible()
+        if not visible:
+            return
+        retention = retention or visible[-1].retention
         sizes: dict[str, int] = {}
         newer: Manifest | None = None
         for place, manifest in enumerate(reversed(visible)):
@@ -237,7 +236,7 @@ class TableStore:
 
     def _collect(self) -> list[str]:
         """Remove garbage (rule 2), and temporary names, which nobody can be using. Only under the lock."""
-        visible = [m for g in self.generations() if (m := manifests.load(self.path, g)) is not None]
+        visible = self._visible()
         named = {part.name for manifest in visible for part in manifest.parts}
         names = os.listdir(self.path)
         alive = {name[:-4] for name in names if name.endswith(".txn")}

@@ -6,6 +6,7 @@ The owner keeps the FIFO open for reading and writing: it never hangs up, and fo
 died is EPIPE or ENXIO. Death of the other side comes through a pidfd (`ProcessWatch`), exactly once, at once.
 """
 
+import asyncio
 import os
 import select
 from typing import Final
@@ -16,6 +17,8 @@ from .segment import remove_file
 
 # Where no pidfd can be had (a writer in another pid namespace) its lock is probed this often instead.
 PROBE_SECONDS: Final = 0.25
+# Where no bell can be made (a reader of another user) the reader looks this often.
+LOOK_SECONDS: Final = 0.02
 
 
 class Bell:
@@ -70,6 +73,21 @@ class Bell:
         self._watched = fd
 
 
+class NoBell:
+    """For a reader that the writer cannot ring: it looks again every few milliseconds."""
+
+    def fileno(self) -> int:
+        return -1
+
+    def next_ticket(self) -> int:
+        return 0
+
+    def sleep(self, timeout_seconds: float | None, watch: "ProcessWatch | None" = None) -> bool:
+        seconds = LOOK_SECONDS if timeout_seconds is None else min(timeout_seconds, LOOK_SECONDS)
+        watched = [] if watch is None or watch.fileno() < 0 else [watch.fileno()]
+        return bool(select.select(watched, [], [], max(0.0, seconds))[0])
+
+
 class Ringer:
     """The other end. The FIFO is opened at the first ring, because it may not exist yet before that."""
 
@@ -112,3 +130,31 @@ class ProcessWatch:
     def close(self) -> None:
         if self._descriptor is not None:
             self._descriptor.close()
+
+
+async def sleep_async(bell: Bell | NoBell, timeout_seconds: float | None, watch: ProcessWatch | None) -> bool:
+    """As `sleep` of a bell, in the running event loop."""
+    loop = asyncio.get_running_loop()
+    woken = asyncio.Event()
+    has_died = False
+    watched = -1 if watch is None else watch.fileno()
+    limits = [] if timeout_seconds is None else [timeout_seconds]
+    limits += [PROBE_SECONDS] if watch is not None and watched < 0 else []
+    limits += [LOOK_SECONDS] if bell.fileno() < 0 else []
+
+    def died() -> None:
+        nonlocal has_died
+        has_died = True
+        woken.set()
+
+    listening = [fd for fd in (bell.fileno(), watched) if fd >= 0]
+    for fd in listening:
+        loop.add_reader(fd, died if fd == watched else woken.set)
+    try:
+        await asyncio.wait_for(woken.wait(), min(limits, default=None))
+    except TimeoutError:
+        pass  # the caller looks at its deadline
+    finally:
+        for fd in listening:
+            loop.remove_reader(fd)
+    return has_died

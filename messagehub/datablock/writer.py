@@ -75,6 +75,7 @@ class RingWriter:
         self._honours_lanes = self.header.when_full != WhenFull.OVERWRITE
         self._mutex = threading.Lock()
         self._board = LaneBoard(lanes)
+        self._index = self._board.index
         self._bell = Bell(f"{lanes}/{WRITER_BELL}")
         self._sequences = [self._words[line + SEQUENCE] for line in self._line]
         self._order = deque(sorted(slots, key=self._sequences.__getitem__))
@@ -157,8 +158,10 @@ class RingWriter:
             raise HandleClosed("writer")
 
     def _claim(self, timeout_seconds: float | None, published: int) -> int:
-        if self._board.refresh() and self._honours_lanes:
-            self._floor = self._board.floor()
+        if self._index[0] != self._board.token:
+            self._board.refresh()
+            if self._honours_lanes:
+                self._floor = self._board.floor()
         slot = self._free_slot()
         if slot is None:
             slot = self._wait_for_slot(timeout_seconds, published)

@@ -74,16 +74,17 @@ class ViaFiles:
 
     def register_blocks(
         self, command: commands.RegisterProducer, blocks: tuple[str, ...], make: Callable[[], Any], *, timeout: float
-    ) -> Any:
+    ) -> tuple[replies.ProducerRegistered, Any]:
         """Register a producer and make its blocks before anybody else may change the channel.
 
         The entry comes first, so that blocks are never without one; where making them fails it goes again.
         """
         with self.directory.locked(command.channel, timeout) as locked:
             clean_channel(locked, Cleaned(), now=time.time(), linger_seconds=LINGER_SECONDS)
-            self._apply(locked, command, blocks)
+            reply = self._apply(locked, command, blocks)
+            assert isinstance(reply, replies.ProducerRegistered)
             try:
-                return make()
+                return reply, make()
             except BaseException:
                 self._drop_producer(locked.path, command.channel, file_id(command.producer_id))
                 raise
@@ -151,7 +152,9 @@ class ViaFiles:
 
     # -- changing ------------------------------------------------------------------------------------------
 
-    def _register(self, command: commands.RegisterProducer | commands.RegisterConsumer, timeout: float) -> replies.Reply:
+    def _register(
+        self, command: commands.RegisterProducer | commands.RegisterConsumer, timeout: float
+    ) -> replies.Reply:
         with self.directory.locked(names.check_channel(command.channel), timeout) as locked:
             return self._apply(locked, command, ())
 

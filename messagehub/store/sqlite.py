@@ -172,9 +172,7 @@ def _load(connection: sqlite3.Connection) -> Saved:
 
 
 def _put_channel(event: events.ChannelCreated | events.ChannelDeclared) -> Sequence[Row]:
-    bare = msgspec.structs.replace(
-        event.record, producers={}, consumers={}, groups={}, table=None, conflict=None
-    )
+    bare = msgspec.structs.replace(event.record, producers={}, consumers={}, groups={}, table=None, conflict=None)
     return ((_PUT_CHANNEL, (event.channel, _encode(bare).decode())),)
 
 

@@ -4,9 +4,10 @@ import os
 import zlib
 from typing import Any
 
+from messagehub.datablock.items import Gap, Item
 from messagehub.datablock.layout import Checksum, Kind, WhenFull
 from messagehub.datablock.payloads import codec_for
-from messagehub.datablock.reader import Gap, Item, RingReader
+from messagehub.datablock.reader import RingReader
 from messagehub.datablock.ring import RingSpec, open_writer
 from messagehub.datablock.writer import RingWriter
 

@@ -4,8 +4,9 @@ import pytest
 
 from messagehub.datablock import errors
 from messagehub.datablock.groups import Assignment
+from messagehub.datablock.items import Gap, Item
 from messagehub.datablock.layout import WhenFull
-from messagehub.datablock.reader import Gap, Item, RingReader
+from messagehub.datablock.reader import RingReader
 from messagehub.datablock.ring import open_reader
 from tests.datablock.children import kill, parked
 from tests.datablock.rings import checked, payload, writer

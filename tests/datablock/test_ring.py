@@ -5,8 +5,8 @@ import time
 import pytest
 
 from messagehub.datablock import errors
+from messagehub.datablock.items import Gap, Position
 from messagehub.datablock.layout import Checksum, Kind, WhenFull
-from messagehub.datablock.reader import Gap, Position
 from messagehub.datablock.ring import open_reader
 from tests.datablock.children import eventually, fork, kill, parked, wait
 from tests.datablock.rings import checked, drain, payload, writer

@@ -7,9 +7,10 @@ import pytest
 from messagehub.datablock import errors
 from messagehub.datablock.identity import ProcessIdentity
 from messagehub.datablock.layout import Checksum
+from messagehub.datablock.manifests import Retention
 from messagehub.datablock.ring import open_reader
 from messagehub.datablock.table_blocks import read_block
-from messagehub.datablock.tables import Retention, TableStore
+from messagehub.datablock.tables import TableStore
 from tests.datablock.children import fork, kill, parked, wait
 
 
@@ -252,3 +253,13 @@ def test_racing_committers_each_get_a_generation_of_their_own(store: TableStore)
         assert sorted(snapshot.table()["n"].unique().to_pylist()) == sorted(
             [0, *(seed * 10 + step for seed in range(1, 5) for step in range(5))]
         )
+
+
+def test_retention_is_kept_with_the_table_and_honoured_by_every_cleaner(store: TableStore) -> None:
+    keep = Retention(generations=3, grace_seconds=1.0)
+    publish(store, 1, now=1.0, retention=keep)
+    for number in range(2, 7):
+        publish(store, number, now=float(number))
+    store.sweep(now=1e6)
+    assert store.generations() == [4, 5, 6]
+    assert TableStore(store.path).open().manifest.retention == keep

@@ -10,7 +10,7 @@ import pytest
 from messagehub.datablock import errors
 from messagehub.datablock.layout import WhenFull
 from messagehub.datablock.ring import open_reader
-from tests.datablock.children import eventually, fork, kill, parked, wait
+from tests.datablock.children import fork, kill, parked, wait
 from tests.datablock.rings import checked, drain, payload, writer
 
 
@@ -25,19 +25,22 @@ def later(seconds: float, action: object) -> threading.Timer:
 
 
 def test_a_sleeping_reader_in_another_process_is_woken_for_every_item(root: str) -> None:
+    told, ready = os.pipe()
     with writer(root, when_full=WhenFull.BLOCK, slot_count=2) as made:
 
         def read_all() -> None:
             with open_reader(ring(root), start="oldest") as reader:
+                os.write(ready, b"!")
                 for number in range(1, 301):
                     assert checked(reader.read(10)) == number
 
         pid = fork(read_all)
-        lanes = os.path.join(root, made.header.lanes)
-        eventually(lambda: [name for name in os.listdir(lanes) if name.endswith(".bell") and len(name) == 37])
+        assert os.read(told, 1) == b"!"
         for number in range(1, 301):
             made.write(payload(number), timeout_seconds=10)
         assert wait(pid) == 0
+    os.close(told)
+    os.close(ready)
 
 
 def test_an_idle_reader_uses_no_cpu(root: str) -> None:

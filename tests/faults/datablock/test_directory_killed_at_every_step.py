@@ -8,9 +8,9 @@ from messagehub.datablock.cleaning import clean
 from messagehub.datablock.directory import Directory, ProducerEntry
 from messagehub.datablock.groups import Assignment
 from messagehub.datablock.identity import ProcessIdentity
+from messagehub.datablock.items import Item
 from messagehub.datablock.layout import WhenFull
 from messagehub.datablock.payloads import codec_for
-from messagehub.datablock.reader import Item
 from messagehub.datablock.ring import RingSpec, open_reader, open_writer
 from messagehub.datablock.writer import RingWriter
 from tests.datablock.children import kill, parked

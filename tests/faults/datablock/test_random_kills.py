@@ -18,11 +18,12 @@ from messagehub.datablock import errors
 from messagehub.datablock.cleaning import clean
 from messagehub.datablock.directory import Directory, ProducerEntry
 from messagehub.datablock.identity import ProcessIdentity
+from messagehub.datablock.items import Gap
 from messagehub.datablock.layout import Checksum, WhenFull
+from messagehub.datablock.manifests import Retention
 from messagehub.datablock.payloads import codec_for
-from messagehub.datablock.reader import Gap
 from messagehub.datablock.ring import RingSpec, open_reader, open_writer
-from messagehub.datablock.tables import Retention, TableStore
+from messagehub.datablock.tables import TableStore
 from tests.datablock.children import fork, wait
 from tests.datablock.rings import number_of, payload
 
@@ -152,6 +153,7 @@ class Scene:
 
 def rampage(root: str, seconds: float) -> None:
     scene = Scene(root)
+    batch(1)  # imports pandas, once for all children
     seed = int(os.environ.get("MESSAGEHUB_KILL_SEED", time.time_ns() % 100_000))
     print(f"seed {seed}")
     chance = random.Random(seed)

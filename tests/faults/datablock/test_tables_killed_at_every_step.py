@@ -8,7 +8,8 @@ import pyarrow.compute as pc
 import pytest
 
 from messagehub.datablock.layout import Checksum
-from messagehub.datablock.tables import Retention, TableStore
+from messagehub.datablock.manifests import Retention
+from messagehub.datablock.tables import TableStore
 from tests.faults.datablock.suicide import Fuse, count_system_calls, died_after
 
 LATER = 1e6

@@ -7,8 +7,9 @@ from itertools import count
 import pytest
 
 from messagehub.datablock import errors, ring
+from messagehub.datablock.items import Gap
 from messagehub.datablock.layout import Kind, WhenFull
-from messagehub.datablock.reader import Gap, RingReader
+from messagehub.datablock.reader import RingReader
 from messagehub.datablock.ring import open_reader
 from tests.datablock.rings import checked, number_of, payload, writer
 from tests.faults.datablock.suicide import Fuse, count_system_calls, counting_segment, died_after

@@ -1,0 +1,38 @@
+"""Removes what dead producers left once it has lingered, and tables that retention ends; in a thread of its own.
+
+It shares nothing with the broker's loop: whatever it removes, the loop hears of through the directory.
+"""
+
+import logging
+import threading
+import time
+
+from messagehub.datablock.cleaning import clean
+from messagehub.datablock.directory import Directory
+from messagehub.datablock.errors import DataBlockError
+
+log = logging.getLogger("messagehub.broker")
+
+CLEAN_SECONDS = 5.0
+
+
+class Cleaner:
+    def __init__(self, directory: Directory) -> None:
+        self._directory = directory
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="messagehub-cleaner", daemon=True)
+        self._thread.start()
+
+    def close(self, *, timeout: float) -> None:
+        self._stop.set()
+        self._thread.join(timeout)
+
+    def _run(self) -> None:
+        while not self._stop.wait(CLEAN_SECONDS):
+            try:
+                done = clean(self._directory, now=time.time())
+            except (DataBlockError, OSError) as error:
+                log.warning("cleaning shared memory failed: %s", error)
+                continue
+            if done.producers:
+                log.info("cleaned %d dead producers and %d blocks", len(done.producers), len(done.blocks))

@@ -1,0 +1,281 @@
+"""What the broker sees of its own host: the directory of channels, and which processes live.
+
+Rule 1: nothing here is slow or waits: one channel's directory is read when the kernel says that it changed; a full look
+happens at the start, and afterwards a few channels at a time.
+Rule 2: for this host the directory decides who lives. A producer whose lock is free is gone; one whose lock is held is
+registered, also when it was born while no broker ran.
+Rule 3: a process ends once: its pidfd tells, at once. While it does not, the leases of that process do not run out.
+Rule 4: what the registry refuses is shown as a conflict of its channel. No data and no entry is touched.
+"""
+
+import logging
+import os
+import select
+import time
+from collections.abc import Iterable, Iterator
+
+from messagehub.datablock import inotify
+from messagehub.datablock.directory import Directory, Listed, check_directory
+from messagehub.datablock.errors import DataBlockError
+from messagehub.datablock.identity import ProcessIdentity, boot_id, host
+from messagehub.datablock.wakeup import ProcessWatch
+from messagehub.entries import Live, clash_of, command_of, is_about_members, newest_table
+from registry import events
+from registry.errors import InvalidName, Refusal
+from registry.leases import Member
+from registry.records import Channel, Consumer, Producer
+from registry.registry import Registry
+
+log = logging.getLogger("messagehub.broker")
+
+LOOK_SECONDS = 0.5
+SOON_SECONDS = 0.05
+CHANNELS_PER_LOOK = 32
+_BIRTHS = inotify.CREATE | inotify.MOVED_TO
+_CHANNEL = inotify.MOVED_TO | inotify.CLOSE_WRITE | inotify.DELETE | inotify.CREATE
+_TABLES = inotify.CREATE | inotify.DELETE
+
+
+class LocalSight:
+    """`fileno` is readable when `look` has something to do."""
+
+    def __init__(self, directory: Directory) -> None:
+        self._directory = directory
+        self._epoll = select.epoll()
+        self._news = inotify.Inotify()
+        self._is_usable = _prepare(directory)
+        if self._is_usable and self._news.watch(directory.path, _BIRTHS):
+            self._epoll.register(self._news.fileno(), select.EPOLLIN)
+        self._watched: set[str] = set()
+        self._processes: dict[tuple[int, int], ProcessWatch] = {}
+        self._by_fd: dict[int, tuple[int, int]] = {}
+        self._members: dict[tuple[int, int], dict[Member, str]] = {}
+        self._process_of: dict[Member, tuple[int, int]] = {}
+        self._soon: dict[str, float] = {}
+        self._destroyed_at: dict[str, float] = {}
+        self._dirty: set[str] = set()
+        self._round: Iterator[str] = iter(())
+        self._look_at = 0.0
+
+    def fileno(self) -> int:
+        return self._epoll.fileno()
+
+    def close(self) -> None:
+        for watch in self._processes.values():
+            watch.close()
+        self._news.close()
+        self._epoll.close()
+
+    # -- what happened in the registry ---------------------------------------------------------------------
+
+    def begin(self, registry: Registry, *, now: float) -> list[events.AnyEvent]:
+        """At the start: who of the registered lives, and who was born meanwhile."""
+        happened: list[events.AnyEvent] = []
+        for known in list(registry.channels.values()):
+            for member, record in _records(known):
+                if not self._follow(registry, member, record):
+                    happened += registry.died([member], now=now)
+        for channel in self._channels():
+            happened += self._look_at_channel(registry, channel, now)
+        return happened + registry.end_empty(now=now)
+
+    def follow(self, registry: Registry, happened: Iterable[events.AnyEvent]) -> None:
+        """Watch the processes of new members, forget those of members that are gone; events of `look` too."""
+        for event in happened:
+            if isinstance(event, events.ProducerRegistered):
+                self._follow(registry, Member("producer", event.channel, event.producer.producer_id), event.producer)
+            elif isinstance(event, events.ConsumerRegistered):
+                self._follow(registry, Member("consumer", event.channel, event.consumer.consumer_id), event.consumer)
+            elif isinstance(event, events.ProducerUnregistered):
+                self._forget(Member("producer", event.channel, event.producer_id))
+            elif isinstance(event, events.ConsumerUnregistered):
+                self._forget(Member("consumer", event.channel, event.consumer_id))
+            elif isinstance(event, events.ChannelDestroyed):
+                self._destroyed_at[event.channel] = time.time()
+                self._dirty.add(event.channel)
+
+    def look(self, registry: Registry, *, now: float) -> list[events.AnyEvent]:
+        """Everything that the kernel told since the last time."""
+        happened: list[events.AnyEvent] = []
+        for fd, _ in self._epoll.poll(0):
+            if fd == self._news.fileno():
+                self._hear()
+            else:
+                happened += self._ended(registry, fd, now)
+        for channel in self._take_due():
+            happened += self._look_at_channel(registry, channel, now)
+        return happened
+
+    def seconds_to_next_look(self) -> float:
+        return 0.0 if self._dirty else max(min([self._look_at, *self._soon.values()]) - time.monotonic(), 0.0)
+
+    # -- processes -----------------------------------------------------------------------------------------
+
+    def _follow(self, registry: Registry, member: Member, record: Producer | Consumer) -> bool:
+        """False where the process is of this host and is gone."""
+        if record.pid is None or record.start_time is None:
+            return True
+        if record.host != host() or record.boot_id != boot_id():
+            return record.host != host()  # before the last boot: nobody survived that
+        key = (record.pid, record.start_time)
+        watch = self._processes.get(key)
+        if watch is None:
+            watch = ProcessWatch(record.pid, record.start_time)
+            if watch.fileno() < 0:
+                return ProcessIdentity.of(record.pid) is not None  # in another namespace: its lease has to do
+            self._processes[key] = watch
+            self._by_fd[watch.fileno()] = key
+            self._epoll.register(watch.fileno(), select.EPOLLIN)
+        self._members.setdefault(key, {})[member] = record.lease
+        self._process_of[member] = key
+        registry.leases.hold(record.lease, is_held=True)
+        return True
+
+    def _forget(self, member: Member) -> None:
+        key = self._process_of.pop(member, None)
+        members = self._members.get(key) if key is not None else None
+        if key is not None and members is not None:
+            members.pop(member, None)
+            if not members:
+                self._drop(key)
+
+    def _drop(self, key: tuple[int, int]) -> dict[Member, str]:
+        watch = self._processes.pop(key)
+        del self._by_fd[watch.fileno()]
+        self._epoll.unregister(watch.fileno())
+        watch.close()
+        members = self._members.pop(key, {})
+        for member in members:
+            self._process_of.pop(member, None)
+        return members
+
+    def _ended(self, registry: Registry, fd: int, now: float) -> list[events.AnyEvent]:
+        key = self._by_fd.get(fd)
+        if key is None:
+            return []
+        members = self._drop(key)
+        for lease in members.values():
+            registry.leases.hold(lease, is_held=False)
+        log.info("process %d has ended: %d registrations end with it", key[0], len(members))
+        return registry.died(list(members), now=now)
+
+    # -- the directory -------------------------------------------------------------------------------------
+
+    def _channels(self) -> list[str]:
+        return self._directory.channels() if self._is_usable else []
+
+    def _hear(self) -> None:
+        for news in self._news.read():
+            if not news.path:
+                self._dirty.update(self._channels())  # overflow: anything may have happened
+            elif news.path == self._directory.path:
+                self._dirty.add(news.name)
+            elif is_about_members(news.name):
+                relative = os.path.relpath(news.path, self._directory.path)
+                self._dirty.add(relative.split(os.sep, 1)[0])
+
+    def _take_due(self) -> list[str]:
+        """What changed, and now and then some more, in case the kernel had no watch to give."""
+        due, self._dirty = self._dirty, set()
+        for channel in [channel for channel, at in self._soon.items() if time.monotonic() >= at]:
+            del self._soon[channel]
+            due.add(channel)
+        if time.monotonic() >= self._look_at:
+            self._look_at = time.monotonic() + LOOK_SECONDS
+            for _ in range(CHANNELS_PER_LOOK):
+                following = next(self._round, None)
+                if following is None:
+                    self._round = iter(self._channels())
+                    break
+                due.add(following)
+        return sorted(due)
+
+    def _look_at_channel(self, registry: Registry, channel: str, now: float) -> list[events.AnyEvent]:
+        self._watch(channel)
+        happened: list[events.AnyEvent] = []
+        try:
+            listed = self._directory.producers(channel)
+            for each in listed:
+                if not each.is_alive:
+                    happened += self._gone(registry, channel, each, now)
+            clash = None
+            for each in listed:
+                if each.is_alive:
+                    clash = self._adopt(registry, channel, each, happened, now) or clash
+            happened += registry.show_conflict(channel, clash, now=now)
+            happened += registry.show_table(channel, newest_table(self._directory, channel), now=now)
+        except InvalidName as error:
+            log.warning("%s holds something that is no channel: %s", self._directory.path, error.message)
+        except DataBlockError as error:
+            log.warning("the directory of channel %r cannot be read: %s", channel, error)
+        return happened
+
+    def _adopt(
+        self, registry: Registry, channel: str, listed: Listed, happened: list[events.AnyEvent], now: float
+    ) -> str | None:
+        """Register a living producer that is not registered; returns what stands against it."""
+        command = command_of(listed, with_schema=True)
+        if command is None or listed.entry is None:
+            return f"entry {listed.producer_id!r} cannot be read: {listed.flaw or 'it names no registration'}"
+        live = Live(listed.entry, command)
+        record = registry.channels.get(channel)
+        present = record.producers.get(command.producer_id or f"{channel}/default") if record else None
+        if present is not None and present.lease == command.lease:
+            return None
+        if live.entry.registered_at < self._destroyed_at.get(channel, 0.0):
+            pid = live.entry.process.pid
+            return f"the channel was destroyed, but its producer {listed.producer_id!r} (pid {pid}) lives on"
+        if live.entry.process.is_alive() is False:
+            # Its successor holds the lock and is about to replace the entry.
+            self._soon[channel] = time.monotonic() + SOON_SECONDS
+            return None
+        if present is not None and not self._lives(present):
+            happened += registry.died([Member("producer", channel, present.producer_id)], now=now)
+        try:
+            happened += registry.apply(command, now=now).events
+        except Refusal as refused:
+            return clash_of(live, refused)
+        return None
+
+    def _gone(self, registry: Registry, channel: str, listed: Listed, now: float) -> list[events.AnyEvent]:
+        """The lock is free: whoever it was has died or let go."""
+        command = command_of(listed, with_schema=False)
+        record = registry.channels.get(channel)
+        if command is None or record is None:
+            return []
+        present = record.producers.get(command.producer_id or f"{channel}/default")
+        if present is None or present.lease != command.lease:
+            return []
+        return registry.died([Member("producer", channel, present.producer_id)], now=now)
+
+    def _lives(self, present: Producer) -> bool:
+        if present.pid is None or present.start_time is None or present.boot_id is None or present.host is None:
+            return True  # nothing is known of its process: its lease decides
+        return ProcessIdentity(present.pid, present.start_time, present.boot_id, present.host).is_alive() is not False
+
+    def _watch(self, channel: str) -> None:
+        path = self._directory.channel_path(channel)
+        if channel not in self._watched and self._news.watch(path, _CHANNEL):
+            self._watched.add(channel)
+        tables = self._directory.tables_path(channel)
+        if tables not in self._watched and os.path.isdir(tables) and self._news.watch(tables, _TABLES):
+            self._watched.add(tables)
+
+
+def _records(channel: Channel) -> list[tuple[Member, Producer | Consumer]]:
+    producers = [(Member("producer", channel.name, key), record) for key, record in channel.producers.items()]
+    consumers = [(Member("consumer", channel.name, key), record) for key, record in channel.consumers.items()]
+    return [*producers, *consumers]
+
+
+def _prepare(directory: Directory) -> bool:
+    """The directory's own directory, so that there is something to watch."""
+    path = os.path.join(directory.root, f"messagehub-{directory.uid}")
+    try:
+        for each in (path, os.path.join(path, directory.domain), directory.path):
+            os.makedirs(each, mode=0o700, exist_ok=True)
+            check_directory(each, directory.uid)
+    except (OSError, DataBlockError) as error:
+        log.warning("the directory of channels cannot be used, so nothing of this host is seen: %s", error)
+        return False
+    return True

@@ -1,0 +1,74 @@
+"""Wakes members of consumer groups when their channel is shared out anew, or when another broker answers.
+
+An event that was missed (before the subscription was in place, say) shows in the revision of the next beacon.
+"""
+
+import threading
+from typing import Protocol
+
+from messagehub.client.cache import glance_of
+from messagehub.client.connection import Connection
+from registry import replies
+from registry.events import GroupAssigned, channel_topic
+
+_MARK = b'"%s"' % str(GroupAssigned.__struct_config__.tag).encode()
+
+
+class Member(Protocol):
+    channel: str
+
+    def wake(self) -> None: ...
+
+
+class GroupNews:
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._members: dict[bytes, list[Member]] = {}
+        self._heard: dict[bytes, int] = {}
+        self._lock = threading.Lock()
+
+    def add(self, member: Member) -> None:
+        with self._lock:
+            topic = channel_topic(member.channel).encode()
+            self._members[topic] = [*self._members.get(topic, []), member]
+        self._connection.wake()
+
+    def remove(self, member: Member) -> None:
+        with self._lock:
+            topic = channel_topic(member.channel).encode()
+            left = [other for other in self._members.get(topic, []) if other is not member]
+            if left:
+                self._members[topic] = left
+            else:
+                self._members.pop(topic, None)
+                self._heard.pop(topic, None)
+
+    # -- on the I/O thread ---------------------------------------------------------------------------------
+
+    def is_active(self) -> bool:
+        return bool(self._members)
+
+    def topics(self) -> set[bytes]:
+        return set(self._members)
+
+    def on_connected(self, _: replies.HelloAck) -> None:
+        for members in list(self._members.values()):
+            for member in members:
+                member.wake()
+
+    def on_disconnected(self) -> None:
+        """Shares stay as they are while no broker answers."""
+
+    def on_event(self, topic: bytes, payload: bytes) -> None:
+        members = self._members.get(topic)
+        if members is None:
+            return
+        glance = glance_of(payload)
+        is_behind = glance.broker_id is not None and glance.revision != self._heard.get(topic)
+        self._heard[topic] = glance.revision
+        if is_behind or _MARK in payload:
+            for member in members:
+                member.wake()
+
+    def tick(self, now: float) -> float:
+        return now + 60.0

@@ -1,0 +1,426 @@
+"""A consumer: everything of a channel, whoever produces it, as values that share memory with their producers.
+
+Rule 1: the schema hash is compared before the first byte of a payload is used.
+Rule 2: what was lost is said (`on_lag`), never skipped in silence.
+Rule 3: data comes from the rings and tables themselves: a broker that stops, starts or never was changes nothing.
+Rule 4: in a group, an item is done when the next one is asked for (or with `acknowledge`); what a member had not done
+when it died goes to another.
+"""
+
+import asyncio
+import logging
+import os
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any, Literal, NamedTuple, get_args
+
+from messagehub.attachments import Attachments, Choice, Positions
+from messagehub.client.heartbeats import Registration
+from messagehub.datablock.directory import Directory
+from messagehub.datablock.errors import AssignmentChanged, MemberTaken, PayloadSchemaMismatch, StreamEnded, TableMissing
+from messagehub.datablock.locks import Descriptor
+from messagehub.datablock.reader import Gap, Item, RingReader
+from messagehub.datablock.tables import TableStore
+from messagehub.datablock.waiting import wait_any
+from messagehub.discovery import Discovery, Source
+from messagehub.entries import block_path
+from messagehub.errors import (
+    BrokerRequired,
+    BrokerUnavailable,
+    ChannelNotFound,
+    ConfigurationError,
+    DataLost,
+    HubError,
+    SchemaMismatch,
+)
+from registry import replies
+
+log = logging.getLogger("messagehub")
+
+OnLag = Literal["gap", "raise", "skip"]
+REASSIGN_SECONDS = 0.05
+
+
+class Wanted(NamedTuple):
+    """What a consumer asked for."""
+
+    channel: str
+    start: str | Positions
+    expected_schema_hash: str | None
+    group: str | None
+    on_lag: OnLag
+    lossless: bool
+    verify: bool
+
+
+class Consumer:
+    """Made by `hub.consumer`. One thread reads; values may be dropped in any. In a forked child it is closed."""
+
+    def __init__(
+        self,
+        wanted: Wanted,
+        directory: Directory,
+        *,
+        discover: Callable[[], Discovery | None],
+        register: Callable[[], Registration],
+        renew: Callable[[Registration], None],
+        forget: Callable[["Consumer"], None],
+    ) -> None:
+        """`discover` asks all sources; `register` says who reads; `renew` asks the broker for a member's share."""
+        if wanted.on_lag not in get_args(OnLag):
+            raise ConfigurationError(f"on_lag {wanted.on_lag!r} is not one of {', '.join(get_args(OnLag))}")
+        if isinstance(wanted.start, str) and wanted.start not in ("oldest", "latest"):
+            raise ConfigurationError(f"start {wanted.start!r} is not oldest, latest or a consumer's `position`")
+        self.channel = wanted.channel
+        self.source: Source | None = None
+        self.sequence = 0
+        self.missed = 0
+        self.registration: Registration | None = None
+        self._wanted = wanted
+        self._directory = directory
+        self._discover, self._register, self._renew, self._forget = discover, register, renew, forget
+        choice = Choice(wanted.start, wanted.expected_schema_hash, wanted.lossless, wanted.verify)
+        self._attached = Attachments(directory, wanted.channel, choice)
+        self._tables = TableStore(directory.tables_path(wanted.channel))
+        self._generation: int | None = None
+        self._epoch = -1
+        self._unacknowledged: tuple[RingReader, int] | None = None
+        self._stash: tuple[RingReader, Item | Gap] | None = None
+        self._wake = Descriptor(lambda: os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK))
+        self._is_stale = wanted.group is not None
+        self._is_superseded = False
+        self._asked_at = 0.0
+        self._is_closed = False
+        try:
+            self._look()
+        except BaseException:
+            self.close()
+            raise
+        if self.source is None:
+            log.warning("nobody produces channel %r yet; its consumer waits", self.channel)
+
+    # -- reading -------------------------------------------------------------------------------------------
+
+    def read(self, timeout: float | None = None) -> Any:
+        """The next batch, array, bytes or table; None at the timeout.
+
+        Without a timeout: None when every producer has ended its stream and all of it was read.
+        """
+        self._done_with_last()
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while True:
+            found, value = self._next()
+            if found:
+                return value
+            if deadline is None and self._is_over():
+                return None
+            if not self._arm():
+                until = self._sleep_until(deadline)
+                fds = [self._wake.fd, *self._attached.news_fds()]
+                self._after_sleep(wait_any(self._attached.readers, until, fds))
+                if deadline is not None and self._stash is None and time.monotonic() >= deadline:
+                    self._disarm()
+                    found, value = self._next()
+                    return value
+
+    async def read_async(self, timeout: float | None = None) -> Any:
+        """As `read`, sleeping in the running event loop."""
+        self._done_with_last()
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while True:
+            found, value = self._next()
+            if found:
+                return value
+            if deadline is None and self._is_over():
+                return None
+            if not self._arm():
+                self._after_sleep(await self._sleep_async(self._sleep_until(deadline)))
+                if deadline is not None and self._stash is None and time.monotonic() >= deadline:
+                    self._disarm()
+                    found, value = self._next()
+                    return value
+
+    def latest(self) -> Any:
+        """The newest there is, wherever this consumer stands: of the first ring that has any, else of the table."""
+        self._look()
+        for reader in self._attached.readers:
+            item = reader.latest()
+            if item is not None:
+                return item.value
+        known = self._tables.generations()
+        return self._table(known[-1]) if known else None
+
+    def acknowledge(self) -> None:
+        """In a group: what was read last is done. Asking for the next one says the same."""
+        self._done_with_last()
+
+    def __iter__(self) -> Iterator[Any]:
+        """Until every producer has ended its stream."""
+        while True:
+            value = self.read()
+            if value is None:
+                return
+            yield value
+
+    async def __aiter__(self) -> AsyncIterator[Any]:
+        while True:
+            value = await self.read_async()
+            if value is None:
+                return
+            yield value
+
+    def _is_over(self) -> bool:
+        """Ended, and nobody has begun again since."""
+        if self.has_ended:
+            self._look()
+        return self.has_ended
+
+    # -- what it knows -------------------------------------------------------------------------------------
+
+    @property
+    def has_ended(self) -> bool:
+        """All producers closed their streams and everything was read. Somebody may still begin again."""
+        return self._stash is None and self._attached.has_ended
+
+    @property
+    def position(self) -> Positions:
+        """Give it as `start` to go on after the last item read."""
+        return self._attached.positions
+
+    def wake(self) -> None:
+        """From any thread: something about the group changed, look at once."""
+        self._is_stale = self._wanted.group is not None
+        if self._wake.fd >= 0:
+            os.eventfd_write(self._wake.fd, 1)
+
+    def close(self) -> None:
+        """Values that were handed out stay valid. Idempotent."""
+        if not self._is_closed:
+            self._is_closed = True
+            self._stash = self._unacknowledged = None
+            self._attached.close()
+            self._wake.close()
+            if self.registration is not None:
+                self.registration.close()
+            self._forget(self)
+
+    def __enter__(self) -> "Consumer":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None and not self._is_closed:
+            self._done_with_last()
+        self.close()
+
+    # -- inside --------------------------------------------------------------------------------------------
+
+    def _next(self) -> tuple[bool, Any]:
+        """Whether something is there, and what."""
+        while True:
+            found = self._take()
+            if found is None:
+                return self._next_table()
+            reader, taken = found
+            if isinstance(taken, Item):
+                self.sequence = taken.sequence
+                if self._wanted.group is not None:
+                    self._unacknowledged = (reader, taken.sequence)
+                return True, taken.value
+            self.missed += taken.last - taken.first + 1
+            if self._wanted.on_lag == "gap":
+                return True, taken
+            if self._wanted.on_lag == "raise":
+                raise DataLost(
+                    f"channel {self.channel!r}: items {taken.first} to {taken.last} were overwritten unread",
+                    first=taken.first,
+                    last=taken.last,
+                )
+            log.warning("channel %r: items %d to %d were lost", self.channel, taken.first, taken.last)
+
+    def _take(self) -> tuple[RingReader, Item | Gap] | None:
+        """From the rings in turn: who was read goes to the end of the line."""
+        if self._stash is not None:
+            found, self._stash = self._stash, None
+            return found
+        if self._is_stale:
+            self._look()
+        readers = self._attached.readers
+        try:
+            for place, reader in enumerate(readers):
+                taken = reader.take()
+                if taken is not None:
+                    if len(readers) > 1:
+                        readers.append(readers.pop(place))
+                    return reader, taken
+        except AssignmentChanged:
+            self._is_stale = self._is_superseded = True
+        return None
+
+    def _next_table(self) -> tuple[bool, Any]:
+        if self._generation is None or not self._attached.has_tables:
+            return False, None
+        for generation in self._tables.generations():
+            if generation > self._generation:
+                self._generation = self.sequence = generation
+                table = self._table(generation)
+                if table is not None:
+                    return True, table
+        return False, None
+
+    def _table(self, generation: int) -> Any:
+        """None if it was retired meanwhile."""
+        try:
+            with self._tables.open(generation) as snapshot:
+                expected = self._wanted.expected_schema_hash
+                if expected is not None and snapshot.manifest.schema_hash != expected:
+                    raise SchemaMismatch(
+                        f"the table of channel {self.channel!r} has schema {snapshot.manifest.schema_hash!r},"
+                        f" expected was {expected!r}",
+                        channel=self.channel,
+                        expected=expected,
+                        actual=snapshot.manifest.schema_hash,
+                    )
+                return snapshot.table(verify=self._wanted.verify)
+        except TableMissing:
+            return None
+
+    def _arm(self) -> bool:
+        """Whether there is something to do before sleeping."""
+        if self._is_closed or self._wake.fd < 0:
+            raise HubError("this consumer is closed")
+        if self._is_stale:
+            return self._stale_until() <= time.monotonic()
+        for reader in list(self._attached.readers):
+            try:
+                taken = reader.arm()
+            except StreamEnded:
+                self._attached.ended(reader)
+                return True
+            except AssignmentChanged:
+                self._is_stale = self._is_superseded = True
+                return True
+            if taken is not None:
+                self._stash = (reader, taken)
+                return True
+        return False
+
+    def _disarm(self) -> None:
+        for reader in self._attached.readers:
+            reader.disarm()
+
+    def _sleep_until(self, deadline: float | None) -> float | None:
+        times = [deadline, self._attached.look_at, self._stale_until() if self._is_stale else None]
+        return min((each for each in times if each is not None), default=None)
+
+    def _stale_until(self) -> float:
+        return self._asked_at + REASSIGN_SECONDS
+
+    def _after_sleep(self, ready: set[int]) -> None:
+        is_due = self._attached.look_at is not None and time.monotonic() >= self._attached.look_at
+        if self._wake.fd in ready:
+            os.eventfd_read(self._wake.fd)
+            is_due = True
+            ready.discard(self._wake.fd)
+        if (ready and self._attached.has_news()) or is_due:
+            self._look()
+
+    async def _sleep_async(self, until: float | None) -> set[int]:
+        loop = asyncio.get_running_loop()
+        woken = asyncio.Event()
+        own = [fd for reader in self._attached.readers for fd in reader.wake_fds()]
+        fds = [self._wake.fd, *self._attached.news_fds(), *own]
+        for fd in fds:
+            loop.add_reader(fd, woken.set)
+        try:
+            await asyncio.wait_for(woken.wait(), None if until is None else max(until - time.monotonic(), 0.0))
+        except TimeoutError:
+            pass  # the caller looks at its deadline
+        finally:
+            for fd in fds:
+                loop.remove_reader(fd)
+        return wait_any(self._attached.readers, 0.0, fds[: len(fds) - len(own)])
+
+    # -- finding -------------------------------------------------------------------------------------------
+
+    def _look(self) -> None:
+        """Find the channel until it is found, register once it is, then keep up with its directory."""
+        told: list[str] = []
+        if self.source is None or self.registration is None:
+            found = self._discover()
+            if found is not None:
+                self._check(found)
+                told = [
+                    block_path(self._directory, block.shm_name) for block in found.blocks if block.format != "manifest"
+                ]
+                self._enrol(found)
+        if self._is_stale:
+            self._renew_share()
+        try:
+            self._attached.look(told)
+        except PayloadSchemaMismatch as mismatch:
+            raise SchemaMismatch(str(mismatch), channel=self.channel) from None
+        except (AssignmentChanged, MemberTaken):
+            self._is_stale = self._is_superseded = True
+        if self._attached.has_tables:
+            self._begin_table()
+        if self.source is None and (self._attached.has_met_any or self._generation is not None):
+            self.source = "shm" if not self._attached.is_listed else "files"
+
+    def _check(self, found: Discovery) -> None:
+        """Without a registry's verdict the hashes must be equal."""
+        expected = self._wanted.expected_schema_hash
+        if expected is not None and found.source != "broker" and found.schema_hash != expected:
+            raise SchemaMismatch(
+                f"channel {self.channel!r} has schema {found.schema_hash!r}, the consumer expects {expected!r}",
+                channel=self.channel,
+                expected=found.schema_hash,
+                actual=expected,
+            )
+
+    def _enrol(self, found: Discovery) -> None:
+        try:
+            self.registration = self._register()
+        except ChannelNotFound:
+            pass  # the broker has not seen yet what the directory shows: asked again with the next look
+        except BrokerUnavailable as error:
+            raise BrokerRequired(
+                f"group {self._wanted.group!r} is shared out by the broker, and none answers"
+            ) from error
+        self.source = found.source
+
+    def _renew_share(self) -> None:
+        """Ask the broker what is ours; while none answers, everything stays as it is."""
+        self._asked_at = time.monotonic()
+        if self.registration is None:
+            return
+        try:
+            self._renew(self.registration)
+        except HubError as error:
+            log.debug("the share of %r stays as it is: %s", self.channel, error)
+            self._is_stale = self._is_superseded  # else the next connection wakes us
+            return
+        ack = self.registration.ack
+        dealt = ack.assignment if isinstance(ack, replies.ConsumerRegistered) else None
+        if dealt is None:
+            return
+        self._is_stale = self._is_superseded = False
+        if dealt.epoch != self._epoch:
+            self._unacknowledged = None
+            self._epoch = dealt.epoch
+            self._attached.deal(dealt)
+
+    def _begin_table(self) -> None:
+        if self._generation is None:
+            known = self._tables.generations()
+            if known:
+                start = self._wanted.start
+                self._generation = known[-1] - 1 if start == "latest" else 0
+
+    def _done_with_last(self) -> None:
+        if self._unacknowledged is not None:
+            reader, sequence = self._unacknowledged
+            self._unacknowledged = None
+            try:
+                reader.acknowledge(sequence)
+            except AssignmentChanged:
+                self._is_stale = self._is_superseded = True

@@ -1,0 +1,39 @@
+"""What a reader hands out."""
+
+from typing import Any, Literal, NamedTuple
+
+from .payloads import Codec
+
+
+class Position(NamedTuple):
+    """A place in a stream that stays meaningful over restarts of writer and reader."""
+
+    block_id: str
+    epoch: int
+    sequence: int
+
+
+class Gap(NamedTuple):
+    """Sequences that were overwritten before this reader came to them."""
+
+    first: int
+    last: int
+
+
+class Item:
+    """One payload; `value` and `buffer` share the slot's memory and hold the slot while they exist."""
+
+    __slots__ = ("_codec", "buffer", "epoch", "sequence")
+
+    def __init__(self, sequence: int, epoch: int, buffer: Any, codec: Codec) -> None:
+        self.sequence = sequence
+        self.epoch = epoch
+        self.buffer = buffer
+        self._codec = codec
+
+    @property
+    def value(self) -> Any:
+        return self._codec.decode(self.buffer)
+
+
+Start = Literal["oldest", "latest"] | Position

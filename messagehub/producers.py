@@ -1,0 +1,162 @@
+"""A producer: a ring that this process writes, known to whoever looks for its channel.
+
+Rule 1: making one succeeds with or without a broker; a broker that comes later hears of it by itself.
+Rule 2: refusals come before anything is touched: first the rules here, then the broker, then the blocks.
+Rule 3: closing ends the stream for its readers. The ring stays for its linger time, then anybody may remove it.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from messagehub.client.heartbeats import Registration
+from messagehub.datablock.errors import NameTaken
+from messagehub.datablock.layout import Checksum, Kind, WhenFull
+from messagehub.datablock.ring import RingSpec, open_writer
+from messagehub.datablock.writer import Loan, RingWriter, Written
+from messagehub.discovery.via_files import ViaFiles
+from messagehub.errors import ConfigurationError, ProducerAlreadyRegistered
+from messagehub.payload_schema import PayloadSchema
+from registry.commands import RegisterProducer
+
+_KINDS = {"RingBuffer": Kind.RING_BUFFER, "DoubleBuffer": Kind.DOUBLE_BUFFER, "Single": Kind.SINGLE}
+_SLOTS = {"DoubleBuffer": 2, "Single": 1}
+_LINE_BYTES = 64
+_PAGE_BYTES = 4096
+
+
+class Shape(NamedTuple):
+    """The ring that a producer asks for, in the words of its registration's `config`."""
+
+    policy: str = "RingBuffer"
+    capacity: int = 16
+    page_size: int = 4096
+    when_full: str = "overwrite"
+    checksum: str = "none"
+
+    def config(self) -> dict[str, Any]:
+        return self._asdict() | {"capacity": _SLOTS.get(self.policy, self.capacity)}
+
+    def spec(self, command: RegisterProducer, lanes: str) -> RingSpec:
+        return RingSpec(
+            channel=command.channel,
+            producer_id=command.producer_id or "",
+            lanes=lanes,
+            slot_bytes=self.page_size,
+            slot_count=self.capacity,
+            page_bytes=_PAGE_BYTES if self.page_size >= _PAGE_BYTES else _LINE_BYTES,
+            kind=_choice("policy", self.policy, _KINDS),
+            when_full=_choice("when_full", self.when_full, {each.name.lower(): each for each in WhenFull}),
+            checksum=_choice("checksum", self.checksum, {each.name.lower(): each for each in Checksum}),
+            schema_hash=command.schema_hash,
+        )
+
+
+class Producer:
+    """Made by `hub.producer`. Threads may share it; in a forked child it is closed."""
+
+    def __init__(
+        self,
+        writer: RingWriter,
+        registration: Registration,
+        files: ViaFiles,
+        forget: Callable[["Producer"], None],
+    ) -> None:
+        self.registration = registration
+        self.channel = registration.command.channel
+        self.last_written: Written | None = None
+        self._writer = writer
+        self._files = files
+        self._forget = forget
+        self._is_closed = False
+
+    @property
+    def shm_name(self) -> str:
+        return "/" + self._files.directory.relative(self._writer.path)
+
+    @property
+    def schema_hash(self) -> str:
+        return self._writer.header.schema_hash
+
+    @property
+    def source(self) -> str | None:
+        """Who knows of it: `broker`, or `files` while none does."""
+        return self.registration.source
+
+    @property
+    def sequence(self) -> int:
+        """Of the newest payload in the ring; 0 before the first."""
+        return self._writer.head
+
+    def write(self, payload: Any, timeout: float | None = None) -> int:
+        """Publish a batch, table, array or bytes and return its sequence number.
+
+        One larger than a slot is split by rows: `last_written` has the first and last number of its pieces.
+        """
+        self.last_written = written = self._writer.write(payload, timeout)
+        return written.last
+
+    def loan(self, size: int, timeout: float | None = None) -> Loan:
+        """A slot to fill in place, for raw bytes and NumPy: `with producer.loan(n) as loan: loan.buffer[:] = …`."""
+        return self._writer.loan(size, timeout)
+
+    def close(self) -> None:
+        """Idempotent."""
+        if not self._is_closed:
+            self._is_closed = True
+            self._writer.close()
+            self._files.release(self.channel, self.registration.command.producer_id)  # type: ignore[union-attr]
+            self.registration.close()
+            self._forget(self)
+
+    def __enter__(self) -> "Producer":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<Producer {self.channel!r} at {self.shm_name}: {'closed' if self._is_closed else self.source}>"
+
+
+def open_producer(
+    command: RegisterProducer,
+    payload: PayloadSchema,
+    shape: Shape,
+    *,
+    files: ViaFiles,
+    register: Callable[[RegisterProducer], Registration],
+    forget: Callable[[Producer], None],
+    timeout: float,
+) -> Producer:
+    """`register` tells the broker, if there is one, and goes on wanting to."""
+    path = ring_path(files, command)
+    spec = shape.spec(command, files.directory.lanes(path, command.channel))
+    files.check(command)
+    registration = register(command)
+    try:
+        registration.local, writer = files.register_blocks(
+            command,
+            (files.directory.relative(path),),
+            lambda: open_writer(path, spec, payload.codec),
+            timeout=timeout,
+        )
+    except NameTaken as taken:
+        registration.close()
+        raise ProducerAlreadyRegistered(str(taken), channel=command.channel) from None
+    except BaseException:
+        registration.close()
+        raise
+    return Producer(writer, registration, files, forget)
+
+
+def ring_path(files: ViaFiles, command: RegisterProducer) -> str:
+    """An exclusive channel has the name that everybody can derive; who shares has one of its own."""
+    if command.access == "exclusive":
+        return files.directory.exclusive_block(command.channel)
+    return files.directory.shared_block(command.channel, command.producer_id or "")
+
+
+def _choice(what: str, said: str, known: dict[str, Any]) -> Any:
+    if said not in known:
+        raise ConfigurationError(f"{what} {said!r} is not one of {', '.join(known)}")
+    return known[said]

@@ -1,0 +1,341 @@
+"""What the tests of a running hub share: real brokers, plain sockets, deadlines."""
+
+import contextlib
+import gc
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+import zmq
+
+from messagehub import MessageHub, embedded_broker
+
+ROOT = Path(__file__).parents[2]
+PATIENCE_SECONDS = 30.0
+"""Far more than anything here takes, so that a loaded machine fails no test."""
+
+T = TypeVar("T")
+Message = dict[str, Any]
+
+REGISTER: Message = {
+    "type": "PRODUCER_REGISTER",
+    "channel": "sensor_data",
+    "schema_hash": "abc123...",
+    "schema_version": "1.0.0",
+    "config": {"policy": "RingBuffer", "capacity": 10, "page_size": 4096},
+}
+CONSUME: Message = {
+    "type": "CONSUMER_REGISTER",
+    "channel": "sensor_data",
+    "consumer_id": "consumer_001",
+    "expected_schema_hash": "abc123...",
+}
+DISCOVER: Message = {"type": "DISCOVERY_REQUEST", "channel": "sensor_data"}
+DISCOVERED: Message = {
+    "type": "DISCOVERY_RESPONSE",
+    "channel": "sensor_data",
+    "shm_name": "/pylabhub_sensor_data",
+    "schema_hash": "abc123...",
+    "schema_version": "1.0.0",
+    "status": "active",
+}
+
+
+def eventually(condition: Callable[[], T], *, timeout: float = PATIENCE_SECONDS) -> T:
+    """What the condition gives once that is true; fails at the deadline with what it gave last."""
+    deadline = time.monotonic() + timeout
+    while True:
+        value = condition()
+        if value:
+            return value
+        assert time.monotonic() < deadline, f"still {value!r} after {timeout} s"
+        time.sleep(0.01)
+
+
+def producer(channel: str, **fields: Any) -> Message:
+    return {"type": "PRODUCER_REGISTER", "channel": channel, "schema_hash": "h", "schema_version": "1.0.0", **fields}
+
+
+def without(message: Message, *fields: str) -> Message:
+    return {name: value for name, value in message.items() if name not in fields}
+
+
+class Peer:
+    """A plain ZeroMQ socket, as a script in any language would have it; knows nothing of our client."""
+
+    def __init__(self, endpoint: str, kind: int = zmq.REQ, **options: int) -> None:
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self.kind = kind
+        self.socket = self._context.socket(kind)
+        self.socket.setsockopt(zmq.LINGER, 0)
+        for name, value in options.items():
+            self.socket.setsockopt(getattr(zmq, name), value)
+        self.socket.connect(endpoint)
+
+    def send(self, message: Message | bytes) -> None:
+        body = message if isinstance(message, bytes) else json.dumps(message).encode()
+        self.socket.send_multipart([body] if self.kind == zmq.REQ else [b"", body])
+
+    def receive(self, timeout: float = PATIENCE_SECONDS) -> Message:
+        assert self.socket.poll(int(timeout * 1000)), "no reply"
+        reply: Message = json.loads(self.socket.recv_multipart()[-1])
+        return reply
+
+    def hears_nothing(self, seconds: float) -> bool:
+        return not self.socket.poll(int(seconds * 1000))
+
+    def ask(self, message: Message | bytes, timeout: float = PATIENCE_SECONDS) -> Message:
+        self.send(message)
+        return self.receive(timeout)
+
+    def stats(self) -> Message:
+        return self.ask({"type": "STATS_REQUEST"})
+
+    def counter(self, name: str) -> int:
+        return int(self.stats()["counters"][name])
+
+    def snapshot(self) -> dict[str, Message]:
+        """Every channel record, by name, over all pages."""
+        found: dict[str, Message] = {}
+        after: str | None = ""
+        while after is not None:
+            page = self.ask({"type": "SNAPSHOT_REQUEST", "after": after})
+            found |= {channel["name"]: channel for channel in page["channels"]}
+            after = page["next"]
+        return found
+
+    def close(self) -> None:
+        self.socket.close(0)
+        self._context.term()
+
+    def __enter__(self) -> "Peer":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class Listener:
+    """A plain SUB on the event socket: what leaves, in the order in which it leaves."""
+
+    def __init__(self, endpoint: str, topic: bytes = b"") -> None:
+        with Peer(endpoint) as peer:
+            self.hello = peer.ask({"type": "HELLO"})
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self.socket = self._context.socket(zmq.SUB)
+        self.socket.setsockopt(zmq.LINGER, 0)
+        self.socket.setsockopt(zmq.RCVHWM, 0)
+        self.socket.connect(self.hello["endpoints"]["events"])
+        self.socket.subscribe(topic)
+        self.echo = self._next(PATIENCE_SECONDS)
+
+    def _next(self, timeout: float) -> tuple[bytes, Message] | None:
+        if not self.socket.poll(int(timeout * 1000)):
+            return None
+        topic, payload = self.socket.recv_multipart()
+        return topic, json.loads(payload)
+
+    def event(self, timeout: float = PATIENCE_SECONDS) -> tuple[bytes, Message]:
+        """The next event that is no beacon."""
+        deadline = time.monotonic() + timeout
+        while True:
+            heard = self._next(max(deadline - time.monotonic(), 0.0))
+            assert heard is not None, "no event"
+            if heard[1]["type"] != "BEACON":
+                return heard
+
+    def beacon(self, timeout: float = PATIENCE_SECONDS) -> tuple[bytes, Message]:
+        deadline = time.monotonic() + timeout
+        while True:
+            heard = self._next(max(deadline - time.monotonic(), 0.0))
+            assert heard is not None, "no beacon"
+            if heard[1]["type"] == "BEACON":
+                return heard
+
+    def close(self) -> None:
+        self.socket.close(0)
+        self._context.term()
+
+    def __enter__(self) -> "Listener":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class Served:
+    """`messagehub serve` as a process of its own."""
+
+    kind = "serve"
+
+    def __init__(self, directory: Path, *arguments: str, **settings: Any) -> None:
+        self.dir = directory
+        self.arguments = arguments
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if settings:
+            lines = [f"{name} = {json.dumps(value)}" for name, value in settings.items()]
+            (directory / "messagehub.toml").write_text("\n".join(lines) + "\n")
+        self.process: subprocess.Popen[str] | None = None
+        self.endpoint = ""
+        self.start()
+
+    def start(self) -> None:
+        """Returns when the broker has said that it is ready."""
+        assert self.process is None
+        self.process = launch(self.dir, *self.arguments, log=self.dir / "serve.log")
+        assert self.process.stdout is not None
+        ready = self.process.stdout.readline()
+        assert " ready: " in ready, (ready, self.log())
+        self.endpoint = ready.split("endpoint=")[1].split()[0]
+
+    @property
+    def pid(self) -> int:
+        assert self.process is not None
+        return self.process.pid
+
+    def log(self) -> str:
+        return (self.dir / "serve.log").read_text()
+
+    def signal(self, number: int) -> None:
+        os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        self.signal(signal.SIGKILL)
+        self._end()
+
+    def stop(self) -> int:
+        """SIGTERM; the exit code."""
+        self.signal(signal.SIGTERM)
+        return self._end()
+
+    def _end(self) -> int:
+        assert self.process is not None
+        assert self.process.stdout is not None
+        code = self.process.wait(PATIENCE_SECONDS)
+        self.process.stdout.close()
+        self.process = None
+        return code
+
+    def close(self) -> None:
+        if self.process is not None:
+            if self.process.poll() is None:
+                self.process.kill()
+            self._end()
+
+    def __enter__(self) -> "Served":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class Embedded:
+    """The broker of this process, behind the same face."""
+
+    kind = "embedded"
+
+    def __init__(self, **settings: Any) -> None:
+        self._running = embedded_broker(**settings)
+        self.endpoint = self._running.__enter__()
+
+    def close(self) -> None:
+        self._running.__exit__(None, None, None)
+
+
+AnyBroker = Served | Embedded
+
+
+def launch(directory: Path, *arguments: str, log: Path | None = None) -> subprocess.Popen[str]:
+    """A `messagehub serve` process; its complaints go to `log`, or to a pipe."""
+    command = [sys.executable, "-m", "messagehub", "serve", "--dir", str(directory), *arguments]
+    with contextlib.ExitStack() as stack:
+        stderr: Any = stack.enter_context(log.open("a")) if log else subprocess.PIPE
+        return subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=stderr, text=True, cwd=ROOT, env=clean_environment()
+        )
+
+
+def refused(directory: Path, *arguments: str) -> tuple[int, str]:
+    """Exit code and complaint of a `serve` that must not start."""
+    process = launch(directory, *arguments)
+    try:
+        out, complaint = process.communicate(timeout=PATIENCE_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        out, complaint = process.communicate()
+    assert out == "", out
+    return process.returncode, complaint
+
+
+def clean_environment() -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("MESSAGEHUB_")}
+    return kept | {"PYTHONPATH": str(ROOT)}
+
+
+def run_script(text: str, *arguments: str, timeout: float = 2 * PATIENCE_SECONDS) -> str:
+    """Run a Python program of its own and return what it printed; its failure is ours."""
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", text, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        env=clean_environment(),
+        cwd=ROOT,
+        check=False,
+    )
+    assert done.returncode == 0, (done.returncode, done.stdout, done.stderr)
+    assert "Traceback" not in done.stderr, done.stderr
+    return done.stdout
+
+
+@contextlib.contextmanager
+def hub_of(broker: AnyBroker | str, **settings: Any) -> Iterator[MessageHub]:
+    endpoint = broker if isinstance(broker, str) else broker.endpoint
+    hub = MessageHub(endpoint=endpoint, **settings)
+    try:
+        yield hub
+    finally:
+        hub.close()
+
+
+# -- what a process holds, to see what it leaks -----------------------------------------------------------
+
+
+def open_files() -> dict[str, str]:
+    """Descriptors of this process and what they are."""
+    found = {}
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(FileNotFoundError):  # the listing's own descriptor
+            found[name] = os.readlink(f"/proc/self/fd/{name}")
+    return {name: what for name, what in found.items() if not what.startswith(f"/proc/{os.getpid()}/fd")}
+
+
+def children() -> set[int]:
+    found: set[int] = set()
+    for task in os.listdir("/proc/self/task"):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # the thread ended meanwhile
+            found |= {int(pid) for pid in Path(f"/proc/self/task/{task}/children").read_text().split()}
+    return found
+
+
+class Held:
+    """Threads, descriptors and children at one moment."""
+
+    def __init__(self) -> None:
+        gc.collect()
+        self.threads = {thread.name: thread for thread in threading.enumerate()}
+        self.files = open_files()
+        self.children = children()
+
+    def leaked_since(self) -> list[str]:
+        now = Held()
+        threads = [f"thread {name}" for name, it in now.threads.items() if it not in self.threads.values()]
+        files = [f"fd {fd} {what}" for fd, what in now.files.items() if self.files.get(fd) != what]
+        return [*threads, *files, *(f"child {pid}" for pid in now.children - self.children)]

@@ -1,0 +1,81 @@
+"""Every error class that registry and protocol can raise is raised here for real, and arrives as itself."""
+
+import json
+from typing import Any
+
+import pytest
+
+from messagehub import protocol
+from messagehub.errors import BY_CODE, HubError
+from registry.registry import Registry
+
+OBJECT = {"type": "object"}
+PRODUCER = {"type": "PRODUCER_REGISTER", "channel": "c", "schema_hash": "h"}
+CONSUMER = {"type": "CONSUMER_REGISTER", "channel": "c", "consumer_id": "r"}
+
+RAISED: dict[str, list[dict[str, Any]]] = {
+    "INVALID_REQUEST": [{"type": "SCHEMA_REQUEST"}],
+    "UNKNOWN_TYPE": [{"type": "NOPE"}],
+    "MESSAGE_TOO_LARGE": [PRODUCER | {"metadata": {"a": "x" * 2**20}}],
+    "UNSUPPORTED_PROTOCOL": [{"type": "PING", "protocol": "2.0"}],
+    "INVALID_NAME": [PRODUCER | {"channel": "hub"}],
+    "CHANNEL_NOT_FOUND": [{"type": "DISCOVERY_REQUEST", "channel": "c"}],
+    "CHANNEL_NOT_READY": [PRODUCER | {"ready": False}, CONSUMER | {"required": True}],
+    "CHANNEL_ALREADY_EXISTS": [
+        {"type": "CHANNEL_CREATE", "channel": "c"},
+        {"type": "CHANNEL_CREATE", "channel": "c", "access": "shared"},
+    ],
+    "NOT_OWNER": [PRODUCER, {"type": "PRODUCER_UNREGISTER", "channel": "c", "lease": "other"}],
+    "NOT_REGISTERED": [PRODUCER, {"type": "CONSUMER_UNREGISTER", "channel": "c", "consumer_id": "r"}],
+    "PRODUCER_ALREADY_REGISTERED": [PRODUCER, PRODUCER | {"producer_id": "p"}],
+    "CONSUMER_ALREADY_REGISTERED": [PRODUCER, CONSUMER, CONSUMER | {"lease": "other"}],
+    "POLICY_MISMATCH": [PRODUCER, PRODUCER | {"producer_id": "p", "access": "shared"}],
+    "SCHEMA_MISMATCH": [PRODUCER, CONSUMER | {"expected_schema_hash": "x"}],
+    "SCHEMA_HASH_MISMATCH": [PRODUCER | {"schema": OBJECT}],
+    "SCHEMA_NOT_FOUND": [{"type": "SCHEMA_REQUEST", "schema_id": 1}],
+    "INVALID_SCHEMA": [{"type": "SCHEMA_REGISTER", "subject": "s", "schema": "{"}],
+}
+ELSEWHERE = {
+    "BROKER_ALREADY_RUNNING": "the broker's place",
+    "BROKER_REQUIRED": "discovery without a broker",
+    "BROKER_UNAVAILABLE": "the client",
+    "CHANNEL_CLOSED": "DataBlocks",
+    "CONFIGURATION_ERROR": "settings",
+    "INTERNAL_ERROR": "decoding of replies, and defects",
+    "REQUEST_TIMEOUT": "the client",
+    "SCHEMA_INCOMPATIBLE": "compatibility, a later issue",
+    "SCHEMA_IN_USE": "deletion of schemas, a later issue",
+    "STORE_ERROR": "stores",
+    "STORE_READ_ONLY": "the broker after a failed write",
+}
+
+
+def serve(registry: Registry, request: dict[str, Any]) -> bytes:
+    try:
+        command = protocol.decode(json.dumps(request).encode())
+        return protocol.encode_reply(registry.apply(command, now=0.0).reply, command.id)
+    except HubError as error:
+        return protocol.encode_reply(protocol.error_reply(error), request.get("id"))
+
+
+@pytest.mark.parametrize("code", RAISED)
+def test_refusal_travels_as_its_code_and_is_raised_as_its_class(code: str) -> None:
+    registry = Registry()
+    *before, last = RAISED[code]
+    for request in before:
+        protocol.unwrap(protocol.decode_reply(serve(registry, request)))
+    with pytest.raises(HubError) as caught:
+        protocol.unwrap(protocol.decode_reply(serve(registry, last | {"id": "7"})))
+    assert type(caught.value) is BY_CODE[code]
+    assert caught.value.code == code
+    assert caught.value.message
+
+
+def test_unreadable_answer_is_an_internal_error() -> None:
+    with pytest.raises(BY_CODE["INTERNAL_ERROR"]):
+        protocol.decode_reply(b"{}")
+
+
+def test_every_code_is_raised_here_or_by_a_part_that_is_named() -> None:
+    assert RAISED.keys() | ELSEWHERE.keys() == BY_CODE.keys()
+    assert not RAISED.keys() & ELSEWHERE.keys()

@@ -1,0 +1,78 @@
+"""What the tests see of a registry: its whole state as bytes, and its events as a watcher gets them."""
+
+from typing import Any
+
+import msgspec
+
+from messagehub.protocol import Beacon, decode_event, encode
+from registry import events
+from registry.records import Channel
+from registry.registry import Registry
+from registry.state import Channels
+
+
+def whole_state(registry: Registry) -> bytes:
+    """Everything that a later answer could depend on. Equal bytes mean that nothing changed."""
+    subjects = registry.schemas._subjects
+    return msgspec.json.encode(
+        {
+            "revision": registry.revision,
+            "channels": list(registry.channels.items()),
+            "leases": _leases(registry),
+            "next_deadline": registry.next_deadline(),
+            "priorities": registry.priorities,
+            "subjects": {name: (subject.versions, subject.revision) for name, subject in subjects.items()},
+            "ids": sorted(registry.schemas._by_id),
+            "unsent": registry._emitted,
+        }
+    )
+
+
+def _leases(registry: Registry) -> list[dict[str, Any]]:
+    return [
+        {
+            "id": lease.lease_id,
+            "renewed_at": lease.renewed_at,
+            "is_stalled": lease.is_stalled,
+            "members": list(lease.members),
+            "notices": lease.notices,
+        }
+        for lease in registry.leases._leases.values()
+    ]
+
+
+def members_of_leases(registry: Registry) -> dict[str, set[tuple[str, str, str]]]:
+    return {lease["id"]: {tuple(member) for member in lease["members"]} for lease in _leases(registry)}
+
+
+def encoded_channels(channels: dict[str, Any]) -> dict[str, bytes]:
+    return {name: msgspec.json.encode(channel) for name, channel in channels.items()}
+
+
+class Watcher:
+    """Knows the channels from events alone, as they come off the wire, and checks that none is missing."""
+
+    def __init__(self, registry: Registry) -> None:
+        snapshot = msgspec.json.encode(list(registry.channels.values()))
+        records = msgspec.json.decode(snapshot, type=list[Channel])
+        self.channels = Channels({record.name: record for record in records})
+        self.schema_revisions = {name: subject.revision for name, subject in registry.schemas._subjects.items()}
+        self.revision = registry.revision
+
+    def hear(self, event: events.AnyEvent) -> None:
+        heard = decode_event(encode(event))
+        assert not isinstance(heard, Beacon)
+        assert heard.revision == self.revision + 1, "revisions increase by one"
+        self.revision = heard.revision
+        if isinstance(heard, events.SchemaRegistered):
+            subject = heard.schema.subject
+            assert heard.previous == self.schema_revisions.get(subject, 0)
+            self.schema_revisions[subject] = heard.revision
+            return
+        held = self.channels.get(heard.channel)
+        assert heard.previous == (held.revision if held else 0), "previous names the event before on the topic"
+        if isinstance(heard, events.ChannelCreated | events.ChannelDeclared):
+            assert not heard.record.producers
+            assert not heard.record.consumers
+            assert heard.record.revision == heard.revision
+        self.channels.evolve(heard)
