@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import pyarrow as pa
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxBytes, ReadMaxRows
 
-from messagehub.datablock.reader import Gap
+from messagehub.datablock.items import Gap
 
 
 class Budget:

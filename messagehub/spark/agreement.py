@@ -6,13 +6,13 @@ the newest table here stands for the registry, at the registry's default level (
 
 from typing import Any, NamedTuple
 
-from messagehub.datablock import manifests
-from messagehub.datablock.manifests import Manifest
+from messagehub.datablock.errors import TableMissing
 from messagehub.datablock.tables import Mode, TableStore
 from messagehub.errors import BrokerUnavailable, SchemaIncompatible
 from messagehub.hub import MessageHub
+from messagehub.spark.channels import schema_of
 from messagehub.spark.options import Options
-from messagehub.spark.schema_mapping import schema_hash
+from messagehub.spark.schema_mapping import schema_hash, schema_text
 from registry.formats import arrow
 
 
@@ -36,12 +36,10 @@ class Agreed(NamedTuple):
 def agree(options: Options, text: str, mode: Mode) -> Agreed:
     """Raises SchemaIncompatible with the columns that stand in the way."""
     digest = schema_hash(text)
-    newest = newest_manifest(options.tables())
-    before = (newest.details.get("schema") if newest else None) or None
-    if newest is not None and newest.schema_hash == digest and newest.details.get("schema_id") is not None:
-        known = newest.details
+    before, known = _newest(options.tables())
+    if before is not None and schema_hash(before) == digest and known.get("schema_id") is not None:
         return Agreed(text, digest, str(known["schema_version"]), known["schema_id"])
-    if mode == "append" and before is not None and newest is not None and newest.schema_hash != digest:
+    if mode == "append" and before is not None and schema_hash(before) != digest:
         raise _incompatible(
             options.channel, _changes(before, text), "append keeps the schema; use overwrite to change it"
         )
@@ -60,12 +58,14 @@ def agree(options: Options, text: str, mode: Mode) -> Agreed:
     return Agreed(text, digest, str(registered.version), registered.schema_id)
 
 
-def newest_manifest(tables: TableStore) -> Manifest | None:
-    for generation in reversed(tables.generations()):
-        found = manifests.load(tables.path, generation)
-        if found is not None:
-            return found
-    return None
+def _newest(tables: TableStore) -> tuple[str | None, dict[str, Any]]:
+    """The schema of the newest table and what else was noted with it."""
+    try:
+        snapshot = tables.open()
+    except TableMissing:
+        return None, {}
+    with snapshot:
+        return schema_text(schema_of(snapshot)), snapshot.manifest.details
 
 
 def _compare(before: str, after: str) -> list[Any]:

@@ -9,7 +9,7 @@ HubError
 ├── ChannelNotReady         (registry) known, but there is nothing to read (yet)
 ├── GenerationGone          superseded and retired, or never there
 ├── BlockOnOtherHost        (datablock) its memory is elsewhere
-└── DataLost                overwritten before the stream read it
+└── DataLost                (client) overwritten before the stream read it
 """
 
 from messagehub.errors import HubError
@@ -25,7 +25,3 @@ class UnsupportedColumn(HubError):
 
 class GenerationGone(HubError):
     code = "GENERATION_GONE"
-
-
-class DataLost(HubError):
-    code = "DATA_LOST"

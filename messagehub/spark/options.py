@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from messagehub.datablock.directory import Directory
-from messagehub.datablock.tables import Retention, TableStore
+from messagehub.datablock.manifests import Retention
+from messagehub.datablock.tables import TableStore
 from messagehub.errors import HubError
 from messagehub.settings import Settings
 from messagehub.spark.errors import BadOption

@@ -27,10 +27,11 @@ from pyspark.sql.types import StructType
 
 from messagehub.datablock.errors import BlockOnOtherHost, NothingThere
 from messagehub.datablock.identity import host
-from messagehub.datablock.reader import Gap, Position, RingReader, Start
+from messagehub.datablock.items import Gap, Position, Start
+from messagehub.datablock.reader import RingReader
 from messagehub.datablock.ring import open_reader
+from messagehub.errors import DataLost
 from messagehub.spark.admission import Budget
-from messagehub.spark.errors import DataLost
 from messagehub.spark.options import Options
 from messagehub.spark.rings import Ring, ring_at, rings, rows_of
 from messagehub.spark.schema_mapping import check_columns, conform, read_schema

@@ -17,7 +17,7 @@ def environment() -> dict[str, str]:
     return {"PYTHONPATH": path, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
 
 
-def new_session(work_dir: Path, master: str = "local[2]", **config: Any) -> SparkSession:
+def new_session(work_dir: Path, master: str = "local[2, 3]", **config: Any) -> SparkSession:
     os.environ.update(environment())
     settings = {
         "spark.ui.enabled": "false",
