@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 import pyarrow as pa
+from pyspark.errors import PySparkException
 from pyspark.sql import types as spark
 from pyspark.sql.pandas.types import from_arrow_type, to_arrow_schema
 
@@ -163,13 +164,13 @@ def _foreign(field: pa.Field, path: str) -> Iterator[tuple[str, pa.DataType]]:
 
 
 def _is_of_spark(kind: pa.DataType) -> bool:
+    if pa.types.is_decimal(kind):
+        return kind.bit_width == 128
     try:
-        to_arrow_schema(spark.StructType([spark.StructField("c", from_arrow_type(kind))]), timezone="UTC")
-    except Exception as error:  # pyspark says no with several unrelated classes
-        if type(error).__module__.startswith("pyspark"):
-            return False
-        raise
-    return not (pa.types.is_decimal(kind) and kind.bit_width != 128)
+        from_arrow_type(kind)
+    except PySparkException:
+        return False
+    return True
 
 
 def _decoded(kind: pa.DataType) -> pa.DataType:
