@@ -19,6 +19,7 @@ def environment() -> dict[str, str]:
 
 def new_session(work_dir: Path, master: str = "local[2, 3]", **config: Any) -> SparkSession:
     os.environ.update(environment())
+    work_dir.mkdir(parents=True, exist_ok=True)
     settings = {
         "spark.ui.enabled": "false",
         "spark.driver.host": "127.0.0.1",
@@ -28,6 +29,8 @@ def new_session(work_dir: Path, master: str = "local[2, 3]", **config: Any) -> S
         "spark.local.dir": str(work_dir),
         "spark.sql.warehouse.dir": str(work_dir / "warehouse"),
         "spark.sql.adaptive.enabled": "false",
+        "spark.sql.codegen.wholeStage": "false",  # compiling takes longer than anything that is computed here
+        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
         "spark.sql.shuffle.partitions": "2",
         "spark.sql.session.timeZone": "Europe/Berlin",
         "spark.ui.showConsoleProgress": "false",

@@ -16,6 +16,8 @@ from messagehub import MessageHub
 from messagehub import spark as hub_spark
 from messagehub.datablock.tables import TableStore
 
+pytestmark = pytest.mark.timeout(300, func_only=True)
+
 Options = dict[str, str]
 
 EVERYTHING = """
@@ -199,7 +201,7 @@ def test_a_polling_consumer_sees_only_whole_generations(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(900, func_only=True)
 def test_fifty_overwrites_under_the_eyes_of_a_consumer(
     spark: SparkSession, channel_options: Options, tables: TableStore
 ) -> None:
