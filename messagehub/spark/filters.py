@@ -4,13 +4,17 @@ Rule: a predicate may keep rows that do not match, since Spark looks at every ro
 does. So floats are left out (to Spark NaN equals NaN and is the largest) and so is whatever cannot be translated.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import datasource as spark
+from pyspark.sql.types import StructType
+
+from messagehub.spark.options import Options
+from messagehub.spark.reader import TableReader
 
 _COMPARISONS: Final[dict[type[spark.Filter], Callable[[Any, Any], Any]]] = {
     spark.EqualTo: pc.equal,
@@ -36,6 +40,25 @@ class Predicate:
 
     def keep(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         return batch.filter(_mask(self.filter, batch.column(self.column), self.value))
+
+
+class FilteringTableReader(TableReader):
+    """Rows that cannot match never reach Spark."""
+
+    def __init__(self, options: Options, schema: StructType) -> None:
+        super().__init__(options, schema)
+        self._predicates: list[Predicate] = []
+
+    def pushFilters(self, filters: list[spark.Filter]) -> Iterable[spark.Filter]:  # noqa: N802  Spark's name
+        self._predicates = predicates(filters, self._schema)
+        return filters
+
+    def read(self, partition: spark.InputPartition) -> Iterator[pa.RecordBatch]:
+        for batch in super().read(partition):
+            kept = batch
+            for predicate in self._predicates:
+                kept = predicate.keep(kept)
+            yield kept
 
 
 def predicates(filters: Iterable[spark.Filter], schema: pa.Schema) -> list[Predicate]:

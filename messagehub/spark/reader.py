@@ -7,11 +7,11 @@ Rule 2: a block is read where its memory is.
 
 import itertools
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
+from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from messagehub.datablock.errors import BlockOnOtherHost, NothingThere, TableMissing
@@ -20,7 +20,6 @@ from messagehub.datablock.manifests import Manifest
 from messagehub.datablock.snapshot import Snapshot
 from messagehub.datablock.table_blocks import read_block
 from messagehub.spark.channels import generation_gone, newest_snapshot, schema_of
-from messagehub.spark.filters import Predicate, predicates
 from messagehub.spark.options import Options
 from messagehub.spark.schema_mapping import check_columns, conform, read_schema
 
@@ -44,7 +43,6 @@ class TableReader(DataSourceReader):
     def __init__(self, options: Options, schema: StructType) -> None:
         self._options = options
         self._schema = read_schema(schema)
-        self._predicates: list[Predicate] = []
         with newest_snapshot(options) as snapshot:
             check_columns(schema_of(snapshot), schema, options.channel)
 
@@ -56,18 +54,7 @@ class TableReader(DataSourceReader):
         if not isinstance(partition, Share):  # Spark's own stand-in for "no partitions"
             return
         for batch in _batches(self._options, partition):
-            wanted = conform(batch, self._schema)
-            for predicate in self._predicates:
-                wanted = predicate.keep(wanted)
-            yield wanted
-
-
-class FilteringTableReader(TableReader):
-    """With push-down: rows that cannot match never reach Spark, which checks every row again."""
-
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802  Spark's name
-        self._predicates = predicates(filters, self._schema)
-        return filters
+            yield conform(batch, self._schema)
 
 
 def shares(manifest: Manifest, max_bytes: int) -> list[InputPartition]:

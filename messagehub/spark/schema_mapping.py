@@ -165,7 +165,7 @@ def _foreign(field: pa.Field, path: str) -> Iterator[tuple[str, pa.DataType]]:
 
 def _is_of_spark(kind: pa.DataType) -> bool:
     if pa.types.is_decimal(kind):
-        return kind.bit_width == 128
+        return bool(kind.bit_width == 128)
     try:
         from_arrow_type(kind)
     except PySparkException:

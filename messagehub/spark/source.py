@@ -11,7 +11,7 @@ from pyspark.sql.types import StructType
 
 from messagehub.spark.channels import available_schema, check_expected
 from messagehub.spark.options import Options
-from messagehub.spark.reader import FilteringTableReader, TableReader
+from messagehub.spark.reader import TableReader
 from messagehub.spark.schema_mapping import struct_of
 from messagehub.spark.stream_reader import RingStreamReader
 from messagehub.spark.stream_writer import StreamTableWriter
@@ -35,7 +35,11 @@ class MessageHubSource(DataSource):
         # only the worker that pushes loads this module.
         main = getattr(sys.modules["__main__"], "__spec__", None)
         is_pushing = _PUSHING in sys.modules or (main is not None and main.name == _PUSHING)
-        return (FilteringTableReader if is_pushing else TableReader)(options, schema)
+        if not is_pushing:
+            return TableReader(options, schema)
+        from messagehub.spark.filters import FilteringTableReader
+
+        return FilteringTableReader(options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> TableWriter:
         return TableWriter(self._parsed(), schema, overwrite=overwrite)
