@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test check format bench demo soak schemas lock clean
+.PHONY: help setup run test check format bench soak schemas lock clean
 
 help: ## show the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-8s %s\n", $$1, $$2}'
@@ -21,17 +21,23 @@ run: $(VENV)/.run ## start the hub on its embedded default
 	@exec $(BIN)/messagehub serve
 
 test: $(VENV)/.dev ## run all tests
-	@$(BIN)/python -m pytest -q
+	@$(BIN)/python -m pytest -q -m 'not slow'
 
 check: $(VENV)/.dev ## the one gate: format, lint, types, tests
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
-	@$(BIN)/python -m pytest -q
+	@$(BIN)/python -m pytest -q -m 'not slow'
 
 format: $(VENV)/.dev ## format and sort imports
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
+
+bench: $(VENV)/.dev ## print the benchmarks as ratios against floors and peers (build/bench/)
+	@$(BIN)/python -m benchmarks $(ARGS)
+
+soak: $(VENV)/.dev ## the long fault and fuzz runs
+	@MESSAGEHUB_SOAK_SECONDS=$${MESSAGEHUB_SOAK_SECONDS:-600} $(BIN)/python -m pytest -q -m slow --timeout 3600
 
 schemas: $(VENV)/.dev ## write schemas/ anew from registry/commands.py and replies.py
 	@$(BIN)/python -m messagehub.schema_files

@@ -61,6 +61,8 @@ def command_of(listed: Listed, *, with_schema: bool) -> commands.RegisterProduce
         command = msgspec.convert(entry.details.get("command"), commands.RegisterProducer)
     except msgspec.ValidationError:
         return None
+    if command.channel != entry.channel:
+        return None
     if with_schema:
         command.schema = entry.schema
     return command
@@ -71,7 +73,7 @@ def living(directory: Directory, channel: str, *, with_schema: bool = False) -> 
     found = []
     for listed in directory.producers(channel):
         command = command_of(listed, with_schema=with_schema) if listed.is_alive else None
-        if command is not None and listed.entry is not None:
+        if command is not None and listed.entry is not None and command.channel == channel:
             found.append(Live(listed.entry, command))
     return sorted(found, key=lambda live: live.entry.registered_at)
 

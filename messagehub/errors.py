@@ -14,6 +14,7 @@ HubError                             registry/errors.py; has code, message, deta
 ├── DataLost                         DATA_LOST: a consumer fell behind and asked to be told by an exception
 ├── StoreError                       STORE_ERROR: the database cannot be used as it is
 │   └── StoreReadOnly                STORE_READ_ONLY: the disk is full or failing; reads go on
+├── RateLimited                      RATE_LIMITED: too much at once; try again later
 ├── ConfigurationError               CONFIGURATION_ERROR
 └── InternalError                    INTERNAL_ERROR: a defect in the broker
 """
@@ -25,21 +26,32 @@ from registry.errors import (
     ChannelClosed,
     ChannelNotFound,
     ChannelNotReady,
+    CompatibilityNotSet,
     ConsumerAlreadyRegistered,
     HubError,
     InvalidName,
     InvalidRequest,
     InvalidSchema,
+    ModeNotSet,
     NotOwner,
     NotRegistered,
+    OperationNotPermitted,
     PolicyMismatch,
     ProducerAlreadyRegistered,
+    ReferenceExists,
     Refusal,
     SchemaHashMismatch,
     SchemaIncompatible,
     SchemaInUse,
     SchemaMismatch,
     SchemaNotFound,
+    SchemaTooComplex,
+    SubjectNotFound,
+    SubjectNotSoftDeleted,
+    SubjectSoftDeleted,
+    VersionNotFound,
+    VersionNotSoftDeleted,
+    VersionSoftDeleted,
 )
 
 __all__ = [
@@ -51,6 +63,7 @@ __all__ = [
     "ChannelClosed",
     "ChannelNotFound",
     "ChannelNotReady",
+    "CompatibilityNotSet",
     "ConfigurationError",
     "ConsumerAlreadyRegistered",
     "DataLost",
@@ -61,11 +74,15 @@ __all__ = [
     "InvalidSchema",
     "MalformedRequest",
     "MessageTooLarge",
+    "ModeNotSet",
     "NotOwner",
     "NotRegistered",
+    "OperationNotPermitted",
     "PolicyMismatch",
     "ProducerAlreadyRegistered",
     "ProtocolError",
+    "RateLimited",
+    "ReferenceExists",
     "Refusal",
     "RequestTimeout",
     "SchemaHashMismatch",
@@ -73,10 +90,17 @@ __all__ = [
     "SchemaIncompatible",
     "SchemaMismatch",
     "SchemaNotFound",
+    "SchemaTooComplex",
     "StoreError",
     "StoreReadOnly",
+    "SubjectNotFound",
+    "SubjectNotSoftDeleted",
+    "SubjectSoftDeleted",
     "UnknownType",
     "UnsupportedProtocol",
+    "VersionNotFound",
+    "VersionNotSoftDeleted",
+    "VersionSoftDeleted",
     "from_wire",
 ]
 
@@ -131,6 +155,11 @@ class StoreError(HubError):
 
 class StoreReadOnly(StoreError):
     code = "STORE_READ_ONLY"
+    retryable = True
+
+
+class RateLimited(HubError):
+    code = "RATE_LIMITED"
     retryable = True
 
 

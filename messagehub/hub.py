@@ -11,43 +11,37 @@ import os
 import threading
 import time
 import weakref
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
-from messagehub.attachments import Positions
 from messagehub.client.connection import Connection
 from messagehub.client.group_news import GroupNews
-from messagehub.client.heartbeats import Heartbeats, Registration, unregistration
+from messagehub.client.heartbeats import Heartbeats, Registration
+from messagehub.client.taps import OnEvent, Taps
 from messagehub.client.watch import Watch, Watches
-from messagehub.consumers import Consumer as DataConsumer
-from messagehub.consumers import OnLag, Wanted
+from messagehub.data.methods import DataMethods
 from messagehub.datablock.directory import Directory
 from messagehub.datablock.errors import DataBlockError
 from messagehub.datablock.identity import ProcessIdentity
-from messagehub.datablock.manifests import Manifest
-from messagehub.datablock.tables import Mode, Retention
 from messagehub.discovery import Discovery
 from messagehub.discovery.chain import Chain
 from messagehub.discovery.via_broker import ViaBroker
 from messagehub.discovery.via_files import ViaFiles
 from messagehub.discovery.via_shm_name import ViaShmName
-from messagehub.errors import BrokerRequired, BrokerUnavailable, ChannelNotReady, HubError
-from messagehub.payload_schema import hash_of, payload_schema
-from messagehub.producers import Producer, Shape, open_producer, ring_path
-from messagehub.published_tables import publish_table
+from messagehub.errors import BrokerUnavailable, ChannelNotReady, HubError
 from messagehub.settings import Settings
 from registry import commands, names, replies
-from registry.records import Access, Block, Consumer, Priority, SchemaType
+from registry.records import Access, Block, Consumer, Priority, SchemaType, SchemaVersion
 
 log = logging.getLogger("messagehub")
 
 PAGE = 1000
 WAIT_SECONDS = 0.25
-_Opened = TypeVar("_Opened", Producer, DataConsumer)
 _AnyReply = TypeVar("_AnyReply", bound=replies.Reply)
 
 
-class MessageHub:
+class MessageHub(DataMethods):
     """A client of one hub. Threads share it; a forked child gets a connection and registrations of its own."""
 
     _instance: ClassVar["MessageHub | None"] = None
@@ -71,16 +65,17 @@ class MessageHub:
         self.lease = f"{identity.host}:{identity.boot_id[:8]}:{identity.pid}:{identity.start_time}:{self._number}"
         self._has_warned = False
         self._connection = Connection(self.settings, name=f"{identity.pid:x}.{self._number:x}")
-        self._heartbeats = Heartbeats(self._connection, lease=self.lease)
+        self._heartbeats = Heartbeats(self._connection, lease=self.lease, when_alone=self._enter_directory)
         self._watches = Watches(self._connection)
+        self._taps = Taps(self._connection)
         self._via_broker = ViaBroker(self._connection)
         self._cached = self._via_broker.cache.get
         directory = Directory(self.settings.domain)
         files = ViaFiles(directory, shm_prefix=self.settings.shm_prefix)
         self._chain = Chain(self._via_broker, files, ViaShmName(directory))
         self._group_news = GroupNews(self._connection)
-        self._open: set[Producer | DataConsumer] = set()
-        self._connection.parts = (self._heartbeats, self._via_broker.cache, self._watches, self._group_news)
+        self._open = set()
+        self._connection.parts = (self._heartbeats, self._via_broker.cache, self._watches, self._taps, self._group_news)
 
     @classmethod
     def get_instance(cls, **arguments: Any) -> "MessageHub":
@@ -244,131 +239,6 @@ class MessageHub:
         )
         return self._register(command, timeout, required)
 
-    def producer(
-        self,
-        channel: str,
-        *,
-        schema: Any = None,
-        capacity: int = 16,
-        page_size: int = 4096,
-        policy: str = "RingBuffer",
-        when_full: str = "overwrite",
-        checksum: str = "none",
-        access: Access = "exclusive",
-        producer_id: str | None = None,
-        schema_hash: str | None = None,
-        schema_version: str = "",
-        metadata: dict[str, Any] | None = None,
-        priority: Priority = "normal",
-        timeout: float | None = None,
-    ) -> Producer:
-        """A ring of `capacity` slots of `page_size` bytes that this process writes; works without a broker.
-
-        `schema`: an Arrow schema, a NumPy dtype, or None for raw bytes. `policy`: RingBuffer, DoubleBuffer or Single.
-        `when_full`: overwrite, block or error. `checksum`: none, write or verify.
-        """
-        payload = payload_schema(schema, schema_hash)
-        shape = Shape(policy, capacity, page_size, when_full, checksum)
-        if producer_id is None and access == "shared":
-            producer_id = self._role("producer")
-        command = commands.RegisterProducer(
-            channel=names.check_channel(channel),
-            schema_hash=payload.schema_hash,
-            schema_version=schema_version,
-            config=shape.config(),
-            schema=payload.schema,
-            schema_type=payload.schema_type,
-            producer_id=producer_id,
-            access=access,
-            metadata=metadata or {},
-            priority=priority,
-            **self._owner(),
-        )
-        files = self._chain.files
-        command.shm_name = "/" + files.directory.relative(ring_path(files, command))
-        command.blocks = [Block(shm_name=command.shm_name, host=self._identity.host, format=payload.format)]
-        return self._keep(
-            open_producer(
-                command,
-                payload,
-                shape,
-                files=files,
-                register=lambda wanted: self._tell_broker(wanted, timeout, required=False),
-                forget=self._open.discard,
-                timeout=self._limit(timeout),
-            )
-        )
-
-    def consumer(
-        self,
-        channel: str,
-        *,
-        start: "str | Positions" = "latest",
-        expected_schema: Any = None,
-        group: str | None = None,
-        on_lag: OnLag = "gap",
-        lossless: bool = True,
-        verify: bool = False,
-        consumer_id: str | None = None,
-        metadata: dict[str, Any] | None = None,
-        timeout: float | None = None,
-    ) -> DataConsumer:
-        """A reader of everything that a channel's producers write, whether they are there yet or not.
-
-        `expected_schema`: as producers give it, or its hash. `group`: share the channel with the other members.
-        `on_lag`: what was overwritten before it was read comes as a `Gap`, is raised as DataLost, or is skipped
-        with a warning. `lossless`: a producer with when_full=block waits for this reader.
-        """
-        expected = None if expected_schema is None else hash_of(expected_schema)
-        logical = names.check_channel(names.logical(channel))
-        role = names.check_role("consumer", consumer_id or self._role("consumer"))
-        if group is not None and not self.connect(timeout=timeout):
-            raise BrokerRequired(f"group {group!r} is shared out by the broker, and none answers", group=group)
-        command = commands.RegisterConsumer(
-            channel=logical,
-            consumer_id=role,
-            expected_schema_hash=expected,
-            group=group,
-            metadata=metadata or {},
-            **self._owner(),
-        )
-        consumer = DataConsumer(
-            Wanted(logical, start, expected, group, on_lag, lossless, verify),
-            self._chain.files.directory,
-            discover=lambda: self._discover_now(logical, self._limit(timeout), required=False),
-            register=lambda: self._register(command, timeout, required=group is not None),
-            renew=lambda registration: self._heartbeats.renew(registration, timeout=self._limit(timeout)),
-            forget=self._forget_consumer,
-        )
-        if group is not None:
-            self._group_news.add(consumer)
-        return self._keep(consumer)
-
-    def publish_table(
-        self,
-        channel: str,
-        table: Any,
-        *,
-        mode: Mode = "overwrite",
-        checksum: str = "none",
-        retention: Retention | None = None,
-        schema_version: str = "",
-        metadata: dict[str, Any] | None = None,
-    ) -> Manifest:
-        """Commit a table (pyarrow Table or batch, or anything with Arrow's stream protocol) as a new generation.
-
-        It needs no producer alive: it stays until it is superseded or its retention ends it.
-        """
-        return publish_table(
-            self._chain.files,
-            names.check_channel(channel),
-            table,
-            mode=mode,
-            checksum=checksum,
-            retention=retention,
-            details={"schema_version": schema_version, "metadata": metadata or {}},
-        )
-
     def notices(self) -> list[replies.Notice]:
         """What happened to the channels this process is a member of, since the last call."""
         taken = list(self._heartbeats.notices)
@@ -416,6 +286,17 @@ class MessageHub:
         """A live view of one channel, or of all, and the events that change it."""
         return self._watches.add(names.logical(channel) if channel else None)
 
+    def tap(self, prefix: bytes, on_event: OnEvent) -> Callable[[], None]:
+        """Raw events whose topic starts with the prefix, on the I/O thread; None when some may have been missed.
+
+        Returns the function that ends it.
+        """
+        return self._taps.add(prefix, on_event)
+
+    def ask(self, command: commands.Command, *, timeout: float | None = None) -> replies.AnyReply:
+        """Send any command and return its reply; refusals, timeouts and no broker are raised."""
+        return self._connection.request(command, timeout=self._limit(timeout))
+
     # -- channels and schemas ------------------------------------------------------------------------------
 
     def create_channel(
@@ -443,10 +324,10 @@ class MessageHub:
         schema_id: int | None = None,
         schema_hash: str | None = None,
         timeout: float | None = None,
-    ) -> replies.SchemaFound:
+    ) -> SchemaVersion:
         """A schema by subject (and version), id or hash."""
         command = commands.RequestSchema(subject=subject, version=version, schema_id=schema_id, schema_hash=schema_hash)
-        return self._must(command, replies.SchemaFound, timeout)
+        return self._must(command, replies.SchemaFound, timeout).schema
 
     def subjects(self, *, timeout: float | None = None) -> list[str]:
         found: list[str] = []
@@ -495,7 +376,7 @@ class MessageHub:
         found, unavailable = self._chain.discover(channel, timeout=timeout)
         if unavailable is None:
             self._has_warned = False
-        elif required:
+        elif required and found is None:
             raise unavailable
         else:
             self._warn(unavailable)
@@ -532,9 +413,7 @@ class MessageHub:
         except BaseException:
             registration.close()
             raise
-        assert isinstance(taken, replies.ProducerRegistered | replies.ConsumerRegistered)
-        registration.local = taken
-        registration.on_close = lambda: self._leave_directory(taken)
+        self._is_listed(registration, taken)
         return registration
 
     def _tell_broker(
@@ -547,19 +426,25 @@ class MessageHub:
             self._warn(registration.error)
         return registration
 
-    def _leave_directory(self, taken: replies.ProducerRegistered | replies.ConsumerRegistered) -> None:
+    def _enter_directory(self, registration: Registration) -> None:
+        """The broker is gone: what it knew of us is from now on in the directory too, if nobody else is."""
         try:
-            self._chain.files.ask(unregistration(taken, self.lease), timeout=self._limit(None))
+            taken = self._chain.files.ask(registration.command, timeout=0.0)
+        except (HubError, DataBlockError) as error:
+            log.debug("%r is known to no one until a broker comes: %s", registration, error)
+        else:
+            self._is_listed(registration, taken)
+
+    def _is_listed(self, registration: Registration, taken: replies.Reply) -> None:
+        assert isinstance(taken, replies.ProducerRegistered | replies.ConsumerRegistered)
+        registration.local = taken
+        registration.on_close = lambda: self._leave_directory(registration)
+
+    def _leave_directory(self, registration: Registration) -> None:
+        try:
+            self._chain.files.ask(self._heartbeats.unregistration(registration), timeout=self._limit(None))
         except (HubError, DataBlockError) as error:
             log.debug("the entry stays until it is cleaned: %s", error)
-
-    def _keep(self, opened: _Opened) -> _Opened:
-        self._open.add(opened)
-        return opened
-
-    def _forget_consumer(self, consumer: DataConsumer) -> None:
-        self._open.discard(consumer)
-        self._group_news.remove(consumer)
 
     def _owner(self) -> dict[str, Any]:
         identity = self._identity
@@ -595,6 +480,8 @@ def _forget_parent() -> None:
     """In a forked child: what was registered is the parent's; this process has its own lease."""
     MessageHub._instance_lock = threading.Lock()
     for hub in list(_alive):
+        if hub._is_closed:
+            continue
         hub._heartbeats.forget_parent()
         hub._watches.forget_parent()
         hub._connection.abandon()

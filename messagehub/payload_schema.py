@@ -4,18 +4,22 @@ Equal schemas have equal hashes on every host. An Arrow schema hashes as the reg
 there; NumPy and raw descriptions hash under their own names, so that they never equal one of another kind.
 """
 
+import hashlib
 from typing import Any, NamedTuple
+
+import msgspec
 
 from messagehub.datablock.layout import PayloadFormat
 from messagehub.datablock.payloads import Codec, codec_for
-from registry.canonical import canonical
+from messagehub.errors import ConfigurationError
+from registry.formats import arrow
 from registry.records import SchemaType
 
 
 class PayloadSchema(NamedTuple):
     codec: Codec
     schema_hash: str
-    schema: dict[str, Any] | None = None
+    schema: str | None = None
     schema_type: SchemaType | None = None
 
     @property
@@ -26,18 +30,14 @@ class PayloadSchema(NamedTuple):
 def payload_schema(schema: Any, schema_hash: str | None = None) -> PayloadSchema:
     """None is raw bytes, for which the hash may be any agreed text; else an Arrow schema or a NumPy dtype."""
     codec = codec_for(schema)
-    match codec.payload_format:
-        case PayloadFormat.RAW:
-            return PayloadSchema(codec, schema_hash or canonical("JSON", {"payload": "raw"})[1])
-        case PayloadFormat.NUMPY:
-            return PayloadSchema(
-                codec, _own_hash(schema_hash, {"payload": "numpy", "dtype": codec.description.decode()})
-            )
-    description = arrow_description(schema)
-    digest = canonical("ARROW", description)[1]
-    if schema_hash not in (None, digest):
-        raise ValueError("schema_hash is for raw payloads; an Arrow schema has its own")
-    return PayloadSchema(codec, digest, description, "ARROW")
+    if codec.payload_format == PayloadFormat.RAW:
+        return PayloadSchema(codec, schema_hash or _hash({"payload": "raw"}))
+    if schema_hash is not None:
+        raise ConfigurationError("schema_hash is for raw bytes: an Arrow schema or a dtype has a hash of its own")
+    if codec.payload_format == PayloadFormat.NUMPY:
+        return PayloadSchema(codec, _hash({"payload": "numpy", "dtype": codec.description.decode()}))
+    text = arrow.from_arrow(schema)
+    return PayloadSchema(codec, arrow.parse(text, {}).hash, text, "ARROW")
 
 
 def hash_of(expected: Any) -> str:
@@ -45,12 +45,5 @@ def hash_of(expected: Any) -> str:
     return expected if isinstance(expected, str) else payload_schema(expected).schema_hash
 
 
-def arrow_description(schema: Any) -> dict[str, Any]:
-    """Names, types and nullability decide; metadata that no reader needs does not."""
-    return {"fields": [{"name": field.name, "type": str(field.type), "nullable": field.nullable} for field in schema]}
-
-
-def _own_hash(claimed: str | None, description: dict[str, Any]) -> str:
-    if claimed is not None:
-        raise ValueError("schema_hash is for raw payloads; a dtype has its own")
-    return canonical("JSON", description)[1]
+def _hash(description: dict[str, str]) -> str:
+    return hashlib.sha256(msgspec.json.encode(description, order="sorted")).hexdigest()

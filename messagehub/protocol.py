@@ -6,7 +6,7 @@ Rule 3: everything up to and including the first empty frame is the return path,
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 
@@ -54,7 +54,7 @@ _encoder = msgspec.json.Encoder()
 encode = _encoder.encode
 
 COMMANDS_BY_TYPE: dict[str, type[commands.Command]] = {
-    str(command.__struct_config__.tag): command for command in commands.Command.__subclasses__()
+    str(command.__struct_config__.tag): command for command in get_args(commands.AnyCommand)
 }
 
 

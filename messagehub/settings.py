@@ -107,14 +107,14 @@ def socket_path(directory: Path, name: str) -> Path:
 
 
 def _events_beside(endpoint: str) -> str:
-    """ipc: a socket beside the broker's. tcp: the next port."""
+    """ipc: a socket beside the broker's. tcp: the next port, or any free one beside any free one (port 0)."""
     if endpoint.startswith("ipc://"):
         path = Path(endpoint[6:])
         return f"ipc://{path.with_name(path.stem + '-events.sock')}"
     host, _, port = endpoint.removeprefix("tcp://").rpartition(":")
-    if not port.isdigit() or not host:
-        raise ConfigurationError(f"endpoint {endpoint!r} must be tcp://HOST:PORT")
-    return f"tcp://{host}:{int(port) + 1}"
+    if not port.isdecimal() or not host or int(port) > 65534:
+        raise ConfigurationError(f"endpoint {endpoint!r} must be tcp://HOST:PORT, with a port below 65535")
+    return f"tcp://{host}:{int(port) + 1 if int(port) else 0}"
 
 
 def _from_file(path: Path) -> dict[str, Any]:

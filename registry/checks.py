@@ -4,6 +4,7 @@ Rule 1: the owner of a member is its lease; where both sides name their process,
 Rule 2: somebody living is never pushed out; somebody stalled is, by whoever has a claim to the same place.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -19,6 +20,7 @@ from registry.errors import (
 )
 from registry.leases import Leases, Member
 from registry.records import Channel, Consumer, Producer
+from registry.replies import VersionDifferences
 
 _PROCESS = ("host", "pid", "start_time", "boot_id")
 _BY_REGISTRY = ("status", "registered_at", "revision")
@@ -103,7 +105,9 @@ def check_owner(member: Member, present: Producer | Consumer | None, lease: str)
         )
 
 
-def check_schema(channel: Channel, schema_hash: str, claim: str) -> None:
+def check_schema(
+    channel: Channel, schema_hash: str, claim: str, differences: Sequence[VersionDifferences] = ()
+) -> None:
     if schema_hash != channel.schema_hash:
         raise SchemaMismatch(
             f"channel {channel.name!r} has schema {channel.schema_hash!r}, {claim} {schema_hash!r}",
@@ -111,6 +115,7 @@ def check_schema(channel: Channel, schema_hash: str, claim: str) -> None:
             expected=channel.schema_hash,
             actual=schema_hash,
             schema_version=channel.schema_version,
+            differences=list(differences),
         )
 
 

@@ -3,13 +3,27 @@
 Lengths are checked here, by the decoder; names are checked once, by the registry.
 """
 
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 from msgspec import Meta, Struct, field
 
-from registry.records import Access, Block, Count, Label, Priority, SchemaType, Text
+from registry.records import (
+    Access,
+    Block,
+    Count,
+    Label,
+    Level,
+    Mode,
+    Priority,
+    Reference,
+    SchemaConfig,
+    SchemaType,
+    Text,
+)
 
 Schema = dict[str, Any] | list[Any] | str | bool
+Version = Annotated[int, Meta(ge=-1, le=2**31 - 1)]
+Deleted = Literal["without", "with", "only"]
 Limit = Annotated[int, Meta(ge=1, le=10_000)]
 
 
@@ -127,30 +141,108 @@ class ListConsumers(Command, tag="CONSUMER_LIST_REQUEST"):
     channel: Text
 
 
-class RegisterSchema(Command, tag="SCHEMA_REGISTER"):
-    writes = True
+class SchemaText(Command):
+    """A schema that arrives with its text: the broker has it judged before the registry decides."""
 
     subject: Label
     schema: Schema
     schema_type: SchemaType = "JSON"
+    references: list[Reference] = field(default_factory=list)
+    normalize: bool = False
+
+
+class RegisterSchema(SchemaText, tag="SCHEMA_REGISTER"):
+    writes = True
+
     schema_hash: Label | None = None
+    metadata: dict[str, Any] | None = None
+    rule_set: dict[str, Any] | None = None
+
+
+class LookUpSchema(SchemaText, tag="SCHEMA_LOOKUP_REQUEST"):
+    """Which version of the subject has this content."""
+
+    deleted: bool = False
+
+
+class CheckSchema(SchemaText, tag="SCHEMA_CHECK"):
+    """Whether a schema could be registered now; against one version (-1: the newest) when one is named."""
+
+    version: Version | None = None
+    level: Level | None = None
 
 
 class RequestSchema(Command, tag="SCHEMA_REQUEST"):
-    """By id, by hash, or by subject and version (the newest when no version is given)."""
+    """By id, GUID, hash, or subject and version (-1 or none: the newest)."""
 
     schema_id: Count | None = None
+    guid: Label | None = None
     schema_hash: Label | None = None
     subject: Label | None = None
-    version: Count | None = None
+    version: Version | None = None
+    deleted: bool = False
 
 
 class ListSchemas(Command, tag="SCHEMA_LIST_REQUEST"):
     """The versions of one subject, or the names of all."""
 
     subject: Label | None = None
+    prefix: Text = ""
+    deleted: Deleted = "without"
     after: Text = ""
     limit: Limit = 1000
+
+
+class ExportSchemas(Command, tag="SCHEMA_EXPORT_REQUEST"):
+    """Whole versions, subject by subject: at most `limit` subjects a page."""
+
+    prefix: Text = ""
+    deleted: Deleted = "without"
+    after: Text = ""
+    limit: Limit = 100
+
+
+class DeleteSchema(Command, tag="SCHEMA_DELETE"):
+    """One version (-1: the newest), or without a version the whole subject.
+
+    Softly unless `permanent`, which takes a soft delete first. `force` deletes what a live channel uses.
+    """
+
+    writes = True
+
+    subject: Label
+    version: Version | None = None
+    permanent: bool = False
+    force: bool = False
+
+
+class RequestSchemaConfig(Command, tag="SCHEMA_CONFIG_REQUEST"):
+    """Of a subject, or of the whole registry; `default_to_global` fills in what the subject does not say."""
+
+    subject: Label | None = None
+    default_to_global: bool = False
+
+
+class ConfigureSchemas(Command, tag="SCHEMA_CONFIG_SET"):
+    """Fields that are not given stay; no config at all removes the setting."""
+
+    writes = True
+
+    subject: Label | None = None
+    config: SchemaConfig | None = None
+
+
+class RequestSchemaMode(Command, tag="SCHEMA_MODE_REQUEST"):
+    subject: Label | None = None
+    default_to_global: bool = False
+
+
+class SetSchemaMode(Command, tag="SCHEMA_MODE_SET"):
+    writes = True
+
+    subject: Label | None = None
+    mode: Mode | None = None
+    force: bool = False
 
 
 class Snapshot(Command, tag="SNAPSHOT_REQUEST"):
@@ -193,8 +285,16 @@ AnyCommand = (
     | DescribeChannel
     | ListConsumers
     | RegisterSchema
+    | LookUpSchema
+    | CheckSchema
     | RequestSchema
     | ListSchemas
+    | ExportSchemas
+    | DeleteSchema
+    | RequestSchemaConfig
+    | ConfigureSchemas
+    | RequestSchemaMode
+    | SetSchemaMode
     | Snapshot
     | Ping
     | Stats

@@ -17,7 +17,18 @@ HubError
     ├── SchemaHashMismatch           SCHEMA_HASH_MISMATCH
     ├── SchemaIncompatible           SCHEMA_INCOMPATIBLE
     ├── SchemaNotFound               SCHEMA_NOT_FOUND
+    │   ├── SubjectNotFound          SUBJECT_NOT_FOUND
+    │   └── VersionNotFound          VERSION_NOT_FOUND
+    ├── SubjectSoftDeleted           SUBJECT_SOFT_DELETED
+    ├── SubjectNotSoftDeleted        SUBJECT_NOT_SOFT_DELETED
+    ├── VersionSoftDeleted           VERSION_SOFT_DELETED
+    ├── VersionNotSoftDeleted        VERSION_NOT_SOFT_DELETED
+    ├── CompatibilityNotSet          COMPATIBILITY_NOT_SET
+    ├── ModeNotSet                   MODE_NOT_SET
+    ├── OperationNotPermitted        OPERATION_NOT_PERMITTED
+    ├── ReferenceExists              REFERENCE_EXISTS
     ├── SchemaInUse                  SCHEMA_IN_USE
+    ├── SchemaTooComplex             SCHEMA_TOO_COMPLEX
     └── InvalidSchema                INVALID_SCHEMA
 """
 
@@ -112,8 +123,52 @@ class SchemaNotFound(Refusal):
     retryable = True
 
 
+class SubjectNotFound(SchemaNotFound):
+    code = "SUBJECT_NOT_FOUND"
+
+
+class VersionNotFound(SchemaNotFound):
+    code = "VERSION_NOT_FOUND"
+
+
+class SubjectSoftDeleted(Refusal):
+    code = "SUBJECT_SOFT_DELETED"
+
+
+class SubjectNotSoftDeleted(Refusal):
+    code = "SUBJECT_NOT_SOFT_DELETED"
+
+
+class VersionSoftDeleted(Refusal):
+    code = "VERSION_SOFT_DELETED"
+
+
+class VersionNotSoftDeleted(Refusal):
+    code = "VERSION_NOT_SOFT_DELETED"
+
+
+class CompatibilityNotSet(Refusal):
+    code = "COMPATIBILITY_NOT_SET"
+
+
+class ModeNotSet(Refusal):
+    code = "MODE_NOT_SET"
+
+
+class OperationNotPermitted(Refusal):
+    code = "OPERATION_NOT_PERMITTED"
+
+
+class ReferenceExists(Refusal):
+    code = "REFERENCE_EXISTS"
+
+
 class SchemaInUse(Refusal):
     code = "SCHEMA_IN_USE"
+
+
+class SchemaTooComplex(Refusal):
+    code = "SCHEMA_TOO_COMPLEX"
 
 
 class InvalidSchema(Refusal):

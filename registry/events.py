@@ -10,7 +10,7 @@ from typing import ClassVar, Literal
 
 from msgspec import Struct
 
-from registry.records import Channel, Consumer, Group, Producer, SchemaVersion, Table
+from registry.records import Channel, Consumer, Group, Mode, Producer, SchemaConfig, SchemaVersion, Table
 
 Reason = Literal["released", "expired", "replaced", "died"]
 
@@ -115,8 +115,41 @@ class SchemaRegistered(Event, tag="SCHEMA_REGISTERED"):
     schema: SchemaVersion
 
     @property
+    def subject(self) -> str:
+        return self.schema.subject
+
+    @property
     def topic(self) -> str:
         return schema_topic(self.schema.subject)
+
+
+class SubjectEvent(Event, kw_only=True):
+    """About one subject; an empty one is the registry as a whole."""
+
+    durable = True
+
+    subject: str
+
+    @property
+    def topic(self) -> str:
+        return schema_topic(self.subject)
+
+
+class SchemaDeleted(SubjectEvent, tag="SCHEMA_DELETED"):
+    """Softly: hidden but kept. Permanently: gone, its number and id never used again."""
+
+    version: int
+    permanent: bool
+
+
+class SchemaConfigured(SubjectEvent, tag="SCHEMA_CONFIGURED"):
+    """None: the setting was removed."""
+
+    config: SchemaConfig | None
+
+
+class SchemaModeSet(SubjectEvent, tag="SCHEMA_MODE_SET"):
+    mode: Mode | None
 
 
 AnyChannelEvent = (
@@ -136,7 +169,8 @@ AnyChannelEvent = (
     | TableCommitted
     | GroupAssigned
 )
-AnyEvent = AnyChannelEvent | SchemaRegistered
+AnySchemaEvent = SchemaRegistered | SchemaDeleted | SchemaConfigured | SchemaModeSet
+AnyEvent = AnyChannelEvent | AnySchemaEvent
 
 
 def channel_topic(channel: str) -> str:

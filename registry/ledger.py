@@ -13,7 +13,7 @@ from registry import events, replies
 from registry.groups import regrouped
 from registry.leases import Lease, Leases, Member, Terms
 from registry.notices import audience, notice
-from registry.records import Channel, Priority, SchemaVersion
+from registry.records import Channel, Priority
 from registry.schema_catalog import SchemaCatalog
 from registry.state import Channels, SortedNames, discovered
 
@@ -31,12 +31,8 @@ class Ledger:
         self._discovered: dict[str, replies.Discovered] = {}
         self._emitted: list[events.AnyEvent] = []
 
-    def restore(
-        self, channels: Iterable[Channel], schemas: Iterable[SchemaVersion], *, revision: int, now: float
-    ) -> None:
+    def restore(self, channels: Iterable[Channel], *, revision: int, now: float) -> None:
         """Take over what a store kept. Every lease gets a full new term, every group is dealt anew."""
-        for version in schemas:
-            self.schemas.add(version, revision=revision)
         for channel in channels:
             self._take(channel)
             for producer in channel.producers.values():
@@ -95,10 +91,9 @@ class Ledger:
             for name, group in regrouped(after, now=now).items():
                 self._emit(events.GroupAssigned(channel=after.name, group=name, assigned=group), now)
 
-    def _emit_schema(self, version: SchemaVersion, now: float) -> None:
+    def _emit_schema(self, event: events.AnySchemaEvent, now: float) -> None:
         self.revision += 1
-        previous = self.schemas.revision(version.subject)
-        event = events.SchemaRegistered(revision=self.revision, previous=previous, at=now, schema=version)
+        event.revision, event.previous, event.at = self.revision, self.schemas.revision(event.subject), now
         self.schemas.evolve(event)
         self._emitted.append(event)
 

@@ -12,6 +12,17 @@ Priority = Literal["high", "normal", "low"]
 Access = Literal["exclusive", "shared"]
 SchemaType = Literal["JSON", "AVRO", "PROTOBUF", "ARROW"]
 MemberStatus = Literal["active", "pending", "stalled"]
+Level = Literal[
+    "NONE",
+    "BACKWARD",
+    "BACKWARD_TRANSITIVE",
+    "FORWARD",
+    "FORWARD_TRANSITIVE",
+    "FULL",
+    "FULL_TRANSITIVE",
+    "LAYOUT",
+]
+Mode = Literal["READWRITE", "READONLY", "READONLY_OVERRIDE", "IMPORT"]
 ChannelStatus = Literal["active", "pending", "stalled", "conflict"]
 Verification = Literal["verified", "unverified"]
 
@@ -139,8 +150,16 @@ class Channel(Struct, kw_only=True):
         return min(self.producers.values(), key=lambda producer: rank[producer.status], default=None)
 
 
-class SchemaVersion(Struct, kw_only=True, frozen=True, gc=False):
-    """One version of a subject. Equal content has one `schema_id` across subjects."""
+class Reference(Struct, kw_only=True, frozen=True):
+    """Another schema that this one refers to by `name`. Version -1 is the newest at registration."""
+
+    name: Label
+    subject: Label
+    version: Annotated[int, Meta(ge=-1, le=2**31 - 1)]
+
+
+class SchemaVersion(Struct, kw_only=True, frozen=True):
+    """One version of a subject. Equal content has one `schema_id` and `guid` across subjects."""
 
     subject: str
     version: int
@@ -148,3 +167,21 @@ class SchemaVersion(Struct, kw_only=True, frozen=True, gc=False):
     schema_type: SchemaType
     schema_hash: str
     schema: str
+    guid: str = ""
+    references: list[Reference] = field(default_factory=list)
+    metadata: dict[str, Any] | None = None
+    rule_set: dict[str, Any] | None = None
+    is_deleted: bool = False
+
+
+class SchemaConfig(Struct, kw_only=True, frozen=True):
+    """What a subject, or the registry as a whole, asks of new versions; None is not set."""
+
+    compatibility: Level | None = None
+    normalize: bool | None = None
+    alias: Text | None = None
+    compatibility_group: Text | None = None
+    default_metadata: dict[str, Any] | None = None
+    override_metadata: dict[str, Any] | None = None
+    default_rule_set: dict[str, Any] | None = None
+    override_rule_set: dict[str, Any] | None = None

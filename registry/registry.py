@@ -22,11 +22,13 @@ from registry.checks import (
 )
 from registry.errors import ChannelNotFound, ChannelNotReady
 from registry.groups import assignment
-from registry.leases import Member
+from registry.leases import Member, Terms
 from registry.ledger import lease_of
-from registry.records import Channel, Consumer, Producer, SchemaType, SchemaVersion
+from registry.records import Channel, Consumer, Producer, SchemaVersion
+from registry.schema_rules import SCHEMA_COMMANDS, SchemaRules
 from registry.sightings import Sightings
 from registry.state import discovered, summary
+from registry.verdicts import Question, Verdict, judge
 
 
 class Outcome(NamedTuple):
@@ -35,9 +37,39 @@ class Outcome(NamedTuple):
 
 
 class Registry(Sightings):
-    def apply(self, command: commands.Command, *, now: float) -> Outcome:
-        """Decide one command. Raises a Refusal, having changed nothing, or returns the reply and what happened."""
-        reply = _HANDLERS[type(command)](self, command, now)
+    def __init__(self, *, terms: Terms | None = None, shm_prefix: str = "pylabhub_") -> None:
+        super().__init__(terms=terms, shm_prefix=shm_prefix)
+        self.schema_rules = SchemaRules(self.schemas, self.channels)
+
+    def question(self, command: commands.Command) -> Question | None:
+        """What must be judged about schemas before this command can be decided; None for most commands."""
+        if isinstance(command, commands.SchemaText):
+            return self.schema_rules.question(command)
+        if isinstance(command, commands.RegisterProducer | commands.CreateChannel):
+            embedded = _embedded_schema(command)
+            return self.schema_rules.question(embedded) if embedded else None
+        if isinstance(command, commands.RegisterConsumer) and command.expected_schema_hash is not None:
+            channel = self.channels.get(command.channel)
+            if channel is not None and channel.schema_hash != command.expected_schema_hash:
+                return self.schema_rules.consumer_question(command.expected_schema_hash, channel)
+        return None
+
+    def apply(self, command: commands.Command, *, now: float, verdict: Verdict | None = None) -> Outcome:
+        """Decide one command. Raises a Refusal, having changed nothing, or returns the reply and what happened.
+
+        Without a verdict on its `question` the schema is judged here and now.
+        """
+        kind = type(command)
+        if kind in SCHEMA_COMMANDS:
+            reply, happened = self.schema_rules.decide(command, verdict)
+            for event in happened:
+                self._emit_schema(event, now)
+            if happened and isinstance(reply, _REVISED):
+                reply.revision = self.revision
+        elif kind in _JUDGED:
+            reply = _JUDGED[kind](self, command, now, verdict)
+        else:
+            reply = _HANDLERS[kind](self, command, now)
         if not self._emitted:
             return Outcome(reply, [])
         emitted, self._emitted = self._emitted, []
@@ -45,11 +77,13 @@ class Registry(Sightings):
 
     # -- producers and consumers ---------------------------------------------------------------------------
 
-    def register_producer(self, command: commands.RegisterProducer, now: float) -> replies.Reply:
+    def register_producer(
+        self, command: commands.RegisterProducer, now: float, verdict: Verdict | None = None
+    ) -> replies.Reply:
         name = names.check_channel(command.channel)
         channel = self.channels.get(name)
         producer = self._candidate(command, name)
-        version = self._embedded_schema(name, command.schema, command.schema_type, command.schema_hash)
+        version = self._plan_schema(command, verdict)
         if version is not None:
             producer.schema, producer.schema_id = "verified", version[0].schema_id
             producer.schema_type = version[0].schema_type
@@ -58,7 +92,7 @@ class Registry(Sightings):
         present = channel.producers.get(producer.producer_id) if channel else None
         if present is None or not says_the_same(present, producer):
             if version is not None and version[1]:
-                self._emit_schema(version[0], now)
+                self._emit_schema(events.SchemaRegistered(schema=version[0]), now)
             if channel is None:
                 record = Channel(name=name, priority=command.priority, created_at=now, revision=self.revision + 1)
                 self._emit(events.ChannelCreated(channel=name, record=record), now)
@@ -79,7 +113,9 @@ class Registry(Sightings):
             revision=present.revision,
         )
 
-    def register_consumer(self, command: commands.RegisterConsumer, now: float) -> replies.Reply:
+    def register_consumer(
+        self, command: commands.RegisterConsumer, now: float, verdict: Verdict | None = None
+    ) -> replies.Reply:
         channel = self._channel(command.channel)
         consumer = Consumer(
             consumer_id=names.check_role("consumer", command.consumer_id),
@@ -99,7 +135,7 @@ class Registry(Sightings):
                 status=channel.status(),
             )
         if consumer.expected_schema_hash is not None and (channel.producers or channel.binds_schema):
-            check_schema(channel, consumer.expected_schema_hash, "the consumer expects")
+            self._check_readable(channel, consumer.expected_schema_hash, verdict)
         replaced = check_consumer(channel, consumer, self.leases)
 
         present = channel.consumers.get(consumer.consumer_id)
@@ -162,16 +198,18 @@ class Registry(Sightings):
             return discovered(channel, blocks_offset=command.blocks_offset)
         return self._found(channel)
 
-    def create_channel(self, command: commands.CreateChannel, now: float) -> replies.Reply:
+    def create_channel(
+        self, command: commands.CreateChannel, now: float, verdict: Verdict | None = None
+    ) -> replies.Reply:
         name = names.check_channel(command.channel)
-        version = self._embedded_schema(name, command.schema, command.schema_type, command.schema_hash)
+        version = self._plan_schema(command, verdict)
         present = self.channels.get(name)
         record = _declaration(command, version[0] if version else None)
         if present is not None:
             check_declaration(present, record)
         if present is None or not present.declared:
             if version is not None and version[1]:
-                self._emit_schema(version[0], now)
+                self._emit_schema(events.SchemaRegistered(schema=version[0]), now)
             record.created_at = present.created_at if present else now
             record.revision = self.revision + 1
             self._emit(events.ChannelDeclared(channel=name, record=record), now)
@@ -212,26 +250,6 @@ class Registry(Sightings):
             channels=[self.channels[name] for name in page], next=following, revision=self.revision
         )
 
-    # -- schemas -------------------------------------------------------------------------------------------
-
-    def register_schema(self, command: commands.RegisterSchema, now: float) -> replies.Reply:
-        version, is_new = self.schemas.plan(command)
-        if is_new:
-            self._emit_schema(version, now)
-        return replies.SchemaRegistered(
-            subject=version.subject,
-            version=version.version,
-            schema_id=version.schema_id,
-            schema_hash=version.schema_hash,
-            revision=self.schemas.revision(version.subject),
-        )
-
-    def request_schema(self, command: commands.RequestSchema, now: float) -> replies.Reply:
-        return self.schemas.find(command)
-
-    def list_schemas(self, command: commands.ListSchemas, now: float) -> replies.Reply:
-        return self.schemas.list(command, revision=self.revision)
-
     # -- checks: they raise or return, and change nothing --------------------------------------------------
 
     def _channel(self, name: str) -> Channel:
@@ -267,36 +285,56 @@ class Registry(Sightings):
             metadata=command.metadata,
         )
 
-    def _embedded_schema(
-        self, subject: str, schema: commands.Schema | None, schema_type: SchemaType | None, claim: str | None
+    def _plan_schema(
+        self, command: commands.RegisterProducer | commands.CreateChannel, verdict: Verdict | None
     ) -> tuple[SchemaVersion, bool] | None:
         """The catalogue's version of a schema that came with a registration, and whether it is new there."""
-        if schema is None:
-            return None
-        return self.schemas.plan(
-            commands.RegisterSchema(
-                subject=subject, schema=schema, schema_type=schema_type or "JSON", schema_hash=claim
-            )
-        )
+        embedded = _embedded_schema(command)
+        return self.schema_rules.plan(embedded, verdict) if embedded else None
+
+    def _check_readable(self, channel: Channel, expected_hash: str, verdict: Verdict | None) -> None:
+        """The consumer's schema is the channel's, or one that can read what is written with that."""
+        if expected_hash == channel.schema_hash:
+            return
+        question = self.schema_rules.consumer_question(expected_hash, channel)
+        verdict = verdict or (judge(question) if question else None)
+        if verdict is None or verdict.refusal is not None or verdict.differences:
+            differences = verdict.differences if verdict else []
+            check_schema(channel, expected_hash, "the consumer expects", differences)
 
 
 _HANDLERS: dict[type[commands.Command], Callable[[Registry, Any, float], replies.Reply]] = {
-    commands.RegisterProducer: Registry.register_producer,
     commands.UnregisterProducer: Registry.unregister_producer,
-    commands.RegisterConsumer: Registry.register_consumer,
     commands.UnregisterConsumer: Registry.unregister_consumer,
     commands.Heartbeat: Registry.heartbeat,
     commands.Discover: Registry.discover,
-    commands.CreateChannel: Registry.create_channel,
     commands.DestroyChannel: Registry.destroy_channel,
     commands.ListChannels: Registry.list_channels,
     commands.DescribeChannel: Registry.describe_channel,
     commands.ListConsumers: Registry.list_consumers,
-    commands.RegisterSchema: Registry.register_schema,
-    commands.RequestSchema: Registry.request_schema,
-    commands.ListSchemas: Registry.list_schemas,
     commands.Snapshot: Registry.snapshot,
 }
+
+_JUDGED: dict[type[commands.Command], Callable[[Registry, Any, float, Verdict | None], replies.Reply]] = {
+    commands.RegisterProducer: Registry.register_producer,
+    commands.RegisterConsumer: Registry.register_consumer,
+    commands.CreateChannel: Registry.create_channel,
+}
+_REVISED = replies.SchemaRegistered | replies.SchemaDeleted | replies.SchemaConfigFound | replies.SchemaModeFound
+
+
+def _embedded_schema(
+    command: commands.RegisterProducer | commands.CreateChannel,
+) -> commands.RegisterSchema | None:
+    """A schema that comes with a registration goes under the subject of the channel's name."""
+    if command.schema is None:
+        return None
+    return commands.RegisterSchema(
+        subject=command.channel,
+        schema=command.schema,
+        schema_type=command.schema_type or "JSON",
+        schema_hash=command.schema_hash,
+    )
 
 
 def _default_owner(channel: str) -> str:

@@ -4,15 +4,20 @@ from typing import Any
 
 from msgspec import UNSET, Struct, UnsetType, field
 
+from registry.formats.differences import Difference
 from registry.records import (
     Access,
     Block,
     Channel,
     ChannelStatus,
     Consumer,
+    Level,
+    Mode,
     Priority,
     Producer,
+    SchemaConfig,
     SchemaType,
+    SchemaVersion,
     Verification,
 )
 
@@ -92,6 +97,35 @@ class ConsumerUnregistered(Reply, tag="CONSUMER_UNREGISTER_ACK"):
     channel: str
     consumer_id: str
     revision: int
+
+
+class Place(Struct, kw_only=True, frozen=True):
+    subject: str
+    version: int
+    is_deleted: bool
+
+
+class SchemaVersionSummary(Struct, kw_only=True, frozen=True):
+    version: int
+    schema_id: int
+    schema_type: SchemaType
+    schema_hash: str
+    is_deleted: bool
+
+
+class VersionDifferences(Struct, kw_only=True, frozen=True):
+    """Why a schema does not go with one version of a subject."""
+
+    version: int
+    differences: list[Difference]
+
+
+class TouchedMember(Struct, kw_only=True, frozen=True):
+    role: str
+    member_id: str
+    host: str | None
+    pid: int | None
+    schema_hash: str | None
 
 
 class Notice(Struct, kw_only=True, frozen=True):
@@ -182,25 +216,16 @@ class SchemaRegistered(Reply, tag="SCHEMA_REGISTER_ACK"):
     version: int
     schema_id: int
     schema_hash: str
+    guid: str
     revision: int
 
 
 class SchemaFound(Reply, tag="SCHEMA_RESPONSE"):
-    """`subject` and `version` are null when asked by id or hash: several subjects may hold the schema."""
+    """Asked by id, GUID or hash, subject and version are of the first place that holds it; `places` has all."""
 
-    subject: str | None
-    version: int | None
-    schema_id: int
-    schema_type: SchemaType
-    schema_hash: str
-    schema: str
-
-
-class SchemaVersionSummary(Struct, kw_only=True, frozen=True):
-    version: int
-    schema_id: int
-    schema_type: SchemaType
-    schema_hash: str
+    schema: SchemaVersion
+    places: list[Place]
+    max_id: int
 
 
 class SchemaList(Reply, tag="SCHEMA_LIST_RESPONSE"):
@@ -208,6 +233,40 @@ class SchemaList(Reply, tag="SCHEMA_LIST_RESPONSE"):
     subjects: list[str]
     versions: list[SchemaVersionSummary]
     next: str | None
+    revision: int
+
+
+class SchemaExport(Reply, tag="SCHEMA_EXPORT_RESPONSE"):
+    schemas: list[SchemaVersion]
+    next: str | None
+    revision: int
+
+
+class SchemaChecked(Reply, tag="SCHEMA_CHECK_RESPONSE"):
+    """`touched` are the live members of the subject's channel."""
+
+    is_compatible: bool
+    level: Level
+    differences: list[VersionDifferences]
+    touched: list[TouchedMember]
+    revision: int
+
+
+class SchemaDeleted(Reply, tag="SCHEMA_DELETE_ACK"):
+    subject: str
+    versions: list[int]
+    revision: int
+
+
+class SchemaConfigFound(Reply, tag="SCHEMA_CONFIG_RESPONSE"):
+    subject: str | None
+    config: SchemaConfig
+    revision: int
+
+
+class SchemaModeFound(Reply, tag="SCHEMA_MODE_RESPONSE"):
+    subject: str | None
+    mode: Mode
     revision: int
 
 
@@ -262,6 +321,11 @@ AnyReply = (
     | SchemaRegistered
     | SchemaFound
     | SchemaList
+    | SchemaExport
+    | SchemaChecked
+    | SchemaDeleted
+    | SchemaConfigFound
+    | SchemaModeFound
     | SnapshotPage
     | Pong
     | StatsReport

@@ -1,146 +1,287 @@
-"""Subjects, versions, ids and hashes of schemas.
+"""Subjects, versions, ids, hashes, references, modes and config of schemas.
 
-Rule 1: an id names one content (type and canonical text) for ever, across subjects.
-Rule 2: versions of a subject count from 1 without gaps, and registering the same content again gives the same version.
+Rule 1: an id and a GUID name one content (type, canonical text, references, metadata, rules) for ever, across subjects.
+Rule 2: a subject's version numbers only grow, except that they start again when its last one is permanently deleted.
+Rule 3: a softly deleted version is hidden, not gone; a permanently deleted one is gone, and its id is not used again.
 """
 
+import hashlib
+from collections.abc import Iterable, Mapping
+from typing import TypeVar
+
+import msgspec
 from msgspec import Struct, field
 
-from registry.canonical import canonical
-from registry.commands import ListSchemas, RegisterSchema, RequestSchema, Schema
-from registry.errors import InvalidRequest, SchemaHashMismatch, SchemaNotFound
-from registry.events import SchemaRegistered
-from registry.records import SchemaType, SchemaVersion
-from registry.replies import SchemaFound, SchemaList, SchemaVersionSummary
+from registry.commands import Deleted
+from registry.errors import InvalidSchema, SchemaNotFound, SubjectNotFound, VersionNotFound
+from registry.events import AnySchemaEvent, SchemaConfigured, SchemaDeleted, SchemaRegistered
+from registry.records import Level, Mode, Reference, SchemaConfig, SchemaType, SchemaVersion
+from registry.replies import Place
 from registry.state import SortedNames
+from registry.verdicts import References
 
-Content = tuple[SchemaType, str]
+DEFAULT_LEVEL: Level = "BACKWARD"
+DEFAULT_MODE: Mode = "READWRITE"
+LATEST = -1
+GLOBAL = ""
+T = TypeVar("T")
 
 
 class Subject(Struct):
-    versions: list[SchemaVersion] = field(default_factory=list)
-    by_content: dict[Content, SchemaVersion] = field(default_factory=dict)
-    revision: int = 0
+    versions: dict[int, SchemaVersion] = field(default_factory=dict)
+    by_identity: dict[str, list[int]] = field(default_factory=dict)
+    by_text: dict[tuple[SchemaType, str], int] = field(default_factory=dict)
+
+    def visible(self, deleted: Deleted = "without") -> list[SchemaVersion]:
+        wanted = {"without": (False,), "with": (False, True), "only": (True,)}[deleted]
+        return [version for version in self.versions.values() if version.is_deleted in wanted]
 
 
 class SchemaCatalog:
     def __init__(self) -> None:
+        self.last_id = 0
+        self.configs: dict[str, SchemaConfig] = {}
+        self.modes: dict[str, Mode] = {}
+        self._settings_revision = 0
+        self._revisions: dict[str, int] = {}
         self._subjects: dict[str, Subject] = {}
         self._names = SortedNames(self._subjects)
-        self._by_id: dict[int, SchemaVersion] = {}
-        self._ids: dict[Content, int] = {}
+        self._places: dict[int, dict[tuple[str, int], None]] = {}
+        self._ids: dict[str, int] = {}
+        self._by_guid: dict[str, int] = {}
         self._by_hash: dict[str, int] = {}
+        self._referrers: dict[tuple[str, int], dict[tuple[str, int], None]] = {}
 
     def __len__(self) -> int:
-        return len(self._by_id)
+        return len(self._places)
 
-    def evolve(self, event: SchemaRegistered) -> None:
-        self.add(event.schema, revision=event.revision)
+    # -- change --------------------------------------------------------------------------------------------
 
-    def add(self, version: SchemaVersion, *, revision: int) -> None:
+    def evolve(self, event: AnySchemaEvent) -> None:
+        self._revisions[event.subject] = event.revision
+        if isinstance(event, SchemaRegistered):
+            self.add(event.schema)
+        elif isinstance(event, SchemaDeleted):
+            self._delete(event)
+        elif isinstance(event, SchemaConfigured):
+            _set(self.configs, event.subject, event.config)
+            self._settings_revision = event.revision
+        else:
+            _set(self.modes, event.subject, event.mode)
+            self._settings_revision = event.revision
+
+    def restore(
+        self,
+        schemas: Iterable[SchemaVersion],
+        *,
+        last_id: int,
+        configs: Mapping[str, SchemaConfig],
+        modes: Mapping[str, Mode],
+        revision: int,
+    ) -> None:
+        for version in schemas:
+            self.add(version)
+            self._revisions[version.subject] = revision
+        self.last_id = max(self.last_id, last_id)
+        self.configs, self.modes = dict(configs), dict(modes)
+
+    def add(self, version: SchemaVersion) -> None:
         subject = self._subjects.get(version.subject)
         if subject is None:
             subject = self._subjects[version.subject] = Subject()
             self._names.add(version.subject)
-        content = (version.schema_type, version.schema_hash)
-        subject.versions.append(version)
-        subject.by_content[content] = version
-        subject.revision = max(subject.revision, revision)
-        self._by_id.setdefault(version.schema_id, version)
-        self._ids.setdefault(content, version.schema_id)
+        place = (version.subject, version.version)
+        key = identity_of(version)
+        subject.versions[version.version] = version
+        subject.by_identity.setdefault(key, []).append(version.version)
+        if not version.is_deleted and not (version.references or version.metadata or version.rule_set):
+            subject.by_text[version.schema_type, version.schema] = version.version
+        self.last_id = max(self.last_id, version.schema_id)
+        self._places.setdefault(version.schema_id, {})[place] = None
+        self._ids.setdefault(key, version.schema_id)
+        self._by_guid.setdefault(version.guid, version.schema_id)
         self._by_hash.setdefault(version.schema_hash, version.schema_id)
+        for reference in version.references:
+            self._referrers.setdefault((reference.subject, reference.version), {})[place] = None
+
+    def _delete(self, event: SchemaDeleted) -> None:
+        subject = self._subjects[event.subject]
+        version = subject.versions[event.version]
+        subject.by_text.pop((version.schema_type, version.schema), None)
+        if not event.permanent:
+            subject.versions[event.version] = msgspec.structs.replace(version, is_deleted=True)
+            return
+        place, key = (event.subject, event.version), identity_of(version)
+        del subject.versions[event.version]
+        subject.by_identity[key].remove(event.version)
+        if not subject.versions:
+            del self._subjects[event.subject]
+        places = self._places[version.schema_id]
+        del places[place]
+        if not places:
+            del self._places[version.schema_id], self._ids[key]
+            _forget(self._by_guid, version.guid, version.schema_id)
+            _forget(self._by_hash, version.schema_hash, version.schema_id)
+        for reference in version.references:
+            self._referrers[reference.subject, reference.version].pop(place, None)
+
+    # -- look --------------------------------------------------------------------------------------------
 
     def revision(self, subject: str) -> int:
-        found = self._subjects.get(subject)
-        return found.revision if found else 0
+        """Of the newest event about the subject."""
+        return self._revisions.get(subject, 0)
 
-    def plan(self, command: RegisterSchema) -> tuple[SchemaVersion, bool]:
-        """The version that this registration has or would get, and whether it is new."""
-        text, digest = claimed(command.schema_type, command.schema, command.schema_hash)
-        content = (command.schema_type, digest)
-        subject = self._subjects.get(command.subject) or Subject()
-        if content in subject.by_content:
-            return subject.by_content[content], False
-        planned = SchemaVersion(
-            subject=command.subject,
-            version=len(subject.versions) + 1,
-            schema_id=self._ids.get(content, len(self._by_id) + 1),
-            schema_type=command.schema_type,
-            schema_hash=digest,
-            schema=text,
-        )
-        return planned, True
+    def verdict_revision(self, subject: str) -> int:
+        """Moves with everything that may change a verdict about the subject."""
+        return max(self._revisions.get(subject, 0), self._settings_revision)
 
-    def find(self, command: RequestSchema) -> SchemaFound:
-        if command.schema_id is not None:
-            return _found(self._content(command.schema_id, f"schema id {command.schema_id}"), named=False)
-        if command.schema_hash is not None:
-            schema_id = self._by_hash.get(command.schema_hash, 0)
-            return _found(self._content(schema_id, f"schema hash {command.schema_hash!r}"), named=False)
-        if command.subject is None:
-            raise InvalidRequest("SCHEMA_REQUEST needs schema_id, schema_hash or subject", field="subject")
-        subject = self._subject(command.subject)
-        number = len(subject.versions) if command.version is None else command.version
-        if not 1 <= number <= len(subject.versions):
-            raise SchemaNotFound(
-                f"subject {command.subject!r} has no version {number}",
-                subject=command.subject,
-                version=number,
-                newest=len(subject.versions),
-            )
-        return _found(subject.versions[number - 1], named=True)
+    def page(self, *, prefix: str, deleted: Deleted, after: str, limit: int) -> tuple[list[str], str | None]:
+        """Names of subjects that have a version of the wanted kind."""
+        found: list[str] = []
+        following: str | None = after
+        while following is not None and len(found) < limit:
+            names, following = self._names.page(prefix=prefix, after=following, limit=limit)
+            for position, name in enumerate(names):
+                if self._subjects[name].visible(deleted):
+                    found.append(name)
+                    if len(found) == limit:
+                        return found, name if position + 1 < len(names) or following is not None else None
+        return found, following
 
-    def list(self, command: ListSchemas, *, revision: int) -> SchemaList:
-        if command.subject is None:
-            names, following = self._names.page(after=command.after, limit=command.limit)
-            return SchemaList(subject=None, subjects=names, versions=[], next=following, revision=revision)
-        subject = self._subject(command.subject)
-        versions = [
-            SchemaVersionSummary(
-                version=version.version,
-                schema_id=version.schema_id,
-                schema_type=version.schema_type,
-                schema_hash=version.schema_hash,
-            )
-            for version in subject.versions
-        ]
-        return SchemaList(
-            subject=command.subject,
-            subjects=[command.subject],
-            versions=versions,
-            next=None,
-            revision=revision,
-        )
+    def every(self) -> list[SchemaVersion]:
+        return [version for subject in self._subjects.values() for version in subject.versions.values()]
 
-    def _subject(self, name: str) -> Subject:
+    def subject(self, name: str, deleted: Deleted = "without") -> Subject:
+        """The subject, if it has a version of the wanted kind."""
         found = self._subjects.get(name)
-        if found is None:
-            raise SchemaNotFound(f"no schema is registered under subject {name!r}", subject=name)
+        if found is None or not found.visible(deleted):
+            raise SubjectNotFound(f"no schema is registered under subject {name!r}", subject=name)
         return found
 
-    def _content(self, schema_id: int, asked: str) -> SchemaVersion:
-        found = self._by_id.get(schema_id)
-        if found is None:
-            raise SchemaNotFound(f"no schema has {asked}", asked=asked)
-        return found
+    def peek(self, name: str) -> Subject:
+        """The subject, or an empty one."""
+        return self._subjects.get(name) or Subject()
 
-
-def claimed(schema_type: SchemaType, schema: Schema, claim: str | None) -> tuple[str, str]:
-    """Canonical text and hash; refused when somebody claims another hash for it."""
-    text, digest = canonical(schema_type, schema)
-    if claim is not None and claim != digest:
-        raise SchemaHashMismatch(
-            f"the schema hashes to {digest}, not to the claimed {claim!r}", claimed=claim, actual=digest
+    def version(self, subject: str, number: int | None, deleted: Deleted = "without") -> SchemaVersion:
+        visible = self.subject(subject, deleted).visible(deleted)
+        if number is None or number == LATEST:
+            return visible[-1]
+        for version in visible:
+            if version.version == number:
+                return version
+        raise VersionNotFound(
+            f"subject {subject!r} has no version {number}",
+            subject=subject,
+            version=number,
+            newest=visible[-1].version,
         )
-    return text, digest
+
+    def by_id(self, schema_id: int, asked: str) -> SchemaVersion:
+        places = self._places.get(schema_id)
+        if not places:
+            raise SchemaNotFound(f"no schema has {asked}", asked=asked)
+        subject, number = next(iter(places))
+        return self._subjects[subject].versions[number]
+
+    def by_guid(self, guid: str) -> SchemaVersion:
+        return self.by_id(self._by_guid.get(guid, 0), f"GUID {guid!r}")
+
+    def by_hash(self, schema_hash: str) -> SchemaVersion:
+        return self.by_id(self._by_hash.get(schema_hash, 0), f"hash {schema_hash!r}")
+
+    def knows_hash(self, schema_hash: str) -> bool:
+        return schema_hash in self._by_hash
+
+    def id_of(self, identity: str) -> int:
+        """The content's id, or the one that it would get."""
+        return self._ids.get(identity, self.last_id + 1)
+
+    def places(self, schema_id: int) -> list[Place]:
+        return [
+            Place(subject=subject, version=number, is_deleted=self._subjects[subject].versions[number].is_deleted)
+            for subject, number in self._places.get(schema_id, ())
+        ]
+
+    def referrers(self, subject: str, number: int) -> list[SchemaVersion]:
+        """Versions that are not deleted and refer to this one."""
+        found = (self._subjects[s].versions[v] for s, v in self._referrers.get((subject, number), ()))
+        return [version for version in found if not version.is_deleted]
+
+    # -- settings ------------------------------------------------------------------------------------------
+
+    def level(self, subject: str) -> Level:
+        for name in (subject, GLOBAL):
+            config = self.configs.get(name)
+            if config is not None and config.compatibility is not None:
+                return config.compatibility
+        return DEFAULT_LEVEL
+
+    def mode(self, subject: str) -> Mode:
+        overall = self.modes.get(GLOBAL, DEFAULT_MODE)
+        return overall if overall == "READONLY_OVERRIDE" else self.modes.get(subject, overall)
+
+    def normalizes(self, subject: str) -> bool:
+        for name in (subject, GLOBAL):
+            config = self.configs.get(name)
+            if config is not None and config.normalize is not None:
+                return config.normalize
+        return False
+
+    # -- references ----------------------------------------------------------------------------------------
+
+    def pin(self, references: Iterable[Reference]) -> list[Reference]:
+        """References to exact versions."""
+        pinned = []
+        for reference in references:
+            try:
+                version = self.version(reference.subject, reference.version)
+            except SchemaNotFound as missing:
+                raise InvalidSchema(
+                    f"Invalid schema: reference {reference.name!r}: {missing.message}", reference=reference.name
+                ) from None
+            pinned.append(msgspec.structs.replace(reference, version=version.version))
+        return pinned
+
+    def texts(self, references: Iterable[Reference]) -> References:
+        """The texts that references mean, and those that they refer to in turn, by name."""
+        texts: dict[str, str] = {}
+        waiting = list(references)
+        while waiting:
+            reference = waiting.pop()
+            if reference.name not in texts:
+                version = self.version(reference.subject, reference.version, "with")
+                texts[reference.name] = version.schema
+                waiting += version.references
+        return tuple(sorted(texts.items()))
 
 
-def _found(version: SchemaVersion, *, named: bool) -> SchemaFound:
-    return SchemaFound(
-        subject=version.subject if named else None,
-        version=version.version if named else None,
-        schema_id=version.schema_id,
-        schema_type=version.schema_type,
-        schema_hash=version.schema_hash,
-        schema=version.schema,
-    )
+def identity_of(version: SchemaVersion) -> str:
+    return identity(version.schema_type, version.schema_hash, version.references, version.metadata, version.rule_set)
+
+
+def identity(
+    schema_type: SchemaType, schema_hash: str, references: list[Reference], metadata: object, rule_set: object
+) -> str:
+    """What makes two schemas one: a digest of all that takes part."""
+    if not (references or metadata or rule_set):
+        return f"{schema_type}:{schema_hash}"
+    extras = msgspec.json.encode([references, metadata, rule_set], order="sorted")
+    return f"{schema_type}:{schema_hash}:{hashlib.sha256(extras).hexdigest()}"
+
+
+def guid_of(key: str) -> str:
+    """A GUID in the usual form, derived from the identity."""
+    digest = hashlib.sha256(key.encode()).hexdigest()
+    return f"{digest[:8]}-{digest[8:12]}-{digest[12:16]}-{digest[16:20]}-{digest[20:32]}"
+
+
+def _set(settings: dict[str, T], subject: str, value: T | None) -> None:
+    if value is None:
+        settings.pop(subject, None)
+    else:
+        settings[subject] = value
+
+
+def _forget(index: dict[str, int], key: str, schema_id: int) -> None:
+    if index.get(key) == schema_id:
+        del index[key]

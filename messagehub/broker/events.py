@@ -12,7 +12,7 @@ from typing import NamedTuple
 import zmq
 
 from messagehub.protocol import Beacon, encode
-from registry.events import AnyEvent, SchemaRegistered
+from registry.events import AnyEvent, AnySchemaEvent
 from registry.registry import Registry
 
 BEACONS_PER_TURN = 256
@@ -108,4 +108,4 @@ class Publisher:
 
 def key(event: AnyEvent) -> str:
     """The name that a reader of the event's record asks for: channels and subjects share one name space."""
-    return event.schema.subject if isinstance(event, SchemaRegistered) else event.channel
+    return event.subject if isinstance(event, AnySchemaEvent) else event.channel

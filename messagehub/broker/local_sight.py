@@ -215,7 +215,7 @@ class LocalSight:
     ) -> str | None:
         """Register a living producer that is not registered; returns what stands against it."""
         command = command_of(listed, with_schema=True)
-        if command is None or listed.entry is None:
+        if command is None or listed.entry is None or command.channel != channel:
             return f"entry {listed.producer_id!r} cannot be read: {listed.flaw or 'it names no registration'}"
         live = Live(listed.entry, command)
         record = registry.channels.get(channel)
@@ -241,7 +241,7 @@ class LocalSight:
         """The lock is free: whoever it was has died or let go."""
         command = command_of(listed, with_schema=False)
         record = registry.channels.get(channel)
-        if command is None or record is None:
+        if command is None or command.channel != channel or record is None:
             return []
         present = record.producers.get(command.producer_id or f"{channel}/default")
         if present is None or present.lease != command.lease:

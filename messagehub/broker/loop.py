@@ -1,10 +1,10 @@
 """The broker's loop: the one writer of the registry.
 
 Rule 1: receiving runs ahead of serving, so that a high-priority request overtakes all that was received before it.
-Rule 2: a reply that reveals a change waits until the store has the change; one that reads a record with a durable
-change still on its way to the disk waits too; everything else leaves at once.
+Rule 2: a reply that reveals a change waits until the store has the change, whoever made it; everything else
+leaves at once.
 Rule 3: when the store fails, what waits is refused as retryable, the registry is reloaded from the store, and
-only reads are served until a probe write succeeds.
+only reads are served until a probe write succeeds. Revisions that were given out are not given out again.
 Rule 4: nothing slow runs here, and no request can end the loop.
 """
 
@@ -22,20 +22,22 @@ from messagehub import protocol
 from messagehub.broker.cleaner import Cleaner
 from messagehub.broker.encoded import EncodedDiscoveries
 from messagehub.broker.events import Publisher, key
+from messagehub.broker.judging import Judge
 from messagehub.broker.local_sight import LocalSight
 from messagehub.broker.place import Place
 from messagehub.broker.tracing import TraceRing
 from messagehub.datablock.directory import Directory
-from messagehub.errors import BrokerAlreadyRunning, HubError, InternalError, ProtocolError, StoreReadOnly
+from messagehub.errors import BrokerAlreadyRunning, HubError, InternalError, ProtocolError, RateLimited, StoreReadOnly
 from messagehub.metrics import Metrics
 from messagehub.settings import Settings
 from messagehub.store import Store
 from messagehub.store.commit import GroupCommit
 from messagehub.version import __version__
-from registry import commands, replies
+from registry import commands, names, replies
 from registry.events import AnyEvent
 from registry.leases import Terms
 from registry.registry import Registry
+from registry.verdicts import Verdict
 
 log = logging.getLogger("messagehub.broker")
 
@@ -65,8 +67,15 @@ _EVENTS = int(zmq.EVENTS)
 _POLLIN = int(zmq.POLLIN)
 _RCVMORE = int(zmq.RCVMORE)
 
-Request = tuple[list[bytes], commands.AnyCommand, float]
-"""The return path, the command and when it was received: a plain tuple, for speed."""
+Request = tuple[list[bytes], commands.AnyCommand, float, Verdict | None]
+"""The return path, the command, when it was received, and a verdict on its schema: a plain tuple, for speed."""
+
+_JUDGED = (
+    commands.SchemaText,
+    commands.RegisterProducer,
+    commands.RegisterConsumer,
+    commands.CreateChannel,
+)
 
 
 class Held(NamedTuple):
@@ -74,7 +83,9 @@ class Held(NamedTuple):
 
     revision: int
     path: list[bytes]
-    request_id: str | None
+    command: commands.AnyCommand
+    received_at: float
+    reply: replies.Reply
     payload: bytes
 
 
@@ -89,7 +100,11 @@ class Broker:
         self._place = Place(settings)
         try:
             store = open_store()
-            self._registry, written = self._load(store)
+            try:
+                self._registry, written = self._load(store)
+            except BaseException:
+                store.close()
+                raise
             self._commit = GroupCommit(store, written=written)
         except BaseException:
             self._place.release()
@@ -99,6 +114,7 @@ class Broker:
             kind: (name, self._metrics.requests[name]) for name, kind in protocol.COMMANDS_BY_TYPE.items()
         }
         self._discoveries = EncodedDiscoveries()
+        self._judge: Judge[Request] = Judge()
         self._trace = TraceRing(settings.trace_size, wall_offset=self._wall_offset)
         self._queues: dict[str, deque[Request]] = {name: deque() for name in _PRIORITIES}
         self._backlog = 0
@@ -107,9 +123,7 @@ class Broker:
         self._submitted = 0
         self._is_suspect = False
         self._is_closed = False
-        directory = Directory(settings.domain)
-        self._sight = LocalSight(directory)
-        self._cleaner = Cleaner(directory)
+        self._sight = LocalSight(Directory(settings.domain))
         self._poller = zmq.Poller()
         self._stop_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
@@ -119,6 +133,7 @@ class Broker:
         self._router = self._context.socket(zmq.ROUTER)
         self._router.setsockopt(zmq.MAXMSGSIZE, protocol.MAX_FRAME_BYTES)
         self._router.setsockopt(zmq.ROUTER_MANDATORY, 1)
+        self._router.setsockopt(zmq.SNDHWM, MAX_BACKLOG)  # whatever one peer may have in flight can be answered
         self._router.setsockopt(zmq.LINGER, 1000)
         self._publisher.socket.setsockopt(zmq.LINGER, 1000)
         self._own: dict[type[commands.Command], Callable[[Any], replies.Reply]] = {
@@ -139,15 +154,22 @@ class Broker:
         if not self._is_closed:
             os.eventfd_write(self._stop_fd, 1)
 
+    def warm_up(self) -> None:
+        """Start what the first schema would have to wait for."""
+        self._judge.start()
+
     def run(self) -> None:
         """Serve until `stop`, then drain what was received, answer it and close."""
         poller = self._poller
         poller.register(self._router, zmq.POLLIN)
         poller.register(self._publisher.socket, zmq.POLLIN)
         poller.register(self._commit.wake_fd, zmq.POLLIN)
+        poller.register(self._judge.wake_fd, zmq.POLLIN)
         poller.register(self._stop_fd, zmq.POLLIN)
-        poll, stop_fd, store_fd, sight_fd = poller.poll, self._stop_fd, self._commit.wake_fd, self._sight.fileno()
+        poll, stop_fd, store_fd, judge_fd = poller.poll, self._stop_fd, self._commit.wake_fd, self._judge.wake_fd
+        sight_fd = self._sight.fileno()
         wait_ms = 0
+        cleaner = Cleaner(Directory(self.settings.domain))
         try:
             self._open_eyes()
             while True:
@@ -158,6 +180,8 @@ class Broker:
                         self._after_commit()
                     elif ready == sight_fd:
                         self._see()
+                    elif ready == judge_fd:
+                        self._after_judging()
                     elif ready == stop_fd:
                         self._drain()
                         return
@@ -165,6 +189,7 @@ class Broker:
                         self._publisher.read_subscriptions(self._registry)
                 wait_ms = self._turn()
         finally:
+            cleaner.close(timeout=STOP_SECONDS)
             self._close()
 
     def _turn(self) -> int:
@@ -174,7 +199,9 @@ class Broker:
         now = self._now()
         deadline = self._registry.next_deadline()
         if deadline is not None and deadline <= now and not self.is_read_only:
-            self._happened(self._registry.expire(now=now))
+            expired = self._registry.expire(now=now)
+            self._note_unsynced(expired)
+            self._happened(expired)
             deadline = self._registry.next_deadline()
         idle_seconds = self._publisher.beacons(self._registry, now=now)
         if self._backlog:
@@ -227,7 +254,7 @@ class Broker:
             priority = command.priority
             if priorities and priority == "normal":
                 priority = priorities.get(getattr(command, "channel", ""), "normal")
-            queues[priority].append((path, command, received_at))
+            queues[priority].append((path, command, received_at, None))
             self._backlog += 1
 
     def _receive_frames(self, recv: Callable[[int], bytes], get: Callable[[int], Any]) -> list[bytes]:
@@ -251,9 +278,12 @@ class Broker:
         high, normal, low = self._queues.values()
         happened: list[AnyEvent] = []
         for _ in range(min(limit, self._backlog)):
-            path, command, received_at = (high or normal or low).popleft()
+            path, command, received_at, verdict = (high or normal or low).popleft()
             self._backlog -= 1
-            reply, emitted = self._answer(command, now)
+            answered = self._answer(path, command, received_at, verdict, now)
+            if answered is None:
+                continue  # its schema is being judged
+            reply, emitted = answered
             if emitted:
                 happened += emitted
                 self._note_unsynced(emitted)
@@ -265,25 +295,21 @@ class Broker:
             else:
                 payload = protocol.encode_reply(reply, command.id)
             if waits_for > self._commit.written:
-                self._held.append(Held(waits_for, path, command.id, payload))
+                self._held.append(Held(waits_for, path, command, received_at, reply, payload))
                 self._metrics.count("held")
             else:
                 self._send(path, payload)
-            elapsed = monotonic() - received_at
-            name, histogram = self._accounts[type(command)]
-            histogram.record(elapsed)
-            answer: Any = type(reply)
-            if answer is replies.Error:
-                histogram.errors += 1
-                answer = reply.code  # type: ignore[attr-defined]
-            self._trace.append((received_at, command.id, name, answer, elapsed, path[0]))
+                self._account(path, command, received_at, reply)
             if self._is_suspect:
                 break
         self._happened(happened)
         if self._is_suspect:
             self._reload()
 
-    def _answer(self, command: commands.AnyCommand, now: float) -> tuple[replies.Reply, list[AnyEvent]]:
+    def _answer(
+        self, path: list[bytes], command: commands.AnyCommand, received_at: float, verdict: Verdict | None, now: float
+    ) -> tuple[replies.Reply, list[AnyEvent]] | None:
+        """The reply and what happened; None when a schema has to be judged first."""
         kind = type(command)
         try:
             if isinstance(command, commands.Discover):
@@ -293,7 +319,9 @@ class Broker:
                 return own(command), _NOTHING
             if self.is_read_only and (command.writes or kind is commands.Heartbeat):
                 return self._answer_read_only(command, now), _NOTHING
-            outcome = self._registry.apply(command, now=now)
+            if isinstance(command, _JUDGED) and self._asks_judge(path, command, received_at, verdict):
+                return None
+            outcome = self._registry.apply(command, now=now, verdict=verdict)
             if isinstance(outcome.reply, replies.HeartbeatAck | replies.SnapshotPage):
                 outcome.reply.broker_id = self.broker_id
             return outcome.reply, outcome.events
@@ -306,6 +334,22 @@ class Broker:
             error = InternalError(f"{type(defect).__name__} in the broker; its log says more")
             return protocol.error_reply(error), _NOTHING
 
+    def _asks_judge(
+        self, path: list[bytes], command: commands.AnyCommand, received_at: float, verdict: Verdict | None
+    ) -> bool:
+        """Whether a verdict is needed first: there is none yet, or the subject moved since it was asked for."""
+        question = self._registry.question(command)
+        if question is None or (verdict is not None and verdict.revision == question.revision):
+            return False
+        if not self._judge.ask((path, command, received_at, None), question):
+            raise RateLimited("too many schemas wait to be judged: try again in a moment")
+        return True
+
+    def _after_judging(self) -> None:
+        for (path, command, received_at, _), verdict in self._judge.verdicts():
+            self._queues[command.priority].append((path, command, received_at, verdict))
+            self._backlog += 1
+
     def _answer_read_only(self, command: commands.AnyCommand, now: float) -> replies.Reply:
         """A heartbeat keeps its lease; every write is refused."""
         if isinstance(command, commands.Heartbeat):
@@ -317,15 +361,18 @@ class Broker:
 
     def _note_unsynced(self, emitted: list[AnyEvent]) -> None:
         for event in emitted:
-            if event.durable:
-                self._unsynced[key(event)] = event.revision
+            self._unsynced[key(event)] = event.revision
 
     def _reads_unsynced(self, command: commands.AnyCommand) -> int:
-        """The durable revision this command's answer may reveal; one that names no record may reveal any."""
+        """The unwritten revision this command's answer may reveal; one that names no record may reveal any."""
         if type(command) in self._own or isinstance(command, commands.Heartbeat):
             return 0
-        name = getattr(command, "channel", None) or getattr(command, "subject", None)
-        return max(self._unsynced.values()) if name is None else self._unsynced.get(name, 0)
+        if isinstance(command, commands.RequestSchema) and command.subject is not None:
+            by_name = command.schema_id is None and command.schema_hash is None and command.guid is None
+            name = command.subject if by_name else None
+        else:
+            name = getattr(command, "channel", None) or getattr(command, "subject", None)
+        return self._registry.revision if name is None else self._unsynced.get(names.logical(name), 0)
 
     def _happened(self, happened: list[AnyEvent]) -> None:
         if happened:
@@ -334,6 +381,19 @@ class Broker:
             self._sight.follow(self._registry, happened)
             self._commit.submit(happened)
             self._submitted = happened[-1].revision
+
+    def _account(
+        self, path: list[bytes], command: commands.AnyCommand, received_at: float, reply: replies.Reply
+    ) -> None:
+        """When an answer has left: how long it took, and what it was."""
+        elapsed = monotonic() - received_at
+        name, histogram = self._accounts[type(command)]
+        histogram.record(elapsed)
+        answer: Any = type(reply)
+        if isinstance(reply, replies.Error):
+            histogram.errors += 1
+            answer = reply.code
+        self._trace.append((received_at, command.id, name, answer, elapsed, path[0]))
 
     def _send(self, path: list[bytes], payload: bytes) -> None:
         send = self._router.send
@@ -348,7 +408,7 @@ class Broker:
 
     # -- the store -----------------------------------------------------------------------------------------
 
-    def _load(self, store: Store) -> tuple[Registry, int]:
+    def _load(self, store: Store, *, at_least: int = 0) -> tuple[Registry, int]:
         settings = self.settings
         terms = Terms(
             heartbeat_seconds=settings.heartbeat_seconds,
@@ -357,7 +417,15 @@ class Broker:
         )
         saved = store.load()
         registry = Registry(terms=terms, shm_prefix=settings.shm_prefix)
-        registry.restore(saved.channels, saved.schemas, revision=saved.revision, now=self._now())
+        revision = max(saved.revision, at_least)
+        registry.schemas.restore(
+            saved.schemas,
+            last_id=saved.last_schema_id,
+            configs=saved.configs,
+            modes=saved.modes,
+            revision=revision,
+        )
+        registry.restore(saved.channels, revision=revision, now=self._now())
         return registry, saved.revision
 
     def _after_commit(self) -> None:
@@ -371,8 +439,7 @@ class Broker:
             self._refuse_held()
             self.is_read_only = True
             self._poller.unregister(self._sight.fileno())
-            self._registry, _ = self._load(self._commit.store)
-            self._publisher.reset(self._registry.revision)
+            self._go_back()
         elif self._commit.is_writable_again:
             self._commit.resume(written=self._registry.revision)
             self.is_read_only = False
@@ -381,13 +448,14 @@ class Broker:
 
     def _release(self, written: int) -> None:
         self._publisher.release(written)
-        if self._unsynced and max(self._unsynced.values()) <= written:
+        if self._submitted <= written:
             self._unsynced.clear()
         if self._held:
             waiting = []
             for held in self._held:
                 if held.revision <= written:
                     self._send(held.path, held.payload)
+                    self._account(held.path, held.command, held.received_at, held.reply)
                 else:
                     waiting.append(held)
             self._held = waiting
@@ -397,7 +465,8 @@ class Broker:
             StoreReadOnly("the change could not be stored (disk full or failing) and was undone")
         )
         for held in self._held:
-            self._send(held.path, protocol.encode_reply(error, held.request_id))
+            self._send(held.path, protocol.encode_reply(error, held.command.id))
+            self._account(held.path, held.command, held.received_at, error)
         self._held.clear()
         self._unsynced.clear()
 
@@ -406,9 +475,14 @@ class Broker:
         self._is_suspect = False
         self._commit.flush(self._submitted, timeout=STOP_SECONDS)
         self._release(self._commit.written)
-        self._registry, _ = self._load(self._commit.store)
-        self._publisher.reset(self._registry.revision)
+        self._go_back()
         self._happened(self._sight.begin(self._registry, now=self._now()))
+
+    def _go_back(self) -> None:
+        """To what the store has. What was not written never happened, but its revisions were seen in replies."""
+        self._registry, _ = self._load(self._commit.store, at_least=self._registry.revision)
+        self._submitted = self._registry.revision
+        self._publisher.reset(self._registry.revision)
 
     # -- what the broker itself answers --------------------------------------------------------------------
 
@@ -459,7 +533,10 @@ class Broker:
         """Answer all that has arrived, within a bound."""
         deadline = monotonic() + STOP_SECONDS
         self._receive(MAX_BACKLOG)
-        while self._backlog and monotonic() < deadline:
+        while (self._backlog or self._judge.waiting) and monotonic() < deadline:
+            if not self._backlog:
+                self._judge.wait(deadline - monotonic())
+            self._after_judging()
             self._serve(SERVED_PER_TURN)
         if not self.is_read_only:
             self._commit.flush(self._submitted, timeout=max(deadline - monotonic(), 0.0))
@@ -468,7 +545,7 @@ class Broker:
     def _close(self) -> None:
         self._is_closed = True
         self._sight.close()
-        self._cleaner.close(timeout=STOP_SECONDS)
+        self._judge.close(timeout=STOP_SECONDS)
         self._commit.close(timeout=STOP_SECONDS)
         self._router.close()
         self._publisher.socket.close()

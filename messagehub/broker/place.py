@@ -15,7 +15,7 @@ class Place:
     """Held from before the sockets are bound until after they are closed.
 
     An ipc bind silently takes the socket away from a running broker, so only the locks keep two apart:
-    one of the directory, and one beside every ipc socket that lies elsewhere.
+    one of the directory, and one beside every ipc socket, since another directory's broker may name that socket.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -28,7 +28,7 @@ class Place:
             for path in _sockets(settings):
                 if path.parent != settings.dir:
                     private_directory(path.parent, strict=False)
-                    self._take(path.with_name(path.name + ".lock"), f"endpoint ipc://{path}")
+                self._take(path.with_name(path.name + ".lock"), f"endpoint ipc://{path}")
         except BaseException:
             self.release()
             raise

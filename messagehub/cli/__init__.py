@@ -1,37 +1,57 @@
 """The `messagehub` command.
 
 Exit codes: 0 done, 1 the hub said no or something is wrong, 2 wrong usage, 3 no broker answers.
+Heavy imports (the hub, the broker, rich) happen inside the commands that need them: `--help` is for impatient people.
 """
 
-import sys
+from typing import Annotated
 
 import typer
 
-from messagehub.cli.output import complain
-from messagehub.cli.serve import serve
-from messagehub.errors import BrokerUnavailable, HubError
+from messagehub.cli import blocks, channels, discover, doctor, register, schemas, serve, status, tail, trace, watch
+from messagehub.cli.failures import HubCommand
+from messagehub.cli.output import echo
+from messagehub.version import __version__
 
 app = typer.Typer(
     name="messagehub",
     help="Where data lives, what schema it has and who is alive.",
+    epilog="Exit codes: 0 done, 1 refused or wrong, 2 usage, 3 no broker answers.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     add_completion=False,
+    rich_markup_mode=None,
 )
-app.command()(serve)
+for command in (
+    serve.serve,
+    status.status,
+    doctor.doctor,
+    discover.discover,
+    register.register,
+    watch.watch,
+    trace.trace,
+    tail.tail,
+):
+    app.command(cls=HubCommand)(command)
+app.add_typer(channels.app)
+app.add_typer(schemas.app)
+app.add_typer(blocks.app)
+
+
+def _print_version(is_asked: bool) -> None:
+    if is_asked:
+        echo(f"messagehub {__version__}")
+        raise typer.Exit
 
 
 @app.callback()
-def _root() -> None:
-    """Keeps `messagehub` a group of commands, however few there are."""
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """Where data lives, what schema it has and who is alive."""
 
 
 def main() -> None:
-    try:
-        app()
-    except BrokerUnavailable as error:
-        complain(f"messagehub: {error.message}")
-        sys.exit(3)
-    except HubError as error:
-        complain(f"messagehub: {error.message}")
-        sys.exit(1)
+    app(prog_name="messagehub")

@@ -3,35 +3,62 @@
 import gc
 import logging
 import signal
-from pathlib import Path
-from typing import Annotated
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import typer
 
-from messagehub.broker import Broker
+from messagehub.cli.options import Dir
 from messagehub.cli.output import echo
 from messagehub.errors import ConfigurationError
 from messagehub.settings import Settings
-from messagehub.status import BrokerStatus
-from messagehub.store.sqlite import SQLiteStore
+
+if TYPE_CHECKING:
+    from messagehub.cli.http_process import HttpProcess
+    from messagehub.status import BrokerStatus
 
 
 def serve(
     endpoint: Annotated[
         str | None,
-        typer.Option(help="Where requests arrive, e.g. tcp://127.0.0.1:5570. Default: ipc in the directory."),
+        typer.Option(
+            metavar="URL",
+            help="Where requests arrive, e.g. tcp://127.0.0.1:5570. Default: ipc in the directory."
+            " [env: MESSAGEHUB_ENDPOINT]",
+        ),
     ] = None,
     events_endpoint: Annotated[
-        str | None, typer.Option(help="Where events leave. Default: beside the endpoint (tcp: the next port).")
+        str | None,
+        typer.Option(metavar="URL", help="Where events leave. Default: beside the endpoint (tcp: the next port)."),
     ] = None,
-    dir: Annotated[
-        Path | None, typer.Option(help="State, sockets and database; private to you. [env: MESSAGEHUB_DIR]")
+    dir: Dir = None,
+    http: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT",
+            help="Where HTTP is served, on loopback. Default: 127.0.0.1:8081, or another port if that is taken."
+            " [env: MESSAGEHUB_HTTP]",
+        ),
     ] = None,
-    log: Annotated[str | None, typer.Option(help="DEBUG, INFO, WARNING or ERROR. [env: MESSAGEHUB_LOG]")] = None,
+    no_http: Annotated[bool, typer.Option("--no-http", help="Serve no HTTP.")] = False,
+    http_open: Annotated[
+        bool, typer.Option("--http-open", help="Let writes over HTTP go without the token in DIR/http.token.")
+    ] = False,
+    log: Annotated[
+        str | None, typer.Option(metavar="LEVEL", help="DEBUG, INFO, WARNING or ERROR. [env: MESSAGEHUB_LOG]")
+    ] = None,
 ) -> None:
-    """Start the hub and serve until SIGTERM or Ctrl-C."""
-    settings = Settings.load(endpoint=endpoint, events_endpoint=events_endpoint, dir=dir, log=log)
+    """Start the hub and serve until SIGTERM or Ctrl-C.
+
+    The directory holds state, sockets and database and is private to you.
+    One line on stdout says when the hub is ready.
+    """
+    from messagehub.broker import Broker
+    from messagehub.status import BrokerStatus
+    from messagehub.store.sqlite import SQLiteStore
+
+    settings = Settings.load(endpoint=endpoint, events_endpoint=events_endpoint, http=http, dir=dir, log=log)
     level = logging.getLevelNamesMapping().get(settings.log.upper())
     if level is None:
         raise ConfigurationError(f"log level {settings.log!r} is not one of DEBUG, INFO, WARNING, ERROR")
@@ -41,15 +68,40 @@ def serve(
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: broker.stop())
     status = BrokerStatus.of(settings, broker_id=broker.broker_id)
-    status = msgspec.structs.replace(status, endpoint=broker.endpoint, events_endpoint=broker.events_endpoint)
-    status.write(settings.status_path)
-    gc.collect()
-    gc.freeze()
-    echo(
-        f"messagehub {status.version} ready: endpoint={status.endpoint} events={status.events_endpoint}"
-        f" dir={status.dir} pid={status.pid}"
-    )
-    try:
+    with ExitStack() as ending:
+        web = None if no_http else _start_http(settings, broker.endpoint, http_open, ending)
+        status = msgspec.structs.replace(
+            status,
+            endpoint=broker.endpoint,
+            events_endpoint=broker.events_endpoint,
+            http=web.url if web else None,
+        )
+        status.write(settings.status_path)
+        ending.callback(_withdraw, status, settings)
+        gc.collect()
+        gc.freeze()
+        echo(
+            f"messagehub {status.version} ready: endpoint={status.endpoint} events={status.events_endpoint}"
+            f" http={status.http} dir={status.dir} pid={status.pid}"
+        )
+        broker.warm_up()
         broker.run()
-    finally:
+
+
+def _start_http(settings: Settings, endpoint: str, is_open: bool, ending: ExitStack) -> "HttpProcess | None":
+    from messagehub.cli.http_process import HttpProcess, is_available
+
+    if not is_available():
+        logging.getLogger("messagehub").warning("no HTTP: install messagehub[admin] for it, or say --no-http")
+        return None
+    web = HttpProcess(settings, endpoint=endpoint, is_open=is_open)
+    ending.callback(web.stop)
+    return web
+
+
+def _withdraw(status: "BrokerStatus", settings: Settings) -> None:
+    """Remove what we said of ourselves, unless the next broker of the directory has already replaced it."""
+    from messagehub.status import running_broker
+
+    if running_broker(settings) in (None, status):
         settings.status_path.unlink(missing_ok=True)

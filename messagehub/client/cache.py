@@ -87,8 +87,8 @@ class DiscoveryCache(Generic[Shown]):
 
     def on_connected(self, hello: replies.HelloAck) -> None:
         if hello.broker_id != self._broker_id:
-            for entry in list(self._entries.values()):
-                entry.least_revision = 0
+            for entry in list(self._entries.values()):  # another broker may give a revision to something else
+                entry.found, entry.revision, entry.least_revision = None, 0, 0
         self._broker_id, self._beacon_seconds = hello.broker_id, hello.beacon_seconds
         self._end_freshness()
 

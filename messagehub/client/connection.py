@@ -93,8 +93,7 @@ class Connection:
         self._owner = threading.Lock()
         self._starting = threading.Lock()
         self._thread: threading.Thread | None = None
-        self._wake_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        self._yield_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._wake_fd = self._yield_fd = -1
         self._context: Context | None = None
         self._wire: Wire | None = None
         self._sub: zmq.Socket[bytes] | None = None
@@ -132,12 +131,13 @@ class Connection:
 
     def wake(self) -> None:
         """Have the I/O thread, started when there is none, look at its parts and its outbox."""
-        if self._thread is None:
-            with self._starting:
-                if self._thread is None and not self._is_closed:
-                    self._thread = threading.Thread(target=self._run, name="messagehub-io", daemon=True)
-                    self._thread.start()
-        if not self._is_closed:
+        with self._starting:  # which `close` takes too: an fd that was closed may be somebody else's by now
+            if self._is_closed:
+                return
+            self._open()
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="messagehub-io", daemon=True)
+                self._thread.start()
             os.eventfd_write(self._wake_fd, 1)
 
     def suspect(self) -> None:
@@ -150,9 +150,10 @@ class Connection:
         with self._starting:
             if self._is_closed:
                 return
-            os.eventfd_write(self._wake_fd, 1)
-            os.eventfd_write(self._yield_fd, 1)
             self._is_closed = True
+            if self._wake_fd >= 0:
+                os.eventfd_write(self._wake_fd, 1)
+                os.eventfd_write(self._yield_fd, 1)
             thread = self._thread
         if thread is not None and thread is not threading.current_thread():
             thread.join(CLOSE_SECONDS)
@@ -161,14 +162,24 @@ class Connection:
             if self._context is not None:
                 self._context.term()
                 self._context = None
-            os.close(self._wake_fd)
-            os.close(self._yield_fd)
+            self._close_fds()
 
     def abandon(self) -> None:
         """In a forked child: never touch the parent's sockets, not even by collecting them as garbage."""
         _left_by_parent.append(self)
-        os.close(self._wake_fd)
-        os.close(self._yield_fd)
+        self._close_fds()
+
+    def _open(self) -> None:
+        """Nothing is held before the first use; only under `_starting`."""
+        if self._wake_fd < 0:
+            self._wake_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+            self._yield_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+
+    def _close_fds(self) -> None:
+        if self._wake_fd >= 0:
+            os.close(self._wake_fd)
+            os.close(self._yield_fd)
+            self._wake_fd = self._yield_fd = -1
 
     def _waiter(self, command: commands.Command, deadline: float, done: Done | None = None) -> Waiter:
         command.id = f"{self._name}-{next(self._numbers):x}"
@@ -205,10 +216,14 @@ class Connection:
         assert wire is not None
         wire.send(waiter.payload)
         while wire.poll(waiter.deadline):
+            ours = None
             for reply in wire.receive():
                 if reply.id == waiter.request_id:
-                    return reply
-                self.metrics.count("late_replies")
+                    ours = reply
+                else:
+                    self._deliver(reply)  # of a caller that handed its request over a moment ago
+            if ours is not None:
+                return ours
             if _is_set(self._yield_fd):
                 return None
         raise self._timed_out()
@@ -255,6 +270,10 @@ class Connection:
         now = time.monotonic()
         if now < self._retry_at:
             raise BrokerUnavailable(f"no broker answers at {endpoint}", endpoint=endpoint)
+        with self._starting:
+            if self._is_closed:
+                raise BrokerUnavailable("this client is closed")
+            self._open()
         if self._context is None:
             self._context = zmq.Context()
         limit = min(deadline, now + self.settings.hello_timeout_seconds)
@@ -317,6 +336,8 @@ class Connection:
     def _turn(self, is_owner: bool) -> bool:
         """One round of the thread's loop; returns whether it keeps the wire."""
         _clear(self._wake_fd)
+        if self._is_closed:  # said after the loop looked, and the wake-up is used up
+            return is_owner
         self._tell_parts()
         now = time.monotonic()
         due_at = min((part.tick(now) for part in self.parts), default=now + IDLE_SECONDS)
@@ -372,11 +393,7 @@ class Connection:
         assert self._wire is not None
         try:
             for reply in self._wire.receive():
-                waiter = self._pending.pop(reply.id, None) if isinstance(reply.id, str) else None
-                if waiter is None:
-                    self.metrics.count("late_replies")
-                else:
-                    waiter.finish(reply)
+                self._deliver(reply)
         except HubError as lost:
             self._drop(lost.message)
         now = time.monotonic()
@@ -384,6 +401,13 @@ class Connection:
             if waiter.done is not None and waiter.deadline <= now:
                 del self._pending[waiter.request_id]
                 waiter.finish(None, RequestTimeout("the broker did not answer in time"))
+
+    def _deliver(self, reply: replies.AnyReply) -> None:
+        waiter = self._pending.pop(reply.id, None) if isinstance(reply.id, str) else None
+        if waiter is None:
+            self.metrics.count("late_replies")
+        else:
+            waiter.finish(reply)
 
     def _after_ping(self, reply: replies.AnyReply | None, error: HubError | None) -> None:
         self._is_pinging = False

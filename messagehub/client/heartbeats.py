@@ -2,7 +2,9 @@
 
 Rule 1: a registration that was asked for stays wanted until it is closed, its channel is destroyed, or the
 broker refuses it for good; no broker at the moment is not a refusal.
-Rule 2: callbacks run on the I/O thread and only change the registration they are about.
+Rule 2: one that was closed while no broker answered is unregistered as soon as one does, since the lease that it
+shares with the others lives on.
+Rule 3: callbacks run on the I/O thread and only change the registration they are about.
 """
 
 import logging
@@ -11,6 +13,8 @@ import threading
 import time
 from collections.abc import Callable
 from typing import Any
+
+import msgspec
 
 from messagehub.client.cache import glance_of
 from messagehub.client.connection import Connection
@@ -36,11 +40,20 @@ class Registration:
         self.local: Ack | None = None
         self.on_close: Callable[[], None] | None = None
         self.is_closed = False
+        self.is_asked = False
         self._heartbeats = heartbeats
 
     @property
     def channel(self) -> str:
         return self.command.channel
+
+    @property
+    def member(self) -> tuple[type[Register], str, str | None]:
+        """Which producer or consumer of which channel."""
+        command = self.command
+        if isinstance(command, commands.RegisterProducer):
+            return type(command), command.channel, command.producer_id
+        return type(command), command.channel, command.consumer_id
 
     @property
     def source(self) -> str | None:
@@ -75,11 +88,14 @@ class Registration:
 
 
 class Heartbeats:
-    def __init__(self, connection: Connection, *, lease: str) -> None:
+    def __init__(self, connection: Connection, *, lease: str, when_alone: Callable[[Registration], None]) -> None:
+        """`when_alone` is called on the I/O thread for each registration that only a lost broker knew of."""
         self.lease = lease
+        self._when_alone = when_alone
         self.notices: list[replies.Notice] = []
         self._connection = connection
         self._registrations: list[Registration] = []
+        self._unfinished: list[Registration] = []
         self._lock = threading.Lock()
         self._is_connected = False
         self._broker_id = ""
@@ -90,6 +106,7 @@ class Heartbeats:
     def register(self, command: Register, *, timeout: float, required: bool) -> Registration:
         """Register now if a broker answers, else as soon as one does (unless `required`)."""
         registration = Registration(command, self)
+        registration.is_asked = True
         with self._lock:
             self._registrations.append(registration)
         try:
@@ -99,11 +116,14 @@ class Heartbeats:
         except BrokerUnavailable as error:
             if required:
                 self._forget(registration)
+                self._unfinished.append(registration)  # a broker that did not answer may yet have taken it
                 raise
             registration.error = error
         except BaseException:
             self._forget(registration)
             raise
+        finally:
+            registration.is_asked = False
         self._connection.wake()
         return registration
 
@@ -114,13 +134,17 @@ class Heartbeats:
         registration.ack, registration.error = ack, None
 
     def end(self, registration: Registration) -> None:
-        """Unregister. A broker that is gone will end the lease by itself."""
+        """Unregister, now or when a broker answers again."""
         if not self._forget(registration) or registration.ack is None:
             return
         try:
-            self._connection.request(unregistration(registration.ack, self.lease), timeout=self._seconds)
-        except HubError as error:
+            self._connection.request(self.unregistration(registration), timeout=self._seconds)
+        except BrokerUnavailable as error:
             log.debug("%r ended without the broker: %s", registration, error)
+            self._unfinished.append(registration)
+            self._connection.wake()
+        except HubError as error:
+            log.debug("%r had ended before: %s", registration, error)
 
     def end_all(self) -> None:
         for registration in list(self._registrations):
@@ -132,6 +156,7 @@ class Heartbeats:
         for registration in self._registrations:
             registration.is_closed, registration.on_close = True, None
         self._registrations = []
+        self._unfinished = []
         self._is_connected = False
 
     # -- on the I/O thread ---------------------------------------------------------------------------------
@@ -157,8 +182,13 @@ class Heartbeats:
 
     def on_disconnected(self) -> None:
         self._is_connected = False
+        for registration in list(self._registrations):
+            if registration.local is None:
+                self._when_alone(registration)
 
     def tick(self, now: float) -> float:
+        if self._is_connected and self._unfinished:
+            self._finish()
         if not self._is_connected or not self._registrations:
             return now + 60.0
         if now >= self._next_at:
@@ -191,9 +221,16 @@ class Heartbeats:
                     log.warning("channel %r was destroyed; %r ends", notice.channel, registration)
 
     def _register_again(self, registration: Registration) -> None:
+        """Unless it is being asked for just now."""
+        if registration.is_asked:
+            return
+
         def done(reply: replies.AnyReply | None, error: HubError | None) -> None:
+            registration.is_asked = False
             if isinstance(reply, Ack):
                 registration.ack, registration.error = reply, None
+                if registration.is_closed:  # meanwhile, and the broker has it again
+                    self._unregister_again(registration)
                 return
             refused = _refusal(reply, error)
             registration.ack, registration.error = None, refused
@@ -201,7 +238,31 @@ class Heartbeats:
                 self._forget(registration)
                 log.warning("%r was refused after a reconnect: %s", registration, refused)
 
-        self._connection.submit(registration.command, done, timeout=self._connection.settings.request_timeout_seconds)
+        registration.is_asked = True
+        command = msgspec.structs.replace(registration.command)  # whoever sends it gives it an id
+        self._connection.submit(command, done, timeout=self._connection.settings.request_timeout_seconds)
+
+    def _finish(self) -> None:
+        unfinished, self._unfinished = self._unfinished, []
+        wanted = {registration.member for registration in list(self._registrations)}
+        for registration in unfinished:
+            if registration.member not in wanted:
+                self._unregister_again(registration)
+
+    def _unregister_again(self, registration: Registration) -> None:
+        def done(_: replies.AnyReply | None, error: HubError | None) -> None:
+            if error is not None:
+                self._unfinished.append(registration)
+
+        self._connection.submit(self.unregistration(registration), done, timeout=self._seconds)
+
+    def unregistration(self, registration: Registration) -> commands.Command:
+        command = registration.command
+        if isinstance(command, commands.RegisterProducer):
+            return commands.UnregisterProducer(
+                channel=command.channel, producer_id=command.producer_id, lease=self.lease
+            )
+        return commands.UnregisterConsumer(channel=command.channel, consumer_id=command.consumer_id, lease=self.lease)
 
     def _forget(self, registration: Registration) -> bool:
         """Whether it was still wanted."""
@@ -219,9 +280,3 @@ def _refusal(reply: Any, error: HubError | None) -> HubError:
         refused.code, refused.retryable = reply.code, reply.retryable  # type: ignore[misc]  # of this instance only
         return refused
     return error or HubError("the broker's answer makes no sense")
-
-
-def unregistration(ack: Ack, lease: str) -> commands.Command:
-    if isinstance(ack, replies.ProducerRegistered):
-        return commands.UnregisterProducer(channel=ack.channel, producer_id=ack.producer_id, lease=lease)
-    return commands.UnregisterConsumer(channel=ack.channel, consumer_id=ack.consumer_id, lease=lease)

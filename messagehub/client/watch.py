@@ -13,7 +13,7 @@ from messagehub.client.view import View
 from messagehub.errors import HubError
 from messagehub.protocol import Beacon, decode_event
 from registry import commands, replies
-from registry.events import AnyChannelEvent, SchemaRegistered, channel_topic
+from registry.events import AnyChannelEvent, AnySchemaEvent, channel_topic
 from registry.records import Channel
 
 MAX_QUEUED = 10_000
@@ -77,6 +77,11 @@ class Watch:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def abandon(self) -> None:
+        """In a forked child: the parent's lock may be held by a thread that is not here."""
+        self._changed = threading.Condition()
+        self.is_closed = True
 
     # -- on the I/O thread ---------------------------------------------------------------------------------
 
@@ -148,7 +153,7 @@ class Watches:
 
     def forget_parent(self) -> None:
         for watch in self._watches:
-            watch.is_closed = True
+            watch.abandon()
         self._watches = []
 
     # -- on the I/O thread ---------------------------------------------------------------------------------
@@ -173,7 +178,7 @@ class Watches:
         for watch in self._watches:
             if topic.startswith(watch.topic):
                 message = decode_event(payload)  # for each anew: a view keeps and changes the records in it
-                if not isinstance(message, SchemaRegistered):
+                if not isinstance(message, AnySchemaEvent):
                     watch.on_message(message, topic, self._connection)
 
     def tick(self, now: float) -> float:

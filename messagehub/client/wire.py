@@ -24,6 +24,8 @@ class Wire:
         self.dealer = context.socket(zmq.DEALER)
         self.dealer.setsockopt(zmq.LINGER, 0)
         self.dealer.setsockopt(zmq.RECONNECT_IVL, -1)
+        self.dealer.setsockopt(zmq.SNDHWM, 0)  # what is in flight is bounded by who asks: thousands of registrations
+        self.dealer.setsockopt(zmq.RCVHWM, 0)  # are said again at once after a restart
         self.monitor = self.dealer.get_monitor_socket(_LOST)
         self._poller = zmq.Poller()
         self._poller.register(self.dealer, zmq.POLLIN)

@@ -29,8 +29,9 @@ FIRST_SLOT: Final = OWNER + 16
 EVERYTHING: Final = 0  # a length of 0 reaches to the end of all offsets
 
 _RETRY_SECONDS: Final = 0.002
-_SETLK: Final = getattr(fcntl, "F_OFD_SETLK", 0)  # absent elsewhere: `require_linux` says so
-_fcntl = fcntl.fcntl  # looked up twice for every payload
+# For the two paths that lock and unlock for every payload; everyone else says `try_lock` and `unlock`.
+OFD_SETLK: Final = getattr(fcntl, "F_OFD_SETLK", 0)  # absent elsewhere: `require_linux` says so
+set_lock = fcntl.fcntl
 
 
 def require_linux() -> None:
@@ -57,20 +58,35 @@ def free(byte: int, length: int = 1) -> bytes:
 def try_lock(fd: int, request: bytes) -> bool:
     """Take what `shared` or `exclusive` describe, or return False at once."""
     try:
-        _fcntl(fd, _SETLK, request)
+        set_lock(fd, OFD_SETLK, request)
     except BlockingIOError:
         return False
     return True
 
 
 def unlock(fd: int, request: bytes) -> None:
-    _fcntl(fd, _SETLK, request)
+    set_lock(fd, OFD_SETLK, request)
 
 
 def is_locked(fd: int, request: bytes) -> bool:
     """Whether another description holds what `request` would clash with."""
     answer = fcntl.fcntl(fd, fcntl.F_OFD_GETLK, request)
     return bool(struct.unpack_from("h", answer)[0] != fcntl.F_UNLCK)
+
+
+def exclusively_locked(fd: int, start: int, length: int) -> set[int]:
+    """Bytes of a range that another description holds exclusively."""
+    found: set[int] = set()
+    end = start + length
+    while start < end:
+        answer = fcntl.fcntl(fd, fcntl.F_OFD_GETLK, shared(start, end - start))
+        kind, _, first, size = struct.unpack_from("hhqq", answer)
+        if kind == fcntl.F_UNLCK:
+            break
+        stop = min(end, first + size) if size else end
+        found.update(range(max(start, first), stop))
+        start = stop
+    return found
 
 
 def lock_within(descriptor: "Descriptor", request: bytes, path: str, timeout_seconds: float) -> None:
@@ -163,7 +179,10 @@ class Pins:
         if fd < 0 or self._closing:  # before the mutex: in a forked child it may be held for ever
             raise HandleClosed("reader")
         with self._mutex:
-            if self._counts[slot] == 0 and not try_lock(fd, self._lock[slot]):
+            try:
+                if not self._counts[slot]:
+                    set_lock(fd, OFD_SETLK, self._lock[slot])
+            except BlockingIOError:
                 pin = None
             else:
                 self._counts[slot] += 1
@@ -211,7 +230,7 @@ class Pins:
         self._counts[slot] -= 1
         if self._counts[slot] or self._descriptor.fd < 0:
             return False
-        unlock(self._descriptor.fd, self._unlock[slot])
+        set_lock(self._descriptor.fd, OFD_SETLK, self._unlock[slot])
         if self._closing and self._held == 0:
             self._descriptor.close()
         return True

@@ -39,7 +39,17 @@ from .layout import (
     State,
     WhenFull,
 )
-from .locks import ATTACHED, OWNER, Pins, exclusive, is_locked, shared, try_lock
+from .locks import (
+    ATTACHED,
+    FIRST_SLOT,
+    OWNER,
+    Pins,
+    exclusive,
+    exclusively_locked,
+    is_locked,
+    shared,
+    try_lock,
+)
 from .payloads import Codec
 from .segment import Segment
 from .wakeup import ProcessWatch, Ringer, sleep_async
@@ -47,6 +57,7 @@ from .writer import checksum
 
 _WRITER = exclusive(OWNER)
 _LATEST_ATTEMPTS = 64
+_FINISH_SECONDS = 0.05
 
 
 class _WriterBell:
@@ -345,12 +356,22 @@ class RingReader:
 
     def _before_oldest(self, head: int) -> int:
         """Oldest is where the unbroken run up to the newest begins; an older item that someone still holds is
-        not worth a gap."""
-        sequences = [sequence for sequence, _ in self._live(1)] or [head + 1]
+        not worth a gap, and what the writer took before it could know of this lane is gone."""
+        taken = self._taken_slots()
+        sequences = [sequence for sequence, slot in self._live(1) if slot not in taken] or [head + 1]
         oldest = sequences.pop()
         while sequences and sequences[-1] == oldest - 1:
             oldest = sequences.pop()
         return oldest - 1
+
+    def _taken_slots(self) -> set[int]:
+        """Slots that the writer has locked, after giving it a moment to finish."""
+        deadline = time.monotonic() + _FINISH_SECONDS
+        while True:
+            taken = exclusively_locked(self._descriptor.fd, FIRST_SLOT, self._slot_count)
+            if not taken or time.monotonic() >= deadline:
+                return {byte - FIRST_SLOT for byte in taken}
+            time.sleep(0.001)
 
     def _arm(self) -> Item | Gap | None:
         """Say that this reader sleeps, then look once more; raises if nothing can come any more."""

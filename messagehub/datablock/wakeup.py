@@ -34,6 +34,7 @@ class Bell:
         self._poll = select.poll()
         self._poll.register(self._descriptor.fd, select.POLLIN)
         self._watched = -1
+        self.has_rung = True  # unknown: look once
         self.ticket = 1
 
     def fileno(self) -> int:
@@ -41,10 +42,12 @@ class Bell:
 
     def next_ticket(self) -> int:
         """What to store before looking once more and going to sleep; what rang before is forgotten."""
-        try:
-            os.read(self._descriptor.fd, 4096)
-        except BlockingIOError:
-            pass  # nothing rang
+        if self.has_rung:
+            self.has_rung = False
+            try:
+                os.read(self._descriptor.fd, 4096)
+            except BlockingIOError:
+                pass  # a forked child of the owner heard it
         self.ticket += 1
         return self.ticket
 
@@ -56,7 +59,10 @@ class Bell:
                 PROBE_SECONDS if timeout_seconds is None else min(timeout_seconds, PROBE_SECONDS)
             )
         events = self._poll.poll(None if timeout_seconds is None else max(0.0, timeout_seconds) * 1000)
-        return bool(events) and events[-1][0] == self._watched  # polled after the bell
+        if not events:
+            return False
+        self.has_rung = events[0][0] == self._descriptor.fd
+        return events[-1][0] == self._watched  # registered after the bell
 
     def close(self, *, remove: bool) -> None:
         if remove and self._descriptor.fd >= 0:
@@ -157,4 +163,6 @@ async def sleep_async(bell: Bell | NoBell, timeout_seconds: float | None, watch:
     finally:
         for fd in listening:
             loop.remove_reader(fd)
+        if isinstance(bell, Bell):
+            bell.has_rung = True  # perhaps: look
     return has_died

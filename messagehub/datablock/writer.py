@@ -35,7 +35,7 @@ from .layout import (
     State,
     WhenFull,
 )
-from .locks import FIRST_SLOT, exclusive, free, try_lock, unlock
+from .locks import FIRST_SLOT, OFD_SETLK, exclusive, free, set_lock, unlock
 from .payloads import Codec
 from .segment import Segment
 from .wakeup import Bell
@@ -101,7 +101,8 @@ class RingWriter:
         pieces = self._codec.pieces(payload, self._slot_bytes)
         if len(pieces) > self._slot_count:
             raise PayloadLargerThanRing(len(pieces), self._slot_count, self._slot_bytes)
-        self._check_open()
+        if self._descriptor.fd < 0:  # before the mutex: in a forked child it may be held for ever
+            raise HandleClosed("writer")
         with self._mutex:
             first = sequence = self._head + 1
             for piece, size in pieces:
@@ -154,14 +155,10 @@ class RingWriter:
         words[STATE] = State.OPEN
 
     def _check_open(self) -> None:
-        if self._descriptor.fd < 0:  # before the mutex: in a forked child it may be held for ever
+        if self._descriptor.fd < 0:
             raise HandleClosed("writer")
 
     def _claim(self, timeout_seconds: float | None, published: int) -> int:
-        if self._index[0] != self._board.token:
-            self._board.refresh()
-            if self._honours_lanes:
-                self._floor = self._board.floor()
         slot = self._free_slot()
         if slot is None:
             slot = self._wait_for_slot(timeout_seconds, published)
@@ -179,10 +176,25 @@ class RingWriter:
                 self._floor = self._board.floor()
                 if self._sequences[slot] > self._floor:
                     return None  # all that follow are newer still
-            if try_lock(fd, self._lock[slot]):
-                del order[place]
-                return slot
+            try:
+                set_lock(fd, OFD_SETLK, self._lock[slot])
+            except BlockingIOError:
+                continue  # a reader holds it
+            # Only now: a new reader announces its lane, then looks which slots are locked. So either it is
+            # seen here, or it sees that this slot is taken.
+            if self._index[0] != self._board.token and self._is_needed(slot):
+                unlock(fd, self._unlock[slot])
+                return None
+            del order[place]
+            return slot
         return None
+
+    def _is_needed(self, slot: int) -> bool:
+        """Whether a lane that has just appeared is not done with a slot."""
+        self._board.refresh()
+        if self._honours_lanes:
+            self._floor = self._board.floor()
+        return self._sequences[slot] > self._floor
 
     def _wait_for_slot(self, timeout_seconds: float | None, published: int) -> int:
         if self.header.when_full == WhenFull.ERROR:
@@ -219,7 +231,7 @@ class RingWriter:
         self._sequences[slot] = sequence
         self._order.append(slot)
         # The unlock is also the barrier between storing the head and reading the readers' tickets.
-        unlock(self._descriptor.fd, self._unlock[slot])
+        set_lock(self._descriptor.fd, OFD_SETLK, self._unlock[slot])
         self._board.ring()
         return sequence
 

@@ -122,7 +122,7 @@ class ViaFiles:
         registry.show_table(channel, newest_table(self.directory, channel), now=now)
         consumers = ConsumerFiles(self.directory.channel_path(channel)).living()
         if consumers and channel not in registry.channels:
-            registry.restore([Channel(name=channel)], [], revision=0, now=now)
+            registry.restore([Channel(name=channel)], revision=0, now=now)
         for consumer in consumers:
             registry.apply(consumer, now=now)
         return registry

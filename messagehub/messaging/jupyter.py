@@ -314,9 +314,7 @@ class _Process:
             kernel_name=name,
         )
         self._command = [
-            part.replace("{connection_file}", self.connection_file).replace(
-                "{resource_dir}", spec.resource_dir
-            )
+            part.replace("{connection_file}", self.connection_file).replace("{resource_dir}", spec.resource_dir)
             for part in spec.argv
         ]
         if self._command[0] in ("python", "python3"):
@@ -683,9 +681,7 @@ class Kernel:
             if not self._finalizer.alive:
                 raise KernelClosed("the kernel was closed")
             process.interrupt()
-            self._parts.link.close(
-                functools.partial(KernelRestarted, "the kernel was restarted"), shut_down=True
-            )
+            self._parts.link.close(functools.partial(KernelRestarted, "the kernel was restarted"), shut_down=True)
             process.stop(GRACE_SECONDS)
             process.launch()
             self._parts.link = _Link(self.connection_file, self.router, process)

@@ -7,10 +7,10 @@ and writes many of them in one transaction later (`write`, in the commit thread)
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from registry.events import AnyEvent
-from registry.records import Channel, SchemaVersion
+from registry.records import Channel, Mode, SchemaConfig, SchemaVersion
 
 
 class Saved(Struct):
@@ -19,6 +19,9 @@ class Saved(Struct):
     channels: list[Channel]
     schemas: list[SchemaVersion]
     revision: int
+    last_schema_id: int = 0
+    configs: dict[str, SchemaConfig] = field(default_factory=dict)
+    modes: dict[str, Mode] = field(default_factory=dict)
 
 
 class Store(Protocol):

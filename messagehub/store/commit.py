@@ -45,6 +45,7 @@ class GroupCommit:
         with self._changed:
             self._batches.clear()
             self.written, self.failure = written, None
+            self._changed.notify_all()
 
     def flush(self, revision: int, *, timeout: float) -> bool:
         """Wait until a revision is written or the store failed; False at the timeout."""
@@ -72,6 +73,8 @@ class GroupCommit:
                 self._probe()
                 continue
             taken = [self._batches.popleft() for _ in range(len(self._batches))]
+            if not taken:
+                continue  # resumed while the next probe was awaited
             rows = [row for batch_rows, _, _ in taken for row in batch_rows]
             revision, durable = taken[-1][1], any(durable for _, _, durable in taken)
             try:
@@ -86,7 +89,7 @@ class GroupCommit:
     def _await_work(self) -> bool:
         with self._changed:
             if self.failure is not None:
-                self._changed.wait_for(lambda: self._stopping, PROBE_SECONDS)
+                self._changed.wait_for(lambda: self._stopping or self.failure is None, PROBE_SECONDS)
                 return not self._stopping
             self._changed.wait_for(lambda: self._batches or self._stopping)
             return bool(self._batches)

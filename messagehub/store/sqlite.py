@@ -17,7 +17,7 @@ from messagehub.errors import StoreError
 from messagehub.store import Saved
 from registry import events
 from registry.events import AnyEvent
-from registry.records import Channel, Consumer, Producer, SchemaVersion
+from registry.records import Channel, Consumer, Mode, Producer, SchemaConfig, SchemaVersion
 from registry.state import restored
 
 APPLICATION_ID = 0x4D484231  # "MHB1"
@@ -33,12 +33,21 @@ CREATE TABLE consumers (channel TEXT, consumer_id TEXT, record TEXT NOT NULL, PR
     WITHOUT ROWID;
 CREATE TABLE schemas (subject TEXT, version INTEGER, record TEXT NOT NULL, PRIMARY KEY (subject, version))
     WITHOUT ROWID;
-INSERT INTO meta VALUES ('revision', 0), ('probe', 0);
+CREATE TABLE schema_settings (kind TEXT, subject TEXT, record TEXT NOT NULL, PRIMARY KEY (kind, subject))
+    WITHOUT ROWID;
+INSERT INTO meta VALUES ('revision', 0), ('probe', 0), ('last_schema_id', 0);
 """
 _PUT_CHANNEL = "INSERT OR REPLACE INTO channels VALUES (?, ?)"
 _PUT_PRODUCER = "INSERT OR REPLACE INTO producers VALUES (?, ?, ?)"
 _PUT_CONSUMER = "INSERT OR REPLACE INTO consumers VALUES (?, ?, ?)"
 _PUT_SCHEMA = "INSERT INTO schemas VALUES (?, ?, ?)"
+_RAISE_SCHEMA_ID = "UPDATE meta SET value = max(value, ?) WHERE key = 'last_schema_id'"
+_HIDE_SCHEMA = (
+    "UPDATE schemas SET record = json_set(record, '$.is_deleted', json('true')) WHERE subject = ? AND version = ?"
+)
+_DELETE_SCHEMA = "DELETE FROM schemas WHERE subject = ? AND version = ?"
+_PUT_SETTING = "INSERT OR REPLACE INTO schema_settings VALUES (?, ?, ?)"
+_DELETE_SETTING = "DELETE FROM schema_settings WHERE kind = ? AND subject = ?"
 _DELETE_PRODUCER = "DELETE FROM producers WHERE channel = ? AND producer_id = ?"
 _DELETE_CONSUMER = "DELETE FROM consumers WHERE channel = ? AND consumer_id = ?"
 _DELETE_CHANNEL = (
@@ -74,9 +83,9 @@ class SQLiteStore:
                 return _load(connection)
             finally:
                 connection.close()
-        except (sqlite3.Error, msgspec.DecodeError) as error:
+        except (sqlite3.Error, msgspec.DecodeError, KeyError, TypeError) as error:  # KeyError, TypeError: a row misses
             raise StoreError(
-                f"the registry database {self._path} is damaged ({error}): restore it from a backup,"
+                f"the registry database {self._path} is damaged ({error!r}): restore it from a backup,"
                 " or move it away to start empty",
                 path=str(self._path),
             ) from error
@@ -166,9 +175,19 @@ def _load(connection: sqlite3.Connection) -> Saved:
     for channel in channels.values():
         restored(channel)
     schemas = records("SELECT record FROM schemas ORDER BY subject, version", _schema_decoder.decode)
-    (revision,) = connection.execute("SELECT value FROM meta WHERE key = 'revision'").fetchone()
+    meta = dict(connection.execute("SELECT key, value FROM meta"))
+    settings: dict[str, dict[str, str]] = {"config": {}, "mode": {}}
+    for kind, subject, record in connection.execute("SELECT kind, subject, record FROM schema_settings"):
+        settings[kind][subject] = record
     connection.execute("COMMIT")
-    return Saved(list(channels.values()), schemas, revision)
+    return Saved(
+        list(channels.values()),
+        schemas,
+        meta["revision"],
+        meta["last_schema_id"],
+        {subject: msgspec.json.decode(record, type=SchemaConfig) for subject, record in settings["config"].items()},
+        {subject: msgspec.json.decode(record, type=Mode) for subject, record in settings["mode"].items()},
+    )
 
 
 def _put_channel(event: events.ChannelCreated | events.ChannelDeclared) -> Sequence[Row]:
@@ -192,7 +211,21 @@ def _put_consumer(event: events.ConsumerRegistered) -> Sequence[Row]:
 
 def _put_schema(event: events.SchemaRegistered) -> Sequence[Row]:
     schema = event.schema
-    return ((_PUT_SCHEMA, (schema.subject, schema.version, _encode(schema).decode())),)
+    record = _encode(schema).decode()
+    return (
+        (_PUT_SCHEMA, (schema.subject, schema.version, record)),
+        (_RAISE_SCHEMA_ID, (schema.schema_id,)),
+    )
+
+
+def _delete_schema(event: events.SchemaDeleted) -> Sequence[Row]:
+    return ((_DELETE_SCHEMA if event.permanent else _HIDE_SCHEMA, (event.subject, event.version)),)
+
+
+def _put_setting(kind: str, subject: str, value: SchemaConfig | Mode | None) -> Sequence[Row]:
+    if value is None:
+        return ((_DELETE_SETTING, (kind, subject)),)
+    return ((_PUT_SETTING, (kind, subject, _encode(value).decode())),)
 
 
 def _nothing(_: AnyEvent) -> Sequence[Row]:
@@ -217,4 +250,7 @@ _ROWS: dict[type[events.Event], Callable[[Any], Sequence[Row]]] = {
     events.TableCommitted: _nothing,
     events.GroupAssigned: _nothing,
     events.SchemaRegistered: _put_schema,
+    events.SchemaDeleted: _delete_schema,
+    events.SchemaConfigured: lambda e: _put_setting("config", e.subject, e.config),
+    events.SchemaModeSet: lambda e: _put_setting("mode", e.subject, e.mode),
 }

@@ -17,7 +17,7 @@ class Difference(msgspec.Struct, frozen=True):
     kind: str  # UPPER_SNAKE
     path: str  # JSON pointer or field path
     message: str  # one sentence for people
-    counterexample: msgspec.Raw | None = None  # a JSON document that the old schema takes and the new refuses
+    counterexample: str | None = None  # the text of a JSON document that the old schema takes and the new refuses
 
 
 class InvalidSchema(ValueError):

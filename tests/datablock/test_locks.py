@@ -6,7 +6,17 @@ import threading
 import pytest
 
 from messagehub.datablock import errors
-from messagehub.datablock.locks import OWNER, Descriptor, Pins, exclusive, is_locked, lock_within, try_lock
+from messagehub.datablock.locks import (
+    OWNER,
+    Descriptor,
+    Pins,
+    exclusive,
+    exclusively_locked,
+    is_locked,
+    lock_within,
+    shared,
+    try_lock,
+)
 from messagehub.datablock.ring import open_reader
 from tests.datablock.children import fork, kill, parked, wait
 from tests.datablock.rings import checked, number_of, payload, writer
@@ -163,3 +173,13 @@ def test_a_forked_child_does_not_keep_its_dead_parents_ring(root: str) -> None:
                 assert checked(reader.read(0)) == 1
     finally:
         os.kill(child, signal.SIGKILL)
+
+
+def test_exclusive_locks_are_listed_byte_by_byte(root: str) -> None:
+    owner, other = opened(root), opened(root)
+    for byte in (3, 4, 9):
+        assert try_lock(owner.fd, exclusive(byte))
+    assert try_lock(other.fd, shared(6))
+    assert exclusively_locked(other.fd, 0, 20) == {3, 4, 9}
+    assert exclusively_locked(other.fd, 4, 5) == {4}
+    assert exclusively_locked(owner.fd, 0, 20) == set()

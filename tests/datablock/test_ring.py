@@ -301,3 +301,18 @@ def test_oldest_begins_after_an_item_that_only_a_view_keeps(root: str) -> None:
         with open_reader(ring(root), start="oldest") as reader:
             assert drain(reader) == [7, 8, 9]
         del view
+
+
+def test_a_lossless_reader_that_attaches_during_a_write_loses_nothing_it_was_promised(root: str) -> None:
+    """The writer has taken the slot of item 1 (a loan) when the reader comes: its run begins at item 2."""
+    with writer(root, when_full=WhenFull.BLOCK) as made:
+        fill(made, 1, 4)
+        loan = made.loan(300)
+        with open_reader(ring(root), start="oldest") as reader:
+            loan.buffer[:] = payload(5)
+            loan.commit()
+            with pytest.raises(errors.RingFull):
+                made.write(payload(6), timeout_seconds=0.01)
+            assert drain(reader) == [2, 3, 4, 5]
+            fill(made, 6, 9)
+            assert drain(reader) == [6, 7, 8, 9]

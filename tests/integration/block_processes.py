@@ -39,7 +39,9 @@ class Process:
     """A Python program of its own; it says JSON lines, and is killed at the end if it still runs."""
 
     def __init__(self, hub_arguments: dict[str, Any], text: str, **variables: Any) -> None:
-        program = PREAMBLE + "\n".join(f"{name} = {value!r}" for name, value in variables.items()) + textwrap.dedent(text)
+        program = (
+            PREAMBLE + "\n".join(f"{name} = {value!r}" for name, value in variables.items()) + textwrap.dedent(text)
+        )
         self.popen = subprocess.Popen(
             [sys.executable, "-c", program, json.dumps(hub_arguments)],
             stdin=subprocess.PIPE,

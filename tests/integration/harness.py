@@ -275,7 +275,8 @@ def refused(directory: Path, *arguments: str) -> tuple[int, str]:
 
 
 def clean_environment() -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("MESSAGEHUB_")}
+    """Nothing of the user's own hub, but the domain of this test run."""
+    kept = {n: v for n, v in os.environ.items() if not n.startswith("MESSAGEHUB_") or n == "MESSAGEHUB_DOMAIN"}
     return kept | {"PYTHONPATH": str(ROOT)}
 
 

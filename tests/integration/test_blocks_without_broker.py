@@ -13,7 +13,7 @@ import pytest
 
 from messagehub import HubError, MessageHub
 from messagehub.datablock.errors import HandleClosed
-from messagehub.datablock.reader import Gap
+from messagehub.datablock.items import Gap
 from messagehub.errors import BrokerRequired, DataLost, ProducerAlreadyRegistered, SchemaMismatch
 from tests.integration.block_processes import Place, place_in
 from tests.integration.harness import eventually
@@ -168,9 +168,7 @@ def test_a_killed_producers_successor_goes_on_in_its_ring(place: Place) -> None:
 def test_several_producers_share_a_channel(place: Place) -> None:
     hub = place.hub()
     with hub.consumer("shared", start="oldest") as consumer:
-        producers = [
-            place.process(PRODUCE, channel="shared", count=4, options={"access": "shared"}) for _ in range(3)
-        ]
+        producers = [place.process(PRODUCE, channel="shared", count=4, options={"access": "shared"}) for _ in range(3)]
         for producer in producers:
             producer.hear()
         found = [consumer.read(timeout=30.0)["n"][0].as_py() for _ in range(12)]
@@ -180,28 +178,31 @@ def test_several_producers_share_a_channel(place: Place) -> None:
 
 def test_what_was_overwritten_is_said(place: Place) -> None:
     hub = place.hub()
-    with hub.producer("fast", capacity=4) as producer:
-        with (
-            hub.consumer("fast", start="oldest") as told,
-            hub.consumer("fast", start="oldest", on_lag="raise") as raising,
-            hub.consumer("fast", start="oldest", on_lag="skip") as skipping,
-        ):
-            producer.write(b"0")
-            for consumer in (told, raising, skipping):
-                assert bytes(consumer.read(timeout=5.0)) == b"0"
-            for n in range(1, 11):
-                producer.write(b"%d" % n)
-            assert told.read(timeout=5.0) == Gap(2, 7)
-            assert bytes(told.read(timeout=5.0)) == b"7"
-            with pytest.raises(DataLost):
-                raising.read(timeout=5.0)
-            assert bytes(skipping.read(timeout=5.0)) == b"7"
-            assert skipping.missed == 6
+    with (
+        hub.producer("fast", capacity=4) as producer,
+        hub.consumer("fast", start="oldest") as told,
+        hub.consumer("fast", start="oldest", on_lag="raise") as raising,
+        hub.consumer("fast", start="oldest", on_lag="skip") as skipping,
+    ):
+        producer.write(b"0")
+        for consumer in (told, raising, skipping):
+            assert bytes(consumer.read(timeout=5.0)) == b"0"
+        for n in range(1, 11):
+            producer.write(b"%d" % n)
+        assert told.read(timeout=5.0) == Gap(2, 7)
+        assert bytes(told.read(timeout=5.0)) == b"7"
+        with pytest.raises(DataLost):
+            raising.read(timeout=5.0)
+        assert bytes(skipping.read(timeout=5.0)) == b"7"
+        assert skipping.missed == 6
 
 
 def test_a_view_stays_as_it_was_while_the_ring_wraps(place: Place) -> None:
     hub = place.hub()
-    with hub.producer("views", schema=SCHEMA, capacity=4) as producer, hub.consumer("views", start="oldest") as consumer:
+    with (
+        hub.producer("views", schema=SCHEMA, capacity=4) as producer,
+        hub.consumer("views", start="oldest") as consumer,
+    ):
         producer.write(batch(7, rows=20))
         kept = consumer.read(timeout=5.0)
         for n in range(100):

@@ -53,9 +53,7 @@ def parse(text: str, references: Mapping[str, str]) -> ArrowSchema:
 
 
 def _digest(fields: list[ArrowField], **form: bool) -> tuple[str, str]:
-    data = msgspec.json.encode(
-        {"fields": [write_field(field, **form) for field in fields]}, order="deterministic"
-    )
+    data = msgspec.json.encode({"fields": [write_field(field, **form) for field in fields]}, order="deterministic")
     return data.decode(), hashlib.sha256(data).hexdigest()
 
 

@@ -75,9 +75,7 @@ def _changed(old: ArrowField, new: ArrowField, path: str) -> Difference:
 
 def _sorting(old: ArrowField, new: ArrowField, path: str, found: list[Difference]) -> None:
     if new.type.is_sorted and not old.type.is_sorted:
-        message = (
-            f'The keys of the map "{new.name}" are now taken as sorted, which old tables do not promise.'
-        )
+        message = f'The keys of the map "{new.name}" are now taken as sorted, which old tables do not promise.'
         found.append(Difference("KEYS_NOT_SORTED", path, message))
 
 
@@ -133,9 +131,7 @@ def _positions(old: list[ArrowField], new: list[ArrowField], path: str, found: l
             message = f'The field "{field.name}" is not in the bytes of old tables.'
             found.append(Difference("FIELD_ADDED", here, message))
         elif old[position].name != field.name:
-            message = (
-                f'At position {position}, where "{field.name}" is expected, lies "{old[position].name}".'
-            )
+            message = f'At position {position}, where "{field.name}" is expected, lies "{old[position].name}".'
             found.append(Difference("FIELD_MOVED", here, message))
         else:
             _stored(old[position], field, here, found)

@@ -103,9 +103,7 @@ def _read_encoding(field: ArrowField, item: dict[str, Any], path: str) -> None:
             case _:
                 raise InvalidSchema('"dictionary" is an object with "index" and "ordered"', path)
         if read_type(index, path).kind not in INTEGERS or not isinstance(ordered, bool):
-            raise InvalidSchema(
-                "the indexes of a dictionary are integers, and ordered is true or false", path
-            )
+            raise InvalidSchema("the indexes of a dictionary are integers, and ordered is true or false", path)
         field.index, field.is_ordered = index, ordered
     if "run_ends" in item:
         run_ends = item["run_ends"]
@@ -120,9 +118,7 @@ def write_field(field: ArrowField, *, logical: bool, nullability: bool = True) -
     if nullability:
         value["nullable"] = field.is_nullable
     if field.children:
-        value["children"] = [
-            write_field(child, logical=logical, nullability=nullability) for child in field.children
-        ]
+        value["children"] = [write_field(child, logical=logical, nullability=nullability) for child in field.children]
     if field.index and not logical:
         value["dictionary"] = {"index": field.index, "ordered": field.is_ordered}
     if field.run_ends and not logical:

@@ -60,10 +60,7 @@ NAMED = (
     | {f"time64[{unit}]": ArrowType("time", 64, unit) for unit in ("us", "ns")}
     | {f"timestamp[{unit}]": ArrowType("timestamp", unit=unit) for unit in UNITS}
     | {f"duration[{unit}]": ArrowType("duration", unit=unit) for unit in UNITS}
-    | {
-        f"interval[{unit}]": ArrowType("interval", unit=unit)
-        for unit in ("month", "day_time", "month_day_nano")
-    }
+    | {f"interval[{unit}]": ArrowType("interval", unit=unit) for unit in ("month", "day_time", "month_day_nano")}
     | {"map": ArrowType("map"), "map[sorted]": ArrowType("map", is_sorted=True)}
 )
 SPELLINGS = {kind: name for name, kind in NAMED.items()}

@@ -147,8 +147,7 @@ class _Parser:
             raise InvalidSchema(f'"{full}" is defined twice', path)
         node = Node("record" if kind == "error" else kind, full)
         node.aliases = [
-            alias if "." in alias or not inner else f"{inner}.{alias}"
-            for alias in _names(value, "aliases", path)
+            alias if "." in alias or not inner else f"{inner}.{alias}" for alias in _names(value, "aliases", path)
         ]
         shape = {key: item for key, item in value.items() if key != "namespace"} | {"name": full}
         if "." not in full and namespace:
@@ -231,9 +230,7 @@ class _Parser:
             case "array":
                 return isinstance(value, list) and all(self._fits(item, node.children[0]) for item in value)
             case "map":
-                return isinstance(value, dict) and all(
-                    self._fits(i, node.children[0]) for i in value.values()
-                )
+                return isinstance(value, dict) and all(self._fits(i, node.children[0]) for i in value.values())
             case "union":
                 return any(self._fits(value, child) for child in node.children)
         return isinstance(value, dict) and all(
@@ -277,9 +274,7 @@ def _enum(node: Node, value: dict[str, Any], path: str) -> None:
     node.symbols = symbols
     if "default" in value:
         if value["default"] not in symbols:
-            raise InvalidSchema(
-                f"the default of enum {node.name} is not one of its symbols", f"{path}/default"
-            )
+            raise InvalidSchema(f"the default of enum {node.name} is not one of its symbols", f"{path}/default")
         node.default = value["default"]
 
 

@@ -100,9 +100,7 @@ class Resolution:
             for edge in edges:
                 resting[edge.pair].append(pair)
         queue = [
-            pair
-            for pair, edges in self.edges.items()
-            if self.faults[pair] or (self._is_choice(pair) and not edges)
+            pair for pair, edges in self.edges.items() if self.faults[pair] or (self._is_choice(pair) and not edges)
         ]
         self.unreadable.update(queue)
         while queue:
@@ -153,9 +151,7 @@ class Resolution:
                 self._fault(pair, "TYPE_MISMATCH", "", message)
             return []
         if reader.name and not _same_name(reader, writer):
-            message = (
-                f"The new schema expects {reader.label}, which is neither named nor aliased {writer.name}."
-            )
+            message = f"The new schema expects {reader.label}, which is neither named nor aliased {writer.name}."
             self._fault(pair, "NAME_MISMATCH", "/name", message)
             return []
         self._same_kind(pair, reader, writer)

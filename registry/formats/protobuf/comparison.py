@@ -170,9 +170,7 @@ class Comparison:
 
 
 def _is_required(field: Field) -> bool:
-    return (
-        field.label == "required" or option_of(field.options, "features.field_presence") == "LEGACY_REQUIRED"
-    )
+    return field.label == "required" or option_of(field.options, "features.field_presence") == "LEGACY_REQUIRED"
 
 
 def _is_delimited(field: Field, linked: Linked) -> bool:

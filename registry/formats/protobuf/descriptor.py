@@ -92,13 +92,8 @@ def _message(part: Part, syntax: str, depth: int) -> Message:
     for item in nested:
         if item.part(7).integer(MAP_ENTRY):
             entries[item.text(1)] = [_field(field, syntax) for field in item.parts(2)]
-    message.messages = [
-        _message(item, syntax, depth + 1) for item in nested if not item.part(7).integer(MAP_ENTRY)
-    ]
-    oneofs = [
-        Oneof(_name(item.text(1)), options.decode_options(item.part(2), options.ONEOF))
-        for item in part.parts(8)
-    ]
+    message.messages = [_message(item, syntax, depth + 1) for item in nested if not item.part(7).integer(MAP_ENTRY)]
+    oneofs = [Oneof(_name(item.text(1)), options.decode_options(item.part(2), options.ONEOF)) for item in part.parts(8)]
     for item in part.parts(2):
         field = _map_field(_field(item, syntax), entries)
         index = item.integer(9, -1)

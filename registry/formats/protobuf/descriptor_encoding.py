@@ -76,9 +76,7 @@ class _Encoder:
                 data += blob_field(2, _map_field(field, f".{full}.{entry}"))
                 continue
             place = places.get(field.oneof or f"_{field.name}", -1)
-            data += blob_field(
-                2, self._field(field, place if field.oneof or self._is_synthetic(field) else -1)
-            )
+            data += blob_field(2, self._field(field, place if field.oneof or self._is_synthetic(field) else -1))
         data += b"".join(blob_field(3, self._message(nested, full)) for nested in message.messages) + entries
         data += b"".join(blob_field(4, _enum(enum)) for enum in message.enums)
         for item in message.extension_ranges:
@@ -130,9 +128,7 @@ class _Encoder:
 
     def _extends(self, number: int, extends: list[Extend]) -> bytes:
         return b"".join(
-            blob_field(number, self._field(field, -1, extend.extendee))
-            for extend in extends
-            for field in extend.fields
+            blob_field(number, self._field(field, -1, extend.extendee)) for extend in extends for field in extend.fields
         )
 
 
@@ -142,9 +138,7 @@ def _json_name(field: Field) -> str:
 
 
 def _map_field(field: Field, entry: str) -> bytes:
-    data = (
-        blob_field(1, field.name) + number_field(3, field.number) + number_field(4, LABEL_NUMBERS["repeated"])
-    )
+    data = blob_field(1, field.name) + number_field(3, field.number) + number_field(4, LABEL_NUMBERS["repeated"])
     data += number_field(5, TYPES.index("message") + 1) + blob_field(6, entry)
     data += _options(8, options.encode_options(field.options, options.FIELD))
     return data + blob_field(10, _json_name(field))

@@ -155,9 +155,7 @@ class FileGrammar(OptionGrammar):
             raise self.fail("the name of a group begins with a capital letter")
         self.expect("=")
         number = self.integer()
-        field = Field(
-            name.lower(), number, name, label, oneof=oneof, is_group=True, options=self.compact_options()
-        )
+        field = Field(name.lower(), number, name, label, oneof=oneof, is_group=True, options=self.compact_options())
         message = Message(name)
         self.message_body(message)
         scope.messages.append(message)
@@ -189,9 +187,7 @@ class FileGrammar(OptionGrammar):
     def reserved(self, scope: Message | Enum, largest: int) -> None:
         if self.token.kind in ("string", "word"):
             while True:
-                scope.reserved_names.append(
-                    self.text_string() if self.token.kind == "string" else self.name()
-                )
+                scope.reserved_names.append(self.text_string() if self.token.kind == "string" else self.name())
                 if not self.take(","):
                     break
         else:

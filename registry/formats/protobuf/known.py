@@ -17,8 +17,7 @@ _GOOGLE_PROTOBUF = {
     "timestamp": ("Timestamp", ""),
     "type": ("Type Field Enum EnumValue Option", "Syntax Field.Kind Field.Cardinality"),
     "wrappers": (
-        "DoubleValue FloatValue Int64Value UInt64Value Int32Value UInt32Value"
-        " BoolValue StringValue BytesValue",
+        "DoubleValue FloatValue Int64Value UInt64Value Int32Value UInt32Value BoolValue StringValue BytesValue",
         "",
     ),
     "descriptor": (

@@ -101,18 +101,14 @@ class _Linker:
         self.open.pop()
         return self.exports[path]
 
-    def _define_message(
-        self, message: Message, scope: str, package: str, own: set[str], *, is_local: bool
-    ) -> None:
+    def _define_message(self, message: Message, scope: str, package: str, own: set[str], *, is_local: bool) -> None:
         full = self._define(message, scope, package, own, is_local=is_local)
         for inner in message.messages:
             self._define_message(inner, full, package, own, is_local=is_local)
         for enum in message.enums:
             self._define(enum, full, package, own, is_local=is_local)
 
-    def _define(
-        self, kind: Message | Enum, scope: str, package: str, own: set[str], *, is_local: bool
-    ) -> str:
+    def _define(self, kind: Message | Enum, scope: str, package: str, own: set[str], *, is_local: bool) -> str:
         full = f"{scope}.{kind.name}" if scope else kind.name
         if full in self.types:
             raise InvalidSchema(f'"{full}" is defined twice')
@@ -167,9 +163,7 @@ class _Names:
             parts = scope.split(".") if scope else []
             candidates = [".".join([*parts[:size], name]) for size in range(len(parts), -1, -1)]
         for candidate in candidates:
-            if candidate in self.visible and (
-                not is_message or isinstance(self.types[candidate].type, Message)
-            ):
+            if candidate in self.visible and (not is_message or isinstance(self.types[candidate].type, Message)):
                 return f".{candidate}"
         kind = "message" if is_message else "type"
         message = f'"{name}" is not a {kind} that "{scope or "the file"}" can see'

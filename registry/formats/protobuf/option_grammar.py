@@ -32,9 +32,7 @@ class OptionGrammar(Cursor):
         parts = []
         while True:
             if self.take("("):
-                custom = (
-                    str(self.integer()) if self.token.kind == "int" else self.type_name().removeprefix(".")
-                )
+                custom = str(self.integer()) if self.token.kind == "int" else self.type_name().removeprefix(".")
                 parts.append(f"({custom})")
                 self.expect(")")
             else:

@@ -97,9 +97,7 @@ def _fields(message: Message, groups: dict[str, Message], indent: str) -> list[s
 
 def _field(field: Field, groups: dict[str, Message], indent: str) -> list[str]:
     options = _compact(
-        option
-        for option in field.options
-        if option.name != "json_name" or option.value != quote(json_name(field.name))
+        option for option in field.options if option.name != "json_name" or option.value != quote(json_name(field.name))
     )
     label = f"{field.label} " if field.label else ""
     if field.is_group:

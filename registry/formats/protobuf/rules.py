@@ -77,9 +77,7 @@ def _message(message: Message, syntax: str, path: str) -> None:
         here = _join(path, field.name)
         _field(field, syntax, here)
         if field.number in numbers:
-            raise InvalidSchema(
-                f'"{field.name}" has number {field.number} of "{numbers[field.number]}"', here
-            )
+            raise InvalidSchema(f'"{field.name}" has number {field.number} of "{numbers[field.number]}"', here)
         numbers[field.number] = field.name
         kept.check(field.name, field.number, here)
     if syntax == "proto3":

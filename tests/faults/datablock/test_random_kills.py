@@ -195,7 +195,7 @@ def rampage(root: str, seconds: float) -> None:
 
 
 def assert_nothing_left(scene: Scene) -> None:
-    clean(scene.directory, now=time.time() + 1000, linger_seconds=0)
+    clean(scene.directory, now=time.time() + 1000, linger_seconds=0, retention=Retention())
     with scene.store.open() as snapshot:
         assert snapshot.manifest.details["number"] >= scene.progress[PROGRESS.index("committed")]
         kept = {part.name for part in snapshot.manifest.parts} | {f"g{snapshot.generation:012d}.json"}

@@ -96,11 +96,11 @@ def test_a_sweeper_that_dies_anywhere_loses_nothing_and_leaves_its_work_to_the_n
 
         def body(fuse: Fuse) -> None:
             count_system_calls(fuse)
-            store.sweep(now=LATER)
+            store.sweep(now=LATER, retention=Retention())
 
         died = died_after(body, length)
         assert read(store)[1] == [2]
-        store.sweep(now=LATER)
+        store.sweep(now=LATER, retention=Retention())
         assert leftovers(store) == set()
         assert len(store.generations()) == 1
         if not died:

@@ -20,7 +20,7 @@ SHAPES = [
     pytest.param({"kind": Kind.SINGLE}, id="single"),
     pytest.param({"slot_count": 3, "when_full": WhenFull.BLOCK}, id="blocking"),
 ]
-WRITES = 5
+WRITES = 4
 
 
 def write_some(root: str, shape: dict[str, object]) -> Callable[[Fuse], None]:

@@ -3,11 +3,9 @@
 import time
 from typing import Any
 
-import pyarrow as pa
-
 from messagehub.datablock.layout import Checksum
-from messagehub.datablock.manifests import Manifest
-from messagehub.datablock.tables import Mode, Retention, TableStore
+from messagehub.datablock.manifests import Manifest, Retention
+from messagehub.datablock.tables import Mode, TableStore
 from messagehub.discovery.via_files import ViaFiles
 from messagehub.errors import ConfigurationError
 from messagehub.payload_schema import payload_schema
@@ -42,6 +40,8 @@ def publish_table(
 
 
 def _reader(table: Any) -> Any:
+    import pyarrow as pa
+
     if isinstance(table, pa.Table):
         return table.to_reader()
     if isinstance(table, pa.RecordBatch):

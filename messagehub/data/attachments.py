@@ -18,7 +18,8 @@ from messagehub.datablock.cleaning import LINGER_SECONDS
 from messagehub.datablock.directory import Directory
 from messagehub.datablock.errors import NothingThere, PositionUnknown
 from messagehub.datablock.groups import Assignment
-from messagehub.datablock.reader import Position, RingReader, Start
+from messagehub.datablock.items import Position, Start
+from messagehub.datablock.reader import RingReader
 from messagehub.datablock.ring import describe, open_reader
 from messagehub.entries import is_about_members
 from registry import replies

@@ -14,12 +14,13 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any, Literal, NamedTuple, get_args
 
-from messagehub.attachments import Attachments, Choice, Positions
 from messagehub.client.heartbeats import Registration
+from messagehub.data.attachments import Attachments, Choice, Positions
 from messagehub.datablock.directory import Directory
 from messagehub.datablock.errors import AssignmentChanged, MemberTaken, PayloadSchemaMismatch, StreamEnded, TableMissing
+from messagehub.datablock.items import Gap, Item
 from messagehub.datablock.locks import Descriptor
-from messagehub.datablock.reader import Gap, Item, RingReader
+from messagehub.datablock.reader import RingReader
 from messagehub.datablock.tables import TableStore
 from messagehub.datablock.waiting import wait_any
 from messagehub.discovery import Discovery, Source

@@ -1,0 +1,137 @@
+"""The ASGI application: routes, one place for errors, the token, media types and the shortcut for hot reads."""
+
+import base64
+import hmac
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any
+
+from fastapi import FastAPI
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from messagehub.admin import api, confluent
+from messagehub.admin.backend import Backend
+from messagehub.admin.errors import MEDIA_TYPE, HttpError, error_answer, hub_error_answer
+from messagehub.admin.openapi import document
+from messagehub.errors import HubError
+from messagehub.hub import MessageHub
+from messagehub.version import __version__
+
+_ACCEPTED = (
+    "application/vnd.schemaregistry.v1+json",
+    "application/vnd.schemaregistry+json",
+    "application/json",
+    "application/*",
+    "*/*",
+)
+_FREE_ACCEPT = ("/docs", "/openapi.json", "/metrics", "/api/v1/events")
+_HOT = "/schemas/ids/"
+
+
+def create_app(hub: MessageHub, *, token: str | None) -> ASGIApp:
+    """`token` is what writes need; None opens them to everybody who can connect."""
+    backend = Backend(hub)
+    owners = ((confluent.ENDPOINTS, confluent.Confluent(backend)), (api.ENDPOINTS, api.Api(backend)))
+    app = FastAPI(title="MessageHub", version=__version__, docs_url="/docs", redoc_url=None)
+    app.router.redirect_slashes = False
+    for endpoints, owner in owners:
+        for endpoint in endpoints:
+            handler = partial(_guarded, partial(endpoint.handler, owner), token if endpoint.writes else None)
+            app.router.routes.append(Route(endpoint.path, handler, methods=[endpoint.method]))
+    app.openapi = lambda: document([*confluent.ENDPOINTS, *api.ENDPOINTS])  # type: ignore[method-assign]
+    app.add_exception_handler(HTTPException, _on_http_exception)
+    app.add_exception_handler(Exception, _on_defect)
+    return Shortcut(app, backend)
+
+
+async def _guarded(handler: Callable[[Request], Awaitable[Response]], token: str | None, request: Request) -> Response:
+    """One operation: token and media types before, errors to answers after."""
+    try:
+        if token is not None:
+            _check_token(request, token)
+        _check_accept(request)
+        return await handler(request)
+    except HttpError as error:
+        return error_answer(error.status, error.error_code, error.message, error.headers)
+    except HubError as error:
+        return hub_error_answer(error)
+
+
+def _check_token(request: Request, token: str) -> None:
+    """Bearer, or the password of HTTP Basic, which existing registry clients can send."""
+    scheme, _, given = request.headers.get("authorization", "").partition(" ")
+    if scheme.lower() == "basic":
+        try:
+            given = base64.b64decode(given, validate=True).decode().partition(":")[2]
+        except ValueError:
+            given = ""
+    if not hmac.compare_digest(given.strip().encode(), token.encode()):
+        raise HttpError(
+            401,
+            40101,
+            "this needs the hub's token (http.token in the hub's directory), as Bearer token or Basic password",
+            {"www-authenticate": 'Basic realm="messagehub"'},
+        )
+
+
+def _check_accept(request: Request) -> None:
+    if request.url.path.startswith(_FREE_ACCEPT):
+        return
+    accepted = request.headers.get("accept")
+    if accepted and not any(part.partition(";")[0].strip().lower() in _ACCEPTED for part in accepted.split(",")):
+        raise HttpError(406, 406, f"HTTP 406 Not Acceptable: this answers {MEDIA_TYPE}")
+
+
+async def _on_http_exception(_: Request, error: Any) -> Response:
+    message = f"HTTP {error.status_code} {error.detail}"
+    return error_answer(error.status_code, error.status_code, message, error.headers)
+
+
+async def _on_defect(_: Request, error: Exception) -> Response:
+    """The server's log has the traceback; the answer has none."""
+    return error_answer(500, 500, f"internal error: {type(error).__name__}")
+
+
+class Shortcut:
+    """Before all routing: schemas by id that were answered before, and paths matched undecoded."""
+
+    def __init__(self, app: FastAPI, backend: Backend) -> None:
+        self._app = app
+        self._cached = backend.cached_ids
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            path: str = scope["raw_path"].decode("latin-1") if scope.get("raw_path") else scope["path"]
+            scope["path"] = path.partition("?")[0]
+            if path.startswith(_HOT) and scope["method"] == "GET" and not scope["query_string"]:
+                schema_id = path[len(_HOT) :].encode()
+                payload = self._cached.get(schema_id)
+                if payload is not None and _takes_default(scope):
+                    await _send_cached(schema_id, payload, send)
+                    return
+        await self._app(scope, receive, send)
+
+
+def _takes_default(scope: Scope) -> bool:
+    """Whether the media type that is always sent is accepted; anything unusual goes the long way."""
+    for name, value in scope["headers"]:
+        if name == b"accept":
+            return bool(value == b"*/*" or b"json" in value)
+        if name == b"if-none-match":
+            return False
+    return True
+
+
+async def _send_cached(schema_id: bytes, payload: bytes, send: Send) -> None:
+    extra = [(name.encode(), value.encode()) for name, value in confluent.immutable_headers(int(schema_id)).items()]
+    headers = [
+        (b"content-type", MEDIA_TYPE.encode()),
+        (b"content-length", str(len(payload)).encode()),
+        *extra,
+    ]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    await send({"type": "http.response.body", "body": payload})

@@ -1,0 +1,345 @@
+"""The Confluent Schema Registry REST API, so that existing clients notice nothing."""
+
+from typing import Any
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from messagehub.admin import parameters
+from messagehub.admin.backend import Backend
+from messagehub.admin.endpoints import Endpoint
+from messagehub.admin.errors import HttpError, answer
+from messagehub.admin.parameters import ConfigBody, ModeBody, SchemaBody
+from messagehub.version import __version__
+from registry import commands, replies
+from registry.records import Reference, SchemaConfig, SchemaVersion
+
+TYPES = ["JSON", "PROTOBUF", "AVRO", "ARROW"]
+LEVELS_LEGACY = "compatibilityLevel"
+
+
+class Confluent:
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+
+    # -- subjects ------------------------------------------------------------------------------------------
+
+    async def root(self, _: Request) -> Response:
+        return answer(200, {})
+
+    async def subjects(self, request: Request) -> Response:
+        prefix = request.query_params.get("subjectPrefix", "").removeprefix(":.:").removeprefix(":*:")
+        found = await self._backend.subjects(prefix, parameters.deleted(request))
+        return answer(200, parameters.page(request, found))
+
+    async def look_up(self, request: Request) -> Response:
+        command = commands.LookUpSchema(**await self._schema(request), deleted=parameters.flag(request, "deleted"))
+        found = await self._backend.ask(command, replies.SchemaFound)
+        return answer(200, shown(found.schema))
+
+    async def delete_subject(self, request: Request) -> Response:
+        reply = await self._delete(request, None)
+        return answer(200, reply.versions)
+
+    async def versions(self, request: Request) -> Response:
+        deleted = parameters.deleted(request)
+        command = commands.ListSchemas(subject=parameters.subject(request), deleted=deleted)
+        found = await self._backend.ask(command, replies.SchemaList)
+        return answer(200, parameters.page(request, [version.version for version in found.versions]))
+
+    async def register(self, request: Request) -> Response:
+        body = await parameters.body(request, SchemaBody)
+        if body.id is not None and body.id > 0:
+            raise HttpError(422, 42205, "importing a schema under a chosen id is not supported yet")
+        fields = schema_fields(request, body)
+        command = commands.RegisterSchema(**fields, metadata=body.metadata, rule_set=body.rule_set)
+        reply = await self._backend.ask(command, replies.SchemaRegistered)
+        return answer(200, {"id": reply.schema_id, "version": reply.version, "guid": reply.guid})
+
+    async def version(self, request: Request) -> Response:
+        return answer(200, shown(await self._version(request)))
+
+    async def version_schema(self, request: Request) -> Response:
+        return text(await self._version(request))
+
+    async def referenced_by(self, request: Request) -> Response:
+        version = await self._version(request)
+        exported = await self._export("", "without")
+        place = (version.subject, version.version)
+        ids = {s.schema_id for s in exported if place in {(r.subject, r.version) for r in s.references}}
+        return answer(200, sorted(ids))
+
+    async def delete_version(self, request: Request) -> Response:
+        reply = await self._delete(request, parameters.version(request))
+        return answer(200, reply.versions[0])
+
+    async def metadata(self, request: Request) -> Response:
+        wanted = dict(zip(request.query_params.getlist("key"), request.query_params.getlist("value"), strict=False))
+        name = parameters.subject(request)
+        deleted: commands.Deleted = "with" if parameters.flag(request, "deleted") else "without"
+        for version in reversed([s for s in await self._export(name, deleted) if s.subject == name]):
+            properties = (version.metadata or {}).get("properties") or {}
+            if all(properties.get(key) == value for key, value in wanted.items()):
+                return answer(200, shown(version))
+        raise HttpError(404, 40402, f"no version of subject {name!r} has that metadata")
+
+    # -- schemas -------------------------------------------------------------------------------------------
+
+    async def schemas(self, request: Request) -> Response:
+        prefix = request.query_params.get("subjectPrefix", "").removeprefix(":.:").removeprefix(":*:")
+        found = await self._export(prefix, "with" if parameters.flag(request, "deleted") else "without")
+        if parameters.flag(request, "latestOnly"):
+            found = list({version.subject: version for version in found}.values())
+        return answer(200, [shown(version) for version in parameters.page(request, found)])
+
+    async def by_id(self, request: Request) -> Response:
+        found = await self._by_id(request)
+        body = content(found.schema)
+        if parameters.flag(request, "fetchMaxId"):
+            return answer(200, body | {"maxId": found.max_id})
+        payload = msgspec.json.encode(body)
+        if not request.url.query:
+            self._backend.cache(request.path_params["id"].encode(), payload)
+        return Response(payload, 200, immutable_headers(found.schema.schema_id), parameters.BODY_TYPES[0])
+
+    async def by_id_schema(self, request: Request) -> Response:
+        return text((await self._by_id(request)).schema)
+
+    async def by_id_subjects(self, request: Request) -> Response:
+        places = self._places(request, await self._by_id(request))
+        return answer(200, list(dict.fromkeys(place.subject for place in places)))
+
+    async def by_id_versions(self, request: Request) -> Response:
+        places = self._places(request, await self._by_id(request))
+        return answer(200, [{"subject": place.subject, "version": place.version} for place in places])
+
+    async def by_guid(self, request: Request) -> Response:
+        return answer(200, content((await self._by_guid(request)).schema))
+
+    async def by_guid_ids(self, request: Request) -> Response:
+        found = await self._by_guid(request)
+        return answer(200, [{"context": ".", "id": found.schema.schema_id}])
+
+    async def types(self, _: Request) -> Response:
+        return answer(200, TYPES)
+
+    # -- compatibility, config, mode -----------------------------------------------------------------------
+
+    async def check(self, request: Request) -> Response:
+        version = parameters.version(request) if "version" in request.path_params else None
+        command = commands.CheckSchema(**await self._schema(request), version=version)
+        checked = await self._backend.ask(command, replies.SchemaChecked)
+        answered: dict[str, Any] = {"is_compatible": checked.is_compatible}
+        if parameters.flag(request, "verbose"):
+            answered["messages"] = [
+                f"version {found.version}: {difference.kind} at {difference.path or '/'}: {difference.message}"
+                + (f" Counterexample: {difference.counterexample}" if difference.counterexample else "")
+                for found in checked.differences
+                for difference in found.differences
+            ]
+        return answer(200, answered)
+
+    async def config(self, request: Request) -> Response:
+        name = parameters.subject(request) if "subject" in request.path_params else None
+        command = commands.RequestSchemaConfig(
+            subject=name, default_to_global=parameters.flag(request, "defaultToGlobal")
+        )
+        found = await self._backend.ask(command, replies.SchemaConfigFound)
+        return answer(200, shown_config(found.config, LEVELS_LEGACY))
+
+    async def set_config(self, request: Request) -> Response:
+        name = parameters.subject(request) if "subject" in request.path_params else None
+        body = await parameters.body(request, ConfigBody)
+        command = commands.ConfigureSchemas(subject=name, config=body.to_config())
+        found = await self._backend.ask(command, replies.SchemaConfigFound)
+        return answer(200, shown_config(found.config, "compatibility"))
+
+    async def delete_config(self, request: Request) -> Response:
+        name = parameters.subject(request) if "subject" in request.path_params else None
+        found = await self._backend.ask(commands.ConfigureSchemas(subject=name), replies.SchemaConfigFound)
+        return answer(200, shown_config(found.config, LEVELS_LEGACY))
+
+    async def mode(self, request: Request) -> Response:
+        name = parameters.subject(request) if "subject" in request.path_params else None
+        command = commands.RequestSchemaMode(
+            subject=name, default_to_global=parameters.flag(request, "defaultToGlobal")
+        )
+        found = await self._backend.ask(command, replies.SchemaModeFound)
+        return answer(200, {"mode": found.mode})
+
+    async def set_mode(self, request: Request) -> Response:
+        name = parameters.subject(request) if "subject" in request.path_params else None
+        body = await parameters.body(request, ModeBody)
+        command = commands.SetSchemaMode(subject=name, mode=body.checked(), force=parameters.flag(request, "force"))
+        found = await self._backend.ask(command, replies.SchemaModeFound)
+        return answer(200, {"mode": found.mode})
+
+    async def delete_mode(self, request: Request) -> Response:
+        name = parameters.subject(request) if "subject" in request.path_params else None
+        found = await self._backend.ask(commands.SetSchemaMode(subject=name), replies.SchemaModeFound)
+        return answer(200, {"mode": found.mode})
+
+    # -- about ---------------------------------------------------------------------------------------------
+
+    async def contexts(self, _: Request) -> Response:
+        return answer(200, ["."])
+
+    async def metadata_id(self, _: Request) -> Response:
+        return answer(200, {"id": "", "scope": {"path": [], "clusters": {"schema-registry-cluster": "messagehub"}}})
+
+    async def metadata_version(self, _: Request) -> Response:
+        return answer(200, {"version": __version__, "commitId": ""})
+
+    # -- inside --------------------------------------------------------------------------------------------
+
+    async def _schema(self, request: Request) -> dict[str, Any]:
+        return schema_fields(request, await parameters.body(request, SchemaBody))
+
+    async def _version(self, request: Request) -> SchemaVersion:
+        command = commands.RequestSchema(
+            subject=parameters.subject(request),
+            version=parameters.version(request),
+            deleted=parameters.flag(request, "deleted"),
+        )
+        return (await self._backend.ask(command, replies.SchemaFound)).schema
+
+    async def _delete(self, request: Request, version: int | None) -> replies.SchemaDeleted:
+        command = commands.DeleteSchema(
+            subject=parameters.subject(request),
+            version=version,
+            permanent=parameters.flag(request, "permanent"),
+            force=parameters.flag(request, "force"),
+        )
+        return await self._backend.ask(command, replies.SchemaDeleted)
+
+    async def _by_id(self, request: Request) -> replies.SchemaFound:
+        command = commands.RequestSchema(schema_id=parameters.number(request, "id"))
+        return await self._backend.ask(command, replies.SchemaFound)
+
+    async def _by_guid(self, request: Request) -> replies.SchemaFound:
+        return await self._backend.ask(
+            commands.RequestSchema(guid=request.path_params["guid"][:256]), replies.SchemaFound
+        )
+
+    def _places(self, request: Request, found: replies.SchemaFound) -> list[replies.Place]:
+        wanted = request.query_params.get("subject")
+        with_deleted = parameters.flag(request, "deleted")
+        return [
+            place
+            for place in found.places
+            if (with_deleted or not place.is_deleted) and wanted in (None, place.subject)
+        ]
+
+    async def _export(self, prefix: str, deleted: commands.Deleted) -> list[SchemaVersion]:
+        found: list[SchemaVersion] = []
+        after: str | None = ""
+        while after is not None:
+            command = commands.ExportSchemas(prefix=prefix, deleted=deleted, after=after)
+            page = await self._backend.ask(command, replies.SchemaExport)
+            found += page.schemas
+            after = page.next
+        return found
+
+
+def schema_fields(request: Request, body: SchemaBody) -> dict[str, Any]:
+    """What every command with a schema takes; the API's default type is AVRO."""
+    schema_type = (body.schema_type or "AVRO").upper()
+    if body.schema is None:
+        raise HttpError(422, 42201, "Invalid schema: the body has no schema")
+    if schema_type not in TYPES:
+        raise HttpError(422, 42201, f"Invalid schema type {schema_type[:40]!r}: one of {', '.join(TYPES)}")
+    references = [msgspec.structs.asdict(reference) for reference in body.references or []]
+    try:
+        return {
+            "subject": parameters.subject(request),
+            "schema": body.schema,
+            "schema_type": schema_type,
+            "references": msgspec.convert(references, list[Reference]),
+            "normalize": parameters.flag(request, "normalize"),
+        }
+    except msgspec.ValidationError as error:
+        raise HttpError(422, 42201, f"Invalid schema: a reference does not fit: {error}") from None
+
+
+def content(version: SchemaVersion) -> dict[str, Any]:
+    """A schema without its place. AVRO and absent parts are left out, as the API's clients expect."""
+    found: dict[str, Any] = {"schema": version.schema, "guid": version.guid}
+    if version.schema_type != "AVRO":
+        found["schemaType"] = version.schema_type
+    if version.references:
+        found["references"] = version.references
+    if version.metadata is not None:
+        found["metadata"] = version.metadata
+    if version.rule_set is not None:
+        found["ruleSet"] = version.rule_set
+    return found
+
+
+def shown(version: SchemaVersion) -> dict[str, Any]:
+    place: dict[str, Any] = {"subject": version.subject, "version": version.version, "id": version.schema_id}
+    return place | content(version) | ({"deleted": True} if version.is_deleted else {})
+
+
+def shown_config(config: SchemaConfig, level_name: str) -> dict[str, Any]:
+    names = {"compatibility": level_name, "compatibility_group": "compatibilityGroup"}
+    fields = {name: value for name, value in msgspec.structs.asdict(config).items() if value is not None}
+    return {names.get(name, _camel(name)): value for name, value in fields.items()}
+
+
+def text(version: SchemaVersion) -> Response:
+    return Response(version.schema.encode(), 200, None, parameters.BODY_TYPES[0])
+
+
+def immutable_headers(schema_id: int) -> dict[str, str]:
+    return {"etag": f'"{schema_id}"', "cache-control": "max-age=60"}
+
+
+def _camel(name: str) -> str:
+    first, *rest = name.split("_")
+    return first + "".join(part.title() for part in rest)
+
+
+_DELETED = ("deleted", "deletedOnly", "deleted_only")
+_PAGE = ("offset", "limit")
+_CHECK = ("normalize", "verbose")
+_S, _V = "/subjects/{subject}", "/subjects/{subject}/versions/{version}"
+ENDPOINTS = (
+    Endpoint("GET", "/", Confluent.root),
+    Endpoint("POST", "/", Confluent.root),
+    Endpoint("GET", "/subjects", Confluent.subjects, query=("subjectPrefix", *_DELETED, *_PAGE)),
+    Endpoint("POST", _S, Confluent.look_up, query=("normalize", "deleted"), body=SchemaBody),
+    Endpoint("DELETE", _S, Confluent.delete_subject, writes=True, query=("permanent", "force")),
+    Endpoint("GET", f"{_S}/versions", Confluent.versions, query=(*_DELETED, *_PAGE)),
+    Endpoint("POST", f"{_S}/versions", Confluent.register, writes=True, query=("normalize",), body=SchemaBody),
+    Endpoint("GET", f"{_S}/metadata", Confluent.metadata, query=("key", "value", "deleted")),
+    Endpoint("GET", _V, Confluent.version, query=("deleted", "format")),
+    Endpoint("DELETE", _V, Confluent.delete_version, writes=True, query=("permanent", "force")),
+    Endpoint("GET", f"{_V}/schema", Confluent.version_schema, query=("deleted",)),
+    Endpoint("GET", f"{_V}/referencedby", Confluent.referenced_by),
+    Endpoint("GET", "/schemas", Confluent.schemas, query=("subjectPrefix", "deleted", "latestOnly", *_PAGE)),
+    Endpoint("GET", "/schemas/types", Confluent.types),
+    Endpoint("GET", "/schemas/ids/{id}", Confluent.by_id, query=("subject", "format", "fetchMaxId")),
+    Endpoint("GET", "/schemas/ids/{id}/schema", Confluent.by_id_schema, query=("subject", "format")),
+    Endpoint("GET", "/schemas/ids/{id}/subjects", Confluent.by_id_subjects, query=("subject", "deleted")),
+    Endpoint("GET", "/schemas/ids/{id}/versions", Confluent.by_id_versions, query=("subject", "deleted")),
+    Endpoint("GET", "/schemas/guids/{guid}", Confluent.by_guid, query=("format",)),
+    Endpoint("GET", "/schemas/guids/{guid}/ids", Confluent.by_guid_ids),
+    Endpoint("POST", f"/compatibility{_S}/versions", Confluent.check, query=_CHECK, body=SchemaBody),
+    Endpoint("POST", f"/compatibility{_V}", Confluent.check, query=_CHECK, body=SchemaBody),
+    Endpoint("GET", "/config", Confluent.config),
+    Endpoint("PUT", "/config", Confluent.set_config, writes=True, body=ConfigBody),
+    Endpoint("DELETE", "/config", Confluent.delete_config, writes=True),
+    Endpoint("GET", "/config/{subject}", Confluent.config, query=("defaultToGlobal",)),
+    Endpoint("PUT", "/config/{subject}", Confluent.set_config, writes=True, body=ConfigBody),
+    Endpoint("DELETE", "/config/{subject}", Confluent.delete_config, writes=True),
+    Endpoint("GET", "/mode", Confluent.mode),
+    Endpoint("PUT", "/mode", Confluent.set_mode, writes=True, query=("force",), body=ModeBody),
+    Endpoint("DELETE", "/mode", Confluent.delete_mode, writes=True),
+    Endpoint("GET", "/mode/{subject}", Confluent.mode, query=("defaultToGlobal",)),
+    Endpoint("PUT", "/mode/{subject}", Confluent.set_mode, writes=True, query=("force",), body=ModeBody),
+    Endpoint("DELETE", "/mode/{subject}", Confluent.delete_mode, writes=True),
+    Endpoint("GET", "/contexts", Confluent.contexts),
+    Endpoint("GET", "/v1/metadata/id", Confluent.metadata_id),
+    Endpoint("GET", "/v1/metadata/version", Confluent.metadata_version),
+)

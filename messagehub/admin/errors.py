@@ -1,0 +1,81 @@
+"""One table from error class to HTTP status and to the registry API's `error_code`; no other place knows either."""
+
+from typing import Any
+
+import msgspec
+from starlette.responses import Response
+
+from messagehub import errors
+from messagehub.errors import HubError
+
+MEDIA_TYPE = "application/vnd.schemaregistry.v1+json"
+
+STATUS: dict[type[HubError], tuple[int, int]] = {
+    errors.SubjectNotFound: (404, 40401),
+    errors.VersionNotFound: (404, 40402),
+    errors.SchemaNotFound: (404, 40403),
+    errors.SubjectSoftDeleted: (404, 40404),
+    errors.SubjectNotSoftDeleted: (404, 40405),
+    errors.VersionSoftDeleted: (404, 40406),
+    errors.VersionNotSoftDeleted: (404, 40407),
+    errors.CompatibilityNotSet: (404, 40408),
+    errors.ModeNotSet: (404, 40409),
+    errors.ChannelNotFound: (404, 404),
+    errors.NotRegistered: (404, 404),
+    errors.SchemaIncompatible: (409, 409),
+    errors.SchemaMismatch: (409, 409),
+    errors.ChannelAlreadyExists: (409, 409),
+    errors.ChannelNotReady: (409, 409),
+    errors.ChannelClosed: (409, 409),
+    errors.ProducerAlreadyRegistered: (409, 409),
+    errors.ConsumerAlreadyRegistered: (409, 409),
+    errors.PolicyMismatch: (409, 409),
+    errors.NotOwner: (403, 403),
+    errors.SchemaInUse: (409, 409),
+    errors.InvalidSchema: (422, 42201),
+    errors.SchemaHashMismatch: (422, 42201),
+    errors.OperationNotPermitted: (422, 42205),
+    errors.ReferenceExists: (422, 42206),
+    errors.InvalidName: (422, 42208),
+    errors.SchemaTooComplex: (422, 42209),
+    errors.MessageTooLarge: (422, 42209),
+    errors.InvalidRequest: (422, 422),
+    errors.MalformedRequest: (422, 422),
+    errors.UnknownType: (422, 422),
+    errors.UnsupportedProtocol: (500, 500),
+    errors.RateLimited: (429, 429),
+    errors.StoreReadOnly: (500, 50001),
+    errors.StoreError: (500, 50001),
+    errors.RequestTimeout: (500, 50002),
+    errors.BrokerUnavailable: (503, 503),
+    errors.BrokerRequired: (503, 503),
+    errors.BrokerAlreadyRunning: (500, 500),
+    errors.ConfigurationError: (500, 500),
+    errors.InternalError: (500, 500),
+}
+
+
+class HttpError(Exception):
+    """A refusal of HTTP's own: path, method, media type, token, parameter."""
+
+    def __init__(self, status: int, error_code: int, message: str, headers: dict[str, str] | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.error_code = error_code
+        self.message = message
+        self.headers = headers
+
+
+def answer(status: int, value: Any, headers: dict[str, str] | None = None) -> Response:
+    return Response(msgspec.json.encode(value), status, headers, MEDIA_TYPE)
+
+
+def error_answer(status: int, error_code: int, message: str, headers: dict[str, str] | None = None) -> Response:
+    return answer(status, {"error_code": error_code, "message": message}, headers)
+
+
+def hub_error_answer(error: HubError) -> Response:
+    """What the API's clients know, and beside it our own code and details."""
+    status, error_code = STATUS.get(type(error), (500, 500))
+    body = {"error_code": error_code, "message": error.message, "code": error.code, "details": error.details}
+    return answer(status, body)

@@ -1,0 +1,153 @@
+"""Path and query parameters and bodies of the registry API, each refused with its documented code."""
+
+from typing import Any, TypeVar
+from urllib.parse import unquote
+
+import msgspec
+from starlette.requests import Request
+
+from messagehub.admin.errors import HttpError
+from registry.commands import Deleted
+from registry.records import Mode, SchemaConfig
+from registry.schema_catalog import LATEST
+
+MAX_BODY_BYTES = 1 << 20
+MAX_VERSION = 2**31 - 1
+BODY_TYPES = (
+    "application/vnd.schemaregistry.v1+json",
+    "application/vnd.schemaregistry+json",
+    "application/json",
+    "application/octet-stream",
+)
+T = TypeVar("T")
+
+
+class ReferenceBody(msgspec.Struct):
+    name: str
+    subject: str
+    version: int
+
+
+class SchemaBody(msgspec.Struct, rename="camel"):
+    """What registering, looking up and checking take."""
+
+    schema: str | None = None
+    schema_type: str | None = None
+    references: list[ReferenceBody] | None = None
+    metadata: dict[str, Any] | None = None
+    rule_set: dict[str, Any] | None = None
+    id: int | None = None
+    version: int | None = None
+
+
+class ConfigBody(msgspec.Struct, rename="camel"):
+    compatibility: str | None = None
+    normalize: bool | None = None
+    alias: str | None = None
+    compatibility_group: str | None = None
+    default_metadata: dict[str, Any] | None = None
+    override_metadata: dict[str, Any] | None = None
+    default_rule_set: dict[str, Any] | None = None
+    override_rule_set: dict[str, Any] | None = None
+
+    def to_config(self) -> SchemaConfig:
+        fields = {name: value for name, value in msgspec.structs.asdict(self).items() if value is not None}
+        try:
+            return msgspec.convert(fields, SchemaConfig)
+        except msgspec.ValidationError as error:
+            if "compatibility`" in str(error) or "Invalid enum" in str(error):
+                raise HttpError(422, 42203, f"Invalid compatibility level: {self.compatibility!r}") from None
+            raise HttpError(422, 422, f"Invalid config: {error}") from None
+
+
+class ModeBody(msgspec.Struct):
+    mode: str | None = None
+
+    def checked(self) -> Mode:
+        try:
+            mode: Mode = msgspec.convert(self.mode, Mode)
+            return mode
+        except msgspec.ValidationError:
+            raise HttpError(422, 42204, f"Invalid mode: {self.mode!r}") from None
+
+
+async def body(request: Request, kind: type[T]) -> T:
+    """The JSON body, bounded while it arrives."""
+    media_type = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
+    if media_type not in BODY_TYPES:
+        raise HttpError(415, 415, f"HTTP 415 Unsupported Media Type: {media_type!r}; send {', '.join(BODY_TYPES)}")
+    received = bytearray()
+    async for part in request.stream():
+        received += part
+        if len(received) > MAX_BODY_BYTES:
+            raise HttpError(422, 42209, f"the body is larger than {MAX_BODY_BYTES} bytes")
+    try:
+        return msgspec.json.decode(bytes(received), type=kind)
+    except msgspec.ValidationError as error:
+        raise HttpError(422, 422, f"the body does not fit: {error}") from None
+    except (msgspec.DecodeError, RecursionError, UnicodeError) as error:
+        raise HttpError(400, 400, f"the body is not JSON: {error}") from None
+
+
+def subject(request: Request) -> str:
+    """Paths are matched before decoding, so a subject may hold slashes. `:.:name` is `name` in the default context."""
+    try:
+        name = unquote(request.path_params["subject"], errors="strict")
+    except UnicodeDecodeError:
+        raise HttpError(422, 42208, "The subject is not UTF-8") from None
+    name = name.removeprefix(":.:")
+    if not name or len(name) > 256 or "\0" in name:
+        raise HttpError(422, 42208, f"The specified subject {name[:40]!r} is not a valid subject")
+    if name.startswith(":."):
+        raise HttpError(422, 42208, "contexts other than the default one are not supported")
+    return name
+
+
+def version(request: Request) -> int:
+    text = request.path_params["version"]
+    if text in ("latest", "-1"):
+        return LATEST
+    if text.isascii() and text.isdigit() and 1 <= int(text[:20]) <= MAX_VERSION:
+        return int(text)
+    raise HttpError(
+        422,
+        42202,
+        f"The specified version '{text[:40]}' is not a valid version id."
+        ' Allowed values are between [1, 2^31-1] and the string "latest"',
+    )
+
+
+def number(request: Request, name: str) -> int:
+    text = request.path_params[name]
+    if not (text.isascii() and text.isdigit() and len(text) < 16):
+        raise HttpError(404, 404, "HTTP 404 Not Found")
+    return int(text)
+
+
+def flag(request: Request, *names: str) -> bool:
+    """Given as `name=true`, or bare."""
+    given = (request.query_params.get(name) for name in names)
+    return any(value is not None and value.lower() in ("true", "1", "") for value in given)
+
+
+def deleted(request: Request) -> Deleted:
+    if flag(request, "deletedOnly", "deleted_only"):
+        return "only"
+    return "with" if flag(request, "deleted") else "without"
+
+
+def page(request: Request, found: list[T]) -> list[T]:
+    """`offset` and `limit`, where -1 means all."""
+    offset, limit = _integer(request, "offset", 0), _integer(request, "limit", -1)
+    start = max(offset, 0)
+    return found[start:] if limit < 0 else found[start : start + limit]
+
+
+def _integer(request: Request, name: str, default: int) -> int:
+    text = request.query_params.get(name)
+    if text is None:
+        return default
+    try:
+        return int(text[:20])
+    except ValueError:
+        raise HttpError(422, 422, f"{name} is a number, not {text[:40]!r}") from None

@@ -1,0 +1,117 @@
+"""`messagehub blocks`: what lies in shared memory; needs no broker."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from messagehub.cli.failures import REFUSED, HubCommand
+from messagehub.cli.options import Dir, Json
+from messagehub.cli.output import echo, echo_fields, echo_json, echo_table, instant
+from messagehub.cli.subcommands import ListingGroup
+from messagehub.errors import from_wire
+from messagehub.settings import Settings
+
+if TYPE_CHECKING:
+    from messagehub.datablock.directory import Directory
+
+app = typer.Typer(
+    name="blocks",
+    cls=ListingGroup,
+    help="List what lies in shared memory; inspect, verify and clean it. Needs no broker.",
+    rich_markup_mode=None,
+)
+Domain = Annotated[
+    str | None,
+    typer.Option("--domain", metavar="NAME", help="Which directory of channels. [env: MESSAGEHUB_DOMAIN]"),
+]
+Prefix = Annotated[str, typer.Argument(metavar="PREFIX", help="Only channels that start with this.")]
+
+
+@app.command(name="list", cls=HubCommand)
+def list_blocks(prefix: Prefix = "", *, domain: Domain = None, dir: Dir = None, as_json: Json = False) -> None:
+    """List rings and tables; the default when no other word is given."""
+    from messagehub.data.inventory import inventory
+
+    with _directory(domain, dir) as directory:
+        found = [block for block in inventory(directory) if block.channel.startswith(prefix)]
+    if as_json:
+        echo_json(found)
+    elif not found:
+        echo(f"no blocks of channels that start with {prefix!r}" if prefix else "no blocks")
+    else:
+        columns = ("channel", "state", "kind", "format", "size_bytes", "head", "readers", "pid", "shm_name", "flaw")
+        rows = [[getattr(block, column) for column in columns] for block in found]
+        echo_table([column.replace("_", " ").upper() for column in columns], rows)
+
+
+@app.command(cls=HubCommand)
+def inspect(
+    name: Annotated[str, typer.Argument(metavar="SHM_NAME", help="As `messagehub blocks` shows it.")],
+    *,
+    domain: Domain = None,
+    dir: Dir = None,
+    as_json: Json = False,
+) -> None:
+    """Show a block's header."""
+    from messagehub.data.inventory import header
+
+    with _directory(domain, dir) as directory:
+        found = header(directory, name)
+    if as_json:
+        echo_json(found)
+    else:
+        echo_fields(found | {"created_at": instant(found["created_at"])})
+
+
+@app.command(cls=HubCommand)
+def verify(prefix: Prefix = "", *, domain: Domain = None, dir: Dir = None, as_json: Json = False) -> None:
+    """Compare payloads with their checksums; 1 when one is wrong."""
+    from messagehub.data.inventory import inventory
+    from messagehub.data.inventory import verify as verify_block
+
+    with _directory(domain, dir) as directory:
+        blocks = [block for block in inventory(directory) if block.channel.startswith(prefix)]
+        results = [verify_block(directory, block) for block in blocks]
+    if as_json:
+        echo_json(results)
+    else:
+        rows = [(one.channel, one.shm_name, one.checked, one.flaw or "ok") for one in results]
+        echo_table(("CHANNEL", "SHM NAME", "PAYLOADS CHECKED", "RESULT"), rows)
+    if any(result.flaw for result in results):
+        raise typer.Exit(REFUSED)
+
+
+@app.command(cls=HubCommand)
+def clean(
+    *,
+    now: Annotated[bool, typer.Option("--now", help="Also what has not lingered for its time.")] = False,
+    domain: Domain = None,
+    dir: Dir = None,
+    as_json: Json = False,
+) -> None:
+    """Remove what dead producers left. What somebody holds is never touched."""
+    from messagehub.datablock.cleaning import LINGER_SECONDS
+    from messagehub.datablock.cleaning import clean as clean_directory
+
+    with _directory(domain, dir) as directory:
+        done = clean_directory(directory, now=time.time(), linger_seconds=0.0 if now else LINGER_SECONDS)
+    if as_json:
+        echo_json({"producers": done.producers, "blocks": done.blocks, "busy": done.busy})
+        return
+    echo(f"removed {len(done.producers)} dead producers and {len(done.blocks)} blocks")
+    for channel in done.busy:
+        echo(f"channel {channel} is being changed by somebody else: try again")
+
+
+@contextmanager
+def _directory(domain: str | None, dir: Any) -> Iterator["Directory"]:
+    from messagehub.datablock.directory import Directory
+    from messagehub.datablock.errors import DataBlockError
+
+    try:
+        yield Directory(Settings.load(domain=domain, dir=dir).domain)
+    except DataBlockError as error:
+        raise from_wire(error.code, str(error), {}, retryable=False) from None

@@ -1,0 +1,183 @@
+"""`messagehub channels`: list, describe, create, destroy."""
+
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from messagehub.cli.failures import HubCommand
+from messagehub.cli.options import Dir, Endpoint, Json, SchemaFile, Timeout
+from messagehub.cli.output import echo, echo_fields, echo_json, echo_table, instant, short
+from messagehub.cli.schema_input import SchemaTypeOption, read_schema
+from messagehub.cli.session import certain, connected
+from messagehub.cli.subcommands import ListingGroup
+from messagehub.errors import BrokerUnavailable
+
+if TYPE_CHECKING:
+    from registry.replies import ChannelDescription
+
+app = typer.Typer(
+    name="channels",
+    cls=ListingGroup,
+    help="List channels; describe, create, destroy one.",
+    rich_markup_mode=None,
+)
+Name = Annotated[str, typer.Argument(metavar="NAME", help="The channel's name.")]
+
+
+@app.command(name="list", cls=HubCommand)
+def list_channels(
+    prefix: Annotated[str, typer.Argument(metavar="PREFIX", help="Only names that start with this.")] = "",
+    *,
+    endpoint: Endpoint = None,
+    dir: Dir = None,
+    timeout: Timeout = None,
+    as_json: Json = False,
+) -> None:
+    """List channels; the default when no other word is given."""
+    with connected(endpoint, dir, timeout) as hub:
+        found = certain(hub, hub.channels(prefix))
+    if as_json:
+        echo_json(found)
+    elif not found:
+        echo(f"no channel starts with {prefix!r}" if prefix else "no channels yet")
+    else:
+        echo_table(
+            ("CHANNEL", "STATUS", "DECLARED", "PRODUCERS", "CONSUMERS", "SCHEMA", "VERSION", "REVISION"),
+            [
+                (
+                    one.channel,
+                    one.status,
+                    one.declared,
+                    one.producer_count,
+                    one.consumer_count,
+                    short(one.schema_hash),
+                    one.schema_version,
+                    one.revision,
+                )
+                for one in found
+            ],
+        )
+
+
+@app.command(cls=HubCommand)
+def describe(
+    name: Name, endpoint: Endpoint = None, dir: Dir = None, timeout: Timeout = None, as_json: Json = False
+) -> None:
+    """Show a channel and its members."""
+    with connected(endpoint, dir, timeout) as hub:
+        found = hub.describe(name)
+    if found is None:
+        raise BrokerUnavailable("the broker went away while it was asked")
+    if as_json:
+        echo_json({"status": found.status, **_plain(found.channel)})
+    else:
+        _print(found)
+
+
+@app.command(cls=HubCommand)
+def create(
+    name: Name,
+    *,
+    schema_hash: Annotated[str | None, typer.Option(help="Producers must bring this schema.")] = None,
+    schema: SchemaFile = None,
+    schema_type: SchemaTypeOption = "JSON",
+    version: Annotated[str | None, typer.Option(help="The schema's version, as its users call it.")] = None,
+    access: Annotated[
+        Literal["exclusive", "shared"] | None, typer.Option(help="One producer, or several. Default: they decide.")
+    ] = None,
+    endpoint: Endpoint = None,
+    dir: Dir = None,
+    timeout: Timeout = None,
+    as_json: Json = False,
+) -> None:
+    """Declare a channel.
+
+    It stays when it has no members, and what is declared binds its producers.
+    """
+    declaration: dict[str, Any] = {"schema_hash": schema_hash, "schema_version": version, "access": access}
+    if schema is not None:
+        declaration |= {"schema": read_schema(schema, schema_type), "schema_type": schema_type}
+    with connected(endpoint, dir, timeout) as hub:
+        made = hub.create_channel(name, **declaration)
+    if as_json:
+        echo_json({"channel": made.channel, "schema_id": made.schema_id, "revision": made.revision})
+    else:
+        echo(f"channel {made.channel} is declared (revision {made.revision})")
+
+
+@app.command(cls=HubCommand)
+def destroy(
+    name: Name,
+    *,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    endpoint: Endpoint = None,
+    dir: Dir = None,
+    timeout: Timeout = None,
+    as_json: Json = False,
+) -> None:
+    """End a channel; its members are told."""
+    with connected(endpoint, dir, timeout) as hub:
+        if not yes:
+            found = hub.describe(name)
+            members = (
+                f"{len(found.channel.producers)} producers, {len(found.channel.consumers)} consumers" if found else ""
+            )
+            typer.confirm(f"Destroy channel {name} ({members})?", abort=True, err=True)
+        ended = hub.destroy_channel(name)
+    if as_json:
+        echo_json({"channel": ended.channel, "revision": ended.revision})
+    else:
+        echo(f"channel {ended.channel} is destroyed (revision {ended.revision})")
+
+
+def _plain(channel: Any) -> dict[str, Any]:
+    from msgspec.structs import asdict
+
+    return asdict(channel)
+
+
+def _print(found: "ChannelDescription") -> None:
+    channel = found.channel
+    echo_fields(
+        {
+            "channel": channel.name,
+            "status": found.status,
+            "declared": channel.declared,
+            "schema hash": channel.schema_hash,
+            "schema version": channel.schema_version,
+            "schema id": channel.schema_id,
+            "schema": channel.schema,
+            "access": channel.access,
+            "priority": channel.priority,
+            "config": channel.config,
+            "metadata": channel.metadata,
+            "created": instant(channel.created_at),
+            "revision": channel.revision,
+        }
+    )
+    if channel.producers:
+        echo("")
+        echo_table(
+            ("PRODUCER", "STATUS", "SHM NAME", "ACCESS", "CONFIG", "HOST", "PID", "SINCE"),
+            [
+                (p.producer_id, p.status, p.shm_name, p.access, p.config, p.host, p.pid, instant(p.registered_at))
+                for p in channel.producers.values()
+            ],
+        )
+    if channel.consumers:
+        echo("")
+        echo_table(
+            ("CONSUMER", "STATUS", "GROUP", "EXPECTS SCHEMA", "HOST", "PID", "SINCE"),
+            [
+                (
+                    c.consumer_id,
+                    c.status,
+                    c.group,
+                    short(c.expected_schema_hash),
+                    c.host,
+                    c.pid,
+                    instant(c.registered_at),
+                )
+                for c in channel.consumers.values()
+            ],
+        )

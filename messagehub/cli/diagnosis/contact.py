@@ -1,0 +1,168 @@
+"""The broker: whether one runs, answers, and speaks our version; and if not, where one might be."""
+
+import os
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from messagehub.cli.diagnosis import Finding
+from messagehub.cli.output import duration
+from messagehub.cli.probe import hello_from
+from messagehub.errors import BrokerUnavailable, HubError
+from messagehub.settings import Settings, default_dir
+from messagehub.version import __version__
+
+
+def check_broker(settings: Settings, *, is_held: bool) -> Iterator[Finding]:
+    """`is_held` says whether some process holds the lock of the settings' directory."""
+    from messagehub.status import running_broker
+
+    running = running_broker(settings) if is_held else None
+    if settings.is_local and running is None:
+        yield _nobody_here(settings) if not is_held else _silent_holder(settings)
+        return
+    endpoint = running.endpoint if settings.is_local and running is not None else settings.endpoint
+    started = time.monotonic()
+    try:
+        said = hello_from(endpoint, timeout=settings.hello_timeout_seconds)
+    except BrokerUnavailable:
+        if running is not None and running.endpoint == endpoint:
+            yield _stuck(endpoint, running.pid, settings.hello_timeout_seconds)
+        else:
+            yield _nobody_there(endpoint, running.endpoint if running else None)
+        return
+    except HubError as error:
+        yield Finding(
+            "broker",
+            "error",
+            f"the process at {endpoint} answers, but not as this version understands: {error.message}",
+            "run the same version of messagehub on both sides",
+        )
+        return
+    took = duration(time.monotonic() - started)
+    yield Finding("broker", "ok", f"a broker answers at {endpoint} in {took}")
+    yield _compare(said.server.rpartition("/")[2], warning=said.warning if isinstance(said.warning, str) else None)
+    yield from _check_store(settings)
+
+
+def _compare(version: str, *, warning: str | None) -> Finding:
+    if warning is not None:
+        return Finding("version", "warning", warning, "run the same version of messagehub on both sides")
+    if version != __version__:
+        return Finding(
+            "version",
+            "warning",
+            f"the broker is messagehub {version}, this program is {__version__}",
+            "restart the broker with this version, or use its version here",
+        )
+    return Finding("version", "ok", f"broker and program are both messagehub {version}")
+
+
+def _check_store(settings: Settings) -> Iterator[Finding]:
+    from messagehub.hub import MessageHub
+
+    with MessageHub(settings) as hub:
+        health = hub.health(timeout=settings.request_timeout_seconds)
+    if health["status"] != "healthy":
+        yield Finding(
+            "broker",
+            "error",
+            f"the broker greets but does not go on: {health['reason']}",
+            "see its log; restart it if that goes on",
+        )
+    elif health["read_only"]:
+        yield Finding(
+            "store",
+            "error",
+            "the broker serves reads only, because it could not write its database",
+            "free disk space where its directory lies; it goes on by itself",
+        )
+
+
+def _nobody_here(settings: Settings) -> Finding:
+    """No broker in the directory; perhaps the user meant another one."""
+    message, other = f"no broker runs in {settings.dir}", default_dir()
+    if other != settings.dir and _runs_in(other):
+        return Finding(
+            "broker",
+            "error",
+            f"{message}, but one runs in the default directory {other}",
+            f"use that one with --dir {other} (or unset MESSAGEHUB_DIR), or start one: messagehub serve --dir"
+            f" {settings.dir}",
+        )
+    return Finding("broker", "error", message, f"messagehub serve --dir {settings.dir}")
+
+
+def _silent_holder(settings: Settings) -> Finding:
+    return Finding(
+        "broker",
+        "error",
+        f"a process holds {settings.lock_path}, but {settings.status_path.name} does not say where it listens",
+        f"it may be starting: try again in a moment; else find it with `fuser {settings.lock_path}` and restart it",
+    )
+
+
+def _stuck(endpoint: str, pid: int, timeout: float) -> Finding:
+    message = f"the broker (pid {pid}) holds its lock but does not answer at {endpoint} within {timeout:g} s"
+    path = Path(endpoint.removeprefix("ipc://")) if endpoint.startswith("ipc://") else None
+    if path is not None and not path.exists():
+        return Finding(
+            "broker", "error", f"{message}: its socket was deleted", f"restart it: kill {pid}, then messagehub serve"
+        )
+    if _state(pid) in ("T", "t"):
+        return Finding("broker", "error", f"{message}: it is stopped", f"kill -CONT {pid}")
+    return Finding(
+        "broker", "error", message, f"look at its log; if it stays silent restart it: kill {pid}, then messagehub serve"
+    )
+
+
+def _nobody_there(endpoint: str, other: str | None) -> Finding:
+    """Nothing answers at an endpoint that was asked for by name; `other` is where the directory's broker is."""
+    if other is not None:
+        source = "unset MESSAGEHUB_ENDPOINT" if os.environ.get("MESSAGEHUB_ENDPOINT") else "leave --endpoint out"
+        return Finding(
+            "broker",
+            "error",
+            f"no broker answers at {endpoint}, but one runs at {other}",
+            f"{source}, or use --endpoint {other}",
+        )
+    if _accepts(endpoint):
+        return Finding(
+            "broker",
+            "error",
+            f"something listens at {endpoint} but does not answer like a broker",
+            "check the address (events have their own); if it is a broker, restart it",
+        )
+    return Finding("broker", "error", f"nobody listens at {endpoint}", f"messagehub serve --endpoint {endpoint}")
+
+
+def _accepts(endpoint: str) -> bool:
+    """Whether a plain connection to the endpoint is taken."""
+    if endpoint.startswith("ipc://"):
+        from messagehub.broker.place import is_listening
+
+        return is_listening(Path(endpoint.removeprefix("ipc://")))
+    host, _, port = endpoint.removeprefix("tcp://").rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=0.5).close()
+    except OSError:
+        return False
+    return True
+
+
+def _runs_in(directory: Path) -> bool:
+    from messagehub.status import is_held
+
+    try:
+        return is_held(directory / "broker.lock")
+    except OSError:
+        return False
+
+
+def _state(pid: int) -> str:
+    """The process's one-letter state, empty when it is gone."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return ""

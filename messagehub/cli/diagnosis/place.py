@@ -1,0 +1,167 @@
+"""The hub's place: its directory, the sockets and the database in it. Nothing here is changed by looking at it."""
+
+import os
+import shutil
+import stat
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from messagehub.cli.diagnosis import Finding
+from messagehub.errors import StoreError
+from messagehub.settings import Settings
+
+LEAST_DISK_BYTES = 32 << 20
+
+
+def check_directory(directory: Path) -> Iterator[Finding]:
+    """Whether a broker would take it, and could work in it."""
+    try:
+        found = directory.stat()
+    except FileNotFoundError:
+        yield from _check_parent(directory)
+        return
+    except OSError as error:
+        yield Finding(
+            "directory", "error", f"{directory} cannot be looked at: {error.strerror}", "choose another with --dir"
+        )
+        return
+    if not stat.S_ISDIR(found.st_mode):
+        yield Finding(
+            "directory", "error", f"{directory} is not a directory", "choose another with --dir, or move it away"
+        )
+        return
+    troubles = list(_directory_troubles(directory, found))
+    yield from troubles or [Finding("directory", "ok", f"{directory} is yours and private")]
+
+
+def check_sockets(settings: Settings, *, is_held: bool) -> Iterator[Finding]:
+    """Socket files without a listener; `is_held` says whether a broker holds the directory's lock."""
+    from messagehub.broker.place import is_listening
+
+    for endpoint in (settings.endpoint, settings.events_endpoint):
+        if not endpoint.startswith("ipc://"):
+            continue
+        path = Path(endpoint.removeprefix("ipc://"))
+        if path.parent != settings.dir and path.parent.exists():
+            yield from (found for found in check_directory(path.parent) if found.is_trouble)
+        try:
+            is_socket = stat.S_ISSOCK(path.lstat().st_mode)
+        except OSError:
+            continue  # not there, or in a directory that is reported already
+        if not is_socket:
+            yield Finding("sockets", "error", f"{path} is in the way: it is not a socket", f"move {path} away")
+        elif not is_held and is_listening(path):
+            yield Finding(
+                "sockets",
+                "warning",
+                f"some process listens on {path} without the lock of {settings.dir}",
+                f"find it with `ss -xlp src {path}` and stop it: a new broker would take its socket away",
+            )
+        elif not is_held:
+            yield Finding(
+                "sockets",
+                "warning",
+                f"{path} is stale: no process listens on it",
+                f"messagehub serve takes it over; or rm {path}",
+            )
+
+
+def check_database(settings: Settings, *, is_held: bool) -> Iterator[Finding]:
+    """Whether a broker could load it: tried on a copy, since opening a database may already write to it."""
+    path = settings.database_path
+    try:
+        size = path.lstat().st_size
+    except FileNotFoundError:
+        yield Finding("database", "ok", f"{path} does not exist yet; serve makes it")
+        return
+    except OSError:
+        return  # the directory is reported already
+    if is_held:
+        yield Finding("database", "ok", f"{path} is in use by the broker")
+        return
+    try:
+        why = _cannot_load(path)
+    except OSError as error:
+        yield Finding("database", "error", f"{path} cannot be read: {error.strerror}", f"chown {_user()} {path}")
+        return
+    if why is None:
+        yield Finding("database", "ok", f"{path} is sound ({size >> 10} KiB)")
+    else:
+        yield Finding("database", "error", why, f"restore {path} from a backup, or move it away (mv {path} {path}.old)")
+
+
+def check_disk(directory: Path) -> Iterator[Finding]:
+    existing = next((path for path in (directory, *directory.parents) if path.is_dir()), None)
+    if existing is None:
+        return
+    free = shutil.disk_usage(existing).free
+    if free < LEAST_DISK_BYTES:
+        yield Finding(
+            "disk",
+            "warning",
+            f"{existing} has {free >> 20} MiB left: a hub that cannot store serves reads only",
+            f"free some space on it (df -h {existing})",
+        )
+
+
+def _check_parent(directory: Path) -> Iterator[Finding]:
+    parent = next(path for path in directory.parents if path.exists())
+    if os.access(parent, os.W_OK | os.X_OK):
+        yield Finding("directory", "ok", f"{directory} does not exist yet; serve makes it")
+    else:
+        yield Finding(
+            "directory",
+            "error",
+            f"{directory} does not exist, and {parent} does not let you make it",
+            "choose another with --dir",
+        )
+
+
+def _directory_troubles(directory: Path, found: os.stat_result) -> Iterator[Finding]:
+    if found.st_uid != os.getuid():
+        yield Finding(
+            "directory",
+            "error",
+            f"{directory} belongs to user {found.st_uid}, not to you ({os.getuid()})",
+            f"choose another with --dir, or chown {_user()} {directory}",
+        )
+    if stat.S_IMODE(found.st_mode) & 0o077:
+        yield Finding(
+            "directory",
+            "error",
+            f"{directory} is open to other users (mode {stat.S_IMODE(found.st_mode):o}); serve refuses that",
+            f"chmod 700 {directory}",
+        )
+    if not os.access(directory, os.R_OK | os.W_OK | os.X_OK):
+        yield Finding(
+            "directory",
+            "error",
+            f"you may not read and write in {directory} (mode {stat.S_IMODE(found.st_mode):o})",
+            f"chmod 700 {directory}",
+        )
+
+
+def _cannot_load(path: Path) -> str | None:
+    """What serve would say of the database."""
+    from messagehub.store.sqlite import SQLiteStore
+
+    with tempfile.TemporaryDirectory(prefix="messagehub-doctor-") as place:
+        copy = Path(place) / path.name
+        shutil.copyfile(path, copy)
+        log = path.with_name(path.name + "-wal")
+        if log.exists():
+            shutil.copyfile(log, copy.with_name(log.name))
+        try:
+            store = SQLiteStore(copy, sync="off")
+            try:
+                store.load()
+            finally:
+                store.close()
+        except StoreError as error:
+            return error.message.partition(": ")[0].replace(str(copy), str(path))
+    return None
+
+
+def _user() -> str:
+    return str(os.getuid())

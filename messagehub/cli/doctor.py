@@ -1,0 +1,81 @@
+"""`messagehub doctor`: what is wrong with this set-up, and what to do about it."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from typer import Exit
+
+from messagehub.cli.diagnosis import Finding
+from messagehub.cli.failures import REFUSED
+from messagehub.cli.options import Dir, Endpoint, Json, Timeout
+from messagehub.cli.output import echo, echo_json, shown
+from messagehub.cli.session import settings_for
+from messagehub.errors import ConfigurationError
+from messagehub.settings import default_dir
+
+_COLOURS = {"ok": "green", "info": "cyan", "warning": "yellow", "error": "red"}
+
+
+def doctor(endpoint: Endpoint = None, dir: Dir = None, timeout: Timeout = None, as_json: Json = False) -> None:
+    """Explain what is wrong with the set-up and what to do about it.
+
+    Looks at the machine, the directory, its sockets and database, and the broker; changes nothing.
+    0: all is fine; 1: something needs attention.
+    """
+    findings = list(_diagnose(endpoint, dir, timeout))
+    is_fine = not any(finding.is_trouble for finding in findings)
+    if as_json:
+        echo_json({"ok": is_fine, "findings": findings})
+    else:
+        _print(findings)
+    if not is_fine:
+        raise Exit(REFUSED)
+
+
+def _diagnose(endpoint: str | None, dir: Path | None, timeout: float | None) -> Iterator[Finding]:
+    from messagehub.cli.diagnosis.contact import check_broker
+    from messagehub.cli.diagnosis.machine import check_java, check_shared_memory, check_system
+    from messagehub.cli.diagnosis.place import check_database, check_directory, check_disk, check_sockets
+    from messagehub.status import is_held
+
+    yield from check_system()
+    yield from check_shared_memory()
+    yield from check_java()
+    try:
+        settings = settings_for(endpoint, dir, timeout)
+    except ConfigurationError as error:
+        yield Finding("settings", "error", error.message, "correct the option, MESSAGEHUB_* variable or file it names")
+        yield from check_directory(Path(dir or os.environ.get("MESSAGEHUB_DIR") or default_dir()).absolute())
+        return
+    directory = list(check_directory(settings.dir))
+    yield from directory
+    try:
+        is_running = is_held(settings.lock_path)
+    except OSError as error:
+        if not any(finding.is_trouble for finding in directory):
+            yield Finding(
+                "directory",
+                "error",
+                f"{settings.lock_path} cannot be opened: {error.strerror}",
+                f"rm {settings.lock_path} when no broker runs there",
+            )
+        return
+    yield from check_disk(settings.dir)
+    yield from check_sockets(settings, is_held=is_running)
+    yield from check_database(settings, is_held=is_running)
+    yield from check_broker(settings, is_held=is_running)
+
+
+def _print(findings: list[Finding]) -> None:
+    from rich.console import Console
+    from rich.text import Text
+
+    console = Console(highlight=False, soft_wrap=True)
+    for finding in findings:
+        line = Text(f"{finding.severity:<9}", style=_COLOURS[finding.severity])
+        console.print(line.append(f"{finding.check:<10} {shown(finding.message)}", style="default"))
+        if finding.fix:
+            console.print(Text(f"{'':<9}{'':<10} fix: {shown(finding.fix)}", style="bold"))
+    troubles = sum(finding.is_trouble for finding in findings)
+    echo("\nall is fine" if not troubles else f"\n{troubles} of {len(findings)} need attention")

@@ -1,0 +1,58 @@
+"""From an error to an exit code, a sentence and what to do next: the one place where that is decided."""
+
+from typing import Any
+
+from typer import Exit
+from typer.core import TyperCommand
+
+from messagehub.cli.output import complain, echo_json, shown
+from messagehub.errors import BrokerUnavailable, HubError
+
+REFUSED, NO_BROKER = 1, 3
+
+_START = "start one with `messagehub serve`, or say where it is with --dir or --endpoint; `messagehub doctor` explains"
+_SEE_CHANNELS = "`messagehub channels` lists those that exist"
+_SEE_SCHEMAS = "`messagehub schemas` lists what is registered"
+_NEXT_STEPS = {
+    "BROKER_UNAVAILABLE": _START,
+    "REQUEST_TIMEOUT": "it may be busy or stopped: give it a longer --timeout, or ask `messagehub doctor`",
+    "CHANNEL_NOT_FOUND": f"{_SEE_CHANNELS}; `messagehub discover NAME --wait` waits for one",
+    "CHANNEL_NOT_READY": "start its producer, or wait longer with --timeout",
+    "CHANNEL_ALREADY_EXISTS": "`messagehub channels describe NAME` shows how it is declared",
+    "PRODUCER_ALREADY_REGISTERED": "end that producer, or have all of them register with --access shared",
+    "SCHEMA_MISMATCH": "`messagehub channels describe NAME` shows the schema that the channel has",
+    "SCHEMA_HASH_MISMATCH": "leave --schema-hash out: the hub computes it from --schema",
+    "SCHEMA_NOT_FOUND": _SEE_SCHEMAS,
+    "SUBJECT_NOT_FOUND": _SEE_SCHEMAS,
+    "VERSION_NOT_FOUND": "`messagehub schemas SUBJECT` lists its versions",
+    "SCHEMA_INCOMPATIBLE": "change the schema so that it goes with `messagehub schemas get SUBJECT`,"
+    " or use another subject",
+    "POLICY_MISMATCH": "`messagehub channels describe NAME` shows what its producers agreed on",
+    "STORE_READ_ONLY": "free disk space where the hub's directory lies; it goes on by itself",
+    "UNSUPPORTED_PROTOCOL": "run the same version of messagehub on both sides",
+}
+
+
+class HubCommand(TyperCommand):
+    """A command whose errors end as messages and exit codes, never as tracebacks."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except HubError as error:
+            report(error, as_json=bool(ctx.params.get("as_json")))
+            raise Exit(NO_BROKER if isinstance(error, BrokerUnavailable) else REFUSED) from error
+        except BrokenPipeError:
+            raise  # the reader has seen enough; typer ends quietly
+        except OSError as error:
+            complain(f"messagehub: {shown(error)}")
+            raise Exit(REFUSED) from error
+
+
+def report(error: HubError, *, as_json: bool) -> None:
+    if as_json:
+        said = {"code": error.code, "message": error.message, "details": error.details, "retryable": error.retryable}
+        echo_json({"error": said})
+    complain("messagehub: " + "\n  ".join(map(shown, error.message.splitlines())))
+    if error.code in _NEXT_STEPS:
+        complain(f"  {_NEXT_STEPS[error.code]}")

@@ -1,0 +1,110 @@
+"""The HTTP process beside the broker: a bound socket, a token, and a watcher that starts it again when it dies.
+
+The socket is bound here, so its address is known before the process runs and stays over restarts.
+"""
+
+import importlib.util
+import ipaddress
+import logging
+import os
+import secrets
+import socket
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+from messagehub.errors import ConfigurationError
+from messagehub.settings import Settings
+
+log = logging.getLogger("messagehub.http")
+
+DEFAULT_ADDRESS = "127.0.0.1:8081"
+RESTART_SECONDS = 1.0
+STOP_SECONDS = 5.0
+
+
+class HttpProcess:
+    def __init__(self, settings: Settings, *, endpoint: str, is_open: bool) -> None:
+        self._socket = _bind(settings.http)
+        host, port = self._socket.getsockname()[:2]
+        self.url = f"http://{host}:{port}"
+        self._command = [
+            sys.executable,
+            *("-m", "messagehub.admin"),
+            *("--fd", str(self._socket.fileno())),
+            *("--dir", str(settings.dir)),
+            *("--endpoint", endpoint),
+            *(() if is_open else ("--token-file", str(_token_file(settings.dir)))),
+        ]
+        self._is_stopping = threading.Event()
+        self._process = self._start()
+        self._watcher = threading.Thread(target=self._watch, name="messagehub-http", daemon=True)
+        self._watcher.start()
+
+    def stop(self) -> None:
+        self._is_stopping.set()
+        self._process.terminate()
+        try:
+            self._process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._watcher.join(STOP_SECONDS)
+        self._socket.close()
+
+    def _start(self) -> "subprocess.Popen[bytes]":
+        return subprocess.Popen(self._command, pass_fds=[self._socket.fileno()])
+
+    def _watch(self) -> None:
+        while not self._is_stopping.is_set():
+            code = self._process.wait()
+            if not self._is_stopping.wait(RESTART_SECONDS):
+                log.error("the HTTP process ended with %s; starting it again", code)
+                self._process = self._start()
+
+
+def is_available() -> bool:
+    """Whether the `admin` extra is installed."""
+    return all(importlib.util.find_spec(name) is not None for name in ("fastapi", "uvicorn"))
+
+
+def _bind(address: str | None) -> socket.socket:
+    """A chosen address must be free; in place of the default one any port will do."""
+    host, _, port = (address or DEFAULT_ADDRESS).rpartition(":")
+    if not host or not port.isdigit() or int(port) > 65535:
+        raise ConfigurationError(f"--http takes HOST:PORT, not {address!r}")
+    _check_loopback(host, address)
+    bound = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        bound.bind((host.strip("[]"), int(port)))
+    except OSError as error:
+        if address is not None:
+            bound.close()
+            raise ConfigurationError(f"cannot serve HTTP on {address}: {error.strerror}") from None
+        log.warning("port %s is taken; serving HTTP on another one", port)
+        bound.bind((host, 0))
+    bound.listen(128)
+    return bound
+
+
+def _check_loopback(host: str, address: str | None) -> None:
+    try:
+        is_loopback = host == "localhost" or ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        is_loopback = False
+    if not is_loopback:
+        raise ConfigurationError(f"--http {address} is not on the loopback interface: use 127.0.0.1:PORT")
+
+
+def _token_file(directory: Path) -> Path:
+    """Made once, readable by its owner only."""
+    path = directory / "http.token"
+    try:
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+    except FileExistsError:
+        return path
+    with os.fdopen(fd, "w") as file:
+        file.write(secrets.token_urlsafe(32) + "\n")
+    return path

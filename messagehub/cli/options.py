@@ -1,0 +1,39 @@
+"""Options that every command spells the same way."""
+
+import math
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+MOST_SECONDS = 86_400.0
+
+
+def seconds(text: str) -> float:
+    """A duration that may be waited for: more than nothing, at most a day."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 < value <= MOST_SECONDS:
+        raise typer.BadParameter(f"{text!r} is not a number of seconds above 0 and up to {MOST_SECONDS:.0f}.")
+    return value
+
+
+Endpoint = Annotated[
+    str | None,
+    typer.Option(
+        "--endpoint",
+        metavar="URL",
+        help="Where the broker listens. Default: the broker of the directory. [env: MESSAGEHUB_ENDPOINT]",
+    ),
+]
+Dir = Annotated[Path | None, typer.Option("--dir", metavar="DIR", help="The hub's directory. [env: MESSAGEHUB_DIR]")]
+Timeout = Annotated[
+    float | None,
+    typer.Option("--timeout", metavar="SECONDS", parser=seconds, help="How long to wait for an answer. Default: 5."),
+]
+Json = Annotated[bool, typer.Option("--json", help="JSON on stdout, for scripts.")]
+SchemaFile = Annotated[
+    str | None, typer.Option("--schema", metavar="FILE", help="The schema itself, from a file, or - for stdin.")
+]

@@ -1,0 +1,31 @@
+"""A schema as a user hands it over: from a file or stdin, in the form its type needs."""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import msgspec
+import typer
+
+if TYPE_CHECKING:
+    from registry.commands import Schema
+
+Type = Literal["JSON", "AVRO", "PROTOBUF", "ARROW"]
+SchemaTypeOption = Annotated[Type, typer.Option("--schema-type", help="What language the schema is written in.")]
+
+
+def read_schema(source: str, schema_type: Type) -> "Schema":
+    """The document itself for types written in JSON, else the text. Wrong input is wrong usage."""
+    try:
+        text = sys.stdin.read() if source == "-" else Path(source).read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise typer.BadParameter(f"cannot read {source}: {error}", param_hint="schema") from None
+    if schema_type == "PROTOBUF":
+        return text
+    try:
+        document = msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise typer.BadParameter(f"{source} is not JSON: {error}", param_hint="schema") from None
+    if not isinstance(document, dict | list | str | bool):
+        raise typer.BadParameter(f"{source} is a JSON {type(document).__name__}, not a schema", param_hint="schema")
+    return document

@@ -1,0 +1,129 @@
+"""`messagehub schemas`: list, get and register."""
+
+from typing import Annotated
+
+import msgspec
+import typer
+from msgspec.structs import asdict
+
+from messagehub.cli.failures import HubCommand
+from messagehub.cli.options import Dir, Endpoint, Json, Timeout
+from messagehub.cli.output import echo, echo_fields, echo_json, echo_table, shown
+from messagehub.cli.schema_input import SchemaTypeOption, read_schema
+from messagehub.cli.session import connected
+from messagehub.cli.subcommands import ListingGroup
+
+app = typer.Typer(
+    name="schemas",
+    cls=ListingGroup,
+    help="List schemas; get or register one.",
+    rich_markup_mode=None,
+)
+
+
+@app.command(name="list", cls=HubCommand)
+def list_schemas(
+    subject: Annotated[str | None, typer.Argument(metavar="SUBJECT", help="Only the versions of this subject.")] = None,
+    *,
+    endpoint: Endpoint = None,
+    dir: Dir = None,
+    timeout: Timeout = None,
+    as_json: Json = False,
+) -> None:
+    """List subjects, or the versions of one; the default when no other word is given."""
+    with connected(endpoint, dir, timeout) as hub:
+        if subject is None:
+            subjects = hub.subjects()
+            versions = []
+        else:
+            subjects = [subject]
+            versions = hub.schema_versions(subject)
+    if subject is not None:
+        if as_json:
+            echo_json(versions)
+        else:
+            echo_table(
+                ("SUBJECT", "VERSION", "ID", "TYPE", "HASH"),
+                [(subject, one.version, one.schema_id, one.schema_type, one.schema_hash) for one in versions],
+            )
+    elif as_json:
+        echo_json(subjects)
+    elif not subjects:
+        echo("no schemas yet")
+    else:
+        for name in subjects:
+            echo(shown(name))
+
+
+@app.command(cls=HubCommand)
+def get(
+    subject: Annotated[
+        str | None, typer.Argument(metavar="SUBJECT", help="Its newest version, or the one given.")
+    ] = None,
+    *,
+    version: Annotated[int | None, typer.Option(min=1, help="A version of the subject.")] = None,
+    schema_id: Annotated[int | None, typer.Option("--id", min=1, help="By id instead.")] = None,
+    schema_hash: Annotated[str | None, typer.Option("--hash", help="By hash instead.")] = None,
+    raw: Annotated[bool, typer.Option("--raw", help="Only the schema's text, as it is stored.")] = False,
+    endpoint: Endpoint = None,
+    dir: Dir = None,
+    timeout: Timeout = None,
+    as_json: Json = False,
+) -> None:
+    """Show a schema, by subject (and version), id or hash."""
+    if sum(given is not None for given in (subject, schema_id, schema_hash)) != 1:
+        raise typer.BadParameter("give one of SUBJECT, --id and --hash.")
+    if version is not None and subject is None:
+        raise typer.BadParameter("--version goes with a SUBJECT.")
+    if raw and as_json:
+        raise typer.BadParameter("give either --raw or --json.")
+    with connected(endpoint, dir, timeout) as hub:
+        found = hub.schema(subject, version=version, schema_id=schema_id, schema_hash=schema_hash)
+    one = found.schema
+    if raw:
+        echo(one.schema)
+    elif as_json:
+        echo_json({**asdict(one), "places": found.places})
+    else:
+        echo_fields(
+            {
+                "subject": one.subject,
+                "version": one.version,
+                "id": one.schema_id,
+                "type": one.schema_type,
+                "hash": one.schema_hash,
+                "guid": one.guid,
+                "references": [f"{other.name} = {other.subject} version {other.version}" for other in one.references],
+                "registered as": [f"{place.subject} version {place.version}" for place in found.places],
+            }
+        )
+        echo("")
+        for line in _readable(one.schema_type, one.schema).splitlines():
+            echo(shown(line) if line else "")
+
+
+@app.command(cls=HubCommand)
+def register(
+    subject: Annotated[
+        str, typer.Argument(metavar="SUBJECT", help="What the schema is registered under, e.g. a channel's name.")
+    ],
+    file: Annotated[str, typer.Argument(metavar="FILE", help="The schema's file, or - for stdin.")],
+    *,
+    schema_type: SchemaTypeOption = "JSON",
+    endpoint: Endpoint = None,
+    dir: Dir = None,
+    timeout: Timeout = None,
+    as_json: Json = False,
+) -> None:
+    """Register a schema; the same one again gets the same version and id."""
+    schema = read_schema(file, schema_type)
+    with connected(endpoint, dir, timeout) as hub:
+        made = hub.register_schema(subject, schema, schema_type=schema_type)
+    if as_json:
+        echo_json({key: value for key, value in asdict(made).items() if key != "id"})
+    else:
+        echo(f"{shown(made.subject)} version {made.version}: id {made.schema_id}, hash {made.schema_hash}")
+
+
+def _readable(schema_type: str, text: str) -> str:
+    return text if schema_type == "PROTOBUF" else msgspec.json.format(text, indent=2)

@@ -1,0 +1,65 @@
+"""One command's use of the hub: connected or refused, and closed at the end."""
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, TypeVar
+
+from messagehub.errors import BrokerUnavailable
+from messagehub.settings import Settings
+
+if TYPE_CHECKING:
+    from messagehub.hub import MessageHub
+
+Answer = TypeVar("Answer")
+TURN_SECONDS = 0.2
+
+
+def settings_for(endpoint: str | None, dir: Path | None, timeout: float | None) -> Settings:
+    """A timeout that was asked for also holds for the first contact, which otherwise is given up early."""
+    return Settings.load(endpoint=endpoint, dir=dir, request_timeout_seconds=timeout, hello_timeout_seconds=timeout)
+
+
+@contextmanager
+def connected(endpoint: str | None, dir: Path | None, timeout: float | None) -> Iterator["MessageHub"]:
+    """A hub that a broker answers; BrokerUnavailable is raised when none does."""
+    from messagehub.hub import MessageHub
+
+    with MessageHub(settings_for(endpoint, dir, timeout)) as hub:
+        hub.connect(required=True)
+        yield hub
+
+
+def certain(hub: "MessageHub", answer: Answer) -> Answer:
+    """The facade answers falsy when the broker went away; here nothing found and nobody asked must differ."""
+    if not answer and (not hub.is_connected or hub.metrics()["timeouts"]):
+        raise BrokerUnavailable("the broker went away while it was asked", endpoint=hub.settings.endpoint)
+    return answer
+
+
+def connections(hub: "MessageHub") -> int:
+    """Grows with every connection, so that a restart too quick to be seen as a loss is noticed too."""
+    return int(hub.metrics()["connects"])
+
+
+class Interrupt:
+    """Whether SIGINT or SIGTERM has come. A flag, not an Event: a handler must not take a lock."""
+
+    has_come = False
+
+    def note(self, _number: int, _frame: FrameType | None) -> None:
+        self.has_come = True
+
+
+@contextmanager
+def interrupt() -> Iterator[Interrupt]:
+    """Ctrl-C and SIGTERM end the block's loop between two turns, so that it can say goodbye."""
+    noted = Interrupt()
+    before = {number: signal.signal(number, noted.note) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield noted
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,67 @@
+"""`messagehub tail`: a channel's data as it comes, with or without a broker."""
+
+from typing import Annotated, Any, Literal
+
+import typer
+
+from messagehub.cli.blocks import Domain
+from messagehub.cli.options import Dir, Endpoint, Json
+from messagehub.cli.output import complain, echo_json_line, echo_table
+from messagehub.cli.session import TURN_SECONDS, interrupt
+from messagehub.errors import from_wire
+
+
+def tail(
+    channel: Annotated[str, typer.Argument(metavar="CHANNEL", help="The channel's name.")],
+    *,
+    start: Annotated[
+        Literal["latest", "oldest"], typer.Option(help="Only what comes from now on, or all that is still there.")
+    ] = "latest",
+    count: Annotated[int | None, typer.Option("--count", "-n", min=1, help="End after so many batches.")] = None,
+    follow: Annotated[bool, typer.Option(help="Go on when all producers have ended; else end with them.")] = True,
+    domain: Domain = None,
+    endpoint: Endpoint = None,
+    dir: Dir = None,
+    as_json: Json = False,
+) -> None:
+    """Print batches as they come, as tables or, with --json, a line of JSON for each row."""
+    from messagehub.datablock.errors import DataBlockError
+    from messagehub.hub import MessageHub
+
+    seen = 0
+    with MessageHub(endpoint=endpoint, dir=dir, domain=domain) as hub, interrupt() as interrupted:
+        try:
+            with hub.consumer(channel, start=start) as consumer:
+                while not interrupted.has_come and seen != count and (follow or not consumer.has_ended):
+                    value = consumer.read(timeout=TURN_SECONDS)
+                    if value is not None:
+                        _show(value, as_json=as_json)
+                        seen += 1
+        except DataBlockError as error:
+            raise from_wire(error.code, str(error), {}, retryable=False) from None
+
+
+def _show(value: Any, *, as_json: bool) -> None:
+    from messagehub.datablock.items import Gap
+
+    if isinstance(value, Gap):
+        complain(f"items {value.first} to {value.last} were overwritten before they were read")
+        return
+    headings, rows = _rows(value)
+    if as_json:
+        for row in rows:
+            echo_json_line(dict(zip(headings, row, strict=True)))
+    else:
+        echo_table([heading.upper() for heading in headings], rows)
+
+
+def _rows(value: Any) -> tuple[list[str], list[list[Any]]]:
+    if hasattr(value, "to_pydict"):
+        columns = value.to_pydict()
+        return list(columns), [list(row) for row in zip(*columns.values(), strict=True)]
+    names = getattr(getattr(value, "dtype", None), "names", None)
+    if names:
+        return list(names), [[field.item() for field in row] for row in value]
+    if hasattr(value, "dtype"):
+        return ["value"], [[item] for item in value.tolist()]
+    return ["bytes"], [[bytes(value).decode("utf-8", errors="backslashreplace")]]

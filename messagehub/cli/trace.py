@@ -1,0 +1,56 @@
+"""`messagehub trace`: who asked what, and what was answered."""
+
+from typing import Annotated
+
+import typer
+
+from messagehub.cli.options import Dir, Endpoint, Json, Timeout
+from messagehub.cli.output import duration, echo, echo_json, echo_table, instant
+from messagehub.cli.session import certain, connected
+from messagehub.errors import HubError
+
+
+class ExchangeNotFound(HubError):
+    code = "EXCHANGE_NOT_FOUND"
+
+
+def trace(
+    correlation_id: Annotated[
+        str | None, typer.Argument(metavar="ID", help="The request's id. Default: the newest exchanges.")
+    ] = None,
+    *,
+    limit: Annotated[int, typer.Option(min=1, max=10_000, help="How many at most.")] = 50,
+    endpoint: Endpoint = None,
+    dir: Dir = None,
+    timeout: Timeout = None,
+    as_json: Json = False,
+) -> None:
+    """Show the newest exchanges, or those with one id, oldest first."""
+    with connected(endpoint, dir, timeout) as hub:
+        exchanges = certain(hub, hub.trace(correlation_id, limit=limit))
+    if correlation_id is not None and not exchanges:
+        raise ExchangeNotFound(
+            f"the broker remembers no exchange with id {correlation_id!r}: it keeps the newest ones only,"
+            " and forgets them at a restart"
+        )
+    if as_json:
+        echo_json(exchanges)
+        return
+    if not exchanges:
+        echo("no exchanges yet")
+        return
+    echo_table(
+        ("AT", "SIDE", "ID", "REQUEST", "ANSWER", "TOOK", "PEER"),
+        [
+            (
+                instant(one["at"]),
+                one["side"],
+                one["correlation_id"],
+                one["request"],
+                one["answer"],
+                duration(one["seconds"]),
+                one.get("peer"),
+            )
+            for one in exchanges
+        ],
+    )

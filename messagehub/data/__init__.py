@@ -1,0 +1,1 @@
+"""The data side of the facade: producers, consumers and tables over blocks, found with or without a broker."""

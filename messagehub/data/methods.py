@@ -1,0 +1,191 @@
+"""The facade's methods about data: `hub.producer`, `hub.consumer`, `hub.publish_table`."""
+
+from abc import ABC, abstractmethod
+from typing import Any, TypeVar
+
+from messagehub.client.group_news import GroupNews
+from messagehub.client.heartbeats import Heartbeats, Registration
+from messagehub.data.attachments import Positions
+from messagehub.data.consumers import Consumer, OnLag, Wanted
+from messagehub.data.producers import Producer, Shape, open_producer, ring_path
+from messagehub.data.tables import publish_table
+from messagehub.datablock.identity import ProcessIdentity
+from messagehub.datablock.manifests import Manifest, Retention
+from messagehub.datablock.tables import Mode
+from messagehub.discovery import Discovery
+from messagehub.discovery.chain import Chain
+from messagehub.errors import BrokerRequired
+from messagehub.payload_schema import hash_of, payload_schema
+from registry import commands, names
+from registry.records import Access, Block, Priority
+
+_Opened = TypeVar("_Opened", Producer, Consumer)
+_Registering = commands.RegisterProducer | commands.RegisterConsumer
+
+
+class DataMethods(ABC):
+    """What `MessageHub` provides to them is declared here; nobody else inherits."""
+
+    _chain: Chain
+    _group_news: GroupNews
+    _heartbeats: Heartbeats
+    _identity: ProcessIdentity
+    _open: set[Producer | Consumer]
+
+    def producer(
+        self,
+        channel: str,
+        *,
+        schema: Any = None,
+        capacity: int = 16,
+        page_size: int = 4096,
+        policy: str = "RingBuffer",
+        when_full: str = "overwrite",
+        checksum: str = "none",
+        access: Access = "exclusive",
+        producer_id: str | None = None,
+        schema_hash: str | None = None,
+        schema_version: str = "",
+        metadata: dict[str, Any] | None = None,
+        priority: Priority = "normal",
+        timeout: float | None = None,
+    ) -> Producer:
+        """A ring of `capacity` slots of `page_size` bytes that this process writes; works without a broker.
+
+        `schema`: an Arrow schema, a NumPy dtype, or None for raw bytes. `policy`: RingBuffer, DoubleBuffer or Single.
+        `when_full`: overwrite, block or error. `checksum`: none, write or verify.
+        """
+        payload = payload_schema(schema, schema_hash)
+        shape = Shape(policy, capacity, page_size, when_full, checksum)
+        if producer_id is None and access == "shared":
+            producer_id = self._role("producer")
+        command = commands.RegisterProducer(
+            channel=names.check_channel(channel),
+            schema_hash=payload.schema_hash,
+            schema_version=schema_version,
+            config=shape.config(),
+            schema=payload.schema,
+            schema_type=payload.schema_type,
+            producer_id=producer_id,
+            access=access,
+            metadata=metadata or {},
+            priority=priority,
+            **self._owner(),
+        )
+        files = self._chain.files
+        command.shm_name = "/" + files.directory.relative(ring_path(files, command))
+        command.blocks = [Block(shm_name=command.shm_name, host=self._identity.host, format=payload.format)]
+        return self._keep(
+            open_producer(
+                command,
+                payload,
+                shape,
+                files=files,
+                register=lambda wanted: self._tell_broker(wanted, timeout, required=False),
+                forget=self._open.discard,
+                timeout=self._limit(timeout),
+            )
+        )
+
+    def consumer(
+        self,
+        channel: str,
+        *,
+        start: str | Positions = "latest",
+        expected_schema: Any = None,
+        group: str | None = None,
+        on_lag: OnLag = "gap",
+        lossless: bool = True,
+        verify: bool = False,
+        consumer_id: str | None = None,
+        metadata: dict[str, Any] | None = None,
+        timeout: float | None = None,
+    ) -> Consumer:
+        """A reader of everything that a channel's producers write, whether they are there yet or not.
+
+        `expected_schema`: as producers give it, or its hash. `group`: share the channel with the other members.
+        `on_lag`: what was overwritten before it was read comes as a `Gap`, is raised as DataLost, or is skipped
+        with a warning. `lossless`: a producer with when_full=block waits for this reader.
+        """
+        expected = None if expected_schema is None else hash_of(expected_schema)
+        logical = names.check_channel(names.logical(channel))
+        role = names.check_role("consumer", consumer_id or self._role("consumer"))
+        if group is not None and not self.connect(timeout=timeout):
+            raise BrokerRequired(f"group {group!r} is shared out by the broker, and none answers", group=group)
+        command = commands.RegisterConsumer(
+            channel=logical,
+            consumer_id=role,
+            expected_schema_hash=expected,
+            group=group,
+            metadata=metadata or {},
+            **self._owner(),
+        )
+        consumer = Consumer(
+            Wanted(logical, start, expected, group, on_lag, lossless, verify),
+            self._chain.files.directory,
+            discover=lambda: self._discover_now(logical, self._limit(timeout), required=False),
+            register=lambda: self._register(command, timeout, required=group is not None),
+            renew=lambda registration: self._heartbeats.renew(registration, timeout=self._limit(timeout)),
+            forget=self._forget_consumer,
+        )
+        if group is not None:
+            self._group_news.add(consumer)
+        return self._keep(consumer)
+
+    def publish_table(
+        self,
+        channel: str,
+        table: Any,
+        *,
+        mode: Mode = "overwrite",
+        checksum: str = "none",
+        retention: Retention | None = None,
+        schema_version: str = "",
+        metadata: dict[str, Any] | None = None,
+    ) -> Manifest:
+        """Commit a table (pyarrow Table or batch, or anything with Arrow's stream protocol) as a new generation.
+
+        It needs no producer alive: it stays until it is superseded or its retention ends it.
+        """
+        return publish_table(
+            self._chain.files,
+            names.check_channel(channel),
+            table,
+            mode=mode,
+            checksum=checksum,
+            retention=retention,
+            details={"schema_version": schema_version, "metadata": metadata or {}},
+        )
+
+    # -- inside --------------------------------------------------------------------------------------------
+
+    def _keep(self, opened: _Opened) -> _Opened:
+        self._open.add(opened)
+        return opened
+
+    def _forget_consumer(self, consumer: Consumer) -> None:
+        self._open.discard(consumer)
+        self._group_news.remove(consumer)
+
+    @abstractmethod
+    def connect(self, *, timeout: float | None = None, required: bool = False) -> bool: ...
+
+    @abstractmethod
+    def _limit(self, timeout: float | None) -> float: ...
+
+    @abstractmethod
+    def _role(self, kind: str) -> str: ...
+
+    @abstractmethod
+    def _owner(self) -> dict[str, Any]: ...
+
+    @abstractmethod
+    def _discover_now(self, channel: str, timeout: float, required: bool) -> Discovery | None: ...
+
+    @abstractmethod
+    def _register(self, command: _Registering, timeout: float | None, required: bool) -> Registration:
+        """With the broker, else in the directory."""
+
+    @abstractmethod
+    def _tell_broker(self, command: _Registering, timeout: float | None, required: bool) -> Registration:
+        """With the broker, now or when one comes."""

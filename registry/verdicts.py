@@ -1,0 +1,128 @@
+"""Judging schemas: everything slow about them, as one pure function from a question to a verdict.
+
+The registry says what must be known (`Question`), somebody computes it (`judge`: a worker process beside the broker,
+or the caller itself), and the registry decides with the verdict. A verdict is good for the revision it was asked at.
+"""
+
+from collections.abc import Mapping
+from functools import lru_cache
+from importlib import import_module
+from types import ModuleType
+from typing import Any
+
+import msgspec
+from msgspec import Struct, field
+
+from registry.formats.differences import BudgetExceeded, Difference, InvalidSchema, Parsed
+from registry.records import Level, SchemaType
+from registry.replies import VersionDifferences
+
+MAX_PARSED = 2048
+MAX_COMPARED = 8192
+_MODULES: dict[SchemaType, str] = {
+    "JSON": "registry.formats.json_schema",
+    "AVRO": "registry.formats.avro",
+    "PROTOBUF": "registry.formats.protobuf",
+    "ARROW": "registry.formats.arrow",
+}
+References = tuple[tuple[str, str], ...]
+
+
+class Against(Struct, kw_only=True, frozen=True):
+    """A version to compare with."""
+
+    version: int
+    schema_type: SchemaType
+    text: str
+    references: References = ()
+
+
+class Question(Struct, kw_only=True, frozen=True):
+    schema_type: SchemaType
+    text: str
+    references: References = ()
+    normalize: bool = False
+    level: Level = "NONE"
+    against: tuple[Against, ...] = ()
+    revision: int = 0
+
+
+class Verdict(Struct, kw_only=True, frozen=True):
+    """`refusal` is set when the schema cannot be used at all; `is_budget` when it is only too much to judge."""
+
+    text: str = ""
+    schema_hash: str = ""
+    differences: list[VersionDifferences] = field(default_factory=list)
+    refusal: str | None = None
+    is_budget: bool = False
+    path: str = ""
+    revision: int = 0
+
+
+def text_of(schema: Any) -> str:
+    """A schema given as a JSON value instead of a text."""
+    return schema if isinstance(schema, str) else msgspec.json.encode(schema).decode()
+
+
+def judge(question: Question) -> Verdict:
+    revision = question.revision
+    try:
+        parsed = _parse(question.schema_type, question.text, question.references)
+        text = _normalized(question) if question.normalize else question.text
+        differences = [found for old in question.against if (found := _compared(question, old)) is not None]
+    except InvalidSchema as error:
+        return Verdict(refusal=str(error), path=error.path, revision=revision)
+    except BudgetExceeded as error:
+        return Verdict(refusal=str(error), is_budget=True, revision=revision)
+    return Verdict(text=text, schema_hash=parsed.hash, differences=differences, revision=revision)
+
+
+def _compared(question: Question, old: Against) -> VersionDifferences | None:
+    """What is in the way of one version; None when nothing is."""
+    if old.schema_type != question.schema_type:
+        message = f"the schema type changed from {old.schema_type} to {question.schema_type}"
+        return VersionDifferences(version=old.version, differences=[Difference("SCHEMA_TYPE_CHANGED", "", message)])
+    level = question.level.removesuffix("_TRANSITIVE")
+    found = _compare(question.schema_type, level, (old.text, old.references), (question.text, question.references))
+    return VersionDifferences(version=old.version, differences=found) if found else None
+
+
+@lru_cache(maxsize=MAX_COMPARED)
+def _compare(
+    schema_type: SchemaType, level: str, old: tuple[str, References], new: tuple[str, References]
+) -> list[Difference]:
+    module = _module(schema_type)
+    before, after = _parse(schema_type, *old), _parse(schema_type, *new)
+    found: list[Difference] = []
+    if level == "LAYOUT":
+        if schema_type != "ARROW":
+            return [Difference("LEVEL_NOT_APPLICABLE", "", "level LAYOUT is for ARROW schemas only")]
+        found += module.compare_layout(before, after)
+    if level in ("BACKWARD", "FULL"):
+        found += module.compare(before, after)
+    if level in ("FORWARD", "FULL"):
+        found += module.compare(after, before)
+    return found
+
+
+@lru_cache(maxsize=MAX_PARSED)
+def _parse(schema_type: SchemaType, text: str, references: References) -> Parsed:
+    parsed: Parsed = _module(schema_type).parse(text, dict(references))
+    return parsed
+
+
+def _normalized(question: Question) -> str:
+    references: Mapping[str, str] = dict(question.references)
+    normalized: str = _module(question.schema_type).normalize(question.text, references)
+    return normalized
+
+
+def _module(schema_type: SchemaType) -> ModuleType:
+    """Imported on first use: each brings a library that most processes never need."""
+    return import_module(_MODULES[schema_type])
+
+
+def preload() -> None:
+    """Import every format now, so that no question pays for it."""
+    for name in _MODULES.values():
+        import_module(name)

@@ -1,0 +1,82 @@
+"""The unmodified confluent_kafka client, with the token as Basic password and against an open hub."""
+
+import json
+from collections.abc import Iterator
+
+import pytest
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+registry = pytest.importorskip("confluent_kafka.schema_registry")
+
+from confluent_kafka.schema_registry import Schema, SchemaRegistryClient  # noqa: E402  after importorskip
+from confluent_kafka.schema_registry.avro import AvroDeserializer, AvroSerializer  # noqa: E402
+from confluent_kafka.schema_registry.error import SchemaRegistryError  # noqa: E402
+from confluent_kafka.schema_registry.json_schema import JSONDeserializer, JSONSerializer  # noqa: E402
+from confluent_kafka.serialization import MessageField, SerializationContext  # noqa: E402
+
+from tests.admin.conftest import Web  # noqa: E402
+
+AVRO = '{"type":"record","name":"Order","fields":[{"name":"id","type":"long"}]}'
+AVRO_WITH_DEFAULT = AVRO.replace("}]}", '},{"name":"note","type":"string","default":""}]}')
+AVRO_BROKEN = '{"type":"record","name":"Order","fields":[{"name":"id","type":"string"}]}'
+
+
+@pytest.fixture(params=["token", "open"])
+def client(request: pytest.FixtureRequest) -> Iterator[SchemaRegistryClient]:
+    if request.param == "token":
+        web: Web = request.getfixturevalue("web")
+        config = {"url": web.url, "basic.auth.user.info": f"anybody:{web.token}"}
+    else:
+        config = {"url": request.getfixturevalue("open_web").url}
+    with SchemaRegistryClient(config) as connected:
+        yield connected
+
+
+def test_registers_looks_up_checks_configures_and_deletes(client: SchemaRegistryClient) -> None:
+    subject = "confluent-orders"
+    schema_id = client.register_schema(subject, Schema(AVRO, "AVRO"))
+    assert client.register_schema(subject, Schema(AVRO, "AVRO")) == schema_id
+    assert client.get_schema(schema_id).schema_str == AVRO
+    assert client.lookup_schema(subject, Schema(AVRO, "AVRO")).version == 1
+    assert subject in client.get_subjects()
+    assert client.test_compatibility(subject, Schema(AVRO_WITH_DEFAULT, "AVRO"))
+    assert not client.test_compatibility(subject, Schema(AVRO_BROKEN, "AVRO"))
+    with pytest.raises(SchemaRegistryError) as refused:
+        client.register_schema(subject, Schema(AVRO_BROKEN, "AVRO"))
+    assert refused.value.http_status_code == 409
+    client.register_schema(subject, Schema(AVRO_WITH_DEFAULT, "AVRO"))
+    assert client.get_versions(subject) == [1, 2]
+    assert client.get_latest_version(subject).schema.schema_str == AVRO_WITH_DEFAULT
+    client.set_compatibility(subject, "NONE")
+    assert client.get_compatibility(subject) == "NONE"
+    client.register_schema(subject, Schema(AVRO_BROKEN, "AVRO"))
+    assert client.delete_version(subject, 3) == 3
+    assert client.delete_subject(subject) == [1, 2]
+    assert client.delete_subject(subject, permanent=True) == [1, 2, 3]
+    assert subject not in client.get_subjects()
+
+
+def test_serialises_avro(client: SchemaRegistryClient) -> None:
+    context = SerializationContext("avro-topic", MessageField.VALUE)
+    data = AvroSerializer(client, AVRO)({"id": 7}, context)
+    assert AvroDeserializer(client)(data, context) == {"id": 7}
+
+
+def test_serialises_json(client: SchemaRegistryClient) -> None:
+    schema = json.dumps({"title": "Order", "type": "object", "properties": {"id": {"type": "integer"}}})
+    context = SerializationContext("json-topic", MessageField.VALUE)
+    data = JSONSerializer(schema, client)({"id": 7}, context)
+    assert JSONDeserializer(schema, schema_registry_client=client)(data, context) == {"id": 7}
+
+
+def test_serialises_protobuf_with_imports(client: SchemaRegistryClient) -> None:
+    from confluent_kafka.schema_registry.protobuf import ProtobufDeserializer, ProtobufSerializer
+    from google.type import interval_pb2
+
+    context = SerializationContext("protobuf-topic", MessageField.VALUE)
+    config = {"use.deprecated.format": False}
+    message = interval_pb2.Interval()
+    message.start_time.seconds = 5
+    data = ProtobufSerializer(interval_pb2.Interval, client, config)(message, context)
+    found = ProtobufDeserializer(interval_pb2.Interval, config, client)(data, context)
+    assert found.start_time.seconds == 5

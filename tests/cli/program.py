@@ -1,0 +1,132 @@
+"""The real program as a subprocess, in an environment of its own."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+DEADLINE_SECONDS = 20.0
+SETTINGS = """\
+beacon_seconds = 0.2
+heartbeat_seconds = 0.2
+stall_seconds = 5
+lease_seconds = 8
+"""
+
+
+def until(condition: Callable[[], Any], what: str, seconds: float = DEADLINE_SECONDS) -> Any:
+    """The condition's first true value."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        value = condition()
+        if value:
+            return value
+        time.sleep(0.02)
+    raise AssertionError(f"not within {seconds} s: {what}")
+
+
+class Running:
+    """A command that stays. Leaving the block ends it, by force if it must."""
+
+    def __init__(self, arguments: list[str], environment: dict[str, str], place: Path, name: str) -> None:
+        self._stdout, self._stderr = place / f"{name}.out", place / f"{name}.err"
+        with self._stdout.open("w") as out, self._stderr.open("w") as err:
+            self.process = subprocess.Popen(
+                arguments, env=environment, stdin=subprocess.DEVNULL, stdout=out, stderr=err
+            )
+
+    @property
+    def out(self) -> str:
+        return self._stdout.read_text()
+
+    @property
+    def err(self) -> str:
+        return self._stderr.read_text()
+
+    def says(self, text: str, *, count: int = 1) -> str:
+        """All of stdout once the text is in it."""
+
+        def said() -> str:
+            if self.process.poll() is not None and self.out.count(text) < count:
+                raise AssertionError(f"ended with {self.process.returncode}: {self.err}")
+            return self.out if self.out.count(text) >= count else ""
+
+        return str(until(said, f"{text!r} on stdout, which has {self.out!r}"))
+
+    def tells(self, text: str) -> str:
+        """All of stderr once the text is in it."""
+        return str(until(lambda: self.err if text in self.err else "", f"{text!r} on stderr"))
+
+    def end(self, number: int = signal.SIGINT) -> int:
+        if self.process.poll() is None:
+            self.process.send_signal(number)
+        return self.process.wait(DEADLINE_SECONDS)
+
+    def __enter__(self) -> "Running":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait(DEADLINE_SECONDS)
+
+
+class Program:
+    """`messagehub` with one directory as its default."""
+
+    def __init__(self, place: Path) -> None:
+        self.place = place
+        self.dir = place / "hub"
+        self.environment = {
+            "PATH": os.environ["PATH"],
+            "HOME": str(place),
+            "PYTHONPATH": str(ROOT),
+            "MESSAGEHUB_DIR": str(self.dir),
+            "MESSAGEHUB_DOMAIN": os.environ["MESSAGEHUB_DOMAIN"],
+        }
+        self._started = 0
+
+    def configure(self) -> None:
+        """Quick beacons and heartbeats, for the broker and its clients alike."""
+        self.dir.mkdir(mode=0o700, exist_ok=True)
+        (self.dir / "messagehub.toml").write_text(SETTINGS)
+
+    def run(
+        self, *arguments: str, code: int = 0, stdin: str = "", **environment: str
+    ) -> subprocess.CompletedProcess[str]:
+        """Run to the end and check the exit code."""
+        done = subprocess.run(
+            [sys.executable, "-m", "messagehub", *arguments],
+            env=self.environment | environment,
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=DEADLINE_SECONDS,
+            check=False,
+        )
+        assert done.returncode == code, f"exit {done.returncode}\n{done.stdout}\n{done.stderr}"
+        assert "Traceback" not in done.stderr
+        return done
+
+    def json(self, *arguments: str, code: int = 0, stdin: str = "", **environment: str) -> Any:
+        """Run with --json; stdout is one JSON value, whatever the outcome."""
+        return json.loads(self.run(*arguments, "--json", code=code, stdin=stdin, **environment).stdout)
+
+    def start(self, *arguments: str, **environment: str) -> Running:
+        self._started += 1
+        command = [sys.executable, "-m", "messagehub", *arguments]
+        return Running(command, self.environment | environment, self.place, f"{arguments[0]}-{self._started}")
+
+    def serve(self, *arguments: str) -> Running:
+        running = self.start("serve", *arguments)
+        running.says("ready:")
+        return running

@@ -1,0 +1,91 @@
+"""Fixtures for tests with a running hub; `no_leaks` is asked for by name, since other parts keep helper processes."""
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from messagehub import MessageHub
+from tests.integration.harness import AnyBroker, Embedded, Held, Peer, Served, eventually
+
+QUICK = {"heartbeat_seconds": 0.5, "stall_seconds": 20.0, "lease_seconds": 40.0, "beacon_seconds": 0.1}
+
+
+# Tests have a directory of channels of their own, apart from the user's hub and from other runs on this machine.
+os.environ["MESSAGEHUB_DOMAIN"] = f"pytest-{os.getpid()}"
+
+
+def pytest_sessionfinish() -> None:
+    domain = os.environ["MESSAGEHUB_DOMAIN"]
+    shutil.rmtree(f"/dev/shm/messagehub-{os.geteuid()}/{domain}", ignore_errors=True)
+    for ring in Path("/dev/shm").glob(f"pylabhub_*@{domain}"):
+        ring.unlink(missing_ok=True)
+
+
+@pytest.fixture
+def no_leaks() -> Iterator[None]:
+    """Fail when a thread, descriptor, socket or child process outlives the test."""
+    before = Held()
+    yield
+    MessageHub.reset_instance()
+    leaked: list[str] = []
+
+    def is_clean() -> bool:
+        leaked[:] = before.leaked_since()
+        return not leaked
+
+    try:
+        eventually(is_clean, timeout=10.0)
+    except AssertionError:
+        pytest.fail(f"leaked: {leaked}")
+
+
+@pytest.fixture
+def served(tmp_path: Path, no_leaks: None) -> Iterator[Callable[..., Served]]:
+    """Start `messagehub serve` processes; those that still run at the end are killed."""
+    started: list[Served] = []
+
+    def start(*arguments: str, dir: Path | None = None, **settings: Any) -> Served:
+        server = Served(dir or tmp_path / "hub", *arguments, **settings)
+        started.append(server)
+        return server
+
+    yield start
+    for server in started:
+        server.close()
+
+
+@pytest.fixture
+def embedded(no_leaks: None) -> Iterator[Callable[..., Embedded]]:
+    started: list[Embedded] = []
+
+    def start(**settings: Any) -> Embedded:
+        broker = Embedded(**settings)
+        started.append(broker)
+        return broker
+
+    yield start
+    for broker in started:
+        broker.close()
+
+
+@pytest.fixture(params=["embedded", "serve"])
+def start_broker(
+    request: pytest.FixtureRequest, served: Callable[..., Served], embedded: Callable[..., Embedded]
+) -> Callable[..., AnyBroker]:
+    """The same test over the embedded broker and over a process of its own."""
+    return embedded if request.param == "embedded" else served
+
+
+@pytest.fixture
+def broker(start_broker: Callable[..., AnyBroker]) -> AnyBroker:
+    return start_broker(**QUICK)
+
+
+@pytest.fixture
+def peer(broker: AnyBroker) -> Iterator[Peer]:
+    with Peer(broker.endpoint) as connected:
+        yield connected

@@ -1,0 +1,163 @@
+"""A database that is damaged, foreign or newer is refused with a clear message and stays as it is, byte for byte."""
+
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from messagehub.errors import StoreError
+from messagehub.store.sqlite import APPLICATION_ID, SQLiteStore
+from registry.registry import Registry
+from registry import commands
+from tests.integration.harness import refused
+
+pytestmark = pytest.mark.usefixtures("no_leaks")
+
+
+def good(path: Path, channels: int = 300) -> None:
+    store = SQLiteStore(path)
+    registry = Registry()
+    for number in range(channels):
+        for command in (
+            commands.CreateChannel(channel=f"c{number}", metadata={"text": "x" * 100}),
+            commands.RegisterProducer(channel=f"c{number}", schema_hash="h"),
+            commands.RegisterSchema(subject=f"s{number}", schema={"title": str(number)}),
+        ):
+            happened = registry.apply(command, now=1.0).events
+            rows = [row for event in happened for row in store.rows(event)]
+            store.write(rows, revision=registry.revision, durable=False)
+    store.close()
+
+
+def garbage(path: Path) -> None:
+    path.write_bytes(b"this is not a database, and somebody may miss it\n" * 100)
+
+
+def short(path: Path) -> None:
+    path.write_bytes(b"x")
+
+
+def foreign(path: Path) -> None:
+    with sqlite3.connect(path) as connection:
+        connection.execute("CREATE TABLE photos (name TEXT)")
+        connection.execute("INSERT INTO photos VALUES ('holiday')")
+    connection.close()
+
+
+def foreign_application(path: Path) -> None:
+    foreign(path)
+    with sqlite3.connect(path) as connection:
+        connection.execute("PRAGMA application_id = 1234")
+        connection.execute("PRAGMA user_version = 1")
+    connection.close()
+
+
+def newer(path: Path) -> None:
+    good(path, 3)
+    with sqlite3.connect(path) as connection:
+        connection.execute("PRAGMA user_version = 99")
+    connection.close()
+
+
+def truncated(path: Path) -> None:
+    good(path)
+    with path.open("r+b") as file:
+        file.truncate(path.stat().st_size // 2)
+
+
+def truncated_header(path: Path) -> None:
+    good(path)
+    with path.open("r+b") as file:
+        file.truncate(60)
+
+
+def overwritten_middle(path: Path) -> None:
+    good(path)
+    size = path.stat().st_size
+    with path.open("r+b") as file:
+        for place in range(4096, size - 4096, 4096):
+            file.seek(place)
+            file.write(b"\xa5" * 2048)
+
+
+def altered(statement: str) -> Callable[[Path], None]:
+    def alter(path: Path) -> None:
+        good(path, 3)
+        with sqlite3.connect(path) as connection:
+            connection.execute(statement)
+        connection.close()  # the last one moves the log into the file
+
+    return alter
+
+
+KINDS: dict[str, Callable[[Path], None]] = {
+    "garbage": garbage,
+    "one byte": short,
+    "foreign": foreign,
+    "of another application": foreign_application,
+    "newer": newer,
+    "truncated": truncated,
+    "header only": truncated_header,
+    "overwritten": overwritten_middle,
+    "a record that is no JSON": altered("UPDATE channels SET record = '{'"),
+    "a record of another shape": altered("UPDATE producers SET record = '{\"a\":1}'"),
+    "a producer without its channel": altered("DELETE FROM channels WHERE name = 'c1'"),
+    "no revision": altered("DELETE FROM meta"),
+    "a table gone": altered("DROP TABLE schemas"),
+    "without tables": altered("DROP TABLE meta"),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_unusable_database_is_refused_and_not_changed(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "registry.db"
+    KINDS[kind](path)
+    before = path.read_bytes()
+    with pytest.raises(StoreError) as caught:
+        open_and_load(path)
+    assert str(path) in caught.value.message
+    assert path.read_bytes() == before
+    assert path.stat().st_size == len(before)
+
+
+def open_and_load(path: Path) -> None:
+    store = SQLiteStore(path)
+    try:
+        store.load()
+    finally:
+        store.close()
+
+
+@pytest.mark.parametrize("kind", ["garbage", "foreign", "newer", "truncated", "a producer without its channel"])
+def test_serve_refuses_an_unusable_database_with_exit_code_one(tmp_path: Path, kind: str) -> None:
+    directory = tmp_path / "hub"
+    directory.mkdir(mode=0o700)
+    path = directory / "registry.db"
+    KINDS[kind](path)
+    before = path.read_bytes()
+    code, complaint = refused(directory)
+    assert code == 1
+    assert str(path) in complaint
+    assert "Traceback" not in complaint
+    assert path.read_bytes() == before
+
+
+def test_a_symbolic_link_is_not_followed(tmp_path: Path) -> None:
+    target = tmp_path / "elsewhere"
+    (tmp_path / "registry.db").symlink_to(target)
+    with pytest.raises((StoreError, OSError)):
+        SQLiteStore(tmp_path / "registry.db")
+    assert not target.exists()
+
+
+def test_an_empty_file_is_taken_as_new(tmp_path: Path) -> None:
+    """What is left when a broker died between making the file and its first write."""
+    path = tmp_path / "registry.db"
+    path.touch()
+    store = SQLiteStore(path)
+    assert store.load().revision == 0
+    store.close()
+    with sqlite3.connect(path) as connection:
+        assert connection.execute("PRAGMA application_id").fetchone() == (APPLICATION_ID,)
+    connection.close()

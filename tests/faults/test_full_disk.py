@@ -1,0 +1,155 @@
+"""A really full disk: what waits is refused as retryable, reads and leases go on, and writes come back."""
+
+import os
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import zmq
+
+from messagehub.store.sqlite import SQLiteStore
+from tests.integration.harness import Listener, Message, Peer, Served, eventually, hub_of, producer, refused
+
+pytestmark = pytest.mark.usefixtures("no_leaks")
+
+SIZE_BYTES = 1 << 20
+TERMS = {"heartbeat_seconds": 0.2, "stall_seconds": 2.0, "lease_seconds": 4.0, "beacon_seconds": 0.1}
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    if os.geteuid() != 0:
+        pytest.skip("mounting a small tmpfs needs root")
+    place = tmp_path / "disk"
+    place.mkdir(mode=0o700)
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={SIZE_BYTES},mode=0700", "tmpfs", str(place)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if mounted.returncode != 0:
+        pytest.skip(f"a small tmpfs cannot be mounted here: {mounted.stderr.strip()}")
+    yield place
+    subprocess.run(["umount", "-l", str(place)], check=True)
+
+
+def fill(place: Path) -> None:
+    """Leave no byte."""
+    with (place / "filler").open("ab", buffering=0) as filler:
+        for size in (65536, 4096, 1):
+            while True:
+                try:
+                    filler.write(b"x" * size)
+                except OSError:
+                    break
+
+
+def free(place: Path) -> None:
+    (place / "filler").unlink()
+
+
+def schema(number: int) -> Message:
+    return {
+        "type": "SCHEMA_REGISTER",
+        "subject": f"subject-{number}",
+        "schema": {"title": f"t{number}", "description": "x" * 2000},
+    }
+
+
+def write_until_refused(peer: Peer, acknowledged: list[int], first: int) -> int:
+    for number in range(first, first + 5000):
+        reply = peer.ask(schema(number))
+        if reply["type"] == "ERROR":
+            assert reply["code"] == "STORE_READ_ONLY"
+            assert reply["retryable"] is True
+            return number
+        acknowledged.append(number)
+    pytest.fail("the disk was never full")
+
+
+def known(peer: Peer) -> list[int]:
+    subjects = peer.ask({"type": "SCHEMA_LIST_REQUEST", "limit": 10_000})["subjects"]
+    return sorted(int(name.removeprefix("subject-")) for name in subjects)
+
+
+def test_a_full_disk_stops_writes_only_and_loses_nothing_acknowledged(
+    small_disk: Path, served: Callable[..., Served]
+) -> None:
+    server = served(dir=small_disk, **TERMS)
+    with Peer(server.endpoint) as peer, hub_of(server) as hub, Listener(server.endpoint, b"schema/") as listener:
+        assert hub.register_producer("alive", schema_hash="h")
+        acknowledged: list[int] = []
+        fill(small_disk)
+        for round_number in range(3):
+            first = 10_000 * round_number
+            lost = write_until_refused(peer, acknowledged, first)
+            assert peer.ask({"type": "PING"})["read_only"] is True
+            assert peer.ask(producer("refused"))["code"] == "STORE_READ_ONLY"
+            assert hub.health()["read_only"] is True
+            assert peer.ask({"type": "DISCOVERY_REQUEST", "channel": "alive"})["status"] == "active"
+            assert known(peer) == sorted(acknowledged)
+            assert lost not in known(peer)
+            wanted = beats(peer) + 12
+            eventually(lambda wanted=wanted: beats(peer) >= wanted)
+            assert peer.ask({"type": "DISCOVERY_REQUEST", "channel": "alive"})["status"] == "active"
+            free(small_disk)
+            eventually(lambda: peer.ask({"type": "PING"})["read_only"] is False)
+            reply = eventually(lambda lost=lost: accepted(peer.ask(schema(lost))))
+            acknowledged.append(lost)
+            assert reply["version"] == 1
+            assert known(peer) == sorted(acknowledged)
+            fill(small_disk)
+        free(small_disk)
+        eventually(lambda: accepted(peer.ask(schema(99_999))))
+        acknowledged.append(99_999)
+        heard = [listener.event()[1] for _ in acknowledged]
+        revisions = [event["revision"] for event in heard]
+        assert revisions == sorted(set(revisions))
+        assert [int(event["schema"]["subject"].removeprefix("subject-")) for event in heard] == acknowledged
+        server.kill()
+        server.start()
+        assert known_after_restart(server) == sorted(acknowledged)
+
+
+def beats(peer: Peer) -> int:
+    return int(peer.stats()["requests"].get("HEARTBEAT", {"count": 0})["count"])
+
+
+def accepted(reply: Message) -> Message | None:
+    return reply if reply["type"] != "ERROR" else None
+
+
+def known_after_restart(server: Served) -> list[int]:
+    with Peer(server.endpoint) as peer:
+        return known(peer)
+
+
+def test_what_was_in_flight_when_the_disk_filled_is_acknowledged_or_refused_never_both(
+    small_disk: Path, served: Callable[..., Served]
+) -> None:
+    server = served(dir=small_disk, **TERMS)
+    with Peer(server.endpoint, zmq.DEALER, SNDHWM=0, RCVHWM=0) as peer, Peer(server.endpoint) as reader:
+        count = 1500
+        for number in range(count):
+            peer.send(schema(number) | {"id": str(number)})
+        replies = [peer.receive() for _ in range(count)]
+        assert sorted(int(reply["id"]) for reply in replies) == list(range(count))
+        acknowledged = [int(reply["id"]) for reply in replies if reply["type"] != "ERROR"]
+        assert {reply.get("code") for reply in replies} == {None, "STORE_READ_ONLY"}
+        assert known(reader) == sorted(acknowledged)
+        assert reader.counter("store_failures") >= 1
+        assert server.stop() == 0
+    store = SQLiteStore(small_disk / "registry.db")
+    saved = store.load()
+    store.close()
+    assert sorted(int(it.subject.removeprefix("subject-")) for it in saved.schemas) == sorted(acknowledged)
+
+
+def test_a_broker_cannot_start_on_a_full_disk_and_says_so(small_disk: Path) -> None:
+    fill(small_disk)
+    code, complaint = refused(small_disk)
+    assert code == 1
+    assert "registry.db" in complaint or "disk" in complaint or "space" in complaint
+    assert "Traceback" not in complaint

@@ -1,0 +1,278 @@
+"""Who is alive, who hears of it, and how a watcher knows that it has heard everything."""
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+
+from tests.conftest import QUICK
+from tests.integration.harness import AnyBroker, Listener, Message, Peer, eventually, hub_of, producer
+
+SHORT = {"heartbeat_seconds": 0.1, "stall_seconds": 0.5, "lease_seconds": 1.5, "beacon_seconds": 0.1}
+
+
+@pytest.fixture
+def hasty(start_broker: Callable[..., AnyBroker]) -> AnyBroker:
+    return start_broker(**SHORT)
+
+
+def status(peer: Peer, channel: str) -> str:
+    reply = peer.ask({"type": "DISCOVERY_REQUEST", "channel": channel})
+    return str(reply.get("status") or reply["code"])
+
+
+def test_silence_stalls_a_draft_producer_and_then_ends_it(hasty: AnyBroker) -> None:
+    with Peer(hasty.endpoint) as peer, Listener(hasty.endpoint, b"channel/") as listener:
+        peer.ask(producer("a"))
+        eventually(lambda: status(peer, "a") == "stalled")
+        eventually(lambda: status(peer, "a") == "CHANNEL_NOT_FOUND")
+        kinds = [listener.event()[1]["type"] for _ in range(5)]
+    assert kinds == [
+        "CHANNEL_CREATED",
+        "PRODUCER_REGISTERED",
+        "PRODUCER_STALLED",
+        "PRODUCER_UNREGISTERED",
+        "CHANNEL_ENDED",
+    ]
+
+
+def test_a_heartbeat_recovers_a_stalled_producer(hasty: AnyBroker) -> None:
+    with Peer(hasty.endpoint) as peer:
+        for _ in range(3):
+            peer.ask(producer("a"))
+            eventually(lambda: status(peer, "a") == "stalled")
+            beat = peer.ask({"type": "HEARTBEAT", "lease": "a/default"})
+            if beat["known"]:  # unless the lease ended between the two requests
+                assert status(peer, "a") in ("active", "stalled")
+                return
+    pytest.fail("the lease always ended first")
+
+
+def test_a_client_keeps_its_lease_alive_by_itself_and_one_heartbeat_covers_all(hasty: AnyBroker) -> None:
+    with hub_of(hasty) as hub, Peer(hasty.endpoint) as peer:
+        held = [hub.register_producer(f"c{number}", schema_hash="h") for number in range(30)]
+        eventually(lambda: beats(peer) >= 30)
+        assert all(held)
+        assert len(peer.snapshot()) == 30
+        assert peer.stats()["leases"] == 1
+
+
+def beats(peer: Peer) -> int:
+    return int(peer.stats()["requests"].get("HEARTBEAT", {"count": 0})["count"])
+
+
+def test_an_unknown_lease_is_told_to_register_again(peer: Peer) -> None:
+    assert peer.ask({"type": "HEARTBEAT", "lease": "never-heard-of"})["known"] is False
+
+
+def test_a_stalled_producer_is_replaced_by_another_process_a_living_one_is_not(hasty: AnyBroker) -> None:
+    with Peer(hasty.endpoint) as peer:
+        peer.ask(producer("a", lease="one"))
+        assert peer.ask(producer("a", lease="two"))["code"] == "PRODUCER_ALREADY_REGISTERED"
+        reply = eventually(lambda: acknowledged(peer.ask(producer("a", lease="two"))))
+        assert reply["lease"] == "two"
+
+
+def acknowledged(reply: Message) -> Message | None:
+    return reply if reply["type"] != "ERROR" else None
+
+
+def test_members_are_told_with_their_heartbeats(broker: AnyBroker) -> None:
+    with hub_of(broker) as maker, hub_of(broker) as reader, Peer(broker.endpoint) as peer:
+        assert maker.register_producer("a", schema_hash="h")
+        consumer = reader.register_consumer("a", consumer_id="c")
+        assert [it.consumer_id for it in maker.consumers("a")] == ["c"]
+        heard: list[Any] = []
+        eventually(lambda: heard.extend(maker.notices()) or [it.event for it in heard] == ["CONSUMER_REGISTERED"])
+        assert heard[0].member == "c"
+        consumer.close()
+        eventually(lambda: heard.extend(maker.notices()) or heard[-1].event == "CONSUMER_UNREGISTERED")
+        assert heard[-1].reason == "released"
+        again = reader.register_consumer("a", consumer_id="c")
+        assert again
+        peer.ask({"type": "CHANNEL_DESTROY", "channel": "a"})
+        eventually(lambda: not again)
+        eventually(lambda: "CHANNEL_DESTROYED" in [it.event for it in maker.notices()])
+        assert peer.snapshot() == {}
+
+
+def test_the_death_of_a_consumer_is_told_to_producer_and_watchers(hasty: AnyBroker) -> None:
+    with hub_of(hasty) as maker, maker.watch("a") as watch:
+        maker.register_producer("a", schema_hash="h")
+        with Peer(hasty.endpoint) as dying:
+            dying.ask({"type": "CONSUMER_REGISTER", "channel": "a", "consumer_id": "c"})
+        heard: list[Any] = []
+        eventually(lambda: heard.extend(maker.notices()) or "CONSUMER_UNREGISTERED" in [it.event for it in heard])
+        assert [it.reason for it in heard if it.event == "CONSUMER_UNREGISTERED"] == ["expired"]
+        seen: list[Any] = []
+        eventually(lambda: seen.append(watch.get(5)) or type(seen[-1]).__name__ == "ConsumerUnregistered")
+
+
+def test_events_are_chained_per_topic_and_strictly_ordered(broker: AnyBroker, peer: Peer) -> None:
+    with Listener(broker.endpoint, b"") as everything, Listener(broker.endpoint, b"channel/a/") as only_a:
+        for number in range(20):
+            peer.ask(producer("a", metadata={"n": number}))
+            peer.ask(producer("ab", metadata={"n": number}))
+            peer.ask({"type": "SCHEMA_REGISTER", "subject": "a", "schema": {"title": str(number)}})
+        newest = peer.ask({"type": "PING"})["revision"]
+        newest_of: dict[bytes, int] = {}
+        revisions = []
+        while not revisions or revisions[-1] < newest:
+            topic, event = everything.event()
+            assert event["previous"] == newest_of.get(topic, 0)
+            newest_of[topic] = event["revision"]
+            revisions.append(event["revision"])
+        assert revisions == list(range(1, newest + 1))
+        assert set(newest_of) == {b"channel/a/", b"channel/ab/", b"schema/a/"}
+        previous = 0
+        for _ in range(21):
+            topic, event = only_a.event()
+            assert topic == b"channel/a/"
+            assert event["previous"] == previous
+            previous = event["revision"]
+
+
+def test_beacons_repeat_the_newest_revision_of_each_watched_topic(broker: AnyBroker, peer: Peer) -> None:
+    for number in range(3):
+        peer.ask(producer("a", metadata={"n": number}))
+        peer.ask(producer("b", metadata={"n": number}))
+    state = peer.snapshot()
+    broker_id = peer.ask({"type": "PING"})["broker_id"]
+    for topic, revision in (
+        (b"channel/a/", state["a"]["revision"]),
+        (b"channel/b/", state["b"]["revision"]),
+        (b"channel/none/", 0),
+        (b"channel/", state["b"]["revision"]),
+        (b"", state["b"]["revision"]),
+    ):
+        with Listener(broker.endpoint, topic) as listener:
+            assert listener.echo is not None
+            for heard in (listener.echo, listener.beacon(), listener.beacon()):
+                assert heard == (topic, {"type": "BEACON", "revision": revision, "broker_id": broker_id})
+
+
+def test_odd_subscriptions_stop_nobody(broker: AnyBroker, peer: Peer) -> None:
+    import zmq
+
+    events = peer.ask({"type": "HELLO"})["endpoints"]["events"]
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    odd = context.socket(zmq.XSUB)
+    odd.setsockopt(zmq.LINGER, 0)
+    odd.connect(events)
+    try:
+        for frame in (b"", b"\x01", b"\x01\xff\xfe", b"\x01" + b"x" * 1000, b"\x02hello", b"user data", b"\x00\x00"):
+            odd.send(frame)
+        odd.send_multipart([b"\x01channel/a/", b"more"])
+        odd.send(b"\x01" + b"y" * 5000)
+        with Listener(broker.endpoint, b"channel/a/") as listener:
+            peer.ask(producer("a"))
+            assert listener.event()[1]["type"] == "CHANNEL_CREATED"
+    finally:
+        odd.close(0)
+        context.term()
+    assert peer.ask({"type": "PING"})["type"] == "PONG"
+
+
+def test_a_watchers_view_equals_the_brokers_state_after_any_churn(broker: AnyBroker, peer: Peer) -> None:
+    with hub_of(broker) as hub, hub_of(broker) as watcher, watcher.watch() as early, watcher.watch("c1") as one:
+
+        def churn(number: int) -> None:
+            for turn in range(15):
+                with hub.register_producer(f"c{number}", schema_hash="h", metadata={"turn": turn}):
+                    with hub.register_consumer(f"c{number}", consumer_id=f"k{turn}"):
+                        hub.discover(f"c{number}")
+                    if turn % 4 == 0:
+                        hub.create_channel(f"d{number}.t{turn}", metadata={"turn": turn})
+            hub.register_producer(f"c{number}", schema_hash="h")
+
+        threads = [threading.Thread(target=churn, args=(number,)) for number in range(6)]
+        for thread in threads:
+            thread.start()
+        late = watcher.watch()
+        for thread in threads:
+            thread.join(60)
+
+        def shown(watch: Any) -> Any:
+            return msgspec.to_builtins(watch.channels)
+
+        state = peer.snapshot()
+        assert len(state) == 6 + 6 * 4
+        eventually(lambda: early.is_current and shown(early) == state)
+        eventually(lambda: late.is_current and shown(late) == state)
+        eventually(lambda: one.is_current and shown(one) == {"c1": state["c1"]})
+        late.close()
+
+
+def test_discovery_of_a_watched_channel_needs_no_round_trip_and_sees_every_change(
+    broker: AnyBroker, peer: Peer
+) -> None:
+    peer.ask(producer("a", schema_version="0"))
+    with hub_of(broker) as hub:
+
+        def from_memory() -> bool:
+            before = hub.metrics()["requests"]["DISCOVERY_REQUEST"]["count"]
+            found = hub.discover("a")
+            return found is not None and hub.metrics()["requests"]["DISCOVERY_REQUEST"]["count"] == before
+
+        assert hub.discover("a") is not None
+        eventually(from_memory)
+        for version in range(1, 10):
+            peer.ask(producer("a", schema_version=str(version)))
+            eventually(
+                lambda version=version: (it := hub.discover("a")) is not None and it.schema_version == str(version)
+            )
+            eventually(from_memory)
+        peer.ask({"type": "CHANNEL_DESTROY", "channel": "a"})
+        eventually(lambda: hub.discover("a") is None)
+
+
+def test_what_a_client_changed_itself_it_discovers_at_once(broker: AnyBroker) -> None:
+    with hub_of(broker) as hub:
+        hub.register_producer("a", schema_hash="h", metadata={"n": -1})
+        for number in range(200):
+            hub.discover("a")
+            hub.register_producer("a", schema_hash="h", metadata={"n": number})
+            found = hub.discover("a")
+            assert found is not None
+            assert found.producers[0].metadata == {"n": number}
+
+
+def test_waiting_for_a_channel_ends_when_it_becomes_active(broker: AnyBroker) -> None:
+    with hub_of(broker) as hub, hub_of(broker) as maker:
+        assert hub.discover("a", wait=True, timeout=0.2) is None
+        found: list[Any] = []
+        waiting = threading.Thread(target=lambda: found.append(hub.discover("a", wait=True, timeout=60)))
+        waiting.start()
+        maker.register_producer("a", schema_hash="h", ready=False)
+        eventually(lambda: (it := maker.discover("a")) is not None and it.status == "pending")
+        assert not found
+        maker.register_producer("a", schema_hash="h", ready=True)
+        waiting.join(30)
+        assert found[0].is_active
+
+
+def test_a_slow_subscriber_stops_neither_the_broker_nor_other_subscribers(
+    start_broker: Callable[..., AnyBroker],
+) -> None:
+    broker = start_broker(**QUICK)
+    with (
+        Listener(broker.endpoint, b"") as deaf,
+        Listener(broker.endpoint, b"channel/") as other,
+        Peer(broker.endpoint) as peer,
+    ):
+        assert deaf.echo is not None  # and from here on it reads nothing
+        started = time.monotonic()
+        count = 0
+        while count < 3000:
+            peer.ask(producer(f"c{count}", metadata={"text": "x" * 20_000}))
+            count += 1
+            if count % 100 == 0:
+                for _ in range(200):
+                    other.event()
+            if time.monotonic() - started > 20:
+                break
+        assert count >= 200
+        assert peer.ask({"type": "PING"})["type"] == "PONG"
