@@ -1,6 +1,5 @@
 """Whether a write may change a channel's schema, with a broker and without."""
 
-import importlib.util
 import time
 from typing import Any
 
@@ -13,6 +12,8 @@ from messagehub.errors import SchemaIncompatible
 from messagehub.spark.agreement import Agreed, agree
 from messagehub.spark.options import Options
 from messagehub.spark.schema_mapping import schema_text
+from registry import commands, replies
+from registry.records import SchemaConfig
 
 PRICES = pa.schema([("id", pa.int64()), ("price", pa.float64())])
 EXTENDED = PRICES.append(pa.field("note", pa.string()))
@@ -64,11 +65,7 @@ def test_with_a_broker_the_schema_is_registered_under_the_channels_subject(domai
         assert [each.schema_id for each in hub.schema_versions("sales")] == [agreed.schema_id]
 
 
-@pytest.mark.skipif(importlib.util.find_spec("registry.schema_rules") is None, reason="needs the schema catalogue")
 def test_with_a_broker_the_subjects_level_decides(domain: str) -> None:
-    from registry import commands, replies
-    from registry.records import SchemaConfig
-
     with embedded_broker(domain=domain) as endpoint, MessageHub(endpoint=endpoint, domain=domain) as hub:
         options = Options.parse({"channel": "sales", "domain": domain, "endpoint": endpoint})
         first: Any = agree(options, schema_text(PRICES), "overwrite")

@@ -1,5 +1,6 @@
 """An acquisition process, a ring, Structured Streaming, a channel of results, a plain consumer."""
 
+import json
 import signal
 import subprocess
 import sys
@@ -108,8 +109,21 @@ def test_restarts_lose_and_double_nothing_and_an_outage_too_long_for_the_ring_is
     assert results(domain) == list(range(300))
 
     # An outage that is too long for the ring.
-    following = producer.write(40)
+    producer.write(40)
     with pytest.raises(StreamingQueryException, match=r"DataLost.*sequences 31 to 38 of block"):
         run_once(spark, channel_options, checkpoint)
-    query = run_once(spark, channel_options, checkpoint, failOnDataLoss="false")
-    assert results(domain) == [*range(300), *range(380, 700)]
+    assert results(domain) == list(range(300))
+
+
+@pytest.mark.slow
+def test_a_query_that_accepts_loss_goes_on_behind_the_gap_and_counts_it(
+    spark: SparkSession, channel_options: dict[str, str], domain: str, tmp_path: Path, acquisition: Any
+) -> None:
+    producer = acquisition(capacity=8)
+    producer.write(5)
+    run_once(spark, channel_options, tmp_path / "checkpoint")
+    producer.write(20)
+    query = run_once(spark, channel_options, tmp_path / "checkpoint", failOnDataLoss="false")
+    assert results(domain) == [*range(50), *range(170, 250)]
+    (place,) = json.loads(query.lastProgress["sources"][0]["endOffset"]).values()
+    assert (place["sequence"], place["lost"]) == (25, 12)
