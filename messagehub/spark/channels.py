@@ -9,9 +9,11 @@ from typing import Final
 import pyarrow as pa
 from pyspark.sql.types import StructType
 
-from messagehub.datablock.errors import TableMissing
+from messagehub.datablock.errors import BlockOnOtherHost, DataBlockError, TableMissing
+from messagehub.datablock.identity import host
 from messagehub.datablock.snapshot import Snapshot
 from messagehub.errors import ChannelNotFound, ChannelNotReady, HubError, SchemaMismatch
+from messagehub.hub import MessageHub
 from messagehub.spark.errors import BadOption, GenerationGone
 from messagehub.spark.options import Options
 from messagehub.spark.rings import rings
@@ -43,9 +45,14 @@ def generation_gone(options: Options, generation: int) -> HubError:
     )
 
 
-def nothing_to_read(options: Options, advice: str) -> HubError:
-    """Known but empty, or not known at all; then with the name that was perhaps meant."""
+def nothing_to_read(options: Options, advice: str) -> HubError | DataBlockError:
+    """Elsewhere, known but empty, or not known at all; then with the name that was perhaps meant."""
     directory = options.directory()
+    with MessageHub(options.settings()) as hub:
+        found = hub.discover(options.channel)
+    for block in found.blocks if found is not None else ():
+        if block.host not in (None, host()):
+            return BlockOnOtherHost(block.shm_name, str(block.host), host())
     if os.path.isdir(directory.channel_path(options.channel)):
         return ChannelNotReady(
             f"channel {options.channel!r} has no table to read yet: {advice}", channel=options.channel

@@ -4,6 +4,7 @@ Spark hands them over as text, in lower case, together with a few of its own.
 """
 
 import difflib
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -18,6 +19,7 @@ from registry import names
 
 _OF_SPARK: Final = ("path", "checkpointLocation")
 _DEFAULT_PARTITION_BYTES: Final = 128 << 20
+_TRANSACTION: Final = re.compile(r"[A-Za-z0-9_-]{1,100}")
 
 
 @dataclass(frozen=True)
@@ -89,6 +91,12 @@ def _generation(text: str) -> int | None:
     return None if text.strip().lower() == "latest" else _whole(text)
 
 
+def _name(text: str) -> str:
+    if not _TRANSACTION.fullmatch(text):
+        raise ValueError
+    return text
+
+
 def _starting(text: str) -> str:
     return {"earliest": "earliest", "latest": "latest"}[text.strip().lower()]
 
@@ -108,7 +116,7 @@ _NAMED: Final[dict[str, tuple[str, Any, str]]] = {
     "keepGenerations": ("keep_generations", _whole, "a number of generations above 0"),
     "keepBytes": ("keep_bytes", _whole, "a number of bytes above 0"),
     "keepSeconds": ("keep_seconds", _seconds, "a number of seconds above 0"),
-    "transaction": ("transaction", str, "a name that this write has and no other"),
+    "transaction": ("transaction", _name, "a name of letters, digits, '_' and '-'"),
 }
 _READERS: Final = {name.lower(): rule for name, rule in _NAMED.items()}
 _ACCEPTED: Final = {name.lower(): name for name in (*_NAMED, *_OF_SPARK)}

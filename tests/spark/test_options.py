@@ -37,6 +37,7 @@ def test_a_typo_is_refused_with_the_nearest_option(given: str, meant: str) -> No
         ("keepSeconds", "inf"),
         ("startingOffsets", "now"),
         ("channel", "no spaces"),
+        ("transaction", "../up"),
     ],
 )
 def test_a_bad_value_names_its_option(name: str, value: str) -> None:
