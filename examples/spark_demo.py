@@ -10,6 +10,7 @@ import argparse
 import math
 import os
 import random
+import select
 import shutil
 import subprocess
 import sys
@@ -36,17 +37,15 @@ HERTZ, ROWS = 20, 50
 START_SECONDS = 300.0
 
 
-def measure(endpoint: str, domain: str, seconds: float) -> None:
-    """The acquisition loop, in its own process: twenty batches a second into a ring."""
+def measure(endpoint: str, domain: str) -> None:
+    """The acquisition loop, in its own process: twenty batches a second into a ring, until stdin ends."""
     with (
         MessageHub(endpoint=endpoint, domain=domain) as hub,
-        hub.producer(RAW, schema=SCHEMA, capacity=4096, page_size=8192) as producer,
+        hub.producer(RAW, schema=SCHEMA, capacity=8192, page_size=8192) as producer,
     ):
         print("ready", flush=True)
-        end = time.monotonic() + seconds
-        while time.monotonic() < end:
+        while not select.select([sys.stdin], [], [], 1 / HERTZ)[0]:
             producer.write(_batch(datetime.now(UTC)))
-            time.sleep(1 / HERTZ)
 
 
 def _batch(now: datetime) -> pa.RecordBatch:
@@ -76,20 +75,20 @@ def aggregate(spark: Any, options: dict[str, str], checkpoint: str) -> Any:
     )
 
 
-def watch(hub: MessageHub, query: Any, is_measuring: Any, console: Console) -> pa.Table:
-    """Print every generation until the measuring is over and its last row is aggregated."""
+def watch(hub: MessageHub, query: Any, seconds: float, console: Console) -> pa.Table:
+    """Print every generation for so many seconds after the first, and keep the newest."""
     newest: pa.Table | None = None
     deadline = time.monotonic() + START_SECONDS
     with hub.consumer(RESULTS, start="oldest") as consumer:
         while query.exception() is None and time.monotonic() < deadline:
-            was_measuring = is_measuring()
             found = consumer.read(timeout=1.0)
             if found is not None:
+                deadline = time.monotonic() + seconds if newest is None else deadline
                 newest = found
-                console.print(_line(found))
-            elif newest is not None and not was_measuring and not query.status["isDataAvailable"]:
-                return newest.sort_by("second")
-    raise SystemExit(f"the query failed: {query.exception()}")
+                console.print(_line(found), soft_wrap=True)
+    if query.exception() is not None or newest is None:
+        raise SystemExit(f"the query gave no result: {query.exception()}")
+    return newest.sort_by("second")
 
 
 def _line(table: pa.Table) -> str:
@@ -101,12 +100,15 @@ def _line(table: pa.Table) -> str:
 
 def status(hub: MessageHub) -> Table:
     """What the hub knows of both channels."""
-    shown = Table("channel", "status", "found via", "rows", "where", title="the hub's status", title_justify="left")
+    health = hub.health()
+    title = f"the hub: {health['status']}, revision {health.get('revision', '?')}"
+    shown = Table("channel", "status", "found via", "schema", "generation", "where", title=title, title_justify="left")
     for channel in (RAW, RESULTS):
         found = hub.discover(channel)
         if found is not None:
-            rows = str(found.metadata.get("rows", "")) if found.metadata else ""
-            shown.add_row(channel, found.status, found.source, rows, found.shm_name or "")
+            generation = str(found.generation or "live")
+            digest = (found.schema_hash or "")[:8]
+            shown.add_row(channel, found.status, found.source, digest, generation, found.shm_name or "")
     return shown
 
 
@@ -116,7 +118,7 @@ def draw(table: pa.Table, about: Table, picture: Path) -> None:
     mpl.use("Agg")
     import matplotlib.pyplot as plt
 
-    plain = Console(width=100, record=True, file=Path(os.devnull).open("w"))  # noqa: SIM115  ends with the program
+    plain = Console(width=140, record=True, file=Path(os.devnull).open("w"))  # noqa: SIM115  ends with the program
     plain.print(about)
     figure, (chart, text) = plt.subplots(2, 1, figsize=(10, 7), height_ratios=(4, 1), layout="constrained")
     for sensor in SENSORS:
@@ -146,6 +148,7 @@ def spark_session(scratch: str) -> Iterator[Any]:
         "spark.ui.enabled": "false",
         "spark.driver.host": "127.0.0.1",
         "spark.log.level": "ERROR",
+        "spark.ui.showConsoleProgress": "false",
         "spark.sql.shuffle.partitions": "2",
         "spark.sql.session.timeZone": "UTC",
         "spark.local.dir": scratch,
@@ -163,15 +166,16 @@ def spark_session(scratch: str) -> Iterator[Any]:
 
 
 @contextmanager
-def measuring(endpoint: str, seconds: float) -> Iterator["subprocess.Popen[str]"]:
-    command = [sys.executable, __file__, "--measure", endpoint, DOMAIN, "--seconds", str(seconds)]
-    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+def measuring(endpoint: str) -> Iterator[None]:
+    command = [sys.executable, __file__, "--measure", endpoint, DOMAIN]
+    process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert process.stdin is not None
     assert process.stdout is not None
     process.stdout.readline()
     try:
-        yield process
+        yield
     finally:
-        process.terminate()
+        process.stdin.close()
         process.wait(30)
         process.stdout.close()
 
@@ -184,11 +188,11 @@ def demo(seconds: float, picture: Path) -> None:
         MessageHub(endpoint=endpoint, domain=DOMAIN) as hub,
     ):
         console.print("starting Spark …")
-        with spark_session(scratch) as spark, measuring(endpoint, seconds) as sensors:
-            console.print(f"{RAW}: {HERTZ * ROWS} samples a second, for {seconds:.0f} s")
+        with spark_session(scratch) as spark, measuring(endpoint):
+            console.print(f"{RAW}: {HERTZ * ROWS} samples a second; the first result takes some seconds")
             query = aggregate(spark, {"endpoint": endpoint, "domain": DOMAIN}, f"{scratch}/checkpoint")
             try:
-                table = watch(hub, query, lambda: sensors.poll() is None, console)
+                table = watch(hub, query, seconds, console)
                 about = status(hub)
             finally:
                 query.stop()
@@ -201,12 +205,12 @@ def demo(seconds: float, picture: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=20.0, help="how long to measure")
+    parser.add_argument("--seconds", type=float, default=20.0, help="how long to watch the results")
     parser.add_argument("--picture", type=Path, default=ROOT / "build" / "demo" / "demo.png")
     parser.add_argument("--measure", nargs=2, metavar=("ENDPOINT", "DOMAIN"), help=argparse.SUPPRESS)
     chosen = parser.parse_args()
     if chosen.measure:
-        measure(*chosen.measure, chosen.seconds)
+        measure(*chosen.measure)
     else:
         demo(chosen.seconds, chosen.picture)
 
