@@ -9,11 +9,12 @@ from typing import Any, NamedTuple
 from messagehub.datablock.errors import TableMissing
 from messagehub.datablock.tables import Mode, TableStore
 from messagehub.errors import BrokerUnavailable, SchemaIncompatible
-from messagehub.hub import MessageHub
 from messagehub.spark.channels import schema_of
 from messagehub.spark.options import Options
 from messagehub.spark.schema_mapping import schema_hash, schema_text
+from messagehub.status import is_held
 from registry.formats import arrow
+from registry.replies import SchemaRegistered
 
 
 class Agreed(NamedTuple):
@@ -43,19 +44,28 @@ def agree(options: Options, text: str, mode: Mode) -> Agreed:
         raise _incompatible(
             options.channel, _changes(before, text), "append keeps the schema; use overwrite to change it"
         )
+    registered = _register(options, text)
+    if registered is not None:
+        return Agreed(text, digest, str(registered.version), registered.schema_id)
+    found = [difference.message for difference in _compare(before, text)] if before else []
+    if found:
+        advice = "publish to another channel, or start a hub and set the subject's compatibility to NONE"
+        raise _incompatible(options.channel, found, advice)
+    return Agreed(text, digest, "", None)
+
+
+def _register(options: Options, text: str) -> SchemaRegistered | None:
+    """None without a broker; whether one runs here is seen without importing all that it takes to talk to it."""
+    settings = options.settings()
+    if settings.is_local and not is_held(settings.lock_path):
+        return None
+    from messagehub.hub import MessageHub
+
     try:
-        with MessageHub(options.settings()) as hub:
-            registered = hub.register_schema(options.channel, text, schema_type="ARROW")
+        with MessageHub(settings) as hub:
+            return hub.register_schema(options.channel, text, schema_type="ARROW")
     except BrokerUnavailable:
-        found = [difference.message for difference in _compare(before, text)] if before else []
-        if found:
-            raise _incompatible(
-                options.channel,
-                found,
-                "publish to another channel, or start a hub and set the subject's compatibility to NONE",
-            ) from None
-        return Agreed(text, digest, "", None)
-    return Agreed(text, digest, str(registered.version), registered.schema_id)
+        return None
 
 
 def _newest(tables: TableStore) -> tuple[str | None, dict[str, Any]]:

@@ -13,10 +13,8 @@ from messagehub.datablock.errors import BlockOnOtherHost, DataBlockError, TableM
 from messagehub.datablock.identity import host
 from messagehub.datablock.snapshot import Snapshot
 from messagehub.errors import ChannelNotFound, ChannelNotReady, HubError, SchemaMismatch
-from messagehub.hub import MessageHub
 from messagehub.spark.errors import BadOption, GenerationGone
 from messagehub.spark.options import Options
-from messagehub.spark.rings import rings
 from messagehub.spark.schema_mapping import schema_hash, schema_text, written_schema
 from registry.formats import arrow
 
@@ -47,6 +45,8 @@ def generation_gone(options: Options, generation: int) -> HubError:
 
 def nothing_to_read(options: Options, advice: str) -> HubError | DataBlockError:
     """Elsewhere, known but empty, or not known at all; then with the name that was perhaps meant."""
+    from messagehub.hub import MessageHub
+
     directory = options.directory()
     with MessageHub(options.settings()) as hub:
         found = hub.discover(options.channel)
@@ -79,6 +79,8 @@ def available_schema(options: Options) -> pa.Schema:
     if options.generation is not None or options.tables().generations():
         with newest_snapshot(options) as snapshot:
             return schema_of(snapshot)
+    from messagehub.spark.rings import rings
+
     for ring in rings(options):
         return ring.schema()
     raise nothing_to_read(options, "publish a table to it, or start its producer")
