@@ -5,7 +5,7 @@ Rule 2: validation happens here and only here; what decoded needs no second look
 Rule 3: everything up to and including the first empty frame is the return path, and is echoed unchanged.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, get_args
 
 import msgspec
@@ -50,6 +50,7 @@ _envelope_decoder: msgspec.json.Decoder[_Envelope] = msgspec.json.Decoder(_Envel
 _reply_decoder: msgspec.json.Decoder[replies.AnyReply] = msgspec.json.Decoder(replies.AnyReply)
 _event_decoder: msgspec.json.Decoder[AnyEvent | Beacon] = msgspec.json.Decoder(AnyEvent | Beacon)
 _encoder = msgspec.json.Encoder()
+_CONTAINERS = (dict, list, msgspec.Struct)
 
 encode = _encoder.encode
 
@@ -84,8 +85,8 @@ def decode(data: bytes) -> commands.AnyCommand:
     try:
         if command.protocol != VERSION:
             negotiate([command.protocol])
-        if command.writes:
-            _check_free_form(command)
+        if command.writes or isinstance(command, commands.SchemaText):
+            _check_nesting(command)
     except ProtocolError as refused:
         refused.request_id = command.id
         raise
@@ -163,26 +164,21 @@ def _explain(data: bytes, error: Exception) -> ProtocolError:
     return refused
 
 
-def _check_free_form(command: commands.AnyCommand) -> None:
-    """Free-form fields must survive being encoded again, in replies, in events and by every store.
-
-    A schema is kept as text, so its numbers may be of any size.
-    """
-    for name in ("config", "metadata", "schema"):
-        level = _containers([getattr(command, name, None)])
-        depth = 1
-        while level:
-            depth += 1
-            if depth > MAX_NESTING:
-                raise _too_deep()
-            children = [child for value in level for child in (value.values() if isinstance(value, dict) else value)]
-            if name != "schema" and any(type(child) is int and not -(2**63) <= child < 2**64 for child in children):
-                raise MalformedRequest(f"{name} holds an integer of more than 64 bits", field=name)
-            level = _containers(children)
+def _check_nesting(command: commands.AnyCommand) -> None:
+    """Free-form values must stay shallow enough to be encoded again inside replies and events."""
+    level: list[Any] = [command]
+    depth = 0
+    while level:
+        depth += 1
+        if depth > MAX_NESTING:
+            raise _too_deep()
+        level = [child for value in level for child in _children(value) if isinstance(child, _CONTAINERS)]
 
 
-def _containers(values: list[Any]) -> list[dict[str, Any] | list[Any]]:
-    return [value for value in values if isinstance(value, dict | list)]
+def _children(value: dict[str, Any] | list[Any] | msgspec.Struct) -> Iterable[Any]:
+    if isinstance(value, dict):
+        return value.values()
+    return value if isinstance(value, list) else msgspec.structs.astuple(value)
 
 
 def _too_deep() -> MalformedRequest:

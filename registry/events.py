@@ -136,7 +136,7 @@ class SubjectEvent(Event, kw_only=True):
 
 
 class SchemaDeleted(SubjectEvent, tag="SCHEMA_DELETED"):
-    """Softly: hidden but kept. Permanently: gone, its number and id never used again."""
+    """Softly: hidden but kept. Permanently: gone, and its id is never used again."""
 
     version: int
     permanent: bool
@@ -148,7 +148,7 @@ class SchemaConfigured(SubjectEvent, tag="SCHEMA_CONFIGURED"):
     config: SchemaConfig | None
 
 
-class SchemaModeSet(SubjectEvent, tag="SCHEMA_MODE_SET"):
+class SchemaModeChanged(SubjectEvent, tag="SCHEMA_MODE_CHANGED"):
     mode: Mode | None
 
 
@@ -169,7 +169,7 @@ AnyChannelEvent = (
     | TableCommitted
     | GroupAssigned
 )
-AnySchemaEvent = SchemaRegistered | SchemaDeleted | SchemaConfigured | SchemaModeSet
+AnySchemaEvent = SchemaRegistered | SchemaDeleted | SchemaConfigured | SchemaModeChanged
 AnyEvent = AnyChannelEvent | AnySchemaEvent
 
 

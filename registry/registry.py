@@ -64,7 +64,7 @@ class Registry(Sightings):
             reply, happened = self.schema_rules.decide(command, verdict)
             for event in happened:
                 self._emit_schema(event, now)
-            if happened and isinstance(reply, _REVISED):
+            if isinstance(reply, _REVISED) and (happened or not reply.revision):
                 reply.revision = self.revision
         elif kind in _JUDGED:
             reply = _JUDGED[kind](self, command, now, verdict)
@@ -320,7 +320,15 @@ _JUDGED: dict[type[commands.Command], Callable[[Registry, Any, float, Verdict | 
     commands.RegisterConsumer: Registry.register_consumer,
     commands.CreateChannel: Registry.create_channel,
 }
-_REVISED = replies.SchemaRegistered | replies.SchemaDeleted | replies.SchemaConfigFound | replies.SchemaModeFound
+# Their revision is that of the subject, or of the registry where that changed or the answer is about all subjects.
+_REVISED = (
+    replies.SchemaRegistered
+    | replies.SchemaDeleted
+    | replies.SchemaConfigFound
+    | replies.SchemaModeFound
+    | replies.SchemaList
+    | replies.SchemaExport
+)
 
 
 def _embedded_schema(

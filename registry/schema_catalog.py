@@ -1,7 +1,8 @@
 """Subjects, versions, ids, hashes, references, modes and config of schemas.
 
 Rule 1: an id and a GUID name one content (type, canonical text, references, metadata, rules) for ever, across subjects.
-Rule 2: a subject's version numbers only grow, except that they start again when its last one is permanently deleted.
+Rule 2: a new version's number is one more than the subject's newest, softly deleted ones included: only the number of a
+newest version that was permanently deleted can come again.
 Rule 3: a softly deleted version is hidden, not gone; a permanently deleted one is gone, and its id is not used again.
 """
 
@@ -49,7 +50,7 @@ class SchemaCatalog:
         self._places: dict[int, dict[tuple[str, int], None]] = {}
         self._ids: dict[str, int] = {}
         self._by_guid: dict[str, int] = {}
-        self._by_hash: dict[str, int] = {}
+        self._by_hash: dict[str, dict[int, None]] = {}
         self._referrers: dict[tuple[str, int], dict[tuple[str, int], None]] = {}
 
     def __len__(self) -> int:
@@ -100,7 +101,7 @@ class SchemaCatalog:
         self._places.setdefault(version.schema_id, {})[place] = None
         self._ids.setdefault(key, version.schema_id)
         self._by_guid.setdefault(version.guid, version.schema_id)
-        self._by_hash.setdefault(version.schema_hash, version.schema_id)
+        self._by_hash.setdefault(version.schema_hash, {})[version.schema_id] = None
         for reference in version.references:
             self._referrers.setdefault((reference.subject, reference.version), {})[place] = None
 
@@ -120,8 +121,10 @@ class SchemaCatalog:
         del places[place]
         if not places:
             del self._places[version.schema_id], self._ids[key]
-            _forget(self._by_guid, version.guid, version.schema_id)
-            _forget(self._by_hash, version.schema_hash, version.schema_id)
+            del self._by_guid[version.guid]
+            del self._by_hash[version.schema_hash][version.schema_id]
+            if not self._by_hash[version.schema_hash]:
+                del self._by_hash[version.schema_hash]
         for reference in version.references:
             self._referrers[reference.subject, reference.version].pop(place, None)
 
@@ -180,14 +183,15 @@ class SchemaCatalog:
         places = self._places.get(schema_id)
         if not places:
             raise SchemaNotFound(f"no schema has {asked}", asked=asked)
-        subject, number = next(iter(places))
+        subject, number = min(places)
         return self._subjects[subject].versions[number]
 
     def by_guid(self, guid: str) -> SchemaVersion:
         return self.by_id(self._by_guid.get(guid, 0), f"GUID {guid!r}")
 
     def by_hash(self, schema_hash: str) -> SchemaVersion:
-        return self.by_id(self._by_hash.get(schema_hash, 0), f"hash {schema_hash!r}")
+        """Of several contents with one hash (other metadata or rules), the oldest."""
+        return self.by_id(min(self._by_hash.get(schema_hash, (0,))), f"hash {schema_hash!r}")
 
     def knows_hash(self, schema_hash: str) -> bool:
         return schema_hash in self._by_hash
@@ -199,7 +203,7 @@ class SchemaCatalog:
     def places(self, schema_id: int) -> list[Place]:
         return [
             Place(subject=subject, version=number, is_deleted=self._subjects[subject].versions[number].is_deleted)
-            for subject, number in self._places.get(schema_id, ())
+            for subject, number in sorted(self._places.get(schema_id, ()))
         ]
 
     def referrers(self, subject: str, number: int) -> list[SchemaVersion]:
@@ -280,8 +284,3 @@ def _set(settings: dict[str, T], subject: str, value: T | None) -> None:
         settings.pop(subject, None)
     else:
         settings[subject] = value
-
-
-def _forget(index: dict[str, int], key: str, schema_id: int) -> None:
-    if index.get(key) == schema_id:
-        del index[key]

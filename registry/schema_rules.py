@@ -95,7 +95,7 @@ class SchemaRules:
         versions = self._catalog.peek(command.subject).visible()
         if level == "NONE":
             return level, []
-        return level, versions if level.endswith("_TRANSITIVE") else versions[-1:]
+        return level, versions[::-1] if level.endswith("_TRANSITIVE") else versions[-1:]
 
     def _against(self, version: SchemaVersion) -> Against:
         return Against(
@@ -304,7 +304,7 @@ class SchemaRules:
             raise SubjectNotFound(f"subject {name!r} has no mode of its own", subject=name)
         if command.mode == "IMPORT" and not command.force and self._has_versions(command.subject):
             raise OperationNotPermitted("mode IMPORT needs an empty subject or registry, or force", subject=name)
-        happened = [events.SchemaModeSet(subject=name, mode=command.mode)] if command.mode != present else []
+        happened = [events.SchemaModeChanged(subject=name, mode=command.mode)] if command.mode != present else []
         mode = command.mode or present or DEFAULT_MODE
         return replies.SchemaModeFound(subject=command.subject, mode=mode, revision=0), [*happened]
 

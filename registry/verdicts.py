@@ -67,8 +67,8 @@ def text_of(schema: Any) -> str:
 def judge(question: Question) -> Verdict:
     revision = question.revision
     try:
-        parsed = _parse(question.schema_type, question.text, question.references)
         text = _normalized(question) if question.normalize else question.text
+        parsed = _parse(question.schema_type, text, question.references)
         differences = [found for old in question.against if (found := _compared(question, old)) is not None]
     except InvalidSchema as error:
         return Verdict(refusal=str(error), path=error.path, revision=revision)

@@ -25,6 +25,15 @@ def pytest_sessionfinish() -> None:
         ring.unlink(missing_ok=True)
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """`slow` tests run only when asked for: `pytest -m slow`, as `make soak` does."""
+    if "slow" in config.getoption("-m"):
+        return
+    slow = [item for item in items if item.get_closest_marker("slow")]
+    config.hook.pytest_deselected(items=slow)
+    items[:] = [item for item in items if item not in slow]
+
+
 @pytest.fixture
 def no_leaks() -> Iterator[None]:
     """Fail when a thread, descriptor, socket or child process outlives the test."""

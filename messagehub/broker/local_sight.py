@@ -15,9 +15,10 @@ import time
 from collections.abc import Iterable, Iterator
 
 from messagehub.datablock import inotify
-from messagehub.datablock.directory import Directory, Listed, check_directory
+from messagehub.datablock.directory import Directory, Listed
 from messagehub.datablock.errors import DataBlockError
 from messagehub.datablock.identity import ProcessIdentity, boot_id, host
+from messagehub.datablock.segment import make_own_directory
 from messagehub.datablock.wakeup import ProcessWatch
 from messagehub.entries import Live, clash_of, command_of, is_about_members, newest_table
 from registry import events
@@ -273,8 +274,7 @@ def _prepare(directory: Directory) -> bool:
     path = os.path.join(directory.root, f"messagehub-{directory.uid}")
     try:
         for each in (path, os.path.join(path, directory.domain), directory.path):
-            os.makedirs(each, mode=0o700, exist_ok=True)
-            check_directory(each, directory.uid)
+            make_own_directory(each, 0o700, directory.uid)
     except (OSError, DataBlockError) as error:
         log.warning("the directory of channels cannot be used, so nothing of this host is seen: %s", error)
         return False

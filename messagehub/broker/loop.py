@@ -8,11 +8,13 @@ only reads are served until a probe write succeeds. Revisions that were given ou
 Rule 4: nothing slow runs here, and no request can end the loop.
 """
 
+import gc
 import logging
 import os
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from time import monotonic
 from typing import Any, NamedTuple
 
@@ -30,7 +32,7 @@ from messagehub.datablock.directory import Directory
 from messagehub.errors import BrokerAlreadyRunning, HubError, InternalError, ProtocolError, RateLimited, StoreReadOnly
 from messagehub.metrics import Metrics
 from messagehub.settings import Settings
-from messagehub.store import Store
+from messagehub.store import Saved, Store
 from messagehub.store.commit import GroupCommit
 from messagehub.version import __version__
 from registry import commands, names, replies
@@ -415,9 +417,13 @@ class Broker:
             stall_seconds=settings.stall_seconds,
             lease_seconds=settings.lease_seconds,
         )
-        saved = store.load()
         registry = Registry(terms=terms, shm_prefix=settings.shm_prefix)
-        revision = max(saved.revision, at_least)
+        with _without_collecting():
+            saved = store.load()
+            self._fill(registry, saved, revision=max(saved.revision, at_least))
+        return registry, saved.revision
+
+    def _fill(self, registry: Registry, saved: Saved, *, revision: int) -> None:
         registry.schemas.restore(
             saved.schemas,
             last_id=saved.last_schema_id,
@@ -426,7 +432,6 @@ class Broker:
             revision=revision,
         )
         registry.restore(saved.channels, revision=revision, now=self._now())
-        return registry, saved.revision
 
     def _after_commit(self) -> None:
         self._commit.acknowledge_wake()
@@ -556,6 +561,18 @@ class Broker:
     def _now(self) -> float:
         """Seconds since the epoch that never jump: the wall clock at the start plus monotonic time since."""
         return monotonic() + self._wall_offset
+
+
+@contextmanager
+def _without_collecting() -> Iterator[None]:
+    """Loading only makes objects that stay: looking for garbage among them takes as long as making them."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def _bind(socket: zmq.Socket[bytes], endpoint: str) -> str:

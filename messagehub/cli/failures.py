@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from typer import Exit
+from typer import BadParameter, Exit
 from typer.core import TyperCommand
 
 from messagehub.cli.output import complain, echo_json, shown
@@ -42,6 +42,8 @@ class HubCommand(TyperCommand):
         except HubError as error:
             report(error, as_json=bool(ctx.params.get("as_json")))
             raise Exit(NO_BROKER if isinstance(error, BrokerUnavailable) else REFUSED) from error
+        except UnicodeEncodeError as error:  # what a shell passed on may be any bytes; a name may not
+            raise BadParameter(f"{shown(error.object)} is not UTF-8.") from error
         except BrokenPipeError:
             raise  # the reader has seen enough; typer ends quietly
         except OSError as error:

@@ -19,6 +19,7 @@ from registry.events import channel_topic
 
 MAX_FOLLOWED = 4096
 FRESH_BEACONS = 1.5
+SUBSCRIBE_SECONDS = 0.02
 Shown = TypeVar("Shown")
 
 
@@ -50,6 +51,8 @@ class DiscoveryCache(Generic[Shown]):
         self._present = present
         self._entries: dict[str, Entry[Shown]] = {}
         self._topics: set[bytes] = set()
+        self._unsubscribed: list[bytes] = []
+        self._subscribe_at = 0.0
         self._changed = threading.Condition()
         self._broker_id = ""
         self._beacon_seconds = connection.settings.beacon_seconds
@@ -59,11 +62,21 @@ class DiscoveryCache(Generic[Shown]):
         entry = self._entries.get(channel)
         return entry.found if entry is not None and entry.fresh_until > monotonic() else None
 
-    def follow(self, channel: str) -> None:
-        """Watch a channel from now on. Past the limit further channels are simply asked for each time."""
-        if channel not in self._entries and len(self._entries) < MAX_FOLLOWED:
-            self._entries[channel] = Entry()
-            self._topics = self._topics | {channel_topic(channel).encode()}
+    def follow(self, channel: str, found: Shown | None = None, revision: int = 0) -> None:
+        """Watch a channel from now on. What was just found is good once a beacon confirms it.
+
+        Past the limit further channels are simply asked for each time. Subscribing is left to the I/O thread, for many
+        channels at once, so that following costs a caller next to nothing.
+        """
+        with self._changed:
+            if channel in self._entries or len(self._entries) >= MAX_FOLLOWED:
+                return
+            entry = self._entries[channel] = Entry()
+            entry.found, entry.revision = found, revision
+            is_first = not self._unsubscribed
+            self._unsubscribed.append(channel_topic(channel).encode())
+        if is_first:
+            self._subscribe_at = monotonic() + SUBSCRIBE_SECONDS
             self._connection.wake()
 
     def changed(self, channel: str, revision: int) -> None:
@@ -112,6 +125,13 @@ class DiscoveryCache(Generic[Shown]):
         self._tell_waiting()
 
     def tick(self, now: float) -> float:
+        if not self._unsubscribed:
+            return now + 60.0
+        if now < self._subscribe_at:
+            return self._subscribe_at
+        with self._changed:
+            self._topics = self._topics.union(self._unsubscribed)
+            self._unsubscribed = []
         return now + 60.0
 
     def _ask(self, channel: str, entry: Entry[Shown]) -> None:

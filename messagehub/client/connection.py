@@ -24,7 +24,7 @@ from messagehub.client.wire import Context, Wire
 from messagehub.errors import BrokerUnavailable, HubError, MessageTooLarge, RequestTimeout
 from messagehub.metrics import Metrics
 from messagehub.settings import Settings
-from messagehub.status import running_broker
+from messagehub.status import is_held, running_broker
 from registry import commands, replies
 
 log = logging.getLogger("messagehub.client")
@@ -66,17 +66,24 @@ class Waiter:
         self.done = done
         self.reply: replies.AnyReply | None = None
         self.error: HubError | None = None
+        self._answered: threading.Lock | None = None
+
+    def share(self) -> "Waiter":
+        """Before another thread may finish it. A caller that drives the wire itself never needs this."""
         self._answered = threading.Lock()
         self._answered.acquire()
+        return self
 
     def finish(self, reply: replies.AnyReply | None, error: HubError | None = None) -> None:
         self.reply, self.error = reply, error
         if self.done is not None:
             self.done(reply, error)
         else:
+            assert self._answered is not None
             self._answered.release()
 
     def wait(self) -> bool:
+        assert self._answered is not None
         return self._answered.acquire(timeout=max(self.deadline - time.monotonic(), 0.0))
 
 
@@ -104,6 +111,8 @@ class Connection:
         self._is_pinging = False
         self._news: deque[replies.HelloAck | None] = deque()
         self._attempts = 0
+        self._patience_seconds = settings.reconnect_first_seconds
+        self._lock_path = str(settings.lock_path) if settings.is_local else None
         self._retry_at = 0.0
 
     # -- asking --------------------------------------------------------------------------------------------
@@ -124,6 +133,11 @@ class Connection:
             raise
         finally:
             self._account(command, waiter.request_id, refusal, started)
+
+    def check_presence(self) -> None:
+        """Raise at once, and before anything is made ready to be sent, when this directory's broker does not run."""
+        if self._wire is None and self._lock_path is not None and not is_held(self._lock_path):
+            raise BrokerUnavailable(f"no broker runs in {self.settings.dir}", dir=str(self.settings.dir))
 
     def submit(self, command: commands.Command, done: Done, *, timeout: float) -> None:
         """Send from the I/O thread; `done` is called there, once, with the reply or the error."""
@@ -200,7 +214,7 @@ class Connection:
             if reply is not None:
                 return reply
             self.metrics.count("handed_over")
-            self._pending[waiter.request_id] = waiter
+            self._pending[waiter.request_id] = waiter.share()
         except BrokerUnavailable as lost:
             if not isinstance(lost, RequestTimeout):
                 self._drop(lost.message)
@@ -216,14 +230,11 @@ class Connection:
         assert wire is not None
         wire.send(waiter.payload)
         while wire.poll(waiter.deadline):
-            ours = None
-            for reply in wire.receive():
+            while (reply := wire.receive_one()) is not None:
                 if reply.id == waiter.request_id:
-                    ours = reply
-                else:
-                    self._deliver(reply)  # of a caller that handed its request over a moment ago
-            if ours is not None:
-                return ours
+                    return reply
+                self._deliver(reply)  # of a caller that handed its request over a moment ago
+            wire.check_lost()
             if _is_set(self._yield_fd):
                 return None
         raise self._timed_out()
@@ -231,7 +242,7 @@ class Connection:
     def _request_through_thread(self, waiter: Waiter) -> replies.AnyReply:
         if self._is_closed:
             raise BrokerUnavailable("this client is closed")
-        self._outbox.append(waiter)
+        self._outbox.append(waiter.share())
         self.wake()
         return self._await_thread(waiter)
 
@@ -284,6 +295,7 @@ class Connection:
             raise
         wire.also_poll(self._yield_fd)
         self._attempts, self._retry_at, self._is_suspect = 0, 0.0, False
+        self._patience_seconds = self.settings.reconnect_first_seconds
         self._wire, self.hello = wire, wire.hello
         self._news.append(wire.hello)
         self.metrics.count("connects")
@@ -364,7 +376,7 @@ class Connection:
 
     def _next_due(self, due_at: float) -> float:
         if self._wire is None and any(part.is_active() for part in self.parts):
-            due_at = min(due_at, max(self._retry_at, time.monotonic() + self.settings.reconnect_first_seconds))
+            due_at = min(due_at, max(self._retry_at, time.monotonic() + self._patience_seconds))
         own = (waiter.deadline for waiter in list(self._pending.values()) if waiter.done is not None)
         return min(own, default=due_at) if due_at > time.monotonic() else due_at
 
@@ -388,6 +400,8 @@ class Connection:
         except HubError as error:
             self._drop(error.message)
             self._fail_outbox(error)
+            # Looking for a broker that is not there costs little, but not nothing: look less and less often.
+            self._patience_seconds = min(2 * self._patience_seconds, self.settings.reconnect_max_seconds)
 
     def _receive(self) -> None:
         assert self._wire is not None

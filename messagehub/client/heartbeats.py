@@ -116,7 +116,7 @@ class Heartbeats:
         except BrokerUnavailable as error:
             if required:
                 self._forget(registration)
-                self._unfinished.append(registration)  # a broker that did not answer may yet have taken it
+                self._end_later(registration)  # a broker that did not answer may yet have taken it
                 raise
             registration.error = error
         except BaseException:
@@ -141,10 +141,13 @@ class Heartbeats:
             self._connection.request(self.unregistration(registration), timeout=self._seconds)
         except BrokerUnavailable as error:
             log.debug("%r ended without the broker: %s", registration, error)
-            self._unfinished.append(registration)
-            self._connection.wake()
+            self._end_later(registration)
         except HubError as error:
             log.debug("%r had ended before: %s", registration, error)
+
+    def _end_later(self, registration: Registration) -> None:
+        with self._lock:
+            self._unfinished.append(registration)
 
     def end_all(self) -> None:
         for registration in list(self._registrations):
@@ -243,7 +246,8 @@ class Heartbeats:
         self._connection.submit(command, done, timeout=self._connection.settings.request_timeout_seconds)
 
     def _finish(self) -> None:
-        unfinished, self._unfinished = self._unfinished, []
+        with self._lock:
+            unfinished, self._unfinished = self._unfinished, []
         wanted = {registration.member for registration in list(self._registrations)}
         for registration in unfinished:
             if registration.member not in wanted:
@@ -252,7 +256,7 @@ class Heartbeats:
     def _unregister_again(self, registration: Registration) -> None:
         def done(_: replies.AnyReply | None, error: HubError | None) -> None:
             if error is not None:
-                self._unfinished.append(registration)
+                self._end_later(registration)
 
         self._connection.submit(self.unregistration(registration), done, timeout=self._seconds)
 

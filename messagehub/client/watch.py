@@ -133,18 +133,21 @@ class Watches:
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        self._watches: list[Watch] = []
+        self._watches: list[Watch] = []  # replaced, never changed: the I/O thread reads it without the lock
+        self._lock = threading.Lock()
         self._heard_at = 0.0
         self._beacon_seconds = connection.settings.beacon_seconds
 
     def add(self, channel: str | None) -> Watch:
         watch = Watch(channel, self)
-        self._watches = [*self._watches, watch]
+        with self._lock:
+            self._watches = [*self._watches, watch]
         self._connection.wake()
         return watch
 
     def remove(self, watch: Watch) -> None:
-        self._watches = [other for other in self._watches if other is not watch]
+        with self._lock:
+            self._watches = [other for other in self._watches if other is not watch]
         self._connection.wake()
 
     def close_all(self) -> None:
@@ -155,6 +158,7 @@ class Watches:
         for watch in self._watches:
             watch.abandon()
         self._watches = []
+        self._lock = threading.Lock()
 
     # -- on the I/O thread ---------------------------------------------------------------------------------
 

@@ -14,6 +14,10 @@ from messagehub.version import __version__
 from registry import commands, replies
 
 _LOST = zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED | zmq.EVENT_CONNECT_RETRIED
+# pyzmq's flags are enums; combining them costs as much as a frame.
+_NOBLOCK = int(zmq.NOBLOCK)
+_MORE_NOBLOCK = int(zmq.SNDMORE) | _NOBLOCK
+_RCVMORE = int(zmq.RCVMORE)
 Context = zmq.Context[zmq.Socket[bytes]]
 
 
@@ -45,8 +49,8 @@ class Wire:
 
     def send(self, payload: bytes) -> None:
         try:
-            self.dealer.send(b"", zmq.SNDMORE | zmq.NOBLOCK)
-            self.dealer.send(payload, zmq.NOBLOCK)
+            self.dealer.send(b"", _MORE_NOBLOCK)
+            self.dealer.send(payload, _NOBLOCK)
         except zmq.Again:
             raise self._lost() from None
 
@@ -58,11 +62,25 @@ class Wire:
     def receive(self) -> list[replies.AnyReply]:
         """All replies that have come; raises when the broker is gone and none is left."""
         received = []
-        while self.dealer.poll(0):
-            received.append(protocol.decode_reply(self.dealer.recv_multipart(zmq.NOBLOCK)[-1]))
-        if not received and self.monitor.poll(0):
-            raise self._lost()
+        while (reply := self.receive_one()) is not None:
+            received.append(reply)
+        if not received:
+            self.check_lost()
         return received
+
+    def receive_one(self) -> replies.AnyReply | None:
+        try:
+            frame = self.dealer.recv(_NOBLOCK)
+            while self.dealer.get(_RCVMORE):
+                frame = self.dealer.recv(_NOBLOCK)
+        except zmq.Again:
+            return None
+        return protocol.decode_reply(frame)
+
+    def check_lost(self) -> None:
+        """Raise when the broker is gone."""
+        if self.monitor.poll(0):
+            raise self._lost()
 
     def close(self) -> None:
         self.dealer.disable_monitor()

@@ -32,6 +32,7 @@ class Cleaned:
     producers: list[str] = field(default_factory=list)
     blocks: list[str] = field(default_factory=list)
     busy: list[str] = field(default_factory=list)  # channels someone else was changing: try again later
+    flaws: list[str] = field(default_factory=list)  # what kept a channel from being cleaned
 
 
 def clean(
@@ -52,6 +53,8 @@ def clean(
                 TableStore(directory.tables_path(channel)).sweep(now=now, retention=retention)
         except Busy:
             report.busy.append(channel)
+        except DataBlockError as error:  # damage in one channel is no reason to leave the others
+            report.flaws.append(str(error))
     return report
 
 

@@ -18,32 +18,28 @@ import contextlib
 import json
 import os
 import re
-import stat
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
 from .errors import (
-    DataBlockError,
     EntryDamaged,
-    ForeignOwner,
     NameRefused,
     NameTaken,
     NameTooLong,
     NothingThere,
-    RootUnusable,
-    SymlinkRefused,
 )
 from .identity import ProcessIdentity
 from .layout import LAYOUT_VERSION
-from .locks import OWNER, Descriptor, exclusive, is_locked, lock_within, require_linux, try_lock
-from .segment import DEFAULT_ROOT, open_trusted, refusal, remove_file, replace_file
+from .locks import OWNER, Descriptor, exclusive, is_locked, lock_within, try_lock
+from .segment import DEFAULT_ROOT, make_own_directory, open_trusted, refusal, remove_file, replace_file
 
 DEFAULT_DOMAIN: Final = "default"
 CHANNEL_LOCK: Final = "channel.lock"
 _OWNED: Final = exclusive(OWNER)
 _COMPONENT: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:=+,-]*")
 _NAME_BYTES: Final = 200
+_REMEMBERED: Final = 4096
 
 
 @dataclass(frozen=True)
@@ -98,6 +94,7 @@ class Directory:
         """`uid` names another user whose group-readable directory is to be read."""
         self.domain = component(domain)
         self.is_group_readable = is_group_readable
+        self._entries: dict[str, tuple[tuple[int, int, int], ProducerEntry | None, str | None]] = {}
         self.root = root
         self.uid = os.geteuid() if uid is None else uid
         self.path = os.path.join(root, f"messagehub-{self.uid}", domain, "channels")
@@ -129,9 +126,11 @@ class Directory:
 
     def channels(self) -> list[str]:
         try:
-            return sorted(os.listdir(self.path))
+            with os.scandir(self.path) as found:
+                names = [item.name for item in found if item.is_dir(follow_symlinks=False)]
         except FileNotFoundError:
             return []
+        return sorted(name for name in names if _COMPONENT.fullmatch(name))
 
     def producers(self, channel: str) -> list[Listed]:
         """Everyone with an entry, alive or not, without waiting for anything."""
@@ -140,8 +139,36 @@ class Directory:
             names = os.listdir(path)
         except FileNotFoundError:
             return []
-        found = [_listed(path, name[:-5], self.uid) for name in sorted(names) if name.endswith(".json")]
+        found = [self.producer(channel, name[:-5]) for name in sorted(names) if name.endswith(".json")]
         return [listed for listed in found if listed is not None]
+
+    def producer(self, channel: str, producer_id: str) -> Listed | None:
+        """One producer, alive or not; None if it has no entry (any more)."""
+        base = os.path.join(self.channel_path(channel), component(producer_id))
+        try:
+            entry, flaw = self._entry(f"{base}.json")
+            descriptor = open_trusted(f"{base}.lock", os.O_RDONLY, self.uid)
+        except (NothingThere, FileNotFoundError):
+            return None  # cleaned meanwhile
+        is_alive = is_locked(descriptor.fd, _OWNED)
+        descriptor.close()
+        return Listed(producer_id, is_alive, entry, flaw)
+
+    def _entry(self, path: str) -> tuple[ProducerEntry | None, str | None]:
+        """Read again only if the file was replaced: entries never change in place."""
+        status = os.lstat(path)
+        version = (status.st_ino, status.st_mtime_ns, status.st_size)
+        known = self._entries.get(path)
+        if known is None or known[0] != version:
+            content = read_small_file(path, self.uid)
+            try:
+                known = (version, ProducerEntry.from_json(content, path), None)
+            except EntryDamaged as error:
+                known = (version, None, str(error))
+            if len(self._entries) >= _REMEMBERED:
+                self._entries.clear()  # those of producers long gone too
+            self._entries[path] = known
+        return known[1:]
 
     @contextlib.contextmanager
     def locked(self, channel: str, timeout_seconds: float = 5.0) -> Iterator["LockedChannel"]:
@@ -160,18 +187,10 @@ class Directory:
 
     def make_channel(self, channel: str) -> str:
         """The channel's directory, made if needed; nothing of another user is accepted on the way."""
-        require_linux()
         path = self.root
         for name in (f"messagehub-{self.uid}", self.domain, "channels", component(channel)):
             path = os.path.join(path, name)
-            try:
-                os.mkdir(path, 0o750 if self.is_group_readable else 0o700)
-            except FileExistsError:
-                check_directory(path, self.uid)
-            except FileNotFoundError:
-                raise RootUnusable(self.root, "it does not exist") from None
-            except OSError as error:
-                raise refusal(error, path) from None
+            make_own_directory(path, 0o750 if self.is_group_readable else 0o700, self.uid)
         return path
 
 
@@ -195,7 +214,7 @@ class LockedChannel:
         except OSError as error:
             raise refusal(error, f"{base}.lock") from None
         if not try_lock(descriptor.fd, _OWNED):
-            before = _listed(self.path, entry.producer_id, self.directory.uid)
+            before = self.directory.producer(self.channel, entry.producer_id)
             raise NameTaken(f"{base}.json", before.entry.process.pid if before and before.entry else None)
         remove_file(f"{base}.dead")
         replace_file(f"{base}.json", entry.to_json(), self._mode)
@@ -232,37 +251,12 @@ def component(name: str) -> str:
     return name
 
 
-def check_directory(path: str, uid: int) -> None:
-    status = os.lstat(path)
-    if stat.S_ISLNK(status.st_mode):
-        raise SymlinkRefused(path)
-    if status.st_uid != uid:
-        raise ForeignOwner(path, status.st_uid, uid)
-    if not stat.S_ISDIR(status.st_mode):
-        raise RootUnusable(path, "it is not a directory")
-
-
 def read_small_file(path: str, uid: int | None = None) -> bytes:
     descriptor = open_trusted(path, os.O_RDONLY, uid)
     try:
         return os.read(descriptor.fd, os.fstat(descriptor.fd).st_size)
     finally:
         descriptor.close()
-
-
-def _listed(path: str, producer_id: str, uid: int) -> Listed | None:
-    base = os.path.join(path, producer_id)
-    try:
-        content = read_small_file(f"{base}.json", uid)
-        descriptor = open_trusted(f"{base}.lock", os.O_RDONLY, uid)
-    except NothingThere:
-        return None  # cleaned meanwhile
-    is_alive = is_locked(descriptor.fd, _OWNED)
-    descriptor.close()
-    try:
-        return Listed(producer_id, is_alive, ProducerEntry.from_json(content, f"{base}.json"))
-    except DataBlockError as error:
-        return Listed(producer_id, is_alive, None, str(error))
 
 
 def _inside(name: str) -> str:

@@ -200,7 +200,8 @@ class LaneBoard:
 def live_lanes(directory: str) -> int:
     """How many readers hold a lane here."""
     count = 0
-    for name in os.listdir(directory):
+    names = os.listdir(directory) if os.path.isdir(directory) else []
+    for name in names:
         if name.endswith(".lane"):
             try:
                 descriptor = open_trusted(os.path.join(directory, name), os.O_RDONLY)

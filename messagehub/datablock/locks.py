@@ -26,7 +26,6 @@ from .errors import Busy, HandleClosed, NotLinux
 OWNER: Final = 1 << 40  # exclusive: the writer of a block, the owner of an entry or a lane
 ATTACHED: Final = OWNER + 1  # shared: a reader is attached
 FIRST_SLOT: Final = OWNER + 16
-EVERYTHING: Final = 0  # a length of 0 reaches to the end of all offsets
 
 _RETRY_SECONDS: Final = 0.002
 # For the two paths that lock and unlock for every payload; everyone else says `try_lock` and `unlock`.

@@ -75,9 +75,6 @@ class _WriterBell:
             self._rung = ticket
             self._ringer.ring()
 
-    def close(self) -> None:
-        self._ringer.close()
-
 
 class RingReader:
     """Made by `ring.open_reader`. One thread reads; views may be dropped in any."""
@@ -216,7 +213,7 @@ class RingReader:
             if found is not None:
                 yield found
 
-    # --- reading several at once (see `wait_any`)
+    # --- reading several at once (see `waiting.Sleeper`)
 
     def take(self) -> Item | Gap | None:
         """The next item or gap if it can be had without waiting."""

@@ -15,7 +15,7 @@ from .errors import HeaderInconsistent, NameTaken, NothingThere, PayloadSchemaMi
 from .groups import Assignment
 from .identity import ProcessIdentity
 from .items import Start
-from .lanes import LaneBoard, make_lane_directory, remove_lane_directory
+from .lanes import LaneBoard, live_lanes, make_lane_directory, remove_lane_directory
 from .layout import (
     EPOCH,
     HEAD,
@@ -57,7 +57,11 @@ class RingSpec:
 
 
 def open_writer(path: str, spec: RingSpec, codec: Codec) -> RingWriter:
-    """Create the ring at `path`, or take over the one that a writer before left there."""
+    """Create the ring at `path`, or take over the one that a writer before left there.
+
+    For a ring in a `Directory`: after its entry is registered and while the channel is locked, so that no
+    cleaner takes a ring in the making for a dead one.
+    """
     header = _header(path, spec, codec)
     mode = 0o640 if spec.is_group_readable else 0o600
     while True:
@@ -209,4 +213,5 @@ def describe(path: str, owner_uid: int | None = None) -> tuple[Header, dict[str,
         "has_ended": segment.words[STATE] == State.ENDED,
         "writer_pid": segment.words[WRITER_PID],
         "has_writer": is_locked(segment.descriptor.fd, exclusive(OWNER)),
+        "readers": live_lanes(lane_directory(path, header)) if header.lanes else 0,
     }

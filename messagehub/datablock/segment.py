@@ -77,6 +77,26 @@ class Segment:
         return os.fstat(self.descriptor.fd).st_nlink > 0
 
 
+def make_own_directory(path: str, mode: int = 0o700, uid: int | None = None) -> None:
+    """One directory of this user in an existing one; nothing of another user is accepted in its place."""
+    require_linux()
+    try:
+        os.mkdir(path, mode)
+    except FileExistsError:
+        expected = os.geteuid() if uid is None else uid
+        status = os.lstat(path)
+        if stat.S_ISLNK(status.st_mode):
+            raise SymlinkRefused(path) from None
+        if status.st_uid != expected:
+            raise ForeignOwner(path, status.st_uid, expected) from None
+        if not stat.S_ISDIR(status.st_mode):
+            raise RootUnusable(path, "it is not a directory") from None
+    except FileNotFoundError:
+        raise RootUnusable(os.path.dirname(path), "it does not exist") from None
+    except OSError as error:
+        raise refusal(error, path) from None
+
+
 def create_unnamed(path: str, mode: int = 0o600) -> Descriptor:
     """A file on the file system of `path` that vanishes unless `publish` is reached."""
     require_linux()

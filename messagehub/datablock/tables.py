@@ -33,7 +33,7 @@ from .identity import ProcessIdentity, host
 from .layout import Checksum
 from .locks import OWNER, Descriptor, exclusive, lock_within
 from .manifests import Manifest, Part, Retention
-from .segment import open_trusted, refusal, remove_file, replace_file
+from .segment import make_own_directory, open_trusted, refusal, remove_file, replace_file
 from .snapshot import Snapshot
 from .table_blocks import write_block
 
@@ -78,7 +78,7 @@ class TableStore:
 
         Beginning again (a replay after a crash) gives the transaction a new keeper.
         """
-        os.makedirs(self.path, mode=0o700, exist_ok=True)
+        make_own_directory(self.path)
         transaction = Transaction(self, transaction_id or uuid.uuid4().hex)
         keeper = keeper or ProcessIdentity.current()
         content = json.dumps({"keeper": keeper.to_json(), "begun_at": now}).encode()

@@ -17,10 +17,12 @@ class ViaBroker:
 
     def discover(self, channel: str, *, timeout: float) -> Discovery | None:
         """None when nobody has registered the channel; raises BrokerUnavailable when nobody answers."""
+        self._connection.check_presence()
         try:
             reply = self.ask(commands.Discover(channel=channel), timeout=timeout)
         except ChannelNotFound:
             return None
         assert isinstance(reply, replies.Discovered)
-        self.cache.follow(reply.channel)
-        return Discovery.of(reply, "broker")
+        found = Discovery.of(reply, "broker")
+        self.cache.follow(reply.channel, found, reply.revision)
+        return found

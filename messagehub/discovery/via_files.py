@@ -104,6 +104,7 @@ class ViaFiles:
 
     def close(self) -> None:
         """Unregister everything without blocks; what has blocks lingers."""
+        self._remembered.clear()
         for channel, consumer_id in list(self._consumers):
             self._drop_consumer(self.directory.channel_path(channel), channel, consumer_id)
         for (channel, entry_id), held in list(self._producers.items()):

@@ -252,5 +252,5 @@ _ROWS: dict[type[events.Event], Callable[[Any], Sequence[Row]]] = {
     events.SchemaRegistered: _put_schema,
     events.SchemaDeleted: _delete_schema,
     events.SchemaConfigured: lambda e: _put_setting("config", e.subject, e.config),
-    events.SchemaModeSet: lambda e: _put_setting("mode", e.subject, e.mode),
+    events.SchemaModeChanged: lambda e: _put_setting("mode", e.subject, e.mode),
 }

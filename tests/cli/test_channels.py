@@ -28,22 +28,23 @@ def test_channels_are_created_listed_described_and_destroyed(hub: Program) -> No
 def test_destroying_asks_first(hub: Program) -> None:
     with MessageHub(dir=hub.dir) as client:
         client.create_channel("asked")
-    done = hub.run("channels", "destroy", "asked", code=1, stdin="n\n")
+    done = hub.call("channels", "destroy", "asked", code=1, stdin="n\n")
     assert "Destroy channel asked (0 producers, 0 consumers)?" in done.stderr
     assert "Aborted" in done.stderr
-    assert "is destroyed" in hub.run("channels", "destroy", "asked", stdin="y\n").stdout
+    assert "is destroyed" in hub.call("channels", "destroy", "asked", stdin="y\n").stdout
 
 
 def test_an_unknown_channel_is_refused_with_1_and_a_next_step(hub: Program) -> None:
     for arguments in (["channels", "describe", "nobody"], ["discover", "nobody"]):
-        done = hub.run(*arguments, "--json", code=1)
+        done = hub.call(*arguments, "--json", code=1)
         assert '"code": "CHANNEL_NOT_FOUND"' in done.stdout
         assert "`messagehub channels` lists" in done.stderr
 
 
 def test_a_bad_name_is_refused_with_the_rule(hub: Program) -> None:
-    assert hub.json("channels", "create", "no spaces", code=1)["error"]["code"] == "INVALID_NAME"
-    assert "[A-Za-z]" in hub.run("watch", "no spaces", code=1).stderr
+    assert hub.call_json("channels", "create", "no spaces", code=1)["error"]["code"] == "INVALID_NAME"
+    assert "not UTF-8" in hub.call("discover", "\udcff", code=2).stderr
+    assert "[A-Za-z]" in hub.call("watch", "no spaces", code=1).stderr
 
 
 def test_discover_shows_where_the_data_is(hub: Program) -> None:
@@ -62,8 +63,8 @@ def test_discover_shows_where_the_data_is(hub: Program) -> None:
 def test_discover_tells_a_known_channel_that_is_not_ready(hub: Program) -> None:
     with MessageHub(dir=hub.dir) as client:
         client.create_channel("declared")
-    assert hub.json("discover", "declared")["status"] == "pending"
-    error = hub.json("discover", "declared", "--wait", "--timeout", "0.3", code=1)["error"]
+    assert hub.call_json("discover", "declared")["status"] == "pending"
+    error = hub.call_json("discover", "declared", "--wait", "--timeout", "0.3", code=1)["error"]
     assert error["code"] == "CHANNEL_NOT_READY"
 
 
@@ -82,11 +83,11 @@ def test_what_a_peer_chose_cannot_control_the_terminal(hub: Program) -> None:
     with MessageHub(dir=hub.dir) as client:
         client.register_producer("hostile", schema_hash=ESCAPE, schema_version="[bold]v[/bold]")
         for command in (["channels", "hostile"], ["discover", "hostile"]):
-            text = hub.run(*command).stdout
+            text = hub.call(*command).stdout
             assert "\x1b" not in text
             assert r"\x1b[31mred" in text
             assert "[bold]v[/bold]" in text
-        assert hub.json("discover", "hostile")["schema_hash"] == ESCAPE
+        assert hub.call_json("discover", "hostile")["schema_hash"] == ESCAPE
 
 
 def test_trace_shows_both_sides_of_an_exchange(hub: Program) -> None:
@@ -103,4 +104,4 @@ def test_trace_shows_both_sides_of_an_exchange(hub: Program) -> None:
 
 
 def test_trace_of_an_unknown_id_is_refused_with_1(hub: Program) -> None:
-    assert hub.json("trace", "no-such-id", code=1)["error"]["code"] == "EXCHANGE_NOT_FOUND"
+    assert hub.call_json("trace", "no-such-id", code=1)["error"]["code"] == "EXCHANGE_NOT_FOUND"

@@ -46,9 +46,10 @@ def contents(directory: Path) -> dict[str, bytes]:
 
 
 def test_a_running_hub_is_fine(hub: Program) -> None:
-    assert diagnose(hub) == {}
     is_small = any(finding.is_trouble for finding in check_shared_memory())
-    assert "a broker answers at" in hub.run("doctor", code=1 if is_small else 0).stdout
+    text = hub.run("doctor", code=1 if is_small else 0).stdout
+    assert "a broker answers at" in text
+    assert is_small or text.endswith("all is fine\n")
 
 
 def test_no_broker_is_an_error_with_the_command_that_starts_one(alone: Program) -> None:
@@ -65,7 +66,6 @@ def test_a_directory_open_to_others_is_an_error(alone: Program) -> None:
     (finding,) = diagnose(alone)["directory"]
     assert "open to other users (mode 755)" in finding["message"]
     assert finding["fix"] == f"chmod 700 {alone.dir}"
-    assert "chmod 700" in alone.run("serve", code=1).stderr
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can give a directory away")
@@ -83,7 +83,6 @@ def test_a_file_in_place_of_the_directory_is_an_error(alone: Program) -> None:
 
 def test_what_a_killed_broker_left_is_told_and_harmless(alone: Program) -> None:
     with alone.serve() as broker:
-        alone.run("channels", "create", "kept")
         broker.end(signal.SIGKILL)
     before = contents(alone.dir)
     found = diagnose(alone)
@@ -91,10 +90,6 @@ def test_what_a_killed_broker_left_is_told_and_harmless(alone: Program) -> None:
     assert "is stale" in found["sockets"][0]["message"]
     assert set(found) == {"sockets", "broker"}
     assert contents(alone.dir) == before
-    with alone.serve() as broker:
-        assert diagnose(alone) == {}
-        assert alone.json("channels")[0]["channel"] == "kept"
-        assert broker.end() == 0
 
 
 def test_a_socket_that_nobody_listens_on_and_one_that_is_none(alone: Program) -> None:

@@ -14,12 +14,12 @@ def test_a_registration_lasts_until_the_signal(hub: Program) -> None:
         "register", "kept", *ABC, "--version", "1.0.0", "--policy", "RingBuffer", "--capacity", "10"
     ) as kept:
         assert "kept/default" in kept.says("kept: registered")
-        found = hub.json("discover", "kept")
+        found = hub.call_json("discover", "kept")
         assert found["producers"][0]["config"] == {"policy": "RingBuffer", "capacity": 10}
         assert found["schema_version"] == "1.0.0"
         assert kept.end(signal.SIGTERM) == 0, kept.err
         assert "unregistering kept" in kept.err
-    hub.run("discover", "kept", code=1)
+    hub.call("discover", "kept", code=1)
 
 
 def test_a_second_exclusive_producer_is_refused_with_1(hub: Program) -> None:
@@ -36,18 +36,18 @@ def test_once_leaves_the_registration_to_its_lease(hub: Program) -> None:
     ack = json.loads(done.stdout)
     assert (ack["channel"], ack["shm_name"]) == ("brief", "/pylabhub_brief")
     assert "ends in 8 s" in done.stderr
-    assert hub.json("discover", "brief")["status"] == "active"
+    assert hub.call_json("discover", "brief")["status"] == "active"
 
 
 def test_a_schema_alone_is_hashed_by_the_hub(hub: Program) -> None:
     hub.run("register", "hashed", "--schema", "-", "--once", stdin='{"type": "object"}')
-    found = hub.json("discover", "hashed")
+    found = hub.call_json("discover", "hashed")
     assert found["schema"] == "verified"
-    assert hub.json("schemas", "get", "hashed")["schema_hash"] == found["schema_hash"]
+    assert hub.call_json("schemas", "get", "hashed")["schema_hash"] == found["schema_hash"]
 
 
 def test_a_claimed_hash_that_is_not_the_schemas_is_refused(hub: Program) -> None:
-    error = hub.json("register", "claimed", *ABC, "--schema", "-", code=1, stdin='{"type": "object"}')["error"]
+    error = hub.call_json("register", "claimed", *ABC, "--schema", "-", code=1, stdin='{"type": "object"}')["error"]
     assert error["code"] == "SCHEMA_HASH_MISMATCH"
 
 
@@ -72,7 +72,7 @@ def test_a_restarted_broker_is_told_again(alone: Program) -> None:
         producer.tells("the broker is gone")
         with alone.serve() as second:
             producer.tells("registered again")
-            assert until(lambda: alone.json("discover", "again")["status"] == "active", "active again")
+            assert until(lambda: alone.call_json("discover", "again")["status"] == "active", "active again")
             assert producer.end() == 0, producer.err
-            alone.run("discover", "again", code=1)
+            alone.call("discover", "again", code=1)
             assert second.end() == 0

@@ -95,7 +95,7 @@ def test_the_program_ends_with_2_on_wrong_usage(alone: Program) -> None:
 
 
 def test_bad_setting_ends_with_1(alone: Program) -> None:
-    done = alone.run("status", "--endpoint", "http://here", code=1)
+    done = alone.call("status", "--endpoint", "http://here", code=1)
     assert "must start with ipc:// or tcp://" in done.stderr
 
 

@@ -44,13 +44,13 @@ def test_a_restart_of_the_broker_is_survived_and_told(alone: Program) -> None:
     alone.configure()
     with alone.serve() as first, alone.start("watch") as watching:
         watching.tells("watching all channels")
-        alone.run("channels", "create", "before")
+        alone.call("channels", "create", "before")
         watching.says("before")
         first.end(signal.SIGKILL)
         watching.tells("the broker is gone")
         with alone.serve() as second:
             watching.tells("connected again")
-            alone.run("channels", "create", "after")
+            alone.call("channels", "create", "after")
             watching.says("after")
             assert watching.out.count("before") == 1
             assert watching.end() == 0, watching.err

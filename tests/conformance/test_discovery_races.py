@@ -30,7 +30,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
         if request.param == "files":
             yield made
         else:
-            with Served(made.dir, domain=made.domain):
+            with Served(made.dir):
                 yield made
 
 

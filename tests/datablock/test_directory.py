@@ -247,3 +247,19 @@ def test_entry_round_trip_refuses_unknown_fields(root: str) -> None:
     assert replace(made, producer_id="q") != made
     with pytest.raises(errors.EntryDamaged):
         ProducerEntry.from_json(content[:-1] + b', "extra": 1}', "x")
+
+
+def test_damage_in_one_channel_is_reported_and_the_others_are_cleaned(root: str) -> None:
+    directory = Directory(root=root)
+    kill(parked(lambda: produce(directory, "p", exclusive=True)))
+    tables = directory.tables_path("a-damaged")
+    directory.make_channel("a-damaged")
+    os.mkdir(tables)
+    with open(os.path.join(tables, "x.txn"), "wb") as file:
+        file.write(b"{")
+    with open(os.path.join(directory.path, "stray file"), "wb") as file:
+        file.write(b"")
+    report = clean(directory, now=1.0, linger_seconds=0)
+    assert report.producers == ["p"]
+    assert "x.txn" in report.flaws[0]
+    assert directory.channels() == ["a-damaged", "c"]

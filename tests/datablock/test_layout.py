@@ -115,6 +115,9 @@ def test_describe_shows_header_and_words(root: str) -> None:
         assert words["head"] == 1
         assert words["has_writer"]
         assert words["writer_pid"] == os.getpid()
+        assert words["readers"] == 0
+        with open_reader(os.path.join(root, "ring")), open_reader(os.path.join(root, "ring")):
+            assert describe(os.path.join(root, "ring"))[1]["readers"] == 2
     assert not describe(os.path.join(root, "ring"))[1]["has_writer"]
 
 

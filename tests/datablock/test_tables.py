@@ -263,3 +263,11 @@ def test_retention_is_kept_with_the_table_and_honoured_by_every_cleaner(store: T
     store.sweep(now=1e6)
     assert store.generations() == [4, 5, 6]
     assert TableStore(store.path).open().manifest.retention == keep
+
+
+def test_a_store_without_its_channel_directory_is_refused(root: str) -> None:
+    with pytest.raises(errors.RootUnusable):
+        TableStore(os.path.join(root, "absent", "tables")).begin(now=1.0)
+    os.symlink(root, os.path.join(root, "link"))
+    with pytest.raises(errors.SymlinkRefused):
+        TableStore(os.path.join(root, "link")).begin(now=1.0)

@@ -5,9 +5,13 @@ import os
 import numpy as np
 import polars as pl
 import pyarrow as pa
+import pytest
 
+from messagehub.datablock import errors
+from messagehub.datablock.layout import Kind
 from messagehub.datablock.locks import FIRST_SLOT, exclusive, is_locked
 from messagehub.datablock.ring import open_reader
+from tests.datablock.children import kill, parked
 from tests.datablock.rings import number_of, payload, writer
 
 SCHEMA = pa.schema([("number", pa.int64()), ("text", pa.utf8())])
@@ -88,3 +92,18 @@ def test_views_are_read_only(root: str) -> None:
         item = reader.read(0)
         assert item.value.readonly
         assert not np.frombuffer(item.buffer, dtype=np.uint8).flags.writeable
+
+
+def test_a_killed_reader_frees_the_slots_it_held(root: str) -> None:
+    with writer(root, kind=Kind.SINGLE) as made:
+        made.write(payload(1))
+
+        def hold() -> object:
+            reader = open_reader(os.path.join(root, "ring"), start="oldest")
+            return reader, reader.read(0).value
+
+        pid = parked(hold)
+        with pytest.raises(errors.RingFull):
+            made.write(payload(2), timeout_seconds=0.01)
+        kill(pid)
+        assert made.write(payload(2), timeout_seconds=1).first == 2

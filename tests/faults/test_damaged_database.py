@@ -8,8 +8,8 @@ import pytest
 
 from messagehub.errors import StoreError
 from messagehub.store.sqlite import APPLICATION_ID, SQLiteStore
-from registry.registry import Registry
 from registry import commands
+from registry.registry import Registry
 from tests.integration.harness import refused
 
 pytestmark = pytest.mark.usefixtures("no_leaks")

@@ -91,12 +91,11 @@ def test_a_full_disk_stops_writes_only_and_loses_nothing_acknowledged(
             assert peer.ask({"type": "DISCOVERY_REQUEST", "channel": "alive"})["status"] == "active"
             assert known(peer) == sorted(acknowledged)
             assert lost not in known(peer)
-            wanted = beats(peer) + 12
-            eventually(lambda wanted=wanted: beats(peer) >= wanted)
+            eventually(lambda wanted: beats(peer) >= wanted, beats(peer) + 12)
             assert peer.ask({"type": "DISCOVERY_REQUEST", "channel": "alive"})["status"] == "active"
             free(small_disk)
             eventually(lambda: peer.ask({"type": "PING"})["read_only"] is False)
-            reply = eventually(lambda lost=lost: accepted(peer.ask(schema(lost))))
+            reply = eventually(lambda number: accepted(peer.ask(schema(number))), lost)
             acknowledged.append(lost)
             assert reply["version"] == 1
             assert known(peer) == sorted(acknowledged)

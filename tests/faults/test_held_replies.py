@@ -89,19 +89,18 @@ READS: list[Message] = [
 ]
 
 
-@pytest.mark.parametrize("read", READS, ids=[" ".join(str(value) for value in read.values()) for read in READS])
-def test_a_read_of_an_unwritten_record_waits(store: SlowStore, writer: Peer, reader: Peer, read: Message) -> None:
+def test_every_read_of_an_unwritten_record_waits(store: SlowStore, writer: Peer, reader: Peer) -> None:
     writer.ask(producer("other"))
     store.gate.clear()
     writer.send({"type": "SCHEMA_REGISTER", "subject": "durable", "schema": {"title": "t"}, "id": "schema"})
     writer.send({"type": "CHANNEL_CREATE", "channel": "durable", "id": "channel"})
     assert store.is_waiting.wait(30)
     reader.ask({"type": "PING"})
-    reader.send(read)
+    for number, read in enumerate(READS):
+        reader.send(read | {"id": str(number)})
     assert reader.hears_nothing(SILENCE_SECONDS)
-    assert reader.socket.poll(0) == 0
     store.gate.set()
-    assert reader.receive()["type"] != "INTERNAL_ERROR"
+    assert {reader.receive()["id"] for _ in READS} == {str(number) for number in range(len(READS))}
     assert [writer.receive()["id"] for _ in range(2)] == ["schema", "channel"]
 
 
@@ -147,7 +146,7 @@ def test_many_writers_share_transactions(store: SlowStore, slow: Embedded, write
         store.gate.set()
         for _ in range(501):
             assert writer.receive()["type"] == "CHANNEL_CREATE_ACK"
-        assert other.stats()["store"]["transactions"] == 2
+        assert other.stats()["store"]["transactions"] < 10
 
 
 def test_held_answers_are_counted_when_they_leave_with_the_time_they_took(

@@ -134,9 +134,15 @@ class Place:
 
 @contextlib.contextmanager
 def place_in(directory: Path, domain: str) -> Iterator[Place]:
+    """While the block runs, brokers and programs that are started live in the domain too."""
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    before = os.environ.get("MESSAGEHUB_DOMAIN")
+    os.environ["MESSAGEHUB_DOMAIN"] = domain
     place = Place(directory, domain)
     try:
         yield place
     finally:
         place.close()
+        del os.environ["MESSAGEHUB_DOMAIN"]
+        if before is not None:
+            os.environ["MESSAGEHUB_DOMAIN"] = before

@@ -48,11 +48,11 @@ DISCOVERED: Message = {
 }
 
 
-def eventually(condition: Callable[[], T], *, timeout: float = PATIENCE_SECONDS) -> T:
+def eventually(condition: Callable[..., T | None], *arguments: Any, timeout: float = PATIENCE_SECONDS) -> T:
     """What the condition gives once that is true; fails at the deadline with what it gave last."""
     deadline = time.monotonic() + timeout
     while True:
-        value = condition()
+        value = condition(*arguments)
         if value:
             return value
         assert time.monotonic() < deadline, f"still {value!r} after {timeout} s"
@@ -125,20 +125,20 @@ class Peer:
 class Listener:
     """A plain SUB on the event socket: what leaves, in the order in which it leaves."""
 
-    def __init__(self, endpoint: str, topic: bytes = b"") -> None:
+    def __init__(self, endpoint: str, topic: bytes = b"", queue: int = 0) -> None:
+        """`queue` is how many events wait here; 0 is without a bound."""
         with Peer(endpoint) as peer:
             self.hello = peer.ask({"type": "HELLO"})
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self.socket = self._context.socket(zmq.SUB)
         self.socket.setsockopt(zmq.LINGER, 0)
-        self.socket.setsockopt(zmq.RCVHWM, 0)
+        self.socket.setsockopt(zmq.RCVHWM, queue)
         self.socket.connect(self.hello["endpoints"]["events"])
         self.socket.subscribe(topic)
-        self.echo = self._next(PATIENCE_SECONDS)
+        self.echo = self.next()
 
-    def _next(self, timeout: float) -> tuple[bytes, Message] | None:
-        if not self.socket.poll(int(timeout * 1000)):
-            return None
+    def next(self, timeout: float = PATIENCE_SECONDS) -> tuple[bytes, Message]:
+        assert self.socket.poll(int(timeout * 1000)), "no event"
         topic, payload = self.socket.recv_multipart()
         return topic, json.loads(payload)
 
@@ -146,16 +146,14 @@ class Listener:
         """The next event that is no beacon."""
         deadline = time.monotonic() + timeout
         while True:
-            heard = self._next(max(deadline - time.monotonic(), 0.0))
-            assert heard is not None, "no event"
+            heard = self.next(max(deadline - time.monotonic(), 0.0))
             if heard[1]["type"] != "BEACON":
                 return heard
 
     def beacon(self, timeout: float = PATIENCE_SECONDS) -> tuple[bytes, Message]:
         deadline = time.monotonic() + timeout
         while True:
-            heard = self._next(max(deadline - time.monotonic(), 0.0))
-            assert heard is not None, "no beacon"
+            heard = self.next(max(deadline - time.monotonic(), 0.0))
             if heard[1]["type"] == "BEACON":
                 return heard
 

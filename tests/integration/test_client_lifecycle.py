@@ -5,18 +5,25 @@ import os
 import signal
 import threading
 import time
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 import messagehub
-from messagehub import HubError, MessageHub
+from messagehub import HubError, MessageHub, Watch
 from messagehub.errors import BrokerUnavailable
 from tests.conftest import QUICK
 from tests.integration.harness import AnyBroker, Embedded, Held, Peer, Served, eventually, hub_of, run_script
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
+
+
+@pytest.fixture
+def broker(embedded: Callable[..., Embedded]) -> Embedded:
+    """The client's own life is the same whatever broker answers."""
+    return embedded(**QUICK)
 
 
 def test_nothing_is_opened_before_the_first_call(broker: AnyBroker) -> None:
@@ -127,6 +134,34 @@ def test_many_hubs_opened_and_closed_leave_nothing(embedded: Callable[..., Embed
 # -- without a broker --------------------------------------------------------------------------------------
 
 
+def test_watches_and_discoveries_begun_by_many_threads_at_once_all_count(broker: AnyBroker) -> None:
+    with hub_of(broker) as hub:
+        watches: list[Watch] = []
+        barrier = threading.Barrier(32)
+
+        def work(number: int) -> None:
+            hub.register_producer(f"c{number}", schema_hash="h")
+            barrier.wait(30)
+            watches.append(hub.watch(f"c{number}"))
+            hub.discover(f"c{number}")
+
+        threads = [threading.Thread(target=work, args=(number,)) for number in range(32)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(30)
+        assert all(watch.wait_current(30) for watch in watches)
+
+        def asked() -> int:
+            return int(hub.metrics()["requests"]["DISCOVERY_REQUEST"]["count"])
+
+        def all_from_memory() -> bool:
+            before = asked()
+            return all(hub.discover(f"c{number}") for number in range(32)) and asked() == before
+
+        eventually(all_from_memory)
+
+
 @pytest.mark.parametrize("kind", ["directory", "dead socket", "tcp"])
 def test_without_a_broker_calls_return_at_once_and_warn_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, kind: str
@@ -148,8 +183,9 @@ def test_without_a_broker_calls_return_at_once_and_warn_once(
             assert hub.connect() is False
             assert hub.stats() is None
             assert hub.health()["status"] == "unavailable"
-        assert not hub.register_producer("a", schema_hash="h")
         assert not hub.register_consumer("a")
+        assert hub.register_producer("a", schema_hash="h").source == "files"
+        assert hub.register_consumer("a").source == "files"
         elapsed = time.monotonic() - started
     assert elapsed < 10  # 250 calls; a single timeout each would be minutes
     assert len(caplog.records) == 1, [record.getMessage() for record in caplog.records]
@@ -183,11 +219,9 @@ def test_a_registration_without_a_broker_becomes_true_when_one_comes(tmp_path: P
     with MessageHub(dir=directory) as hub:
         producer = hub.register_producer("a", schema_hash="h")
         consumer = hub.register_consumer("a")
-        assert not producer
-        assert producer.source is None
+        assert producer.source == "files"
         with Served(directory, **QUICK) as server:
-            eventually(lambda: bool(producer) and bool(consumer))
-            assert producer.source == "broker"
+            eventually(lambda: producer.source == "broker" and consumer.source == "broker")
             assert producer.shm_name == "/pylabhub_a"
             with Peer(server.endpoint) as peer:
                 assert peer.ask({"type": "DISCOVERY_REQUEST", "channel": "a"})["consumer_count"] == 1
@@ -293,11 +327,8 @@ def in_child(work: Callable[[], bool]) -> None:
     if pid == 0:
         try:
             os._exit(0 if work() else 1)
-        except BaseException:
-            import traceback
-
-            traceback.print_exc()
         finally:
+            traceback.print_exc()
             os._exit(2)
     deadline = time.monotonic() + 60
     while True:

@@ -133,7 +133,7 @@ def test_frames_that_are_not_one_request_behind_a_path_are_dropped_and_counted(b
     with Peer(broker.endpoint, zmq.DEALER) as odd, Peer(broker.endpoint) as peer:
         for count, frames in enumerate(NOT_ONE_REQUEST.values(), start=1):
             odd.socket.send_multipart(frames)
-            eventually(lambda count=count: peer.counter("bad_frames") == count)
+            eventually(lambda wanted: peer.counter("bad_frames") == wanted, count)
             odd.send({"type": "PING", "id": "still served"})
             assert odd.receive()["id"] == "still served"
 

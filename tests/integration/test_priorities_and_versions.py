@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 
-import pytest
 import zmq
 
 from messagehub.broker import loop
@@ -76,12 +75,12 @@ def test_versions_are_negotiated(peer: Peer) -> None:
     assert "1.7" in newer["warning"]
 
 
-@pytest.mark.parametrize("version", ["2.0", "0.9", "1", "", "x", "1.x", "1.0.0", "١.٠", "1." + "9" * 500])
-def test_an_unknown_version_is_refused_naming_both_sides(peer: Peer, version: str) -> None:
-    for message in ({"type": "HELLO", "versions": [version]}, REGISTER | {"protocol": version}):
-        refused = peer.ask(message)
-        assert refused["code"] == "UNSUPPORTED_PROTOCOL", refused
-        assert refused["details"] == {"peer": [version], "supported": ["1.0"]}
+def test_an_unknown_version_is_refused_naming_both_sides(peer: Peer) -> None:
+    for version in ("2.0", "0.9", "1", "", "x", "1.x", "1.0.0", "\u0661.\u0660", "1." + "9" * 500):
+        for message in ({"type": "HELLO", "versions": [version]}, REGISTER | {"protocol": version}):
+            refused = peer.ask(message)
+            assert refused["code"] == "UNSUPPORTED_PROTOCOL", refused
+            assert refused["details"] == {"peer": [version], "supported": ["1.0"]}
     assert peer.snapshot() == {}
     assert peer.ask(REGISTER | {"protocol": "1.4"})["type"] == "PRODUCER_REGISTER_ACK"
 

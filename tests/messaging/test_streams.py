@@ -424,9 +424,7 @@ def test_sixteen_threads_lose_and_cross_nothing():
         start.wait(30)
         for number in range(messages_each):
             for request in range(requests_each):
-                router.route(
-                    text(f"{neighbour}-{request}", (neighbour, request, number)), now=time.monotonic()
-                )
+                router.route(text(f"{neighbour}-{request}", (neighbour, request, number)), now=time.monotonic())
             own = shuffle.randrange(requests_each)
             if not router.unregister(f"{me}-{own}"):
                 register(me, own)

@@ -5,7 +5,7 @@ from functools import cache
 from typing import Any
 
 from hypothesis import strategies as st
-from jsonschema import Draft202012Validator
+from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
 
 from messagehub import schema_files
 
@@ -39,11 +39,12 @@ def near_messages(draw: st.DrawFn, kinds: tuple[str, ...] = ("request", "reply",
     properties = sorted(validator(wire_type).schema["properties"].keys() - {"type"})
     for _ in range(draw(st.integers(0, 3))):
         target = message
-        nested = [value for value in message.values() if isinstance(value, dict) and value]
+        nested: list[dict[str, Any]] = [value for value in message.values() if isinstance(value, dict) and value]
         nested += [
             item for value in message.values() if isinstance(value, list) for item in value if isinstance(item, dict)
         ]
-        if nested and draw(st.booleans()):
+        is_nested = draw(st.booleans())
+        if nested and is_nested:
             target = draw(st.sampled_from(nested))
             name = draw(st.sampled_from(sorted(target)) if target else st.just("a"))
         else:

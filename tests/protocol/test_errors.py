@@ -8,9 +8,13 @@ import pytest
 from messagehub import protocol
 from messagehub.errors import BY_CODE, HubError
 from registry.registry import Registry
+from registry.verdicts import Question, judge, text_of
 
 OBJECT = {"type": "object"}
 PRODUCER = {"type": "PRODUCER_REGISTER", "channel": "c", "schema_hash": "h"}
+SCHEMA = {"type": "SCHEMA_REGISTER", "subject": "s", "schema": OBJECT}
+DELETE = {"type": "SCHEMA_DELETE", "subject": "s"}
+OBJECT_HASH = judge(Question(schema_type="JSON", text=text_of(OBJECT))).schema_hash
 CONSUMER = {"type": "CONSUMER_REGISTER", "channel": "c", "consumer_id": "r"}
 
 RAISED: dict[str, list[dict[str, Any]]] = {
@@ -33,6 +37,31 @@ RAISED: dict[str, list[dict[str, Any]]] = {
     "SCHEMA_MISMATCH": [PRODUCER, CONSUMER | {"expected_schema_hash": "x"}],
     "SCHEMA_HASH_MISMATCH": [PRODUCER | {"schema": OBJECT}],
     "SCHEMA_NOT_FOUND": [{"type": "SCHEMA_REQUEST", "schema_id": 1}],
+    "SCHEMA_INCOMPATIBLE": [SCHEMA, SCHEMA | {"schema": {"type": "string"}}],
+    "SCHEMA_TOO_COMPLEX": [SCHEMA | {"schema": "[" * 5000 + "]" * 5000}],
+    "SCHEMA_IN_USE": [
+        PRODUCER | {"schema": OBJECT, "schema_hash": OBJECT_HASH},
+        {"type": "SCHEMA_DELETE", "subject": "c"},
+    ],
+    "SUBJECT_NOT_FOUND": [{"type": "SCHEMA_REQUEST", "subject": "s"}],
+    "VERSION_NOT_FOUND": [SCHEMA, {"type": "SCHEMA_REQUEST", "subject": "s", "version": 2}],
+    "SUBJECT_SOFT_DELETED": [SCHEMA, DELETE, DELETE],
+    "SUBJECT_NOT_SOFT_DELETED": [SCHEMA, DELETE | {"permanent": True}],
+    "VERSION_SOFT_DELETED": [SCHEMA, DELETE | {"version": 1}, DELETE | {"version": 1}],
+    "VERSION_NOT_SOFT_DELETED": [SCHEMA, DELETE | {"version": 1, "permanent": True}],
+    "COMPATIBILITY_NOT_SET": [{"type": "SCHEMA_CONFIG_REQUEST", "subject": "s"}],
+    "MODE_NOT_SET": [{"type": "SCHEMA_MODE_REQUEST", "subject": "s"}],
+    "OPERATION_NOT_PERMITTED": [{"type": "SCHEMA_MODE_SET", "subject": "s", "mode": "READONLY"}, SCHEMA],
+    "REFERENCE_EXISTS": [
+        SCHEMA,
+        {
+            "type": "SCHEMA_REGISTER",
+            "subject": "whole",
+            "schema": {"$ref": "part"},
+            "references": [{"name": "part", "subject": "s", "version": 1}],
+        },
+        DELETE,
+    ],
     "INVALID_SCHEMA": [{"type": "SCHEMA_REGISTER", "subject": "s", "schema": "{"}],
 }
 ELSEWHERE = {
@@ -42,9 +71,8 @@ ELSEWHERE = {
     "CHANNEL_CLOSED": "DataBlocks",
     "CONFIGURATION_ERROR": "settings",
     "INTERNAL_ERROR": "decoding of replies, and defects",
+    "RATE_LIMITED": "limits per peer, which nothing has yet",
     "REQUEST_TIMEOUT": "the client",
-    "SCHEMA_INCOMPATIBLE": "compatibility, a later issue",
-    "SCHEMA_IN_USE": "deletion of schemas, a later issue",
     "STORE_ERROR": "stores",
     "STORE_READ_ONLY": "the broker after a failed write",
 }

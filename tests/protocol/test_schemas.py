@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 from hypothesis import given, settings
-from jsonschema import Draft202012Validator
-from jsonschema.validators import extend
+from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
+from jsonschema.validators import extend  # type: ignore[import-untyped]
 
 from messagehub import protocol, schema_files
 from messagehub.errors import HubError
@@ -21,7 +21,6 @@ DECODE: dict[str, Callable[[bytes], Any]] = {
     "reply": protocol.decode_reply,
     "event": protocol.decode_event,
 }
-FREE_FORM = ("config", "metadata")
 Strict = extend(
     Draft202012Validator,
     type_checker=Draft202012Validator.TYPE_CHECKER.redefine("integer", lambda _, value: type(value) is int),
@@ -37,7 +36,7 @@ def decodes(wire_type: str, data: bytes) -> bool:
 
 
 def validates(wire_type: str, data: bytes) -> bool:
-    return validator(wire_type).is_valid(json.loads(data))
+    return bool(validator(wire_type).is_valid(json.loads(data)))
 
 
 def test_nothing_has_drifted() -> None:
@@ -121,13 +120,6 @@ def has_lone_surrogate(message: dict[str, Any]) -> bool:
     )
 
 
-def has_large_integer(message: dict[str, Any]) -> bool:
-    if KINDS[message["type"]] != "request":
-        return False
-    held = [value for name in FREE_FORM for value in every_value(message.get(name))]
-    return any(type(value) is int and not -(2**63) <= value < 2**64 for value in held)
-
-
 def has_other_protocol(message: dict[str, Any]) -> bool:
     protocol_ = message.get("protocol", "1.0")
     return KINDS[message["type"]] == "request" and isinstance(protocol_, str) and not protocol_.startswith("1.")
@@ -137,7 +129,6 @@ EXCEPTIONS: dict[str, Callable[[dict[str, Any]], bool]] = {
     "integral-float": has_integral_float,
     "number-out-of-range": has_number_out_of_range,
     "lone-surrogate": has_lone_surrogate,
-    "large-integer": has_large_integer,
     "protocol-version": has_other_protocol,
 }
 ONLY_IN_BYTES = ("duplicate-key", "nesting", "size")
@@ -156,7 +147,6 @@ SHOWN: dict[str, bytes] = {
     "integral-float": json.dumps(PRODUCER | {"pid": 1.0}).encode(),
     "number-out-of-range": json.dumps(PRODUCER).replace("4096", "1e400").encode(),
     "lone-surrogate": json.dumps(PRODUCER | {"host": "\ud800"}).encode(),
-    "large-integer": json.dumps(PRODUCER | {"config": {"deep": [{"n": 2**64}]}}).encode(),
     "protocol-version": json.dumps(PRODUCER | {"protocol": "2.0"}).encode(),
     "duplicate-key": b'{"type":"DISCOVERY_REQUEST","channel":1,"channel":"c"}',
     "nesting": json.dumps(PRODUCER).replace("4096", "[" * 127 + "]" * 127).encode(),

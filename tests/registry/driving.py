@@ -8,7 +8,9 @@ import pytest
 from registry import commands, events, replies
 from registry.errors import Refusal
 from registry.leases import Terms
+from registry.records import SchemaType
 from registry.registry import Registry
+from registry.verdicts import Question, judge, text_of
 from tests.registry.observing import Watcher, encoded_channels, members_of_leases, whole_state
 
 TERMS = Terms(heartbeat_seconds=5.0, stall_seconds=15.0, lease_seconds=60.0)
@@ -87,3 +89,8 @@ class Driver:
     def types(self) -> list[str]:
         """The wire types of what just happened."""
         return [str(type(event).__struct_config__.tag) for event in self.happened]
+
+
+def digest_of(schema: Any, schema_type: SchemaType = "JSON") -> str:
+    """What a schema hashes to."""
+    return judge(Question(schema_type=schema_type, text=text_of(schema))).schema_hash

@@ -9,11 +9,11 @@ from registry import events
 from registry.records import Channel
 from registry.registry import Registry
 from registry.state import Channels
+from registry.verdicts import Question, judge, text_of
 
 
 def whole_state(registry: Registry) -> bytes:
     """Everything that a later answer could depend on. Equal bytes mean that nothing changed."""
-    subjects = registry.schemas._subjects
     return msgspec.json.encode(
         {
             "revision": registry.revision,
@@ -21,11 +21,16 @@ def whole_state(registry: Registry) -> bytes:
             "leases": _leases(registry),
             "next_deadline": registry.next_deadline(),
             "priorities": registry.priorities,
-            "subjects": {name: (subject.versions, subject.revision) for name, subject in subjects.items()},
-            "ids": sorted(registry.schemas._by_id),
+            "schemas": _schemas(registry),
             "unsent": registry._emitted,
         }
     )
+
+
+def _schemas(registry: Registry) -> dict[str, Any]:
+    catalog = registry.schemas
+    kept = {"last_id": catalog.last_id, "configs": catalog.configs, "modes": catalog.modes}
+    return kept | {"versions": catalog.every(), "revisions": catalog._revisions}
 
 
 def _leases(registry: Registry) -> list[dict[str, Any]]:
@@ -56,7 +61,7 @@ class Watcher:
         snapshot = msgspec.json.encode(list(registry.channels.values()))
         records = msgspec.json.decode(snapshot, type=list[Channel])
         self.channels = Channels({record.name: record for record in records})
-        self.schema_revisions = {name: subject.revision for name, subject in registry.schemas._subjects.items()}
+        self.schema_revisions = dict(registry.schemas._revisions)
         self.revision = registry.revision
 
     def hear(self, event: events.AnyEvent) -> None:
@@ -64,10 +69,9 @@ class Watcher:
         assert not isinstance(heard, Beacon)
         assert heard.revision == self.revision + 1, "revisions increase by one"
         self.revision = heard.revision
-        if isinstance(heard, events.SchemaRegistered):
-            subject = heard.schema.subject
-            assert heard.previous == self.schema_revisions.get(subject, 0)
-            self.schema_revisions[subject] = heard.revision
+        if isinstance(heard, events.AnySchemaEvent):
+            assert heard.previous == self.schema_revisions.get(heard.subject, 0)
+            self.schema_revisions[heard.subject] = heard.revision
             return
         held = self.channels.get(heard.channel)
         assert heard.previous == (held.revision if held else 0), "previous names the event before on the topic"
@@ -76,3 +80,8 @@ class Watcher:
             assert not heard.record.consumers
             assert heard.record.revision == heard.revision
         self.channels.evolve(heard)
+
+
+def schema_hash(schema: object) -> str:
+    """The hash that the registry gives a JSON Schema."""
+    return judge(Question(schema_type="JSON", text=text_of(schema))).schema_hash

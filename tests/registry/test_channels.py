@@ -1,5 +1,7 @@
 """Channels: declared and undeclared, listed, described, destroyed."""
 
+from typing import Any
+
 import pytest
 
 from registry.errors import ChannelAlreadyExists, ChannelNotFound, InvalidName, PolicyMismatch, SchemaMismatch
@@ -20,14 +22,15 @@ def test_declaring_the_same_again_changes_nothing_and_declaring_otherwise_is_ref
     first = hub.ask("CHANNEL_CREATE", channel="c", schema_hash="h", config={"capacity": 1})
     assert hub.ask("CHANNEL_CREATE", channel="c", schema_hash="h", config={"capacity": 1}) == first
     assert hub.happened == []
-    for other in (
+    others: list[dict[str, Any]] = [
         {"schema_hash": "x"},
         {"config": {}},
         {"priority": "high"},
         {"access": "shared"},
         {"metadata": {"a": 1}},
-    ):
-        fields = {"channel": "c", "schema_hash": "h", "config": {"capacity": 1}} | other
+    ]
+    for other in others:
+        fields: dict[str, Any] = {"channel": "c", "schema_hash": "h", "config": {"capacity": 1}} | other
         hub.refused(ChannelAlreadyExists, "CHANNEL_CREATE", **fields)
 
 

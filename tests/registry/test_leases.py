@@ -151,7 +151,7 @@ def test_restart_gives_every_lease_a_full_new_term(hub: Driver) -> None:
     hub.consume(lease="M")
     hub.wait(15)
     restored = Registry(terms=hub.registry.terms)
-    restored.restore(Watcher(hub.registry).channels.values(), [], revision=hub.registry.revision, now=5000.0)
+    restored.restore(Watcher(hub.registry).channels.values(), revision=hub.registry.revision, now=5000.0)
     after = Driver(restored)
     after.now = 5000.0
     assert after.discover().status == "active"
@@ -164,11 +164,13 @@ def test_restart_gives_every_lease_a_full_new_term(hub: Driver) -> None:
 def test_restart_goes_on_with_the_next_revision_and_schema_id(hub: Driver) -> None:
     hub.produce(priority="high")
     first = hub.ask("SCHEMA_REGISTER", subject="s", schema={"type": "object"})
-    found = [version for subject in hub.registry.schemas._subjects.values() for version in subject.versions]
     restored = Registry()
-    restored.restore(Watcher(hub.registry).channels.values(), found, revision=hub.registry.revision, now=0.0)
+    restored.schemas.restore(
+        hub.registry.schemas.every(), last_id=1, configs={}, modes={}, revision=hub.registry.revision
+    )
+    restored.restore(Watcher(hub.registry).channels.values(), revision=hub.registry.revision, now=0.0)
     after = Driver(restored)
-    second = after.ask("SCHEMA_REGISTER", subject="s", schema={"type": "string"})
+    second = after.ask("SCHEMA_REGISTER", subject="s", schema=True)
     assert (second.revision, second.version, second.schema_id) == (first.revision + 1, 2, 2)
     assert restored.priorities == {"c": "high"}
     assert [s.channel for s in after.ask("CHANNEL_LIST_REQUEST").channels] == ["c"]

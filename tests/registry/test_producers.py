@@ -1,5 +1,7 @@
 """Producers: who may, who replaces whom, what must agree."""
 
+from typing import Any
+
 import pytest
 
 from registry.errors import (
@@ -41,7 +43,7 @@ def test_saying_something_new_registers_anew(hub: Driver) -> None:
 
 
 def test_full_metadata_in_is_the_same_metadata_out_of_discovery(hub: Driver) -> None:
-    said = {
+    said: dict[str, Any] = {
         "schema_version": "1.2.3",
         "config": {"policy": "RingBuffer", "capacity": 10, "nested": [1, {"a": None}]},
         "producer_id": "camera",
@@ -219,7 +221,7 @@ def test_schema_that_came_along_is_registered_under_the_channels_name(hub: Drive
     assert hub.types() == ["SCHEMA_REGISTERED", "CHANNEL_CREATED", "PRODUCER_REGISTERED"]
     found = hub.discover()
     assert (found.schema, found.schema_id, found.schema_type) == ("verified", ack.schema_id, "JSON")
-    assert hub.ask("SCHEMA_REQUEST", subject="c").schema_hash == digest
+    assert hub.ask("SCHEMA_REQUEST", subject="c").schema.schema_hash == digest
 
 
 def test_hash_without_the_schema_is_taken_as_given_and_unverified(hub: Driver) -> None:

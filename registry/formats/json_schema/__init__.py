@@ -45,8 +45,12 @@ def parse(text: str, references: Mapping[str, str]) -> JsonSchema:
     contents = read(text)
     others = {name: read(other, f"reference {name!r}") for name, other in references.items()}
     try:
-        compiler = Compiler(Document(contents, others))
+        document = Document(contents, others)
+        compiler = Compiler(document)
         node = compiler.root()
+        if compiler.is_recursive:
+            compiler = Compiler(document, by_reference=True)
+            node = compiler.root()
     except RecursionError:
         raise BudgetExceeded("nesting of a schema", MAX_NESTING) from None
     canonical = write(contents)
@@ -70,8 +74,9 @@ def compare(old: JsonSchema, new: JsonSchema) -> list[Difference]:
     solver = Solver()
     differences: list[Difference] = []
     try:
-        if not solver.solve((old.node, negate(new.node))).impossible:
-            differences = Explainer(old.compiler, new.compiler, solver).run()
+        shown = solver.solve((old.node, negate(new.node)))
+        if not shown.impossible:
+            differences = Explainer(old.compiler, new.compiler, solver, shown).run()
     except RecursionError:
         raise BudgetExceeded("nesting of the comparison", MAX_NESTING) from None
     if not differences:

@@ -63,6 +63,7 @@ _SINGLE = {
 _LISTED = {"allOf", "anyOf", "oneOf", "prefixItems", "items"}
 _NAMED = {"$defs", "definitions", "properties", "patternProperties", "dependentSchemas", "dependencies"}
 _SINCE = {
+    "const": 6,
     "contains": 6,
     "propertyNames": 6,
     "if": 7,
@@ -72,6 +73,9 @@ _SINCE = {
     "unevaluatedItems": 2019,
     "unevaluatedProperties": 2019,
     "dependentSchemas": 2019,
+    "dependentRequired": 2019,
+    "minContains": 2019,
+    "maxContains": 2019,
     "prefixItems": 2020,
 }
 _ONLY_LATER = {
@@ -131,6 +135,13 @@ def children(schema: dict[str, Json], dialect: Dialect) -> Iterator[tuple[tuple[
             for name, child in value.items():
                 if isinstance(child, (dict, bool)):
                     yield (keyword, name), child
+
+
+def known(schema: dict[str, Json], dialect: Dialect) -> dict[str, Json]:
+    """The schema without keywords that its draft does not have yet: those may hold anything."""
+    if all(_SINCE.get(keyword, 0) <= dialect.version for keyword in schema):
+        return schema
+    return {keyword: value for keyword, value in schema.items() if _SINCE.get(keyword, 0) <= dialect.version}
 
 
 def pointer(path: str, *tokens: str) -> str:

@@ -5,14 +5,16 @@ wraps an inner schema is followed inwards. Each part is asked about in its place
 is found for it is a whole document. The old schema is consulted only to name the difference, never to decide.
 """
 
+from collections import deque
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import jsonschema_rs
 import msgspec
 
 from ..differences import BudgetExceeded, Difference
-from . import wording
+from . import dialects, wording
 from .dialects import pointer
 from .document import Place
 from .keywords import Compiler, Part, negate_names_of, tuple_keywords
@@ -21,40 +23,61 @@ from .outcomes import Outcome
 from .solver import Solver
 
 MAX_DIFFERENCES = 100
+EXPLANATION_STEPS = 50_000
 _RESTS = ("items", "additionalItems")
 
 Views = list[Place]
-Context = Callable[[Node], Node]
+Context = tuple[Callable[[Node], Node], ...]  # from the outermost inwards
 
 
 class Explainer:
-    """One comparison that failed."""
+    """One comparison that failed, with what showed that it did."""
 
-    def __init__(self, old: Compiler, new: Compiler, solver: Solver) -> None:
+    def __init__(self, old: Compiler, new: Compiler, solver: Solver, shown: Outcome) -> None:
         self.old = old
         self.new = new
         self.solver = solver
+        self.shown = shown
         self.old_node = old.node(old.document.root)
         self._given = self.old_node.args[0] if self.old_node.kind == "and" else {self.old_node}
         self.differences: list[Difference] = []
-        self._following: set[int] = set()
-        self._again: list[Callable[[], None]] = []  # recursive schemas met inside themselves
+        self._pending: deque[tuple[Place, Views, Context]] = deque()
+        self._met: set[tuple[int, ...]] = set()
+        self._known: dict[int, dict[str, Any]] = {}
         self._engines: list[tuple[list[Any], bool]] | None = None
 
     def run(self) -> list[Difference]:
         """All differences up to a number; none when part by part everything proves compatible after all."""
+        self.solver.grant(EXPLANATION_STEPS)
         try:
-            self._walk(self.new.document.root, self._views([self.old.document.root]), lambda node: node)
-            again, self._again = self._again, []
-            for walk in again if not self.differences else ():
-                walk()
+            again = self._walk_from([(self.new.document.root, self._views([self.old.document.root]), ())])
+            if not self.differences:
+                self._met.clear()
+                self._walk_from(again)
         except BudgetExceeded:
             if not self.differences:
-                raise
+                self._report("SCHEMA_NARROWED", "#", self.shown)
         return self.differences
 
-    def _refuted(self, node: Node) -> Outcome | None:
+    def _walk_from(self, starts: list[tuple[Place, Views, Context]]) -> list[tuple[Place, Views, Context]]:
+        """Nearest places first. What is met again in the same company is put aside and returned: usually what
+        fails there fails further out too and is reported there."""
+        again = []
+        self._pending = deque(starts)
+        while self._pending and len(self.differences) < MAX_DIFFERENCES:
+            place, views, context = self._pending.popleft()
+            company = (id(place.schema), *(id(view.schema) for view in views if "$ref" not in view.schema))
+            if isinstance(place.schema, dict) and company in self._met:
+                again.append((place, views, context))
+            else:
+                self._met.add(company)
+                self._walk(place, views, context)
+        return again
+
+    def _refuted(self, context: Context, node: Node) -> Outcome | None:
         """How the old schema violates a demand of the new; None when it provably does not."""
+        for wrap in reversed(context):
+            node = wrap(node)
         if node in self._given:
             return None
         outcome = self.solver.solve((self.old_node, negate(node)))
@@ -62,24 +85,14 @@ class Explainer:
 
     def _walk(self, place: Place, views: Views, context: Context) -> None:
         if place.schema is False:
-            outcome = self._refuted(context(FALSE))
+            outcome = self._refuted(context, FALSE)
             if outcome is not None:
                 self._report("SCHEMA_BECAME_FALSE", place.path, outcome)
-            return
-        if place.schema is True:
-            return
-        if id(place.schema) in self._following:
-            # Usually what fails here fails further out too and is reported there.
-            self._again.append(lambda: self._walk(place, views, context))
-            return
-        self._following.add(id(place.schema))
-        for part in self.new.parts(place):
-            if len(self.differences) >= MAX_DIFFERENCES:
-                break
-            outcome = self._refuted(context(part.node))
-            if outcome is not None:
-                self._explain(place, part, views, context, outcome)
-        self._following.discard(id(place.schema))
+        elif place.schema is not True:
+            for part in self.new.parts(place):
+                outcome = self._refuted(context, part.node)
+                if outcome is not None:
+                    self._explain(place, part, views, context, outcome)
 
     def _explain(self, place: Place, part: Part, views: Views, context: Context, outcome: Outcome) -> None:
         keyword = part.tokens[0]
@@ -95,9 +108,8 @@ class Explainer:
             and (inner_views or is_reference or keyword == "allOf")
             and not (keyword in _RESTS and part.inner.schema is False)
         ):
-            wrap = part.wrap
             following = views if is_reference or keyword == "allOf" else inner_views
-            self._walk(part.inner, following, lambda node: context(wrap(node)))
+            self._pending.append((part.inner, following, (*context, part.wrap)))
             return
         old_values = [view.schema.get(keyword) for view in views if keyword in view.schema]
         kind = wording.kind_of(part.tokens, place, old_values, [view.schema for view in views])
@@ -114,7 +126,7 @@ class Explainer:
         model = "CLOSED" if inner.schema is False else "PARTIALLY_OPEN"
         for name in removed:
             names = all_of((one_of_strings((name,)), left))
-            outcome = self._refuted(context(every_key(names, schema)))
+            outcome = self._refuted(context, every_key(names, schema))
             if outcome is not None:
                 kind = (
                     "PROPERTY_REMOVED_FROM_CLOSED_CONTENT_MODEL"
@@ -123,7 +135,7 @@ class Explainer:
                 )
                 self._report(kind, pointer(place.path, "properties", name), outcome)
         names = all_of((negate_names(removed), left)) if removed else left
-        outcome = self._refuted(context(every_key(names, schema)))
+        outcome = self._refuted(context, every_key(names, schema))
         if outcome is not None:
             open_before = wording.content_model([view.schema for view in views]) == "open"
             gone = open_before and inner.schema is False
@@ -136,7 +148,12 @@ class Explainer:
         pending = list(reversed(places))
         while pending and len(found) < 50:
             place = pending.pop()
-            if not isinstance(place.schema, dict) or any(place.schema is view.schema for view in found):
+            if not isinstance(place.schema, dict):
+                continue
+            # Kept, so that the identity of a view stays that of its schema.
+            schema = self._known.setdefault(id(place.schema), dialects.known(place.schema, place.dialect))
+            place = replace(place, schema=schema)
+            if any(schema is view.schema for view in found):
                 continue
             found.append(place)
             document = self.old.document

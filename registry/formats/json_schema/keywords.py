@@ -40,7 +40,7 @@ from .nodes import (
 )
 
 MAX_SCHEMAS = 50_000
-MAX_DESCENT = 40  # deeper schemas are compiled afterwards, so that long chains of references do not recurse
+MAX_DESCENT = 25  # deeper schemas are compiled afterwards, so that long chains of references do not recurse
 # Asserted by some validators and ignored by others. Formats that no draft defines are asserted by none.
 _FORMATS = {
     *("date-time", "date", "time", "email", "idn-email", "hostname", "idn-hostname", "ipv4", "ipv6"),
@@ -84,14 +84,22 @@ def _exact(value: Any) -> Any:
 
 
 class Compiler:
-    """Turns the schemas of one document into nodes, each once."""
+    """Turns the schemas of one document into nodes, each once.
 
-    def __init__(self, document: Document) -> None:
+    Without recursion every reference is replaced by what it leads to, so equal schemas are equal nodes
+    however they are written. With recursion (`by_reference`) every reference stays one, so that each
+    definition has one form only and questions about two of them come up again in the same words.
+    """
+
+    def __init__(self, document: Document, by_reference: bool = False) -> None:
         self.document = document
+        self.by_reference = by_reference
+        self.is_recursive = False
         self._nodes: dict[Any, Node] = {}
-        self._open: dict[Any, Definition] = {}
+        self._open: set[Any] = set()
         self._in_place: list[Any] = []  # schemas being compiled that look at the same value
-        self._later: dict[Any, tuple[Place, Definition]] = {}
+        self._definitions: dict[Any, Definition] = {}
+        self._later: dict[Any, Place] = {}  # definitions to compile
 
     def node(self, place: Place, in_place: bool = False) -> Node:
         """The formula of a schema; `in_place` when it sees the same value as the schema that holds it."""
@@ -103,34 +111,36 @@ class Compiler:
         if key in self._open:
             if in_place and key in self._in_place:
                 raise InvalidSchema("the schema refers to itself for the same value, without end", place.path)
-            return make("ref", self._open[key])
-        if key in self._later:
-            return make("ref", self._later[key][1])
+            self.is_recursive = True
+            return self._reference(key, place)
         if len(self._nodes) + len(self._later) > MAX_SCHEMAS:
             raise BudgetExceeded("schemas in one text", MAX_SCHEMAS)
         if len(self._open) > MAX_DESCENT and not in_place:
-            self._later[key] = (place, Definition(place.path))
-            return make("ref", self._later[key][1])
+            return self._reference(key, place)
         return self._compile(key, place, in_place)
 
     def root(self) -> Node:
         """The formula of the whole document."""
         node = self.node(self.document.root)
         while self._later:
-            key, (place, definition) = next(iter(self._later.items()))
-            definition.node = self._compile(key, place, False)
-            del self._later[key]
+            key, place = self._later.popitem()
+            self._definitions[key].node = self._nodes.get(key) or self._compile(key, place, False)
         return node
 
+    def _reference(self, key: Any, place: Place) -> Node:
+        if key not in self._definitions:
+            self._definitions[key] = Definition(place.path)
+            self._later[key] = place
+        return make("ref", self._definitions[key])
+
     def _compile(self, key: Any, place: Place, in_place: bool) -> Node:
-        definition = self._open[key] = Definition(place.path)
+        self._open.add(key)
         outside, self._in_place = self._in_place, [*self._in_place, key] if in_place else [key]
         try:
             node = all_of([part.node for part in self.parts(place)])
         finally:
             self._in_place = outside
-            del self._open[key]
-        definition.node = node
+            self._open.discard(key)
         self._nodes[key] = node
         return node
 
@@ -156,7 +166,11 @@ class Compiler:
         references = self.document.reference_keywords(place)
         for keyword in references:
             target = self.document.target(place, keyword)
-            yield Part((keyword,), self.node(target, in_place=True), target, lambda node: node)
+            if self.by_reference and isinstance(target.schema, dict):
+                node = self._reference(self._key(target), target)
+            else:
+                node = self.node(target, in_place=True)
+            yield Part((keyword,), node, target, lambda node: node)
         if references and version <= 7:
             return  # its siblings do not count in these drafts
         yield from self._any_type(place, schema, version)

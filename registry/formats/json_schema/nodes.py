@@ -50,6 +50,8 @@ class Node:
 
 def _rank(value: Any) -> int:
     match value:
+        case None:
+            return 0
         case Node():
             return value.rank
         case str():

@@ -4,7 +4,9 @@ Rule 1: "impossible" is a proof. Everything else counts as possible, with or wit
 Rule 2: values are finite, so a question that comes up again inside itself needs no second answer: if a value
         existed, the one nested inside it would be smaller. Such answers hold only under their ancestor until
         the ancestor itself is settled (`_tabled`).
-Rule 3: every step is counted, and the count is bounded.
+Rule 3: for the same reason a question about a recursive schema that comes up deep inside is assumed
+        impossible and asked later, by itself; answers hold once all assumptions are confirmed (`_confirmed`).
+Rule 4: every step is counted, and the count is bounded.
 """
 
 from collections.abc import Callable, Hashable, Iterable
@@ -38,8 +40,10 @@ from .string_values import find_string
 
 MAX_STEPS = 200_000
 MAX_NESTING = 60
+ASSUMED_FROM = 24  # open questions; two per level of nesting
 _TYPES = (OBJECT, ARRAY, STRING, NUMBER, BOOLEAN, NULL)
 _NO_ANCESTOR = 1 << 30
+_ASSUMPTION = -1  # outside of all open questions
 
 
 class Solver:
@@ -51,6 +55,7 @@ class Solver:
         self._provisional: dict[Hashable, int] = {}  # impossible under the ancestor of this depth
         self._order: list[Hashable] = []  # the keys of _provisional, oldest first
         self._open: dict[Hashable, int] = {}
+        self._assumed: dict[frozenset[Node], None] = {}  # in the order in which they came up
         self._ancestor = _NO_ANCESTOR  # the outermost open question that the current answer leans on
         self._marks: dict[Node, dict[str, frozenset[str]]] = {}
 
@@ -59,12 +64,51 @@ class Solver:
         if self.steps > MAX_STEPS:
             raise BudgetExceeded("comparison steps", MAX_STEPS)
 
+    def grant(self, steps: int) -> None:
+        """So many steps are left from here on."""
+        self.steps = MAX_STEPS - steps
+
     def solve(self, nodes: Iterable[Node]) -> Outcome:
         """A value that satisfies all nodes."""
         goal = frozenset(nodes)
         if FALSE in goal or any(node.negation in goal for node in goal):
             return IMPOSSIBLE
+        if not self._open:
+            return self._confirmed(goal)
+        if self._may_assume(goal):
+            self._assumed[goal] = None
+            self._ancestor = _ASSUMPTION
+            return IMPOSSIBLE
+        return self._ask(goal)
+
+    def _ask(self, goal: frozenset[Node]) -> Outcome:
         return self._tabled(goal, lambda: self._of_any_type(goal))
+
+    def _may_assume(self, goal: frozenset[Node]) -> bool:
+        """Of one recursive schema without another: often impossible, while most other guesses would fail."""
+        if len(self._open) <= ASSUMED_FROM or goal in self._settled or goal in self._provisional:
+            return False
+        return {"ref", "not_ref"} <= {node.kind for node in goal}
+
+    def _confirmed(self, goal: frozenset[Node]) -> Outcome:
+        """Answer an outermost question; a failed assumption is settled and the question asked again."""
+        while True:
+            outcome = self._ask(goal)
+            checked = 0
+            while outcome.impossible and checked < len(self._assumed):
+                assumption = list(self._assumed)[checked]
+                if not self._ask(assumption).impossible:
+                    break
+                checked += 1
+            is_final = not outcome.impossible or checked == len(self._assumed)
+            if is_final and outcome.impossible:
+                self._settled.update(dict.fromkeys(self._order, IMPOSSIBLE))
+            self._provisional.clear()
+            self._order.clear()
+            self._assumed.clear()
+            self._ancestor = _NO_ANCESTOR
+            if is_final:
+                return outcome
 
     def _tabled(self, key: Hashable, answer: Callable[[], Outcome]) -> Outcome:
         if key in self._settled:
@@ -87,20 +131,31 @@ class Solver:
         finally:
             del self._open[key]
             leaning, self._ancestor = self._ancestor, outer
-        if outcome.impossible and leaning < depth:
-            self._provisional[key] = leaning
-            self._order.append(key)
-            self._ancestor = min(outer, leaning)
-            return outcome
-        for assumed in self._order[mark:]:
-            del self._provisional[assumed]
-            if outcome.impossible:
-                self._settled[assumed] = IMPOSSIBLE
-        del self._order[mark:]
-        self._settled[key] = outcome
         if leaning < depth:
             self._ancestor = min(outer, leaning)
+        self._close(key, outcome, depth, leaning, mark)
         return outcome
+
+    def _close(self, key: Hashable, outcome: Outcome, depth: int, leaning: int, mark: int) -> None:
+        """Settle an answer, with those that leaned on nothing further out, or pass on what they lean on."""
+        inner = self._order[mark:]
+        if not outcome.impossible:
+            del self._order[mark:]
+            for other in inner:
+                del self._provisional[other]
+        elif leaning < depth:
+            for other in inner:
+                self._provisional[other] = min(self._provisional[other], leaning)
+            self._provisional[key] = leaning
+            self._order.append(key)
+            return
+        else:
+            self._order[mark:] = [other for other in inner if self._provisional[other] < depth]
+            for other in inner:
+                if self._provisional[other] >= depth:
+                    del self._provisional[other]
+                    self._settled[other] = outcome
+        self._settled[key] = outcome
 
     def _of_any_type(self, goal: frozenset[Node]) -> Outcome:
         outcome = IMPOSSIBLE

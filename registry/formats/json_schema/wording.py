@@ -37,6 +37,7 @@ _FIXED = {
     "uniqueItems": "UNIQUE_ITEMS_ADDED",
 }
 _SENTENCES = {
+    "SCHEMA_NARROWED": "The new schema refuses documents that the old one takes.",
     "SCHEMA_BECAME_FALSE": "The new schema takes no value at all here.",
     "TYPE_NARROWED": "The new schema takes fewer types: {new} instead of {old}.",
     "TYPE_CHANGED": "The type changed from {old} to {new}.",

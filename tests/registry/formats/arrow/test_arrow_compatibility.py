@@ -97,9 +97,7 @@ TIMES = [
     retyped("a finer unit", "timestamp[s]", "timestamp[us]"),
     retyped("a coarser unit drops digits", "timestamp[us]", "timestamp[ms]", CHANGED),
     retyped("nanoseconds end in 2262", "timestamp[us]", "timestamp[ns]", CHANGED),
-    retyped(
-        "another zone shows the same instant", "timestamp[us, tz=UTC]", "timestamp[us, tz=Europe/Berlin]"
-    ),
+    retyped("another zone shows the same instant", "timestamp[us, tz=UTC]", "timestamp[us, tz=Europe/Berlin]"),
     retyped("a local time is no instant", "timestamp[us]", "timestamp[us, tz=UTC]", "TIMEZONE_CHANGED"),
     retyped("an instant is no local time", "timestamp[us, tz=UTC]", "timestamp[us]", "TIMEZONE_CHANGED"),
     retyped("a day in either width", "date32", "date64"),
@@ -177,9 +175,7 @@ NESTED = [
         [mapping("utf8", "int8", "map[sorted]")],
         [("KEYS_NOT_SORTED", "/x")],
     ),
-    Case(
-        "a union gains a member", [field("x", "dense_union[0]", A)], [field("x", "sparse_union[0, 1]", A, B)]
-    ),
+    Case("a union gains a member", [field("x", "dense_union[0]", A)], [field("x", "sparse_union[0, 1]", A, B)]),
     Case(
         "a union loses a member",
         [field("x", "dense_union[0, 5]", A, B)],
@@ -222,9 +218,7 @@ LAYOUT = [
     retyped("text is bytes, also in place", "utf8", "binary"),
     retyped("the sign is in the same bytes but not the same value", "int32", "uint32", CHANGED),
     retyped("a day is no number", "date32", "int32", CHANGED),
-    retyped(
-        "the name of a zone is not in the bytes", "timestamp[us, tz=UTC]", "timestamp[us, tz=Asia/Tokyo]"
-    ),
+    retyped("the name of a zone is not in the bytes", "timestamp[us, tz=UTC]", "timestamp[us, tz=Asia/Tokyo]"),
     retyped("the unit is in every value", "timestamp[ms]", "timestamp[us]", CHANGED),
     retyped("instants and local times", "timestamp[us]", "timestamp[us, tz=UTC]", CHANGED),
     retyped("a larger precision reads the same bytes", "decimal128(10, 2)", "decimal128(12, 2)"),

@@ -34,9 +34,7 @@ def extremes(kind: pa.DataType) -> list[Any]:
         top = (1 << kind.bit_width - (0 if "u" in str(kind) else 1)) - 1
         return [top, 0 if "u" in str(kind) else -top - 1, 1]
     if pa.types.is_decimal(kind):
-        digits = pa.scalar(
-            "9" * (kind.precision - kind.scale) + ("." + "9" * kind.scale if kind.scale else "")
-        )
+        digits = pa.scalar("9" * (kind.precision - kind.scale) + ("." + "9" * kind.scale if kind.scale else ""))
         return [digits.cast(kind).as_py()]
     if pa.types.is_timestamp(kind) or pa.types.is_duration(kind):
         per_second = {"s": 1, "ms": 1_000, "us": 1_000_000}[kind.unit]
@@ -79,11 +77,7 @@ def test_what_is_called_readable_is_cast_and_cast_back_without_loss() -> None:
 
 
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(
-    st.lists(
-        st.tuples(st.sampled_from("abcd"), st.sampled_from(FLAT), st.booleans()), unique_by=lambda c: c[0]
-    )
-)
+@given(st.lists(st.tuples(st.sampled_from("abcd"), st.sampled_from(FLAT), st.booleans()), unique_by=lambda c: c[0]))
 def test_a_schema_reads_itself_and_its_canonical_form_is_stable(
     columns: list[tuple[str, pa.DataType, bool]],
 ) -> None:

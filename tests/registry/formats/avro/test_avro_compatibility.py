@@ -162,9 +162,7 @@ RECORDS = [
 ENUMS = [
     Case("the same symbols in another order", enum("X", "Y"), enum("Y", "X")),
     Case("a new symbol was never written", enum("X"), enum("X", "Y")),
-    Case(
-        "a removed symbol cannot be read", enum("X", "Y"), enum("X"), [("MISSING_ENUM_SYMBOLS", "/symbols")]
-    ),
+    Case("a removed symbol cannot be read", enum("X", "Y"), enum("X"), [("MISSING_ENUM_SYMBOLS", "/symbols")]),
     Case("a removed symbol becomes the reader's default", enum("X", "Y"), enum("X", default="X")),
     Case(
         "the writer's default is of no use to the reader",
@@ -298,9 +296,7 @@ def test_new_schema_reads_old_data_or_says_where_not(case: Case) -> None:
 @pytest.mark.filterwarnings("ignore:Invalid decimal")
 @pytest.mark.parametrize("case", CASES, ids=[case.reason for case in CASES])
 def test_verdict_is_that_of_the_avro_library(case: Case) -> None:
-    reader, writer = (
-        avro.schema.parse(json.dumps(schema), validate_names=False) for schema in (case.new, case.old)
-    )
+    reader, writer = (avro.schema.parse(json.dumps(schema), validate_names=False) for schema in (case.new, case.old))
     checker = avro.compatibility.ReaderWriterCompatibilityChecker()  # type: ignore[no-untyped-call]
     verdict = checker.get_compatibility(reader, writer)
     compatible = verdict.compatibility is avro.compatibility.SchemaCompatibilityType.compatible

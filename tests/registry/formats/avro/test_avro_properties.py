@@ -33,13 +33,9 @@ def schemas(draw: st.DrawFn) -> Any:
             branches: dict[str, Any] = {}
             for _ in range(draw(st.integers(1, 3))):
                 branch = kind(depth - 1, True)
-                branches.setdefault(
-                    branch if isinstance(branch, str) else branch.get("name", branch["type"]), branch
-                )
+                branches.setdefault(branch if isinstance(branch, str) else branch.get("name", branch["type"]), branch)
             return list(branches.values())
-        name = draw(
-            st.sampled_from([name for name in ("P", "Q", "S", "T", "U", "V", "W", "X") if name not in used])
-        )
+        name = draw(st.sampled_from([name for name in ("P", "Q", "S", "T", "U", "V", "W", "X") if name not in used]))
         used.add(name)
         if choice == 7:
             symbols = draw(st.lists(st.sampled_from("ABC"), min_size=1, unique=True))
@@ -100,9 +96,7 @@ def library_verdict(old: Any, new: Any) -> bool:
 @given(st.tuples(schemas(), schemas()) | evolutions())
 def test_verdict_equals_that_of_the_avro_library(pair: tuple[Any, Any]) -> None:
     old, new = pair
-    found = avro_format.compare(
-        avro_format.parse(json.dumps(old), {}), avro_format.parse(json.dumps(new), {})
-    )
+    found = avro_format.compare(avro_format.parse(json.dumps(old), {}), avro_format.parse(json.dumps(new), {}))
     assert (not found) == library_verdict(old, new)
 
 

@@ -4,16 +4,14 @@ import json
 from typing import Any
 
 import pytest
-from jsonschema.validators import validator_for
+from jsonschema.validators import validator_for  # type: ignore[import-untyped]  # publishes no types
 from referencing import Registry
 
 from registry.formats import json_schema
 from tests.registry.formats.json_schema.cases import arrays, combined, objects, scalars
 from tests.registry.formats.json_schema.cases.table import Case, Table
 
-TABLES = {
-    topic: table for module in (scalars, objects, arrays, combined) for topic, table in module.TABLES.items()
-}
+TABLES = {topic: table for module in (scalars, objects, arrays, combined) for topic, table in module.TABLES.items()}
 
 
 def is_valid(document: Any, schema: Any) -> bool:
@@ -66,9 +64,7 @@ def test_a_difference_names_the_keyword_by_a_pointer_into_the_new_schema() -> No
 
 def test_every_difference_is_reported_not_only_the_first() -> None:
     old = json_schema.parse('{"properties": {"a": {"maximum": 5}, "b": {"minimum": 1}}}', {})
-    new = json_schema.parse(
-        '{"properties": {"a": {"maximum": 4}, "b": {"minimum": 2}}, "required": ["a"]}', {}
-    )
+    new = json_schema.parse('{"properties": {"a": {"maximum": 4}, "b": {"minimum": 2}}, "required": ["a"]}', {})
     kinds = [difference.kind for difference in json_schema.compare(old, new)]
     assert sorted(kinds) == ["MAXIMUM_DECREASED", "MINIMUM_INCREASED", "REQUIRED_ATTRIBUTE_ADDED"]
 

@@ -57,9 +57,7 @@ def test_normalizing_is_idempotent_and_keeps_the_meaning() -> None:
         ('{"const": {"prefixItems": 1}}', DRAFT_7),
     ],
 )
-def test_the_dialect_is_named_or_told_by_keywords_that_only_later_drafts_have(
-    text: str, dialect: str
-) -> None:
+def test_the_dialect_is_named_or_told_by_keywords_that_only_later_drafts_have(text: str, dialect: str) -> None:
     assert json_schema.parse(text, {}).dialect == dialect
 
 
@@ -162,3 +160,24 @@ def test_a_broken_reference_text_is_refused_by_its_name() -> None:
     with pytest.raises(InvalidSchema) as refusal:
         json_schema.parse('{"$ref": "a"}', {"a": '{"type": 1}'})
     assert refusal.value.path == "a#/type"
+
+
+def test_keywords_of_later_drafts_may_hold_anything_and_mean_nothing() -> None:
+    later = {
+        "const": 1,
+        "contains": 5,
+        "if": 3,
+        "then": 4,
+        "propertyNames": 7,
+        "$defs": 5,
+        "minContains": "x",
+    }
+    later |= {"unevaluatedProperties": 3, "prefixItems": 9, "dependentSchemas": [1], "dependentRequired": 5}
+    draft_4 = {"$schema": "http://json-schema.org/draft-04/schema#"}
+    old = json_schema.parse(json.dumps({**draft_4, **later}), {})
+    empty = json_schema.parse(json.dumps(draft_4), {})
+    assert json_schema.compare(old, empty) == json_schema.compare(empty, old) == []
+    demands = {"dependencies": {"a": ["b"]}, "items": [{}], "additionalItems": False, "required": ["a"]}
+    new = json_schema.parse(json.dumps({**draft_4, **later, **demands}), {})
+    kinds = {difference.kind for difference in json_schema.compare(old, new)}
+    assert kinds == {"DEPENDENCY_ARRAY_ADDED", "ADDITIONAL_ITEMS_REMOVED", "REQUIRED_ATTRIBUTE_ADDED"}

@@ -8,7 +8,7 @@ from typing import Any
 import jsonschema_rs
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from jsonschema.validators import validator_for
+from jsonschema.validators import validator_for  # type: ignore[import-untyped]  # publishes no types
 from referencing import Registry
 
 from registry.formats import json_schema
@@ -198,3 +198,80 @@ def test_a_schema_is_compatible_with_itself_and_with_its_normal_form(
         return
     again = json_schema.parse(json_schema.normalize(text, {}), {})
     assert json_schema.compare(schema, again) == json_schema.compare(again, schema) == []
+
+
+KEYWORDS = st.sampled_from(
+    [
+        *(
+            "$id",
+            "id",
+            "$ref",
+            "$anchor",
+            "$schema",
+            "$defs",
+            "$recursiveRef",
+            "$dynamicRef",
+            "definitions",
+            "type",
+        ),
+        *(
+            "enum",
+            "const",
+            "properties",
+            "required",
+            "additionalProperties",
+            "patternProperties",
+            "propertyNames",
+        ),
+        *("dependencies", "dependentRequired", "dependentSchemas", "items", "prefixItems", "additionalItems"),
+        *(
+            "contains",
+            "minContains",
+            "maxContains",
+            "unevaluatedItems",
+            "unevaluatedProperties",
+            "if",
+            "then",
+        ),
+        *(
+            "else",
+            "not",
+            "allOf",
+            "anyOf",
+            "oneOf",
+            "format",
+            "contentEncoding",
+            "exclusiveMinimum",
+            "minimum",
+        ),
+        *("a", "b"),
+    ]
+)
+VALUES = st.one_of(
+    SCALARS, st.sampled_from([*URIS.values(), "#", "#/a", "#/definitions/a", "b.json", "object", "^a"])
+)
+ANY_JSON = st.recursive(
+    VALUES,
+    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(KEYWORDS, inner, max_size=4)),
+    max_leaves=10,
+)
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
+@given(ANY_JSON, ANY_JSON)
+def test_any_json_at_all_is_compared_or_refused(one: Any, two: Any) -> None:
+    try:
+        old, new = (json_schema.parse(json.dumps(text), {"b.json": "{}"}) for text in (one, two))
+        json_schema.compare(old, new)
+        json_schema.compare(new, old)
+    except (InvalidSchema, BudgetExceeded):
+        return
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.one_of(st.text(max_size=30), st.text('{}[]":,$ref#/0e9\\u', max_size=30)))
+def test_any_text_at_all_is_read_or_refused(text: str) -> None:
+    try:
+        json_schema.parse(text, {})
+    except InvalidSchema:
+        return

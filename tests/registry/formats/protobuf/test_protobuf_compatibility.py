@@ -34,9 +34,7 @@ def old_message(fields: str, more: str = "") -> str:
 
 
 def retyped(reason: str, old: str, new: str, *kinds: str) -> Case:
-    return Case(
-        reason, message(f"{old} x = 1;", TYPES), message(f"{new} x = 1;", TYPES), [(k, "/M/1") for k in kinds]
-    )
+    return Case(reason, message(f"{old} x = 1;", TYPES), message(f"{new} x = 1;", TYPES), [(k, "/M/1") for k in kinds])
 
 
 TYPES = "enum E { ZERO = 0; ONE = 1; } message Other { string s = 1; } message Third { string s = 1; }"
@@ -52,9 +50,7 @@ FIELDS = [
     Case("names are not on the wire", message("string a = 1;"), message("string z = 1;")),
     Case("a new number is another field", message("string a = 1;"), message("string a = 2;")),
     Case("order is free", message("string a = 1; int32 b = 2;"), message("int32 b = 2; string a = 1;")),
-    Case(
-        "a JSON name is not on the wire", message("string a = 1;"), message('string a = 1 [json_name = "z"];')
-    ),
+    Case("a JSON name is not on the wire", message("string a = 1;"), message('string a = 1 [json_name = "z"];')),
     Case(
         "a number may become reserved",
         message("string a = 1; int32 b = 2;"),
@@ -171,9 +167,7 @@ ENUMS = [
 ]
 LABELS = [
     Case("explicit presence is not on the wire", message("int32 a = 1;"), message("optional int32 a = 1;")),
-    Case(
-        "a repeated string: the last one counts", message("repeated string a = 1;"), message("string a = 1;")
-    ),
+    Case("a repeated string: the last one counts", message("repeated string a = 1;"), message("string a = 1;")),
     Case("a string becomes a list of one", message("string a = 1;"), message("repeated string a = 1;")),
     Case("bytes become a list of one", message("bytes a = 1;"), message("repeated bytes a = 1;")),
     Case("a message becomes a list of one", message("M a = 1;"), message("repeated M a = 1;")),
@@ -327,9 +321,7 @@ MAPS = [
         message("map<int32, int32> m = 1;"),
         [(SCALAR, "/M/1")],
     ),
-    Case(
-        "a map is no scalar", message("map<string, int32> m = 1;"), message("string m = 1;"), [(KIND, "/M/1")]
-    ),
+    Case("a map is no scalar", message("map<string, int32> m = 1;"), message("string m = 1;"), [(KIND, "/M/1")]),
     Case(
         "a map is no message",
         message("map<string, int32> m = 1;"),
@@ -399,9 +391,7 @@ IMPORTS = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("reason", "changed", "package", "expected"), IMPORTS, ids=[case[0] for case in IMPORTS]
-)
+@pytest.mark.parametrize(("reason", "changed", "package", "expected"), IMPORTS, ids=[case[0] for case in IMPORTS])
 def test_types_of_imports_are_compared(
     reason: str, changed: str, package: str, expected: list[tuple[str, str]]
 ) -> None:
@@ -414,9 +404,7 @@ def test_types_of_imports_are_compared(
 def test_a_message_that_moves_to_an_import_is_gone_from_the_schema() -> None:
     room = "message Room { string name = 1; }"
     old = protobuf.parse(message("Room room = 1;", room), {})
-    new = protobuf.parse(
-        proto3('import "room.proto"; message M { Room room = 1; }'), {"room.proto": proto3(room)}
-    )
+    new = protobuf.parse(proto3('import "room.proto"; message M { Room room = 1; }'), {"room.proto": proto3(room)})
     assert [(d.kind, d.path) for d in protobuf.compare(old, new)] == [("MESSAGE_REMOVED", "/Room")]
     assert protobuf.compare(new, old) == []
 
@@ -424,8 +412,7 @@ def test_a_message_that_moves_to_an_import_is_gone_from_the_schema() -> None:
 def test_well_known_types_are_compared_by_name() -> None:
     text = 'import "google/protobuf/timestamp.proto"; import "google/protobuf/duration.proto"; message M {%s}'
     at, after = (
-        protobuf.parse(proto3(text % f"google.protobuf.{name} at = 1;"), {})
-        for name in ("Timestamp", "Duration")
+        protobuf.parse(proto3(text % f"google.protobuf.{name} at = 1;"), {}) for name in ("Timestamp", "Duration")
     )
     assert protobuf.compare(at, at) == []
     assert [d.kind for d in protobuf.compare(at, after)] == [NAMED]
@@ -441,9 +428,7 @@ def test_an_own_type_does_not_stand_in_for_a_well_known_one() -> None:
 
 
 def test_parsed_schemas_travel_between_processes() -> None:
-    old, new = (
-        protobuf.parse(message(f"N n = 1; message N {{ {kind} a = 1; }}"), {}) for kind in ("int32", "string")
-    )
+    old, new = (protobuf.parse(message(f"N n = 1; message N {{ {kind} a = 1; }}"), {}) for kind in ("int32", "string"))
     travelled = [pickle.loads(pickle.dumps(schema)) for schema in (old, new)]
     assert protobuf.compare(*travelled) == protobuf.compare(old, new)
 

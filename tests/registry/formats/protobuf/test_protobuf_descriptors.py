@@ -98,13 +98,9 @@ def test_descriptors_of_generated_modules_are_read(module: str) -> None:
     generated = __import__(f"google.protobuf.{module}_pb2", fromlist=["DESCRIPTOR"]).DESCRIPTOR
     schema = protobuf.parse(base64.b64encode(generated.serialized_pb).decode(), {})
     assert schema.linked.file.package == "google.protobuf"
-    again = descriptor_pb2.FileDescriptorProto.FromString(
-        base64.b64decode(protobuf.serialized(schema, generated.name))
-    )
+    again = descriptor_pb2.FileDescriptorProto.FromString(base64.b64decode(protobuf.serialized(schema, generated.name)))
     original = descriptor_pb2.FileDescriptorProto.FromString(generated.serialized_pb)
-    assert [message.name for message in again.message_type] == [
-        message.name for message in original.message_type
-    ]
+    assert [message.name for message in again.message_type] == [message.name for message in original.message_type]
 
 
 def test_custom_options_of_a_descriptor_are_kept_by_number() -> None:
@@ -175,9 +171,7 @@ BROKEN = [
         "a type that is not there",
         descriptor_pb2.FileDescriptorProto(
             syntax="proto3",
-            message_type=[
-                {"name": "M", "field": [{"name": "a", "number": 1, "type": 11, "type_name": ".N"}]}
-            ],
+            message_type=[{"name": "M", "field": [{"name": "a", "number": 1, "type": 11, "type_name": ".N"}]}],
         ),
         "N",
     ),
@@ -185,8 +179,6 @@ BROKEN = [
 
 
 @pytest.mark.parametrize(("reason", "file", "words"), BROKEN, ids=[case[0] for case in BROKEN])
-def test_a_broken_descriptor_is_refused(
-    reason: str, file: descriptor_pb2.FileDescriptorProto, words: str
-) -> None:
+def test_a_broken_descriptor_is_refused(reason: str, file: descriptor_pb2.FileDescriptorProto, words: str) -> None:
     with pytest.raises(InvalidSchema, match=words):
         protobuf.parse(base64.b64encode(file.SerializeToString()).decode(), {})

@@ -154,16 +154,11 @@ VALID = [
     ("a value called reserved", proto3("enum E { reserved = 0; }")),
     (
         "an extension of options",
-        proto3(
-            'import "google/protobuf/descriptor.proto";'
-            "extend google.protobuf.FieldOptions { string x = 50000; }"
-        ),
+        proto3('import "google/protobuf/descriptor.proto";extend google.protobuf.FieldOptions { string x = 50000; }'),
     ),
     (
         "streams",
-        proto3(
-            "message M {} service S { rpc Do (stream M) returns (stream .M) { option deprecated = true; } }"
-        ),
+        proto3("message M {} service S { rpc Do (stream M) returns (stream .M) { option deprecated = true; } }"),
     ),
     (
         "a message called stream",
@@ -237,9 +232,7 @@ def test_canonical_text_keeps(reason: str, one: str, other: str) -> None:
 
 
 def test_canonical_text_reads_well() -> None:
-    text = proto3(
-        "package p; message M { reserved 9; map<string,M> m=2; oneof o { int32 a=3; E e=4; } enum E{A=0;} }"
-    )
+    text = proto3("package p; message M { reserved 9; map<string,M> m=2; oneof o { int32 a=3; E e=4; } enum E{A=0;} }")
     assert protobuf.normalize(text, {}) == (
         'syntax = "proto3";\n'
         "package p;\n"

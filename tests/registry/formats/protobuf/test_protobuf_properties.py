@@ -55,9 +55,7 @@ FIELD = st.tuples(st.sampled_from(sorted(SCALARS)), st.sampled_from(["", "repeat
 @st.composite
 def messages(draw: st.DrawFn) -> str:
     numbers = draw(st.lists(st.integers(1, 8), unique=True, max_size=6))
-    fields = "".join(
-        f"  {label}{kind} f{number} = {number};\n" for number in numbers for kind, label in [draw(FIELD)]
-    )
+    fields = "".join(f"  {label}{kind} f{number} = {number};\n" for number in numbers for kind, label in [draw(FIELD)])
     return f'syntax = "proto3";\npackage p;\nmessage M {{\n{fields}}}\n'
 
 
@@ -65,9 +63,7 @@ def messages(draw: st.DrawFn) -> str:
 @given(messages())
 def test_proto_schema_parser_reads_the_same_fields(text: str) -> None:
     ours = protobuf.parse(text, {}).linked.file.messages[0]
-    theirs = next(
-        element for element in Parser().parse(text).file_elements if isinstance(element, ast.Message)
-    )
+    theirs = next(element for element in Parser().parse(text).file_elements if isinstance(element, ast.Message))
     assert [(field.name, field.number, field.type) for field in ours.fields] == [
         (field.name, field.number, field.type) for field in theirs.elements if isinstance(field, ast.Field)
     ]
@@ -91,17 +87,13 @@ def test_what_is_called_readable_is_read_without_unknown_leftovers(old: str, new
         return
     written = message_class(old)()
     for field in written.DESCRIPTOR.fields:
-        kind = next(
-            f.type for f in protobuf.parse(old, {}).linked.file.messages[0].fields if f.name == field.name
-        )
+        kind = next(f.type for f in protobuf.parse(old, {}).linked.file.messages[0].fields if f.name == field.name)
         value = SAMPLES.get(kind, 1)
         if field.is_repeated:
             getattr(written, field.name).append(value)
         else:
             setattr(written, field.name, value)
     read = message_class(new).FromString(written.SerializeToString())
-    shared = {field.name for field in written.DESCRIPTOR.fields} & {
-        field.name for field in read.DESCRIPTOR.fields
-    }
+    shared = {field.name for field in written.DESCRIPTOR.fields} & {field.name for field in read.DESCRIPTOR.fields}
     present = {field.name for field, _ in read.ListFields()}
     assert shared == present

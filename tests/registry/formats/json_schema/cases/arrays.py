@@ -41,9 +41,7 @@ items.same(
 )
 items.same("1 and 1.0 are not unique", {"const": [1, 1.0], "uniqueItems": True}, False)
 items.widening("1 and true are unique", {"const": [1, True]}, {"uniqueItems": True}, "CONST_ADDED")
-items.same(
-    "items of arrays say nothing about objects", {"type": "object", "items": INTEGER}, {"type": "object"}
-)
+items.same("items of arrays say nothing about objects", {"type": "object", "items": INTEGER}, {"type": "object"})
 items.widening(
     "nested arrays",
     {"items": {"items": {"items": INTEGER}}},
@@ -59,9 +57,7 @@ tuples.widening(
     {"items": [INTEGER]},
     "ITEM_ADDED_TO_OPEN_CONTENT_MODEL",
 )
-tuples.same(
-    "a position that takes anything joins an open tuple", {"items": [INTEGER]}, {"items": [INTEGER, {}]}
-)
+tuples.same("a position that takes anything joins an open tuple", {"items": [INTEGER]}, {"items": [INTEGER, {}]})
 tuples.widening(
     "a position joins a closed tuple",
     {"items": [INTEGER], "additionalItems": False},
@@ -110,9 +106,7 @@ tuples.same(
     {"items": [INTEGER, INTEGER], "additionalItems": INTEGER},
     {"items": INTEGER},
 )
-tuples.same(
-    "a closed tuple bounds the length", {"items": [{}, {}], "additionalItems": False}, {"maxItems": 2}
-)
+tuples.same("a closed tuple bounds the length", {"items": [{}, {}], "additionalItems": False}, {"maxItems": 2})
 tuples.same("an impossible position ends the array before it", {"items": [{}, False]}, {"maxItems": 1})
 tuples.unrelated(
     "positions swapped",
@@ -132,9 +126,7 @@ old_tuples.widening(
 old_tuples.same("contains is no keyword in draft 4", {"contains": {"type": "string"}}, {})
 
 late_tuples = Table(DRAFT_2020)
-late_tuples.widening(
-    "prefixItems take more", {"prefixItems": [INTEGER]}, {"prefixItems": [NUMBER]}, "TYPE_NARROWED"
-)
+late_tuples.widening("prefixItems take more", {"prefixItems": [INTEGER]}, {"prefixItems": [NUMBER]}, "TYPE_NARROWED")
 late_tuples.widening(
     "a position joins a closed tuple",
     {"prefixItems": [INTEGER], "items": False},
@@ -195,9 +187,7 @@ late_tuples.widening(
 contains = Table()
 contains.widening("contains removed", {"contains": STRING}, {}, "CONTAINS_ADDED")
 contains.widening("contains takes more", {"contains": INTEGER}, {"contains": NUMBER}, "CONTAINS_CHANGED")
-contains.widening(
-    "to contain anything is to have an item", {"contains": STRING}, {"minItems": 1}, "CONTAINS_ADDED"
-)
+contains.widening("to contain anything is to have an item", {"contains": STRING}, {"minItems": 1}, "CONTAINS_ADDED")
 contains.same("contains anything", {"contains": {}}, {"minItems": 1})
 contains.same("contains nothing possible", {"type": "array", "contains": False}, False)
 contains.widening(
@@ -249,17 +239,13 @@ counted.same(
     {"contains": {}, "minContains": 2, "maxContains": 3},
     {"minItems": 2, "maxItems": 3},
 )
-counted.same(
-    "none may match", {"contains": STRING, "minContains": 0, "maxContains": 0}, {"items": {"not": STRING}}
-)
+counted.same("none may match", {"contains": STRING, "minContains": 0, "maxContains": 0}, {"items": {"not": STRING}})
 counted.same(
     "more needed than allowed",
     {"type": "array", "contains": STRING, "minContains": 3, "maxContains": 2},
     False,
 )
-counted.widening(
-    "counts imply a length", {"contains": STRING, "minContains": 4}, {"minItems": 4}, "MIN_CONTAINS_ADDED"
-)
+counted.widening("counts imply a length", {"contains": STRING, "minContains": 4}, {"minItems": 4}, "MIN_CONTAINS_ADDED")
 
 TABLES = {
     "items": items,

@@ -24,9 +24,7 @@ sums.widening(
     "SUM_TYPE_NARROWED",
 )
 sums.same("order does not matter", {"oneOf": [STRING, INTEGER]}, {"oneOf": [INTEGER, STRING]})
-sums.same(
-    "alternatives of types are a list of types", {"anyOf": [STRING, NULL]}, {"type": ["string", "null"]}
-)
+sums.same("alternatives of types are a list of types", {"anyOf": [STRING, NULL]}, {"type": ["string", "null"]})
 sums.same("alternatives that exclude each other", {"oneOf": [STRING, NULL]}, {"anyOf": [STRING, NULL]})
 sums.widening("a type becomes one of several", STRING, {"anyOf": [STRING, INTEGER]}, "TYPE_NARROWED")
 sums.widening("a type becomes exactly one of several", STRING, {"oneOf": [STRING, INTEGER]}, "TYPE_NARROWED")
@@ -56,9 +54,7 @@ sums.widening(
     {"anyOf": [{"minimum": 0}, {"maximum": 10}]},
     "COMBINED_TYPE_CHANGED",
 )
-sums.same(
-    "ranges that meet cover all", {"type": "integer", "anyOf": [{"minimum": 5}, {"maximum": 4}]}, INTEGER
-)
+sums.same("ranges that meet cover all", {"type": "integer", "anyOf": [{"minimum": 5}, {"maximum": 4}]}, INTEGER)
 sums.widening(
     "a range split in two",
     {"minimum": 0, "maximum": 10, "type": "number"},
@@ -105,19 +101,11 @@ sums.widening(
 )
 
 products = Table()
-products.widening(
-    "one demand less", {"allOf": [STRING, {"maxLength": 3}]}, {"allOf": [STRING]}, "MAX_LENGTH_ADDED"
-)
-products.same(
-    "demands together or apart", {"allOf": [STRING, {"maxLength": 3}]}, {"type": "string", "maxLength": 3}
-)
-products.same(
-    "order does not matter", {"allOf": [{"minLength": 1}, STRING]}, {"allOf": [STRING, {"minLength": 1}]}
-)
+products.widening("one demand less", {"allOf": [STRING, {"maxLength": 3}]}, {"allOf": [STRING]}, "MAX_LENGTH_ADDED")
+products.same("demands together or apart", {"allOf": [STRING, {"maxLength": 3}]}, {"type": "string", "maxLength": 3})
+products.same("order does not matter", {"allOf": [{"minLength": 1}, STRING]}, {"allOf": [STRING, {"minLength": 1}]})
 products.same("the same demand twice", {"allOf": [STRING, STRING]}, STRING)
-products.widening(
-    "a demand is looser", {"allOf": [{"minimum": 3}]}, {"allOf": [{"minimum": 2}]}, "MINIMUM_INCREASED"
-)
+products.widening("a demand is looser", {"allOf": [{"minimum": 3}]}, {"allOf": [{"minimum": 2}]}, "MINIMUM_INCREASED")
 products.same(
     "additionalProperties does not see its neighbours",
     {
@@ -128,9 +116,7 @@ products.same(
     },
     {"additionalProperties": False},
 )
-products.same(
-    "allOf of alternatives", {"allOf": [{"anyOf": [STRING, NULL]}, {"anyOf": [STRING, INTEGER]}]}, STRING
-)
+products.same("allOf of alternatives", {"allOf": [{"anyOf": [STRING, NULL]}, {"anyOf": [STRING, INTEGER]}]}, STRING)
 products.same("an empty demand", {"allOf": [{}, STRING]}, STRING)
 
 negations = Table()
@@ -146,18 +132,14 @@ negations.same(
     {"not": {"allOf": [{"minimum": 0}, {"maximum": 10}]}},
     {"anyOf": [{"not": {"minimum": 0}}, {"not": {"maximum": 10}}]},
 )
-negations.same(
-    "a forbidden property", {"not": {"required": ["a"]}}, {"type": "object", "properties": {"a": False}}
-)
+negations.same("a forbidden property", {"not": {"required": ["a"]}}, {"type": "object", "properties": {"a": False}})
 negations.widening(
     "keywords for objects hold for all other values",
     {"not": {"type": "object", "required": ["a"]}},
     {},
     "NOT_TYPE_EXTENDED",
 )
-negations.same(
-    "not less than 5", {"type": "number", "not": {"exclusiveMaximum": 5}}, {"type": "number", "minimum": 5}
-)
+negations.same("not less than 5", {"type": "number", "not": {"exclusiveMaximum": 5}}, {"type": "number", "minimum": 5})
 negations.same(
     "not a pattern",
     {"type": "string", "not": {"pattern": "^[a-z]+$"}},
@@ -182,9 +164,7 @@ conditions.widening(
     {"if": {"required": ["a"]}, "then": {"required": ["b"]}},
     "REQUIRED_ATTRIBUTE_ADDED",
 )
-conditions.widening(
-    "then removed", {"if": STRING, "then": {"minLength": 1}}, {"if": STRING}, "CONDITION_ADDED"
-)
+conditions.widening("then removed", {"if": STRING, "then": {"minLength": 1}}, {"if": STRING}, "CONDITION_ADDED")
 conditions.same("if alone asks nothing", {"if": STRING}, {})
 conditions.same("then without if asks nothing", {"then": STRING}, {})
 conditions.same(
@@ -257,9 +237,7 @@ references.same(
     {"properties": {"a": {"$ref": "#s"}}, "definitions": {"s": {"$id": "#s", "type": "string"}}},
     {"properties": {"a": STRING}},
 )
-references.same(
-    "escaped pointers", {"$ref": "#/definitions/a~1b%25", "definitions": {"a/b%": STRING}}, STRING
-)
+references.same("escaped pointers", {"$ref": "#/definitions/a~1b%25", "definitions": {"a/b%": STRING}}, STRING)
 references.same(
     "the metaschema is known",
     {"$ref": "http://json-schema.org/draft-07/schema#"},
@@ -306,11 +284,15 @@ late_references.same(
     {"type": "array", "items": STRING},
 )
 
-TREE = {
+TREE: dict[str, Any] = {
     "type": "object",
     "properties": {"value": INTEGER, "children": {"type": "array", "items": {"$ref": "#"}}},
 }
-LIST = {"type": "object", "properties": {"next": {"anyOf": [NULL, {"$ref": "#"}]}}, "required": ["next"]}
+LIST: dict[str, Any] = {
+    "type": "object",
+    "properties": {"next": {"anyOf": [NULL, {"$ref": "#"}]}},
+    "required": ["next"],
+}
 recursion = Table()
 recursion.same(
     "a tree is itself",

@@ -140,12 +140,8 @@ models.widening(
 )
 
 required = Table()
-required.widening(
-    "a property need not be there any more", {"required": ["a"]}, {}, "REQUIRED_ATTRIBUTE_ADDED"
-)
-required.widening(
-    "one of two need not", {"required": ["a", "b"]}, {"required": ["a"]}, "REQUIRED_ATTRIBUTE_ADDED"
-)
+required.widening("a property need not be there any more", {"required": ["a"]}, {}, "REQUIRED_ATTRIBUTE_ADDED")
+required.widening("one of two need not", {"required": ["a", "b"]}, {"required": ["a"]}, "REQUIRED_ATTRIBUTE_ADDED")
 required.same("their order does not matter", {"required": ["a", "b"]}, {"required": ["b", "a"]})
 required.same("an empty list asks nothing", {"required": []}, {})
 required.unrelated(
@@ -187,13 +183,9 @@ required.widening(
 )
 
 counts = Table()
-counts.widening(
-    "more properties allowed", {"maxProperties": 2}, {"maxProperties": 3}, "MAX_PROPERTIES_DECREASED"
-)
+counts.widening("more properties allowed", {"maxProperties": 2}, {"maxProperties": 3}, "MAX_PROPERTIES_DECREASED")
 counts.widening("maxProperties removed", {"maxProperties": 2}, {}, "MAX_PROPERTIES_ADDED")
-counts.widening(
-    "fewer properties needed", {"minProperties": 2}, {"minProperties": 1}, "MIN_PROPERTIES_INCREASED"
-)
+counts.widening("fewer properties needed", {"minProperties": 2}, {"minProperties": 1}, "MIN_PROPERTIES_INCREASED")
 counts.widening("minProperties removed", {"minProperties": 1}, {}, "MIN_PROPERTIES_ADDED")
 counts.same("minProperties 0 asks nothing", {"minProperties": 0}, {})
 counts.same("no properties at all", {"type": "object", "maxProperties": 0}, {"const": {}})
@@ -208,9 +200,7 @@ counts.same(
     {**CLOSED, "properties": {"a": {}}},
     {**CLOSED, "properties": {"a": {}}, "maxProperties": 1},
 )
-counts.same(
-    "more properties than names is no object", {**CLOSED, "properties": {"a": {}}, "minProperties": 2}, False
-)
+counts.same("more properties than names is no object", {**CLOSED, "properties": {"a": {}}, "minProperties": 2}, False)
 
 patterns = Table()
 patterns.widening(
@@ -321,9 +311,7 @@ patterns.same(
     {"type": "object", "propertyNames": {"type": "integer"}},
     {"const": {}},
 )
-patterns.same(
-    "no name is allowed", {"type": "object", "propertyNames": False}, {"type": "object", "maxProperties": 0}
-)
+patterns.same("no name is allowed", {"type": "object", "propertyNames": False}, {"type": "object", "maxProperties": 0})
 
 dependencies = Table()
 dependencies.widening("a dependency removed", {"dependencies": {"a": ["b"]}}, {}, "DEPENDENCY_ARRAY_ADDED")

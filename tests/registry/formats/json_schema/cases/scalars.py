@@ -10,9 +10,7 @@ types.same("true is the empty schema", True, {})
 types.same("false is the negation of the empty schema", False, {"not": {}})
 types.same("a list of one type is that type", {"type": ["string"]}, {"type": "string"})
 types.same("the order of types does not matter", {"type": ["null", "string"]}, {"type": ["string", "null"]})
-types.same(
-    "number covers integer, so naming both adds nothing", {"type": "number"}, {"type": ["integer", "number"]}
-)
+types.same("number covers integer, so naming both adds nothing", {"type": "number"}, {"type": ["integer", "number"]})
 types.same(
     "all six types together are no restriction",
     {"type": ["null", "boolean", "number", "string", "array", "object"]},
@@ -29,13 +27,9 @@ types.widening(
     {"type": ["number", "null"]},
     "TYPE_NARROWED",
 )
-types.unrelated(
-    "strings are not integers", {"type": "string"}, {"type": "integer"}, "TYPE_CHANGED", "TYPE_CHANGED"
-)
+types.unrelated("strings are not integers", {"type": "string"}, {"type": "integer"}, "TYPE_CHANGED", "TYPE_CHANGED")
 types.unrelated("null is not boolean", {"type": "null"}, {"type": "boolean"}, "TYPE_CHANGED", "TYPE_CHANGED")
-types.unrelated(
-    "arrays are not objects", {"type": "array"}, {"type": "object"}, "TYPE_CHANGED", "TYPE_CHANGED"
-)
+types.unrelated("arrays are not objects", {"type": "array"}, {"type": "object"}, "TYPE_CHANGED", "TYPE_CHANGED")
 types.unrelated(
     "the lists overlap without either holding the other",
     {"type": ["string", "null"]},
@@ -55,9 +49,7 @@ enums.same("the order of values does not matter", {"enum": [1, 2]}, {"enum": [2,
 enums.same("const is an enum of one", {"const": "a"}, {"enum": ["a"]})
 enums.same("1 and 1.0 are the same number", {"const": 1}, {"const": 1.0})
 enums.unrelated("true is not 1", {"const": True}, {"const": 1}, "CONST_CHANGED", "CONST_CHANGED")
-enums.unrelated(
-    "false is not 0", {"enum": [False]}, {"enum": [0]}, "ENUM_ARRAY_CHANGED", "ENUM_ARRAY_CHANGED"
-)
+enums.unrelated("false is not 0", {"enum": [False]}, {"enum": [0]}, "ENUM_ARRAY_CHANGED", "ENUM_ARRAY_CHANGED")
 enums.unrelated(
     "each list has a value of its own",
     {"enum": ["a", "b"]},
@@ -75,9 +67,7 @@ enums.widening(
 enums.same("both booleans listed are the type", {"enum": [True, False]}, {"type": "boolean"})
 enums.same("null listed is the type", {"const": None}, {"type": "null"})
 enums.same("values that the type refuses do not count", {"type": "string", "enum": ["a", 1]}, {"enum": ["a"]})
-enums.widening(
-    "a constant becomes a range that holds it", {"const": 3}, {"minimum": 1, "maximum": 5}, "CONST_ADDED"
-)
+enums.widening("a constant becomes a range that holds it", {"const": 3}, {"minimum": 1, "maximum": 5}, "CONST_ADDED")
 enums.same("a constant array", {"const": [1, 2]}, {"enum": [[1, 2]]})
 enums.widening(
     "an array constant is an array of that length",
@@ -125,9 +115,7 @@ numbers.widening(
     "EXCLUSIVE_MINIMUM_INCREASED",
 )
 numbers.same("bounds say nothing about strings", {"type": "string", "minimum": 5}, {"type": "string"})
-numbers.same(
-    "of two bounds the tighter counts", {"minimum": 3, "exclusiveMinimum": 3}, {"exclusiveMinimum": 3}
-)
+numbers.same("of two bounds the tighter counts", {"minimum": 3, "exclusiveMinimum": 3}, {"exclusiveMinimum": 3})
 numbers.same(
     "no integer lies between 0 and 1",
     {"type": "integer", "exclusiveMinimum": 0},
@@ -138,19 +126,11 @@ numbers.same(
     {"type": "integer", "maximum": 2.5},
     {"type": "integer", "maximum": 2},
 )
-numbers.widening(
-    "a range of one value is that value", {"const": 2}, {"minimum": 2, "maximum": 2}, "CONST_ADDED"
-)
-numbers.same(
-    "a range of one number is that number", {"const": 2}, {"type": "number", "minimum": 2, "maximum": 2}
-)
-numbers.same(
-    "integers from 1 to 3 listed", {"enum": [1, 2, 3]}, {"type": "integer", "minimum": 1, "maximum": 3}
-)
+numbers.widening("a range of one value is that value", {"const": 2}, {"minimum": 2, "maximum": 2}, "CONST_ADDED")
+numbers.same("a range of one number is that number", {"const": 2}, {"type": "number", "minimum": 2, "maximum": 2})
+numbers.same("integers from 1 to 3 listed", {"enum": [1, 2, 3]}, {"type": "integer", "minimum": 1, "maximum": 3})
 numbers.same("an empty range takes no number", {"type": "number", "minimum": 2, "maximum": 1}, False)
-numbers.widening(
-    "multiples of 6 are multiples of 3", {"multipleOf": 6}, {"multipleOf": 3}, "MULTIPLE_OF_EXPANDED"
-)
+numbers.widening("multiples of 6 are multiples of 3", {"multipleOf": 6}, {"multipleOf": 3}, "MULTIPLE_OF_EXPANDED")
 numbers.widening("multipleOf removed", {"multipleOf": 2}, {}, "MULTIPLE_OF_ADDED")
 numbers.unrelated(
     "4 is no multiple of 6, nor 6 of 4",
@@ -184,9 +164,7 @@ numbers.same(
     {"type": "integer", "not": {"multipleOf": 2}},
     {"allOf": [{"type": "integer"}, {"not": {"type": "integer", "multipleOf": 2}}]},
 )
-numbers.same(
-    "no integer is a multiple of neither 1 nor 2", {"type": "integer", "not": {"multipleOf": 1}}, False
-)
+numbers.same("no integer is a multiple of neither 1 nor 2", {"type": "integer", "not": {"multipleOf": 1}}, False)
 numbers.unrelated(
     "ranges that overlap",
     {"minimum": 0, "maximum": 10},
@@ -231,15 +209,11 @@ strings = Table()
 strings.widening("a longer maximum", {"maxLength": 5}, {"maxLength": 6}, "MAX_LENGTH_DECREASED")
 strings.widening("maxLength removed", {"maxLength": 5}, {}, "MAX_LENGTH_ADDED")
 strings.widening("a shorter minimum", {"minLength": 5}, {"minLength": 4}, "MIN_LENGTH_INCREASED")
-strings.widening(
-    "minLength removed", {"type": "string", "minLength": 1}, {"type": "string"}, "MIN_LENGTH_ADDED"
-)
+strings.widening("minLength removed", {"type": "string", "minLength": 1}, {"type": "string"}, "MIN_LENGTH_ADDED")
 strings.same("minLength 0 asks nothing", {"minLength": 0}, {})
 strings.same("lengths may be written 2.0", {"minLength": 2.0}, {"minLength": 2})
 strings.same("only the empty string has length 0", {"type": "string", "maxLength": 0}, {"const": ""})
-strings.same(
-    "lengths that contradict take no string", {"type": "string", "minLength": 3, "maxLength": 2}, False
-)
+strings.same("lengths that contradict take no string", {"type": "string", "minLength": 3, "maxLength": 2}, False)
 strings.same(
     "length counts characters, not bytes or UTF-16 units",
     {"type": "string", "enum": ["\U0001f600"]},
@@ -247,14 +221,10 @@ strings.same(
 )
 strings.widening("a pattern removed", {"pattern": "^a"}, {}, "PATTERN_ADDED")
 strings.widening("a pattern of fewer strings", {"pattern": "^ab"}, {"pattern": "^a"}, "PATTERN_CHANGED")
-strings.widening(
-    "patterns are searched for, not anchored", {"pattern": "^a$"}, {"pattern": "a"}, "PATTERN_CHANGED"
-)
+strings.widening("patterns are searched for, not anchored", {"pattern": "^a$"}, {"pattern": "a"}, "PATTERN_CHANGED")
 strings.same("classes are sets of characters", {"pattern": "^[abc]$"}, {"pattern": "^(a|b|c)$"})
 strings.same("\\d is [0-9] in ECMA 262", {"pattern": "^\\d+$"}, {"pattern": "^[0-9]+$"})
-strings.widening(
-    "repetition widened", {"pattern": "^[a-z]{2,3}$"}, {"pattern": "^[a-z]{1,8}$"}, "PATTERN_CHANGED"
-)
+strings.widening("repetition widened", {"pattern": "^[a-z]{2,3}$"}, {"pattern": "^[a-z]{1,8}$"}, "PATTERN_CHANGED")
 strings.widening(
     "a pattern implies a length",
     {"type": "string", "pattern": "^[A-Z]{3}$"},
@@ -274,9 +244,7 @@ strings.unrelated(
     "PATTERN_ADDED",
     "ENUM_ARRAY_CHANGED",
 )
-strings.widening(
-    "a lookahead restricts", {"pattern": "^(?!x)[a-z]+$"}, {"pattern": "^[a-z]+$"}, "PATTERN_CHANGED"
-)
+strings.widening("a lookahead restricts", {"pattern": "^(?!x)[a-z]+$"}, {"pattern": "^[a-z]+$"}, "PATTERN_CHANGED")
 strings.same(
     "two patterns are one lookahead",
     {"allOf": [{"pattern": "a"}, {"pattern": "b"}]},
@@ -285,12 +253,8 @@ strings.same(
 strings.same("the empty pattern matches all", {"pattern": ""}, {})
 strings.same("an impossible pattern takes no string", {"type": "string", "pattern": "a^b"}, False)
 strings.same("a backreference is compared as text only", {"pattern": "^(a)\\1$"}, {"pattern": "^(a)\\1$"})
-strings.widening(
-    "a backreference may be dropped", {"pattern": "^(a|b)\\1$"}, {}, "PATTERN_ADDED", is_shown=True
-)
-strings.unrelated(
-    "prefixes that differ", {"pattern": "^a"}, {"pattern": "^b"}, "PATTERN_CHANGED", "PATTERN_CHANGED"
-)
+strings.widening("a backreference may be dropped", {"pattern": "^(a|b)\\1$"}, {}, "PATTERN_ADDED", is_shown=True)
+strings.unrelated("prefixes that differ", {"pattern": "^a"}, {"pattern": "^b"}, "PATTERN_CHANGED", "PATTERN_CHANGED")
 strings.widening(
     "a pattern becomes optional",
     {"type": "string", "pattern": "^a$"},
@@ -326,9 +290,7 @@ strings.widening(
 )
 
 late_strings = Table(DRAFT_2020)
-late_strings.same(
-    "format only annotates since 2019-09", {"type": "string", "format": "date"}, {"type": "string"}
-)
+late_strings.same("format only annotates since 2019-09", {"type": "string", "format": "date"}, {"type": "string"})
 late_strings.same("content keywords only annotate", {"contentMediaType": "text/html"}, {})
 
 TABLES = {

@@ -44,9 +44,7 @@ class Table:
         self._add(why, one, two, None)
         self._add(f"and back: {why}", two, one, None)
 
-    def unrelated(
-        self, why: str, one: Schema, two: Schema, kinds: str, back: str, *, is_shown: bool = True
-    ) -> None:
+    def unrelated(self, why: str, one: Schema, two: Schema, kinds: str, back: str, *, is_shown: bool = True) -> None:
         self._add(why, one, two, kinds, is_shown)
         self._add(f"nor back: {why}", two, one, back, is_shown)
 

@@ -1,0 +1,242 @@
+"""Comparisons: named contenders, interleaved repetitions, rows with a verdict.
+
+Rule 1: every repetition runs each contender once, and the order rotates: none is always first after a pause.
+Rule 2: nothing is hidden: what cannot be measured gives a row that says why, a missed target says MISSED.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+from benchmarks.sampler import Sampler
+from benchmarks.verdicts import Claim, Spread, Verdict, spread
+
+Measure = Callable[[], float]
+Started = TypeVar("Started")
+T = TypeVar("T")
+SLICES = 5
+FEWEST = 5
+PROFILED_REPETITIONS = 3
+MOST_SECONDS = 20.0
+
+
+class CannotMeasure(Exception):
+    """A measurement went wrong in a way that makes its figure worthless; the row says so."""
+
+
+class PeerMissing(CannotMeasure):
+    """Something to compare with is not installed here."""
+
+
+@dataclass(frozen=True)
+class NotMeasured:
+    reason: str
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the result: what was claimed, what was found, what to think of it."""
+
+    comparison: str
+    contender: str
+    against: str | None
+    unit: str
+    bound: float | None = None
+    is_upper: bool = True
+    found: Spread | None = None
+    verdict: str = Verdict.BESIDE
+    leans_to_a_miss: bool = False
+    reason: str = ""
+    figures: dict[str, list[float]] = field(default_factory=dict)
+    figures_unit: str = ""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    topic: str
+    title: str
+    run: Callable[[Bench], None]
+
+    @property
+    def slug(self) -> str:
+        return self.run.__name__.replace("_", "-")
+
+
+_comparisons: list[Comparison] = []
+
+
+def comparison(title: str) -> Callable[[Callable[[Bench], None]], Callable[[Bench], None]]:
+    def register(function: Callable[[Bench], None]) -> Callable[[Bench], None]:
+        _comparisons.append(Comparison(function.__module__.rpartition(".")[2], title, function))
+        return function
+
+    return register
+
+
+def all_comparisons() -> list[Comparison]:
+    topics = importlib.import_module("benchmarks.topics")
+    for module in sorted(found.name for found in pkgutil.iter_modules(topics.__path__)):
+        importlib.import_module(f"benchmarks.topics.{module}")
+    return list(_comparisons)
+
+
+class Bench:
+    """What a comparison is given: how long to measure, where to put files, and where its rows go."""
+
+    def __init__(self, directory: Path, *, quick: bool, repetitions: int, on_step: Callable[[str], None]) -> None:
+        self.directory = directory
+        self.quick = quick
+        self.repetitions = repetitions
+        self.rows: list[Row] = []
+        self.profile: Path | None = None
+        self._title = ""
+        self._on_step = on_step
+
+    @property
+    def seconds(self) -> float:
+        """How long one contender measures in one repetition."""
+        return 0.1 if self.quick else 0.3
+
+    @property
+    def slice_seconds(self) -> float:
+        """The same for round trips, which need no time to set up.
+
+        Many short turns share the machine's mood better than few long ones: a steadier ratio in equal time.
+        """
+        return self.seconds / SLICES
+
+    @property
+    def slices(self) -> int:
+        return self.repetitions * SLICES
+
+    def scaled(self, full: int, quick: int) -> int:
+        return quick if self.quick else full
+
+    def run(self, chosen: Comparison) -> list[Row]:
+        """Run one comparison and return its rows; a measurement that failed is a row too."""
+        self._title = chosen.title
+        before = len(self.rows)
+        try:
+            chosen.run(self)
+        except CannotMeasure as reason:
+            verdict = "not measured" if isinstance(reason, PeerMissing) else "FAILED"
+            self.rows.append(Row(chosen.title, "all", None, "", verdict=verdict, reason=str(reason)))
+        return self.rows[before:]
+
+    def run_profiled(self, chosen: Comparison, report: Path) -> None:
+        """Run it once more with broker and client under the sampling profiler; those figures count for nothing."""
+        kept, repetitions = len(self.rows), self.repetitions
+        self.profile, self.repetitions = report, PROFILED_REPETITIONS
+        sampler = Sampler()
+        sampler.start()
+        try:
+            self.run(chosen)
+        finally:
+            sampler.stop()
+            sampler.write(report.with_name(f"{report.stem}-client.txt"))
+            del self.rows[kept:]
+            self.profile, self.repetitions = None, repetitions
+
+    def step(self, text: str) -> None:
+        """Tell the person who waits what is being done now."""
+        self._on_step(text)
+
+    def compare(
+        self,
+        contenders: Mapping[str, Measure | NotMeasured],
+        *,
+        unit: str,
+        claims: Sequence[Claim],
+        repetitions: int | None = None,
+    ) -> None:
+        """Measure all contenders and judge the claims; an undecided one gets up to twice the repetitions.
+
+        On a machine so busy that this takes too long, five repetitions must do.
+        """
+        present = {name: measure for name, measure in contenders.items() if not isinstance(measure, NotMeasured)}
+        figures: dict[str, list[float]] = {name: [] for name in present}
+        least = repetitions or self.repetitions
+        deadline = time.monotonic() + MOST_SECONDS
+        for repetition in range(least if self.quick or self.profile else least * 2):
+            if repetition >= least and not self._is_undecided(claims, figures):
+                break
+            if repetition >= FEWEST and time.monotonic() > deadline:
+                break
+            order = list(present)
+            start = repetition % len(order) if order else 0
+            for name in order[start:] + order[:start]:
+                self.step(f"{name}, repetition {repetition + 1}")
+                figures[name].append(present[name]())
+        for claim in claims:
+            self.rows.append(self._judge(claim, figures, contenders, unit))
+
+    def judge(self, figures: dict[str, list[float]], *, unit: str, claims: Sequence[Claim]) -> None:
+        """Rows for what was found along the way, without measuring it anew."""
+        for claim in claims:
+            self.rows.append(self._judge(claim, figures, {}, unit))
+
+    def absent(self, what: str, reason: str) -> None:
+        self.rows.append(Row(self._title, what, None, "", verdict="not measured", reason=reason))
+
+    @staticmethod
+    def _is_undecided(claims: Sequence[Claim], figures: dict[str, list[float]]) -> bool:
+        measured = [claim for claim in claims if {claim.contender, claim.against or claim.contender} <= figures.keys()]
+        return any(claim.verdict(spread(claim.values(figures))) is Verdict.NOISY for claim in measured)
+
+    def _judge(
+        self,
+        claim: Claim,
+        figures: dict[str, list[float]],
+        contenders: Mapping[str, Measure | NotMeasured],
+        unit: str,
+    ) -> Row:
+        for name in (claim.contender, claim.against):
+            if name is not None and isinstance(missing := contenders.get(name), NotMeasured):
+                return Row(
+                    self._title,
+                    claim.contender,
+                    claim.against,
+                    unit,
+                    verdict="not measured",
+                    reason=missing.reason,
+                )
+        found = spread(claim.values(figures))
+        return Row(
+            self._title,
+            claim.contender,
+            claim.against,
+            unit if claim.against is None else "x",
+            bound=claim.bound,
+            is_upper=claim.is_upper,
+            found=found,
+            verdict=claim.verdict(found),
+            leans_to_a_miss=claim.leans_to_a_miss(found),
+            figures={name: figures[name] for name in (claim.contender, claim.against) if name is not None},
+            figures_unit=unit,
+        )
+
+
+def enter_or_say_why(stack: ExitStack, peer: AbstractContextManager[Started]) -> Started | NotMeasured:
+    """Start a peer for as long as the stack lasts, or learn why the comparison must go on without it."""
+    try:
+        return stack.enter_context(peer)
+    except PeerMissing as missing:
+        return NotMeasured(str(missing))
+
+
+def if_present(peer: T | NotMeasured, contender: Callable[[T], Measure]) -> Measure | NotMeasured:
+    return peer if isinstance(peer, NotMeasured) else contender(peer)
+
+
+def until(seconds: float) -> Iterator[None]:
+    """Go round for so many seconds; one operation too long ends it, none too many starts."""
+    deadline = time.perf_counter() + seconds
+    while time.perf_counter() < deadline:
+        yield

@@ -1,0 +1,220 @@
+"""Blocks in shared memory: waking a reader, moving bytes, finding and attaching without a broker."""
+
+import itertools
+import mmap
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from pathlib import Path
+from time import perf_counter
+
+from benchmarks.harness import Bench, CannotMeasure, Measure, NotMeasured, comparison, enter_or_say_why, until
+from benchmarks.shared_memory import (
+    fifo_trip,
+    hub_in,
+    iceoryx_trip,
+    partner,
+    queue_trip,
+    ring_trip,
+    zenoh_trip,
+    zmq_trip,
+)
+from benchmarks.verdicts import at_least, at_most, beside, percentile
+
+_numbers = itertools.count(1)
+Trip = Callable[[], None]
+KIB, MIB = 1 << 10, 1 << 20
+
+
+@contextmanager
+def fresh_place(bench: Bench) -> Iterator[Path]:
+    """A directory whose name is also the domain, so that nothing of the user's hub is touched."""
+    from messagehub.datablock.directory import Directory
+
+    name = f"bench-{os.getpid()}-{next(_numbers)}"
+    with tempfile.TemporaryDirectory(prefix="shm-", dir=bench.directory) as parent:
+        place = Path(parent) / name
+        place.mkdir(mode=0o700)
+        try:
+            yield place
+        finally:
+            _remove(Directory(name))
+
+
+def _remove(directory: object) -> None:
+    import shutil
+
+    shutil.rmtree(Path(directory.path).parent, ignore_errors=True)  # type: ignore[attr-defined]
+    for ring in Path(directory.root).glob(f"pylabhub_*@{directory.domain}"):  # type: ignore[attr-defined]
+        ring.unlink(missing_ok=True)
+
+
+@comparison("1 KiB to a sleeping process and back, one Python client, p50")
+def sleeping_reader(bench: Bench) -> None:
+    """Both sides sleep between messages, as they do in life; halve a figure for one way."""
+    with ExitStack() as stack:
+
+        def contender(make: Callable[[Path], AbstractContextManager[Trip]]) -> Measure | NotMeasured:
+            trip = enter_or_say_why(stack, make(stack.enter_context(fresh_place(bench))))
+            return trip if isinstance(trip, NotMeasured) else _p50_us(trip, bench.slice_seconds)
+
+        bench.compare(
+            {
+                "ring": contender(ring_trip),
+                "bare FIFO": contender(fifo_trip),
+                "pyzmq ipc": contender(zmq_trip),
+                "multiprocessing.Queue": contender(queue_trip),
+                "iceoryx2 events": contender(iceoryx_trip),
+                "zenoh": contender(zenoh_trip),
+            },
+            unit="µs",
+            claims=[
+                at_most(1.5, "ring", "bare FIFO"),
+                at_most(1.0, "ring", "pyzmq ipc"),
+                at_most(1.0, "ring", "multiprocessing.Queue"),
+                at_most(1.0, "ring", "iceoryx2 events"),
+                at_most(1.0, "ring", "zenoh"),
+            ],
+            repetitions=bench.slices,
+        )
+
+
+def _p50_us(trip: Trip, seconds: float) -> Measure:
+    def measure() -> float:
+        durations = []
+        for _ in until(seconds):
+            start = perf_counter()
+            trip()
+            durations.append(perf_counter() - start)
+        return percentile(durations, 0.5) * 1e6
+
+    return measure
+
+
+def _moving(bench: Bench, size: int, bound: float) -> None:
+    with fresh_place(bench) as place, _reading(place, size) as write:
+        source = bytes(size)
+        with mmap.mmap(-1, size * 8) as mapping, memoryview(mapping) as target:
+            offsets = itertools.cycle(range(0, size * 8, size))
+
+            def copy() -> None:
+                offset = next(offsets)
+                target[offset : offset + size] = source
+
+            bench.compare(
+                {
+                    "ring, read by another process": _rate(lambda: write(source), size, bench.seconds),
+                    "memcpy": _rate(copy, size, bench.seconds),
+                },
+                unit="GB/s",
+                claims=[at_least(bound, "ring, read by another process", "memcpy")],
+            )
+
+
+@contextmanager
+def _reading(place: Path, size: int) -> Iterator[Callable[[bytes], object]]:
+    hub = hub_in(place)
+    try:
+        producer = hub.producer("stream", capacity=8, page_size=size, when_full="block")  # type: ignore[attr-defined]
+        with partner("swallow", place):
+            yield lambda payload: producer.write(payload, timeout=10.0)
+    finally:
+        hub.close()  # type: ignore[attr-defined]
+
+
+def _rate(move: Callable[[], object], size: int, seconds: float) -> Measure:
+    def measure() -> float:
+        start = perf_counter()
+        count = 0
+        for _ in until(seconds):
+            move()
+            count += 1
+        return count * size / (perf_counter() - start) / 1e9
+
+    return measure
+
+
+@comparison("64 KiB payloads to a reader, lossless")
+def payloads_64_kib(bench: Bench) -> None:
+    _moving(bench, 64 * KIB, 0.5)
+
+
+@comparison("1 MiB payloads to a reader, lossless")
+def payloads_1_mib(bench: Bench) -> None:
+    _moving(bench, MIB, 0.9)
+
+
+@comparison("16 MiB payloads to a reader, lossless")
+def payloads_16_mib(bench: Bench) -> None:
+    _moving(bench, 16 * MIB, 0.9)
+
+
+@comparison("without a broker: discovery through the directory, and attaching")
+def without_broker(bench: Bench) -> None:
+    from messagehub.datablock.ring import open_reader
+
+    calls = bench.scaled(2000, 400)
+    with fresh_place(bench) as place, partner("ring", place):
+        hub = hub_in(place)
+
+        def discover() -> float:
+            start = perf_counter()
+            for _ in itertools.repeat(None, calls):
+                if hub.discover("back").source != "files":  # type: ignore[attr-defined]
+                    raise CannotMeasure("the directory did not answer")
+            return (perf_counter() - start) / calls * 1e6
+
+        path = f"/dev/shm{hub.discover('back').shm_name}"  # type: ignore[attr-defined]
+
+        def attach() -> float:
+            durations = []
+            for _ in range(20):
+                start = perf_counter()
+                reader = open_reader(path, start="latest")
+                durations.append(perf_counter() - start)
+                reader.close()
+            return percentile(durations, 0.5) * 1e6
+
+        def consumer() -> float:
+            durations = []
+            for _ in range(20):
+                start = perf_counter()
+                opened = hub.consumer("back")  # type: ignore[attr-defined]
+                durations.append(perf_counter() - start)
+                opened.close()
+            return percentile(durations, 0.5) * 1e6
+
+        bench.compare(
+            {"hub.discover": discover, "attach to the ring": attach, "hub.consumer, found and registered": consumer},
+            unit="µs",
+            claims=[
+                at_most(50.0, "hub.discover"),
+                at_most(1000.0, "attach to the ring"),
+                beside("hub.consumer, found and registered", "attach to the ring"),
+            ],
+        )
+        hub.close()  # type: ignore[attr-defined]
+
+
+@comparison("CPU of a waiting reader")
+def idle_reader(bench: Bench) -> None:
+    ticks = os.sysconf("SC_CLK_TCK")
+    with fresh_place(bench) as place:
+        hub = hub_in(place)
+        hub.producer("stream")  # type: ignore[attr-defined]
+        with partner("swallow", place) as process:
+
+            def busy() -> float:
+                before = _cpu_ticks(process.pid)
+                time.sleep(bench.scaled(2, 1))
+                return (_cpu_ticks(process.pid) - before) / ticks / bench.scaled(2, 1) * 100
+
+            bench.compare({"reader": busy}, unit="% of a core", claims=[at_most(0.5, "reader")], repetitions=3)
+        hub.close()  # type: ignore[attr-defined]
+
+
+def _cpu_ticks(pid: int) -> int:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return int(fields[11]) + int(fields[12])
