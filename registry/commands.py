@@ -173,7 +173,10 @@ class CheckSchema(SchemaText, tag="SCHEMA_CHECK"):
 
 
 class RequestSchema(Command, tag="SCHEMA_REQUEST"):
-    """By id, GUID, hash, or subject and version (-1 or none: the newest)."""
+    """By id, GUID, hash, or subject and version (-1 or none: the newest).
+
+    `resolve` adds the texts of what it refers to, `referrers` the ids of what refers to it.
+    """
 
     schema_id: Count | None = None
     guid: Label | None = None
@@ -181,6 +184,8 @@ class RequestSchema(Command, tag="SCHEMA_REQUEST"):
     subject: Label | None = None
     version: Version | None = None
     deleted: bool = False
+    resolve: bool = False
+    referrers: bool = False
 
 
 class ListSchemas(Command, tag="SCHEMA_LIST_REQUEST"):

@@ -15,6 +15,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from messagehub.admin import api, confluent
 from messagehub.admin.backend import Backend
+from messagehub.admin.endpoints import Endpoint
 from messagehub.admin.errors import MEDIA_TYPE, HttpError, error_answer, hub_error_answer
 from messagehub.admin.openapi import document
 from messagehub.errors import HubError
@@ -40,7 +41,7 @@ def create_app(hub: MessageHub, *, token: str | None) -> ASGIApp:
     app.router.redirect_slashes = False
     for endpoints, owner in owners:
         for endpoint in endpoints:
-            handler = partial(_guarded, partial(endpoint.handler, owner), token if endpoint.writes else None)
+            handler = partial(_guarded, partial(endpoint.handler, owner), endpoint, backend, token)
             app.router.routes.append(Route(endpoint.path, handler, methods=[endpoint.method]))
     app.openapi = lambda: document([*confluent.ENDPOINTS, *api.ENDPOINTS])  # type: ignore[method-assign]
     app.add_exception_handler(HTTPException, _on_http_exception)
@@ -48,11 +49,20 @@ def create_app(hub: MessageHub, *, token: str | None) -> ASGIApp:
     return Shortcut(app, backend)
 
 
-async def _guarded(handler: Callable[[Request], Awaitable[Response]], token: str | None, request: Request) -> Response:
+async def _guarded(
+    handler: Callable[[Request], Awaitable[Response]],
+    endpoint: Endpoint,
+    backend: Backend,
+    token: str | None,
+    request: Request,
+) -> Response:
     """One operation: token and media types before, errors to answers after."""
     try:
-        if token is not None:
-            _check_token(request, token)
+        if endpoint.writes:
+            if token is not None:
+                _check_token(request, token)
+            if backend.is_draining and endpoint.path != api.DRAIN:
+                raise HttpError(503, 503, f"draining: no writes are taken until DELETE {api.DRAIN}")
         _check_accept(request)
         return await handler(request)
     except HttpError as error:
@@ -118,12 +128,13 @@ class Shortcut:
 
 def _takes_default(scope: Scope) -> bool:
     """Whether the media type that is always sent is accepted; anything unusual goes the long way."""
+    is_accepted = True
     for name, value in scope["headers"]:
         if name == b"accept":
-            return bool(value == b"*/*" or b"json" in value)
-        if name == b"if-none-match":
+            is_accepted = value == b"*/*" or b"json" in value
+        elif name == b"if-none-match":
             return False
-    return True
+    return is_accepted
 
 
 async def _send_cached(schema_id: bytes, payload: bytes, send: Send) -> None:

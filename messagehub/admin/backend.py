@@ -15,6 +15,7 @@ MAX_CACHED = 100_000
 class Backend:
     def __init__(self, hub: MessageHub) -> None:
         self.hub = hub
+        self.is_draining = False
         self.cached_ids: dict[bytes, bytes] = {}
         hub.tap(b"schema/", self._on_schema_event)
 

@@ -90,11 +90,16 @@ async def body(request: Request, kind: type[T]) -> T:
 
 
 def subject(request: Request) -> str:
-    """Paths are matched before decoding, so a subject may hold slashes. `:.:name` is `name` in the default context."""
+    """Paths are matched before decoding, so a subject may hold slashes."""
     try:
         name = unquote(request.path_params["subject"], errors="strict")
     except UnicodeDecodeError:
         raise HttpError(422, 42208, "The subject is not UTF-8") from None
+    return checked_subject(name)
+
+
+def checked_subject(name: str) -> str:
+    """`:.:name` is `name` in the default context."""
     name = name.removeprefix(":.:")
     if not name or len(name) > 256 or "\0" in name:
         raise HttpError(422, 42208, f"The specified subject {name[:40]!r} is not a valid subject")
