@@ -12,7 +12,7 @@ import msgspec
 from messagehub.errors import InvalidSchema
 
 MAX_PROBLEMS = 100
-_BASE = "json-schema:///"  # where the validator puts a schema that does not say
+_BASE = "http://schema.invalid/"  # for a schema that names no place of its own; names are relative to it
 
 
 class DocumentSchema:
@@ -20,9 +20,10 @@ class DocumentSchema:
 
     def __init__(self, text: str, references: Mapping[str, str]) -> None:
         schema = msgspec.json.decode(text)
-        base = str(schema.get("$id", schema.get("id", ""))) if isinstance(schema, dict) else ""
         others = {name: msgspec.json.decode(other) for name, other in references.items()}
-        known = {urljoin(start, name): other for start in ("", _BASE, base) for name, other in others.items()}
+        bases = {_BASE, *others, *(_own_uri(one) for one in (schema, *others.values()))}
+        known = {urljoin(urljoin(_BASE, base), name): other for base in bases for name, other in others.items()}
+        known |= others
 
         def retrieve(uri: str) -> Any:
             try:
@@ -31,7 +32,7 @@ class DocumentSchema:
                 raise ValueError(f"{uri} is not part of the schema, and nothing is fetched") from None
 
         try:
-            self._validator = jsonschema_rs.validator_for(schema, retriever=retrieve)
+            self._validator = jsonschema_rs.validator_for(schema, retriever=retrieve, base_uri=_BASE)
         except (jsonschema_rs.ValidationError, jsonschema_rs.ReferencingError, ValueError) as error:
             raise InvalidSchema(f"documents cannot be validated against this schema: {error}") from None
 
@@ -47,6 +48,10 @@ class DocumentSchema:
 def document_schema(text: str, references: tuple[tuple[str, str], ...]) -> DocumentSchema:
     """The same again for the same texts."""
     return DocumentSchema(text, dict(references))
+
+
+def _own_uri(schema: Any) -> str:
+    return str(schema.get("$id", schema.get("id", ""))) if isinstance(schema, dict) else ""
 
 
 def _escaped(step: str | int) -> str:

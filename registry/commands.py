@@ -18,6 +18,7 @@ from registry.records import (
     Reference,
     SchemaConfig,
     SchemaType,
+    SchemaVersion,
     Text,
 )
 
@@ -170,6 +171,18 @@ class CheckSchema(SchemaText, tag="SCHEMA_CHECK"):
 
     version: Version | None = None
     level: Level | None = None
+
+    @classmethod
+    def of(cls, schema: SchemaVersion, *, version: int, level: Level) -> "CheckSchema":
+        """Whether one registered version goes with another one of its subject."""
+        return cls(
+            subject=schema.subject,
+            schema=schema.schema,
+            schema_type=schema.schema_type,
+            references=schema.references,
+            version=version,
+            level=level,
+        )
 
 
 class RequestSchema(Command, tag="SCHEMA_REQUEST"):

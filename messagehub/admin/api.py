@@ -21,6 +21,7 @@ from messagehub.documents import document_schema
 from messagehub.errors import HubError
 from registry import commands, replies
 from registry.groups import assignment
+from registry.records import Level
 from registry.schema_catalog import LATEST
 
 MAX_EVENTS_WAITING = 10_000
@@ -167,6 +168,7 @@ class Api:
     async def _register(self, request: Request, item: BatchItem) -> dict[str, Any]:
         try:
             fields = schema_fields(request, item, parameters.checked_subject(item.subject))
+            parameters.check_rule_set(item.rule_set)
             command = commands.RegisterSchema(**fields, metadata=item.metadata, rule_set=item.rule_set)
             made = await self._backend.ask(command, replies.SchemaRegistered)
         except HttpError as error:
@@ -189,15 +191,9 @@ class Api:
         old = (await self._version(subject, _bounded(request, "from", 1, parameters.MAX_VERSION))).schema
         new = (await self._version(subject, _bounded(request, "to", LATEST, parameters.MAX_VERSION))).schema
         found: dict[str, Any] = {"subject": subject, "from": old.version, "to": new.version}
-        for name, level in (("backward", "BACKWARD"), ("forward", "FORWARD")):
-            command = commands.CheckSchema(
-                subject=subject,
-                schema=new.schema,
-                schema_type=new.schema_type,
-                references=new.references,
-                version=old.version,
-                level=level,  # type: ignore[arg-type]  # one of two literals
-            )
+        levels: dict[str, Level] = {"backward": "BACKWARD", "forward": "FORWARD"}
+        for name, level in levels.items():
+            command = commands.CheckSchema.of(new, version=old.version, level=level)
             checked = await self._backend.ask(command, replies.SchemaChecked)
             found[name] = [difference for entry in checked.differences for difference in entry.differences]
         return answer(200, found)

@@ -13,6 +13,7 @@ from messagehub.admin.endpoints import Endpoint
 from messagehub.admin.errors import HttpError, answer
 from messagehub.admin.parameters import ConfigBody, ModeBody, SchemaBody
 from messagehub.admin.schema_formats import formatted
+from messagehub.errors import SchemaNotFound
 from messagehub.version import __version__
 from registry import commands, replies
 from registry.records import Reference, SchemaConfig, SchemaVersion
@@ -52,9 +53,9 @@ class Confluent:
 
     async def register(self, request: Request) -> Response:
         body = await parameters.body(request, SchemaBody)
-        if body.id is not None and body.id > 0:
-            raise HttpError(422, 42205, "importing a schema under a chosen id is not supported yet")
         fields = schema_fields(request, body)
+        parameters.check_rule_set(body.rule_set)
+        await self._check_claims(fields, body)
         command = commands.RegisterSchema(**fields, metadata=body.metadata, rule_set=body.rule_set)
         reply = await self._backend.ask(command, replies.SchemaRegistered)
         return answer(200, {"id": reply.schema_id, "version": reply.version, "guid": reply.guid})
@@ -192,6 +193,25 @@ class Confluent:
         return answer(200, {"version": __version__, "commitId": ""})
 
     # -- inside --------------------------------------------------------------------------------------------
+
+    async def _check_claims(self, fields: dict[str, Any], body: SchemaBody) -> None:
+        """An id or a version given beforehand must be the one that the schema has or would get."""
+        if (body.id or 0) > 0:
+            try:
+                known = await self._backend.ask(commands.LookUpSchema(**fields), replies.SchemaFound)
+            except SchemaNotFound:
+                raise HttpError(422, 42205, "importing a schema under a chosen id is not supported yet") from None
+            if known.schema.schema_id != body.id:
+                raise HttpError(422, 42207, f"the schema has id {known.schema.schema_id}, not {body.id}")
+        elif (body.version or 0) > 0:
+            command = commands.ListSchemas(subject=fields["subject"], deleted="with")
+            try:
+                newest = (await self._backend.ask(command, replies.SchemaList)).versions[-1].version
+            except SchemaNotFound:
+                newest = 0
+            if body.version != newest + 1:
+                said = f"Invalid schema: version {body.version} is not one more than the newest, {newest}"
+                raise HttpError(422, 42201, said)
 
     async def _schema(self, request: Request) -> dict[str, Any]:
         return schema_fields(request, await parameters.body(request, SchemaBody))

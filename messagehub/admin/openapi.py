@@ -20,7 +20,7 @@ _TEXT = {"type": "string"}
 _FLAG = {"type": "boolean"}
 _INTEGER = {"type": "integer"}
 _VERSION = {"anyOf": [{"type": "integer", "minimum": 1}, {"const": "latest"}]}
-_TYPES: dict[str, dict[str, Any]] = {
+TYPES: dict[str, dict[str, Any]] = {
     **dict.fromkeys(("deleted", "deletedOnly", "deleted_only", "permanent", "force", "normalize", "verbose"), _FLAG),
     **dict.fromkeys(("latestOnly", "fetchMaxId", "defaultToGlobal"), _FLAG),
     **dict.fromkeys(("offset", "limit"), _INTEGER),
@@ -89,7 +89,7 @@ def path_parameters(endpoint: Endpoint) -> list[str]:
 
 
 def _parameter(name: str, place: str) -> dict[str, Any]:
-    return {"name": name, "in": place, "required": place == "path", "schema": _TYPES.get(name, _TEXT)}
+    return {"name": name, "in": place, "required": place == "path", "schema": TYPES.get(name, _TEXT)}
 
 
 def codes(endpoint: Endpoint) -> list[int]:

@@ -1,6 +1,6 @@
 """Path and query parameters and bodies of the registry API, each refused with its documented code."""
 
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 from urllib.parse import unquote
 
 import msgspec
@@ -40,6 +40,17 @@ class SchemaBody(msgspec.Struct, rename="camel"):
     version: int | None = None
 
 
+class RuleBody(msgspec.Struct):
+    name: Annotated[str, msgspec.Meta(min_length=1)]
+
+
+class RuleSetBody(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
+    migration_rules: list[RuleBody] | None = None
+    domain_rules: list[RuleBody] | None = None
+    encoding_rules: list[RuleBody] | None = None
+    enable_at: str | None = None
+
+
 class ConfigBody(msgspec.Struct, rename="camel"):
     compatibility: str | None = None
     normalize: bool | None = None
@@ -69,6 +80,14 @@ class ModeBody(msgspec.Struct):
             return mode
         except msgspec.ValidationError:
             raise HttpError(422, 42204, f"Invalid mode: {self.mode!r}") from None
+
+
+def check_rule_set(rules: dict[str, Any] | None) -> None:
+    """Rules are kept, not run: only their shape is checked."""
+    try:
+        msgspec.convert(rules, RuleSetBody | None, strict=True)
+    except msgspec.ValidationError as error:
+        raise HttpError(422, 42210, f"Invalid rule set: {error}") from None
 
 
 async def body(request: Request, kind: type[T]) -> T:
