@@ -61,7 +61,7 @@ def test_a_file_is_never_read(web: Web, tmp_path: Path) -> None:
         answer = web.register("read-a", schema)
         refused(answer, 422, 42201)
         assert "the-secret" not in answer.text
-    text = f'syntax = "proto3"; import "{secret}"; message M {{}}'
+    text = f'syntax = "proto3"; import "{secret}"; message M {{ Other o = 1; }}'
     answer = web.register("read-p", text, "PROTOBUF")
     refused(answer, 422, 42201)
     assert "the-secret" not in answer.text

@@ -107,8 +107,9 @@ def test_lines_are_validated_each_with_its_number(filled: Program) -> None:
     assert found == {"valid": True, "version": 1, "documents": 2, "invalid": 0, "problems": []}
 
 
-def test_documents_need_a_json_schema_and_a_file(hub: Program) -> None:
+def test_documents_need_a_json_schema_and_a_file(filled: Program) -> None:
+    hub = filled
     hub.call("schemas", "register", "v.avro", "-", "--schema-type", "AVRO", stdin='"int"')
     assert hub.call_json("validate", "v.avro", stdin="1", code=1)["error"]["code"] == "INVALID_SCHEMA"
     assert hub.call_json("validate", "v.nobody", stdin="1", code=1)["error"]["code"] == "SUBJECT_NOT_FOUND"
-    assert "cannot open" in hub.call("validate", "v.avro", "/does/not/exist", code=2).stderr
+    assert "cannot open" in hub.call("validate", "a.user", "/does/not/exist", code=2).stderr
