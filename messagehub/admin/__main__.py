@@ -28,7 +28,7 @@ def main() -> None:
     try:
         app = create_app(hub, token=token)
         config = uvicorn.Config(app, log_level=arguments.log.lower(), access_log=False, timeout_keep_alive=60)
-        # Not `fd=`: uvicorn takes that for a unix socket, so asyncio would leave TCP_NODELAY off and answers wait 40 ms.
+        # Not `fd=`: uvicorn takes that for a unix socket, asyncio leaves TCP_NODELAY off, and answers wait 40 ms.
         uvicorn.Server(config).run(sockets=[socket.socket(fileno=arguments.fd)])
     finally:
         hub.close()
