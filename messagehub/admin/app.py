@@ -30,7 +30,6 @@ _ACCEPTED = (
     "*/*",
 )
 _FREE_ACCEPT = ("/docs", "/openapi.json", "/metrics", "/api/v1/events")
-_HOT = "/schemas/ids/"
 
 
 def create_app(hub: MessageHub, *, token: str | None) -> ASGIApp:
@@ -107,21 +106,21 @@ async def _on_defect(_: Request, error: Exception) -> Response:
 
 
 class Shortcut:
-    """Before all routing: schemas by id that were answered before, and paths matched undecoded."""
+    """Before all routing: answers that are kept, and paths matched undecoded."""
 
     def __init__(self, app: FastAPI, backend: Backend) -> None:
         self._app = app
-        self._cached = backend.cached_ids
+        self._kept = backend.kept
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
             path: str = scope["raw_path"].decode("latin-1") if scope.get("raw_path") else scope["path"]
-            scope["path"] = path.partition("?")[0]
-            if path.startswith(_HOT) and scope["method"] == "GET" and not scope["query_string"]:
-                schema_id = path[len(_HOT) :].encode()
-                payload = self._cached.get(schema_id)
-                if payload is not None and _takes_default(scope):
-                    await _send_cached(schema_id, payload, send)
+            scope["path"] = path = path.partition("?")[0]
+            if scope["method"] == "GET" and not scope["query_string"]:
+                kept = self._kept(path)
+                if kept is not None and _takes_default(scope):
+                    await send({"type": "http.response.start", "status": 200, "headers": kept.headers})
+                    await send({"type": "http.response.body", "body": kept.payload})
                     return
         await self._app(scope, receive, send)
 
@@ -135,14 +134,3 @@ def _takes_default(scope: Scope) -> bool:
         elif name == b"if-none-match":
             return False
     return is_accepted
-
-
-async def _send_cached(schema_id: bytes, payload: bytes, send: Send) -> None:
-    extra = [(name.encode(), value.encode()) for name, value in confluent.immutable_headers(int(schema_id)).items()]
-    headers = [
-        (b"content-type", MEDIA_TYPE.encode()),
-        (b"content-length", str(len(payload)).encode()),
-        *extra,
-    ]
-    await send({"type": "http.response.start", "status": 200, "headers": headers})
-    await send({"type": "http.response.body", "body": payload})

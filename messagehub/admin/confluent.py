@@ -61,7 +61,11 @@ class Confluent:
         return answer(200, {"id": reply.schema_id, "version": reply.version, "guid": reply.guid})
 
     async def version(self, request: Request) -> Response:
-        return answer(200, shown((await self._version(request)).schema))
+        generation = self._backend.generation
+        made = answer(200, shown((await self._version(request)).schema))
+        if request.path_params["version"] == "latest" and not request.url.query:
+            self._backend.keep_latest(request.scope["path"], made, generation)
+        return made
 
     async def version_schema(self, request: Request) -> Response:
         return text((await self._version(request)).schema)
@@ -93,16 +97,17 @@ class Confluent:
         return answer(200, [shown(version) for version in parameters.page(request, found)])
 
     async def by_id(self, request: Request) -> Response:
+        generation = self._backend.generation
         found = await self._by_id(request)
         if etag(found.schema.schema_id) in request.headers.get("if-none-match", "") and not request.url.query:
             return Response(status_code=304, headers=immutable_headers(found.schema.schema_id))
         body = content(found.schema)
         if parameters.flag(request, "fetchMaxId"):
             return answer(200, body | {"maxId": found.max_id})
-        payload = msgspec.json.encode(body)
+        made = answer(200, body, immutable_headers(found.schema.schema_id))
         if not request.url.query:
-            self._backend.cache(request.path_params["id"].encode(), payload)
-        return Response(payload, 200, immutable_headers(found.schema.schema_id), parameters.BODY_TYPES[0])
+            self._backend.keep_id(request.scope["path"], made, generation)
+        return made
 
     async def by_id_schema(self, request: Request) -> Response:
         return text((await self._by_id(request)).schema)
