@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test check format bench soak schemas lock clean
+.PHONY: help setup run test check format bench demo soak schemas lock clean
 
 help: ## show the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-8s %s\n", $$1, $$2}'
@@ -21,7 +21,7 @@ run: $(VENV)/.run ## start the hub on its embedded default
 	@exec $(BIN)/messagehub serve
 
 test: $(VENV)/.dev ## run all tests
-	@$(BIN)/python -m pytest -q -m 'not slow'
+	@MESSAGEHUB_KILL_SECONDS=$${MESSAGEHUB_KILL_SECONDS:-60} $(BIN)/python -m pytest -q -m 'not slow'
 
 check: $(VENV)/.dev ## the one gate: format, lint, types, tests
 	@$(BIN)/ruff format --check .
@@ -35,6 +35,9 @@ format: $(VENV)/.dev ## format and sort imports
 
 bench: $(VENV)/.dev ## print the benchmarks as ratios against floors and peers (build/bench/)
 	@$(BIN)/python -m benchmarks $(ARGS)
+
+demo: $(VENV)/.dev ## sensor data through a ring into Spark and out again, with a plot (build/demo/)
+	@$(BIN)/python examples/spark_demo.py
 
 soak: $(VENV)/.dev ## the long fault and fuzz runs
 	@MESSAGEHUB_SOAK_SECONDS=$${MESSAGEHUB_SOAK_SECONDS:-600} $(BIN)/python -m pytest -q -m slow --timeout 3600

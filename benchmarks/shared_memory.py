@@ -228,8 +228,7 @@ def _iceoryx(place: Path) -> None:
     )
     _say_ready()
     while True:
-        if listener.timed_wait_one(iox2.Duration.from_secs(1)) is None:
-            continue
+        listener.timed_wait(iox2.Duration.from_secs(1))
         while subscriber.receive() is not None:
             publisher.loan_slice_uninit(PAYLOAD_BYTES).assume_init().send()
             notifier.notify()
@@ -256,7 +255,7 @@ def _iceoryx_exchange(iox2: object, publisher: object, notifier: object, subscri
     publisher.loan_slice_uninit(PAYLOAD_BYTES).assume_init().send()  # type: ignore[attr-defined]
     notifier.notify()  # type: ignore[attr-defined]
     while subscriber.receive() is None:  # type: ignore[attr-defined]
-        listener.timed_wait_one(iox2.Duration.from_secs(10))  # type: ignore[attr-defined]
+        listener.timed_wait(iox2.Duration.from_secs(10))  # type: ignore[attr-defined]
 
 
 def _zenoh(place: Path) -> None:
@@ -285,7 +284,7 @@ _PARTNERS: dict[str, Callable[[Path], None]] = {
 
 
 def main() -> None:
-    threading.Thread(target=lambda: (sys.stdin.buffer.read(), os._exit(0)), daemon=True).start()
+    threading.Thread(target=lambda: (os.read(0, 1), os._exit(0)), daemon=True).start()
     _PARTNERS[sys.argv[1]](Path(sys.argv[2]))
 
 

@@ -29,7 +29,7 @@ from messagehub.discovery.chain import Chain
 from messagehub.discovery.via_broker import ViaBroker
 from messagehub.discovery.via_files import ViaFiles
 from messagehub.discovery.via_shm_name import ViaShmName
-from messagehub.errors import BrokerUnavailable, ChannelNotReady, HubError
+from messagehub.errors import BrokerRequired, BrokerUnavailable, ChannelNotFound, ChannelNotReady, HubError
 from messagehub.settings import Settings
 from registry import commands, names, replies
 from registry.records import Access, Block, Consumer, Priority, SchemaType
@@ -38,6 +38,7 @@ log = logging.getLogger("messagehub")
 
 PAGE = 1000
 WAIT_SECONDS = 0.25
+MAX_ENTERED = 64
 _AnyReply = TypeVar("_AnyReply", bound=replies.Reply)
 
 
@@ -356,7 +357,18 @@ class MessageHub(DataMethods):
             if required:
                 raise
             self._warn(error)
+            return self._ask_directory(command, kind)
+
+    def _ask_directory(self, command: commands.Command, kind: type[_AnyReply]) -> _AnyReply | None:
+        """What the directory of this host can say in a broker's place; None where it cannot."""
+        if self._is_closed:
             return None
+        try:
+            reply = self._chain.files.ask(command, timeout=0.0)
+        except (BrokerRequired, ChannelNotFound, DataBlockError):
+            return None
+        assert isinstance(reply, kind), reply
+        return reply
 
     def _must(self, command: commands.Command, kind: type[_AnyReply], timeout: float | None) -> _AnyReply:
         reply = self._connection.request(command, timeout=self._limit(timeout))
@@ -373,7 +385,7 @@ class MessageHub(DataMethods):
             log.warning("%s; going on without a broker", error.message)
 
     def _discover_now(self, channel: str, timeout: float, required: bool) -> Discovery | None:
-        found, unavailable = self._chain.discover(channel, timeout=timeout)
+        found, unavailable = self._chain.discover(channel, timeout=timeout, only_broker=self._is_closed)
         if unavailable is None:
             self._has_warned = False
         elif required and found is None:
@@ -403,13 +415,15 @@ class MessageHub(DataMethods):
     ) -> Registration:
         """With the broker, else in the directory."""
         registration = self._tell_broker(command, timeout, required)
-        if registration.ack is not None:
+        if registration.ack is not None or self._is_closed:
             return registration
         try:
             taken = self._chain.files.ask(command, timeout=self._limit(timeout))
         except DataBlockError as error:
             log.warning("nor can the directory in shared memory take it: %s", error)
             return registration
+        except ChannelNotFound:
+            return registration  # nobody here produces it yet; a broker may know more when one comes
         except BaseException:
             registration.close()
             raise
@@ -427,7 +441,12 @@ class MessageHub(DataMethods):
         return registration
 
     def _enter_directory(self, registration: Registration) -> None:
-        """The broker is gone: what it knew of us is from now on in the directory too, if nobody else is."""
+        """The broker is gone: what it knew of us is from now on in the directory too, if nobody else is.
+
+        Each takes an open file, so it is done for some registrations, not for thousands.
+        """
+        if self._chain.files.held >= MAX_ENTERED:
+            return
         try:
             taken = self._chain.files.ask(registration.command, timeout=0.0)
         except (HubError, DataBlockError) as error:

@@ -20,6 +20,7 @@ import msgspec
 from messagehub import protocol
 from registry import commands, replies
 from registry.events import AnyEvent
+from registry.records import Table
 from registry.registry import Registry
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -232,6 +233,18 @@ def _played() -> Iterator[dict[str, Any]]:
         reply, happened = registry.apply(command, now=now)
         yield msgspec.json.decode(protocol.encode_reply(reply, command.id))
         yield from map(msgspec.to_builtins, happened)
+    yield from map(msgspec.to_builtins, _seen())
+
+
+def _seen() -> Iterator[AnyEvent]:
+    """What no request brings about alone: a group's shares, and what a broker sees of its host."""
+    registry = Registry()
+    registry.apply(commands.RegisterProducer(channel="sensor_data", schema_hash="abc123..."), now=0.0)
+    member = commands.RegisterConsumer(channel="sensor_data", consumer_id="consumer_001", group="crew")
+    yield from registry.apply(member, now=0.0).events
+    table = Table(generation=1, shm_name="/messagehub-1000/default/channels/sensor_data/tables/g000000000001.json")
+    yield from registry.show_table("sensor_data", table, now=1.0)
+    yield from registry.show_conflict("sensor_data", "two producers claim it", now=2.0)
 
 
 def _present(directory: Path) -> Iterable[Path]:

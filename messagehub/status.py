@@ -48,7 +48,7 @@ def running_broker(settings: Settings) -> BrokerStatus | None:
         return None
 
 
-def is_held(path: Path) -> bool:
+def is_held(path: str | Path) -> bool:
     """Whether some process holds the lock of this file; probing never takes it."""
     try:
         descriptor = Descriptor.open(str(path), os.O_RDONLY | os.O_NOFOLLOW)

@@ -32,7 +32,7 @@ class Ledger:
         self._emitted: list[events.AnyEvent] = []
 
     def restore(self, channels: Iterable[Channel], *, revision: int, now: float) -> None:
-        """Take over the channels that a store kept. Every lease gets a full new term, every group is dealt anew."""
+        """Take over what a store kept. Every lease gets a full new term, groups without a deal get one."""
         for channel in channels:
             self._take(channel)
             for producer in channel.producers.values():
@@ -43,7 +43,8 @@ class Ledger:
                 consumer.status = "active"
                 member = Member("consumer", channel.name, consumer.consumer_id)
                 self.leases.attach(consumer.lease, member, now=now)
-            channel.groups = regrouped(channel, now=now)
+            dealt = channel.groups | regrouped(channel, now=now)
+            channel.groups = {name: group for name, group in dealt.items() if group.members}
         self.revision = revision
 
     def expire(self, *, now: float) -> list[events.AnyEvent]:

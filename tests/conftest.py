@@ -1,5 +1,6 @@
 """Fixtures for tests with a running hub; `no_leaks` is asked for by name, since other parts keep helper processes."""
 
+import itertools
 import os
 import shutil
 from collections.abc import Callable, Iterator
@@ -14,12 +15,15 @@ from tests.integration.harness import AnyBroker, Embedded, Held, Peer, Served, e
 QUICK = {"heartbeat_seconds": 0.5, "stall_seconds": 20.0, "lease_seconds": 40.0, "beacon_seconds": 0.1}
 
 
-# Tests have a directory of channels of their own, apart from the user's hub and from other runs on this machine.
-os.environ["MESSAGEHUB_DOMAIN"] = f"pytest-{os.getpid()}"
+_domains = itertools.count(1)
 
 
-def pytest_sessionfinish() -> None:
-    domain = os.environ["MESSAGEHUB_DOMAIN"]
+@pytest.fixture(autouse=True)
+def _own_domain(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Each test has a directory of channels of its own, apart from the user's hub and from other runs and tests."""
+    domain = f"pytest-{os.getpid()}-{next(_domains)}"
+    monkeypatch.setenv("MESSAGEHUB_DOMAIN", domain)
+    yield
     shutil.rmtree(f"/dev/shm/messagehub-{os.geteuid()}/{domain}", ignore_errors=True)
     for ring in Path("/dev/shm").glob(f"pylabhub_*@{domain}"):
         ring.unlink(missing_ok=True)

@@ -29,6 +29,7 @@ def main(kind: str) -> None:
     print(f"setup: installing requirements/{kind}.txt (the first time takes a few minutes)", flush=True)
     pip("install", "--require-hashes", "--requirement", str(ROOT / "requirements" / f"{kind}.txt"))
     pip("install", "--no-deps", "--no-build-isolation", "--editable", str(ROOT))
+    auto_registration()
     if kind == "dev":
         ensure_java()
     (VENV / f".{kind}").touch()
@@ -39,6 +40,14 @@ def pip(*arguments: str) -> None:
     done = subprocess.run(command, stderr=subprocess.PIPE, text=True, check=False)
     if done.returncode:
         sys.exit(f"setup: pip failed\n{done.stderr}")
+
+
+def auto_registration() -> None:
+    """Spark finds data sources by looking through the path; an editable install alone is invisible to it."""
+    code = "import sysconfig; print(sysconfig.get_path('purelib'))"
+    site = subprocess.run([str(PYTHON), "-c", code], stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
+    source = ROOT / "messagehub" / "spark" / "auto_registration"
+    (Path(site) / "pyspark_messagehub.pth").write_text(f"{source}\n")
 
 
 def ensure_java() -> None:

@@ -209,7 +209,8 @@ def idle_reader(bench: Bench) -> None:
             def busy() -> float:
                 before = _cpu_ticks(process.pid)
                 time.sleep(bench.scaled(2, 1))
-                return (_cpu_ticks(process.pid) - before) / ticks / bench.scaled(2, 1) * 100
+                used = (_cpu_ticks(process.pid) - before) / ticks / bench.scaled(2, 1) * 100
+                return max(used, 0.01)  # less than a tick cannot be told from nothing
 
             bench.compare({"reader": busy}, unit="% of a core", claims=[at_most(0.5, "reader")], repetitions=3)
         hub.close()  # type: ignore[attr-defined]

@@ -42,6 +42,7 @@ class Judge(Generic[Ticket]):
         self._verdicts: deque[tuple[Ticket, Verdict]] = deque()
         self._thread: threading.Thread | None = None
         self._process: _Process | None = None
+        self._is_closing = False
 
     def ask(self, ticket: Ticket, question: Question) -> bool:
         """False when too many wait already."""
@@ -74,6 +75,7 @@ class Judge(Generic[Ticket]):
 
     def close(self, *, timeout: float) -> None:
         if self._thread is not None:
+            self._is_closing = True
             self._questions.put(None)
             process = self._process
             if process is not None:
@@ -83,7 +85,7 @@ class Judge(Generic[Ticket]):
 
     def _run(self) -> None:
         self._process = _Process()
-        while (asked := self._questions.get()) is not None:
+        while (asked := self._questions.get()) is not None and not self._is_closing:
             ticket, question = asked
             self._verdicts.append((ticket, self._judge(question)))
             os.eventfd_write(self.wake_fd, 1)

@@ -24,7 +24,7 @@ from messagehub.client.wire import Context, Wire
 from messagehub.errors import BrokerUnavailable, HubError, MessageTooLarge, RequestTimeout
 from messagehub.metrics import Metrics
 from messagehub.settings import Settings
-from messagehub.status import running_broker
+from messagehub.status import is_held, running_broker
 from registry import commands, replies
 
 log = logging.getLogger("messagehub.client")
@@ -111,6 +111,8 @@ class Connection:
         self._is_pinging = False
         self._news: deque[replies.HelloAck | None] = deque()
         self._attempts = 0
+        self._patience_seconds = settings.reconnect_first_seconds
+        self._lock_path = str(settings.lock_path) if settings.is_local else None
         self._retry_at = 0.0
 
     # -- asking --------------------------------------------------------------------------------------------
@@ -131,6 +133,11 @@ class Connection:
             raise
         finally:
             self._account(command, waiter.request_id, refusal, started)
+
+    def check_presence(self) -> None:
+        """Raise at once, and before anything is made ready to be sent, when this directory's broker does not run."""
+        if self._wire is None and self._lock_path is not None and not is_held(self._lock_path):
+            raise BrokerUnavailable(f"no broker runs in {self.settings.dir}", dir=str(self.settings.dir))
 
     def submit(self, command: commands.Command, done: Done, *, timeout: float) -> None:
         """Send from the I/O thread; `done` is called there, once, with the reply or the error."""
@@ -288,6 +295,7 @@ class Connection:
             raise
         wire.also_poll(self._yield_fd)
         self._attempts, self._retry_at, self._is_suspect = 0, 0.0, False
+        self._patience_seconds = self.settings.reconnect_first_seconds
         self._wire, self.hello = wire, wire.hello
         self._news.append(wire.hello)
         self.metrics.count("connects")
@@ -368,7 +376,7 @@ class Connection:
 
     def _next_due(self, due_at: float) -> float:
         if self._wire is None and any(part.is_active() for part in self.parts):
-            due_at = min(due_at, max(self._retry_at, time.monotonic() + self.settings.reconnect_first_seconds))
+            due_at = min(due_at, max(self._retry_at, time.monotonic() + self._patience_seconds))
         own = (waiter.deadline for waiter in list(self._pending.values()) if waiter.done is not None)
         return min(own, default=due_at) if due_at > time.monotonic() else due_at
 
@@ -392,6 +400,8 @@ class Connection:
         except HubError as error:
             self._drop(error.message)
             self._fail_outbox(error)
+            # Looking for a broker that is not there costs little, but not nothing: look less and less often.
+            self._patience_seconds = min(2 * self._patience_seconds, self.settings.reconnect_max_seconds)
 
     def _receive(self) -> None:
         assert self._wire is not None

@@ -22,7 +22,7 @@ from messagehub.datablock.items import Gap, Item
 from messagehub.datablock.locks import Descriptor
 from messagehub.datablock.reader import RingReader
 from messagehub.datablock.tables import TableStore
-from messagehub.datablock.waiting import wait_any
+from messagehub.datablock.waiting import Sleeper
 from messagehub.discovery import Discovery, Source
 from messagehub.entries import block_path
 from messagehub.errors import (
@@ -91,6 +91,7 @@ class Consumer:
         self._is_stale = wanted.group is not None
         self._is_superseded = False
         self._asked_at = 0.0
+        self._sleeper = Sleeper()
         self._is_closed = False
         try:
             self._look()
@@ -118,7 +119,7 @@ class Consumer:
             if not self._arm():
                 until = self._sleep_until(deadline)
                 fds = [self._wake.fd, *self._attached.news_fds()]
-                self._after_sleep(wait_any(self._attached.readers, until, fds))
+                self._after_sleep(self._sleeper.sleep(self._attached.readers, until, fds))
                 if deadline is not None and self._stash is None and time.monotonic() >= deadline:
                     self._disarm()
                     found, value = self._next()
@@ -339,7 +340,7 @@ class Consumer:
         finally:
             for fd in fds:
                 loop.remove_reader(fd)
-        return wait_any(self._attached.readers, 0.0, fds[: len(fds) - len(own)])
+        return self._sleeper.sleep(self._attached.readers, 0.0, fds[: len(fds) - len(own)])
 
     # -- finding -------------------------------------------------------------------------------------------
 

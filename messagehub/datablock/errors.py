@@ -10,6 +10,7 @@ DataBlockError
 │   ├── ForeignOwner            the file is another user's
 │   └── SymlinkRefused          the name is a symbolic link
 ├── NothingThere                no file at the name
+├── BlockOnOtherHost            its memory is not this machine's
 ├── NameTaken                   a live writer owns the name
 ├── ShmFull                     no memory left in the root
 ├── DamagedBlock                the file is not a block that can be read
@@ -109,6 +110,17 @@ class NothingThere(DataBlockError):
 
     def __init__(self, path: str) -> None:
         super().__init__(f"there is no DataBlock at {path}. Start its producer, or discover the channel again.")
+
+
+class BlockOnOtherHost(DataBlockError):
+    code = "BLOCK_ON_OTHER_HOST"
+
+    def __init__(self, name: str, host: str, here: str) -> None:
+        self.host = host
+        super().__init__(
+            f"block {name} is in the memory of host {host!r}, this is {here!r}. Read it there, "
+            "or let the producer and its readers run on one host."
+        )
 
 
 class NameTaken(DataBlockError):

@@ -29,6 +29,7 @@ class Part:
     name: str
     rows: int
     size_bytes: int
+    host: str = ""  # where its memory is; empty: beside the manifest
 
 
 @dataclass(frozen=True)

@@ -211,7 +211,7 @@ class RingReader:
             if found is not None:
                 yield found
 
-    # --- reading several at once (see `wait_any`)
+    # --- reading several at once (see `waiting.Sleeper`)
 
     def take(self) -> Item | Gap | None:
         """The next item or gap if it can be had without waiting."""

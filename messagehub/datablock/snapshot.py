@@ -4,7 +4,8 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
-from .errors import TableMissing
+from .errors import BlockOnOtherHost, TableMissing
+from .identity import host
 from .locks import Descriptor
 from .manifests import Manifest
 from .table_blocks import read_block
@@ -24,7 +25,10 @@ class Snapshot:
 
     def part(self, index: int, *, verify: bool = False) -> Any:
         """One part as a pyarrow Table over shared memory."""
-        return read_block(os.path.join(self._path, self.manifest.parts[index].name), verify=verify)
+        part = self.manifest.parts[index]
+        if part.host not in ("", host()):
+            raise BlockOnOtherHost(part.name, part.host, host())
+        return read_block(os.path.join(self._path, part.name), verify=verify)
 
     def parts(self, *, verify: bool = False) -> Iterator[Any]:
         for index in range(len(self.manifest.parts)):

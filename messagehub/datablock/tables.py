@@ -29,7 +29,7 @@ from .errors import (
     TableMissing,
     TransactionEnded,
 )
-from .identity import ProcessIdentity
+from .identity import ProcessIdentity, host
 from .layout import Checksum
 from .locks import OWNER, Descriptor, exclusive, lock_within
 from .manifests import Manifest, Part, Retention
@@ -146,7 +146,8 @@ class TableStore:
                 self._collect()
                 return next((m for m in visible if m.transaction == transaction.id), current)
             parts = tuple(parts)
-            if not all(os.path.exists(path) for path in (transaction.path, *map(self._block, parts))):
+            here = [self._block(part) for part in parts if part.host in ("", host())]
+            if not all(os.path.exists(path) for path in (transaction.path, *here)):
                 raise TransactionEnded(transaction.id)
             if mode == "append" and current is not None:
                 if current.schema_hash != schema_hash:
@@ -281,7 +282,7 @@ class Transaction:
         if not self.is_open():
             self.store.abort(self)  # collects this block unless a commit named it meanwhile
             raise TransactionEnded(self.id)
-        return Part(name, rows, size_bytes)
+        return Part(name, rows, size_bytes, host())
 
     def commit(
         self,

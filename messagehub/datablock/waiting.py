@@ -2,28 +2,37 @@
 
 import select
 import time
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 from .reader import RingReader
 from .wakeup import PROBE_SECONDS
 
 
-def wait_any(readers: Iterable[RingReader], deadline: float | None, also: Iterable[int] = ()) -> set[int]:
-    """Sleep over armed readers until the deadline; returns those of `also` that are readable."""
-    poll = select.poll()
-    owners: dict[int, RingReader] = {}
-    timeout = None if deadline is None else max(0.0, deadline - time.monotonic())
-    for reader in readers:
-        for fd in reader.wake_fds():
-            poll.register(fd, select.POLLIN)
-            owners[fd] = reader
-        if reader.needs_probing():
-            timeout = PROBE_SECONDS if timeout is None else min(timeout, PROBE_SECONDS)
-    others = set(also)
-    for fd in others:
-        poll.register(fd, select.POLLIN)
-    ready = [fd for fd, _ in poll.poll(None if timeout is None else timeout * 1000)]
-    for fd in ready:
-        if fd in owners:
-            owners[fd].woken(fd)
-    return others.intersection(ready)
+class Sleeper:
+    """Keeps what it polls from one sleep to the next: usually nothing changes in between."""
+
+    def __init__(self) -> None:
+        self._fds: list[int] = []
+        self._poll = select.poll()
+
+    def sleep(self, readers: Sequence[RingReader], deadline: float | None, also: Sequence[int]) -> set[int]:
+        """Over armed readers until the deadline; returns those of `also` that are readable."""
+        timeout = None if deadline is None else max(0.0, deadline - time.monotonic())
+        fds = [fd for reader in readers for fd in reader.wake_fds()]
+        for reader in readers:
+            if reader.needs_probing():
+                timeout = PROBE_SECONDS if timeout is None else min(timeout, PROBE_SECONDS)
+        fds += also
+        if fds != self._fds:
+            self._follow(fds)
+        ready = {fd for fd, _ in self._poll.poll(None if timeout is None else timeout * 1000)}
+        for reader in readers:
+            for fd in ready.intersection(reader.wake_fds()):
+                reader.woken(fd)
+        return ready.intersection(also)
+
+    def _follow(self, fds: list[int]) -> None:
+        self._fds = fds
+        self._poll = select.poll()
+        for fd in fds:
+            self._poll.register(fd, select.POLLIN)

@@ -18,7 +18,9 @@ class Chain:
         self.files = files
         self.shm = shm
 
-    def discover(self, channel: str, *, timeout: float) -> tuple[Discovery | None, BrokerUnavailable | None]:
+    def discover(
+        self, channel: str, *, timeout: float, only_broker: bool = False
+    ) -> tuple[Discovery | None, BrokerUnavailable | None]:
         """The first answer, and why the broker gave none."""
         unavailable = None
         try:
@@ -27,4 +29,6 @@ class Chain:
                 return found, None
         except BrokerUnavailable as error:
             unavailable = error
+        if only_broker:
+            return None, unavailable
         return self.files.discover(channel) or self.shm.discover(channel), unavailable

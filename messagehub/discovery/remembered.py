@@ -45,6 +45,12 @@ class Remembered:
             return None  # the channel's directory is gone
         return kept.found
 
+    def clear(self) -> None:
+        kept, self._kept = self._kept, {}
+        for each in kept.values():
+            for lock in each.locks:
+                lock.close()
+
     def keep(self, channel: str, found: Discovery, stamps: list[tuple[str, int]], locks: Sequence[str]) -> None:
         """`stamps` were taken before the directory was read: what changed since shows as a difference."""
         if any(time.time_ns() - stamp < _TICK_NS for _, stamp in stamps):

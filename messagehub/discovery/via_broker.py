@@ -17,6 +17,7 @@ class ViaBroker:
 
     def discover(self, channel: str, *, timeout: float) -> Discovery | None:
         """None when nobody has registered the channel; raises BrokerUnavailable when nobody answers."""
+        self._connection.check_presence()
         try:
             reply = self.ask(commands.Discover(channel=channel), timeout=timeout)
         except ChannelNotFound:

@@ -47,6 +47,11 @@ class ViaFiles:
             commands.UnregisterConsumer: self._unregister,
         }
 
+    @property
+    def held(self) -> int:
+        """How many members this process keeps alive here, each with an open file."""
+        return len(self._producers) + len(self._consumers)
+
     def ask(self, command: commands.Command, *, timeout: float) -> replies.Reply:
         handler = self._handlers.get(type(command))
         if handler is None or (isinstance(command, commands.RegisterConsumer) and command.group is not None):
@@ -104,6 +109,7 @@ class ViaFiles:
 
     def close(self) -> None:
         """Unregister everything without blocks; what has blocks lingers."""
+        self._remembered.clear()
         for channel, consumer_id in list(self._consumers):
             self._drop_consumer(self.directory.channel_path(channel), channel, consumer_id)
         for (channel, entry_id), held in list(self._producers.items()):

@@ -15,15 +15,15 @@ pytestmark = pytest.mark.usefixtures("no_leaks")
 def test_half_a_change_is_undone_and_the_request_is_answered(
     embedded: Callable[..., Embedded], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = registry._HANDLERS[commands.CreateChannel]
+    real = registry._JUDGED[commands.CreateChannel]
 
-    def broken(state: Any, command: Any, now: float) -> Any:
-        reply = real(state, command, now)
+    def broken(state: Any, command: Any, now: float, verdict: Any = None) -> Any:
+        reply = real(state, command, now, verdict)
         if command.channel == "half":
             raise ZeroDivisionError
         return reply
 
-    handlers: Any = registry._HANDLERS
+    handlers: Any = registry._JUDGED
     monkeypatch.setitem(handlers, commands.CreateChannel, broken)
     broker = embedded(**QUICK)
     with Peer(broker.endpoint) as peer, Listener(broker.endpoint, b"channel/") as listener, hub_of(broker) as hub:

@@ -79,8 +79,8 @@ class Load:
         assert not self.destroyed & set(found)
         for name, (schema_id, schema_hash) in self.schemas.items():
             reply = peer.ask({"type": "SCHEMA_REQUEST", "schema_id": schema_id})
-            assert reply["schema_hash"] == schema_hash, name
-            assert peer.ask({"type": "SCHEMA_REQUEST", "subject": name})["schema_id"] == schema_id
+            assert reply["schema"]["schema_hash"] == schema_hash, name
+            assert peer.ask({"type": "SCHEMA_REQUEST", "subject": name})["schema"]["schema_id"] == schema_id
 
 
 class Recorder:

@@ -32,8 +32,8 @@ def test_calls_end_at_their_deadline_and_recover(served: Callable[..., Served]) 
             for call in (
                 lambda: hub.health(timeout=0.3)["status"] == "unavailable",
                 lambda: hub.discover("unknown", timeout=0.3) is None,
-                lambda: hub.channels(timeout=0.3) == [],
-                lambda: not hub.register_producer("b", schema_hash="h", timeout=0.3),
+                lambda: hub.channels(timeout=0.3) is not None,
+                lambda: hub.register_producer("b", schema_hash="h", timeout=0.3).source in (None, "files"),
                 lambda: hub.discover("c", wait=True, timeout=0.3) is None,
             ):
                 started = time.monotonic()
@@ -101,7 +101,7 @@ def test_closing_a_client_of_a_paused_broker_does_not_hang(served: Callable[...,
             server.signal(signal.SIGCONT)
 
 
-def test_a_paused_client_is_stalled_then_ended_and_comes_back_by_itself(served: Callable[..., Served]) -> None:
+def test_a_paused_client_is_stalled_not_robbed_and_comes_back_by_itself(served: Callable[..., Served]) -> None:
     import os
     import subprocess
     import sys
@@ -134,7 +134,10 @@ def test_a_paused_client_is_stalled_then_ended_and_comes_back_by_itself(served: 
                 return str(reply.get("status") or reply["code"])
 
             os.kill(client.pid, signal.SIGSTOP)
-            eventually(lambda: status() == "CHANNEL_NOT_FOUND")
+            eventually(lambda: status() == "stalled")
+            over = time.monotonic() + 3 * 1.5  # its process lives, so its lease does not end
+            eventually(lambda: status() != "stalled" or time.monotonic() > over)
+            assert status() == "stalled"
             os.kill(client.pid, signal.SIGCONT)
             eventually(lambda: status() == "active")
             client.stdin.close()

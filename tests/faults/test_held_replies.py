@@ -93,8 +93,8 @@ def test_every_read_of_an_unwritten_record_waits(store: SlowStore, writer: Peer,
     writer.ask(producer("other"))
     store.gate.clear()
     writer.send({"type": "SCHEMA_REGISTER", "subject": "durable", "schema": {"title": "t"}, "id": "schema"})
+    assert store.is_waiting.wait(30)  # judged, decided, and on its way to the disk
     writer.send({"type": "CHANNEL_CREATE", "channel": "durable", "id": "channel"})
-    assert store.is_waiting.wait(30)
     reader.ask({"type": "PING"})
     for number, read in enumerate(READS):
         reader.send(read | {"id": str(number)})

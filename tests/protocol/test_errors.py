@@ -70,6 +70,7 @@ ELSEWHERE = {
     "BROKER_UNAVAILABLE": "the client",
     "CHANNEL_CLOSED": "DataBlocks",
     "CONFIGURATION_ERROR": "settings",
+    "DATA_LOST": "consumers",
     "INTERNAL_ERROR": "decoding of replies, and defects",
     "RATE_LIMITED": "limits per peer, which nothing has yet",
     "REQUEST_TIMEOUT": "the client",

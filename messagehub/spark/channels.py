@@ -1,0 +1,123 @@
+"""What is there to read of a channel, and the right refusal when there is nothing."""
+
+import difflib
+import json
+import os
+import re
+from typing import Final
+
+import pyarrow as pa
+from pyspark.sql.types import StructType
+
+from messagehub.datablock.errors import BlockOnOtherHost, DataBlockError, TableMissing
+from messagehub.datablock.identity import host
+from messagehub.datablock.snapshot import Snapshot
+from messagehub.errors import ChannelNotFound, ChannelNotReady, HubError, SchemaMismatch
+from messagehub.spark.errors import BadOption, GenerationGone
+from messagehub.spark.options import Options
+from messagehub.spark.schema_mapping import schema_hash, schema_text, written_schema
+from registry.formats import arrow
+
+_HASH: Final = re.compile(r"[0-9a-f]{64}")
+
+
+def newest_snapshot(options: Options) -> Snapshot:
+    """The chosen generation, by default the newest; close it when done."""
+    try:
+        return options.tables().open(options.generation)
+    except TableMissing:
+        pass
+    if options.generation is not None and options.tables().generations():
+        raise generation_gone(options, options.generation)
+    raise nothing_to_read(options, "publish a table to it, or follow its live data with spark.readStream")
+
+
+def generation_gone(options: Options, generation: int) -> HubError:
+    known = options.tables().generations()
+    return GenerationGone(
+        f"generation {generation} of channel {options.channel!r} is not there (any more); "
+        f"there are: {', '.join(map(str, known)) or 'none'}. Load the latest, or let the writer keep more of them "
+        "(option keepGenerations).",
+        channel=options.channel,
+        generation=generation,
+    )
+
+
+def nothing_to_read(options: Options, advice: str) -> HubError | DataBlockError:
+    """Elsewhere, known but empty, or not known at all; then with the name that was perhaps meant."""
+    from messagehub.hub import MessageHub
+
+    directory = options.directory()
+    with MessageHub(options.settings()) as hub:
+        found = hub.discover(options.channel)
+    for block in found.blocks if found is not None else ():
+        if block.host not in (None, host()):
+            return BlockOnOtherHost(block.shm_name, str(block.host), host())
+    if os.path.isdir(directory.channel_path(options.channel)):
+        return ChannelNotReady(
+            f"channel {options.channel!r} has no table to read yet: {advice}", channel=options.channel
+        )
+    known = directory.channels()
+    near = difflib.get_close_matches(options.channel, known, n=1)
+    hint = f"; did you mean {near[0]!r}?" if near else f" ({len(known)} others are)"
+    return ChannelNotFound(
+        f"channel {options.channel!r} is not known in domain {directory.domain!r} on this host{hint}",
+        channel=options.channel,
+    )
+
+
+def schema_of(snapshot: Snapshot) -> pa.Schema:
+    """As its writer declared it; a table without a declaration speaks for itself."""
+    text = snapshot.manifest.details.get("schema")
+    if isinstance(text, str):
+        return arrow.to_arrow(text)
+    return snapshot.part(0).schema
+
+
+def available_schema(options: Options) -> pa.Schema:
+    """Of the table, or where there is none, of the live data."""
+    if options.generation is not None or options.tables().generations():
+        with newest_snapshot(options) as snapshot:
+            return schema_of(snapshot)
+    from messagehub.spark.rings import rings
+
+    for ring in rings(options):
+        return ring.schema()
+    raise nothing_to_read(options, "publish a table to it, or start its producer")
+
+
+def check_expected(options: Options) -> None:
+    """`expectedSchema`: a hash must be equal; a schema must be readable from what is there."""
+    expected = options.expected_schema
+    if expected is None:
+        return
+    available = available_schema(options)
+    text = schema_text(available)
+    if _HASH.fullmatch(expected):
+        digest = schema_hash(text)
+        if digest != expected:
+            raise SchemaMismatch(
+                f"channel {options.channel!r} has schema hash {digest}, not the expected {expected}",
+                channel=options.channel,
+            )
+        return
+    wanted = _expected(expected)
+    found = arrow.compare(arrow.parse(text, {}), wanted)
+    names = {field.name for field in available}
+    lacking = [f'The field "{field.name}" is not there.' for field in wanted.fields if field.name not in names]
+    if found or lacking:
+        said = " ".join([*lacking, *(difference.message for difference in found)])
+        raise SchemaMismatch(f"channel {options.channel!r} is not what was expected: {said}", channel=options.channel)
+
+
+def _expected(text: str) -> arrow.ArrowSchema:
+    """From the JSON of a StructType or of the registry. (SQL needs a session, which no worker has.)"""
+    try:
+        value = json.loads(text)
+        if value.get("type") == "struct":
+            text = schema_text(written_schema(StructType.fromJson(value)))
+        return arrow.parse(text, {})
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise BadOption(
+            f"option expectedSchema is neither a hash nor the JSON of a StructType or an ARROW schema: {error}"
+        ) from None

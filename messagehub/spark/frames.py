@@ -1,0 +1,84 @@
+"""One line each: make the source known, hand a DataFrame to everybody, take what somebody handed over."""
+
+import contextlib
+import uuid
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
+
+from messagehub.datablock import manifests
+from messagehub.datablock.tables import Mode
+from messagehub.spark.options import Options
+from messagehub.spark.progress import showing_progress
+from messagehub.spark.source import MessageHubSource
+
+FORMAT = "messagehub"
+# At its default Spark looks at the size of every batch after every row, which takes longer than the write itself.
+_BATCH_BYTES = ("spark.sql.execution.arrow.maxBytesPerBatch", "2147483647")
+
+
+class Published(NamedTuple):
+    channel: str
+    generation: int
+    rows: int
+    size_bytes: int
+    parts: int
+
+
+def register(spark: SparkSession) -> None:
+    """Make `format("messagehub")` known where it is not found by its name (an editable or zipped install)."""
+    spark.dataSource.register(MessageHubSource)
+
+
+def publish(
+    df: DataFrame, channel: str, *, mode: Mode = "overwrite", progress: bool | None = None, **options: Any
+) -> Published | None:
+    """Write a DataFrame as a new generation of a channel and say what was published.
+
+    `progress`: a bar over the tasks, by default where a person watches (a terminal or a notebook). `options` are those
+    of the format. None when the driver's host is another one (Spark Connect): it was published there.
+    """
+    spark = df.sparkSession
+    register(spark)
+    options = {"transaction": uuid.uuid4().hex} | options
+    with _setting(spark, *_BATCH_BYTES), showing_progress(spark, f"publishing {channel}", progress):
+        df.write.format(FORMAT).options(channel=channel, **options).mode(mode).save()
+    return _published(Options.parse({name: str(value) for name, value in options.items()} | {"channel": channel}))
+
+
+def read(
+    spark: SparkSession, channel: str, *, expected_schema: "StructType | str | None" = None, **options: Any
+) -> DataFrame:
+    """A channel's newest table (or `generation=…`). `expected_schema`: a type, as in SQL, or a schema hash."""
+    register(spark)
+    if isinstance(expected_schema, str) and " " in expected_schema:
+        expected_schema = spark.createDataFrame([], expected_schema).schema
+    if expected_schema is not None:
+        text = expected_schema if isinstance(expected_schema, str) else expected_schema.json()
+        options["expectedSchema"] = text
+    return spark.read.format(FORMAT).options(channel=channel, **options).load()
+
+
+def _published(options: Options) -> Published | None:
+    path = options.tables().path
+    for generation in reversed(manifests.generations(path)):
+        found = manifests.load(path, generation)
+        if found is not None and found.transaction == options.transaction:
+            return Published(options.channel, generation, found.rows, found.size_bytes, len(found.parts))
+    return None
+
+
+@contextlib.contextmanager
+def _setting(spark: SparkSession, name: str, value: str) -> Iterator[None]:
+    """A session setting for the time of a write, and what it was before afterwards."""
+    before = spark.conf.get(name, None)
+    spark.conf.set(name, value)
+    try:
+        yield
+    finally:
+        if before is None:
+            spark.conf.unset(name)
+        else:
+            spark.conf.set(name, before)

@@ -1,0 +1,77 @@
+"""The live blocks of a channel on this host, and what their payloads look like as rows.
+
+Arrow batches are rows already; a NumPy structured array has one column a field; raw bytes are one row with one column.
+"""
+
+import os
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+
+from messagehub.datablock.errors import DataBlockError
+from messagehub.datablock.layout import HEADER_BYTES, Header, Kind, PayloadFormat
+from messagehub.datablock.payloads import codec_of
+from messagehub.datablock.ring import describe
+from messagehub.datablock.segment import Segment
+from messagehub.spark.options import Options
+
+RAW: Final = pa.schema([pa.field("value", pa.binary())])
+
+
+@dataclass(frozen=True)
+class Ring:
+    path: str
+    header: Header
+    description: bytes
+
+    @property
+    def block_id(self) -> str:
+        return self.header.block_id
+
+    def state(self) -> dict[str, Any]:
+        """The words that change: head, epoch, has_ended, has_writer."""
+        return describe(self.path)[1]
+
+    def schema(self) -> pa.Schema:
+        if self.header.payload_format == PayloadFormat.RAW:
+            return RAW
+        codec: Any = codec_of(self.header.payload_format, self.description, self.path)
+        if self.header.payload_format == PayloadFormat.NUMPY:
+            dtype = codec.dtype
+            return pa.schema([pa.field(name, pa.from_numpy_dtype(dtype.fields[name][0])) for name in dtype.names or ()])
+        return codec.schema
+
+
+def rings(options: Options) -> list[Ring]:
+    """Of producers that live or whose data still lingers, by block id."""
+    directory = options.directory()
+    paths = [directory.exclusive_block(options.channel)]
+    for listed in directory.producers(options.channel):
+        if listed.entry is not None:
+            paths += [os.path.join(directory.root, name) for name in listed.entry.blocks]
+    found = (ring_at(path) for path in dict.fromkeys(paths))
+    return sorted((ring for ring in found if ring is not None), key=lambda ring: ring.block_id)
+
+
+def ring_at(path: str) -> Ring | None:
+    """None where there is none (any more), or nothing that can be read as one."""
+    try:
+        segment = Segment.attach(path)
+        header = segment.header()
+    except DataBlockError:
+        return None
+    if header.kind == Kind.TABLE:
+        return None
+    return Ring(path, header, bytes(segment.data[HEADER_BYTES : HEADER_BYTES + header.geometry.schema_bytes]))
+
+
+def rows_of(value: Any) -> pa.RecordBatch:
+    """One payload as a batch; Arrow batches share its memory."""
+    if isinstance(value, pa.RecordBatch):
+        return value
+    names = getattr(getattr(value, "dtype", None), "names", None)
+    if names is not None:
+        flat = value.reshape(-1)
+        return pa.RecordBatch.from_arrays([pa.array(flat[name]) for name in names], names=list(names))
+    return pa.RecordBatch.from_arrays([pa.array([bytes(value)], pa.binary())], schema=RAW)

@@ -1,0 +1,224 @@
+"""Streaming read of the rings of a channel.
+
+Rule 1: an offset is, per block, the epoch and the last sequence that was taken: {block id: {epoch, sequence}}. A block
+that the start does not name is read from its first sequence on.
+Rule 2: this process holds every ring from the last committed offset on: a blocking writer waits for the query, and a
+ring whose producer is gone is not cleaned before it was read. Tasks read for themselves.
+Rule 3: what was overwritten before it was read fails the query, or, with failOnDataLoss=false, is logged and counted
+in the offset (`lost`), which the query's progress shows.
+Rule 4: `complete` in an offset says that the block had no writer and nothing unread: it may vanish without loss.
+"""
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from messagehub.datablock.errors import BlockOnOtherHost, NothingThere
+from messagehub.datablock.identity import host
+from messagehub.datablock.items import Gap, Position, Start
+from messagehub.datablock.reader import RingReader
+from messagehub.datablock.ring import open_reader
+from messagehub.errors import DataLost
+from messagehub.spark.admission import Budget
+from messagehub.spark.options import Options
+from messagehub.spark.rings import Ring, ring_at, rings, rows_of
+from messagehub.spark.schema_mapping import check_columns, conform, read_schema
+
+log = logging.getLogger("messagehub")
+
+Place = dict[str, Any]
+Offset = dict[str, Place]
+_BEGINNING: Final[Place] = {"epoch": 0, "sequence": 0}
+_PATIENCE_SECONDS: Final = 30.0
+
+
+@dataclass(frozen=True)
+class Stretch(InputPartition):
+    """Sequences `first` to `last` of one ring."""
+
+    path: str
+    host: str
+    block_id: str
+    epoch: int
+    first: int
+    last: int
+
+
+class RingStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    def __init__(self, options: Options, schema: StructType) -> None:
+        self._options = options
+        self._columns = schema
+        self._schema = read_schema(schema)
+        self._held: dict[str, RingReader] = {}
+        self._finished: set[str] = set()
+        self._target: dict[str, int] | None = None
+        self._turn = 0
+
+    def initialOffset(self) -> Offset:  # noqa: N802  Spark's name
+        start: Start = "latest" if self._options.starting_offsets == "latest" else "oldest"
+        for ring in rings(self._options):
+            self._hold(ring, start)
+        return {block_id: _place(reader.position) for block_id, reader in sorted(self._held.items())}
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802  Spark's name
+        if self._options.max_rows_per_trigger is not None:
+            return ReadMaxRows(self._options.max_rows_per_trigger)
+        if self._options.max_bytes_per_trigger is not None:
+            return ReadMaxBytes(self._options.max_bytes_per_trigger)
+        return ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802  Spark's name
+        self._target = {ring.block_id: ring.state()["head"] for ring in rings(self._options)}
+
+    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802  Spark's name
+        self._attach(start)
+        end: Offset = {block_id: start[block_id] for block_id in self._finished}
+        for block_id in start.keys() - self._held.keys() - self._finished:
+            if not start[block_id].get("complete"):
+                self._lose(block_id, start[block_id]["sequence"] + 1, None, "its ring is gone")
+        budget = Budget(limit)
+        for block_id in self._in_turn():
+            end[block_id] = self._advance(self._held[block_id], start.get(block_id), budget)
+        return dict(sorted(end.items()))
+
+    def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
+        self._attach(start)
+        found: list[InputPartition] = []
+        for block_id, place in sorted(end.items()):
+            before = start.get(block_id, _BEGINNING)
+            first, last = before["sequence"] + 1, place["sequence"]
+            if first > last:
+                continue
+            if block_id in self._held:
+                found.append(Stretch(self._held[block_id].path, host(), block_id, before["epoch"], first, last))
+            else:
+                self._lose(block_id, first, last, "its ring is gone")
+        return found
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, Stretch)
+        for found in self._items(partition):
+            if isinstance(found, Gap):
+                self._lose(partition.block_id, found.first, min(found.last, partition.last), "overwritten")
+            else:
+                yield conform(found, self._schema)
+
+    def commit(self, end: Offset) -> None:
+        """Let go of what was processed."""
+        for block_id, place in end.items():
+            reader = self._held.get(block_id)
+            while reader is not None and reader.position.sequence < place["sequence"]:
+                if reader.take() is None:
+                    break
+
+    def stop(self) -> None:
+        for reader in self._held.values():
+            reader.close()
+        self._held = {}
+
+    # --- inside
+
+    def _attach(self, start: Offset) -> None:
+        """Hold what is there and unfinished; let go of what is over, so that it can be cleaned."""
+        found = {ring.block_id: ring for ring in rings(self._options)}
+        self._finished = {block_id for block_id, ring in found.items() if _is_finished(ring, start.get(block_id))}
+        for block_id in self._held.keys() - (found.keys() - self._finished):
+            reader = self._held.pop(block_id)
+            done, head = start.get(block_id, _BEGINNING)["sequence"], reader.head
+            reader.close()
+            if head > done:
+                self._lose(block_id, done + 1, head, "its ring was replaced")
+        for block_id in found.keys() - self._held.keys() - self._finished:
+            place = start.get(block_id)
+            self._hold(found[block_id], Position(block_id, place["epoch"], place["sequence"]) if place else "oldest")
+
+    def _hold(self, ring: Ring, start: Start) -> None:
+        check_columns(ring.schema(), self._columns, self._options.channel)
+        try:
+            reader = open_reader(ring.path, start=start, wait_for_writer=True)
+        except NothingThere:
+            return
+        if reader.header.block_id == ring.block_id:  # else replaced between the look and the opening
+            self._held[ring.block_id] = reader
+        else:
+            reader.close()
+
+    def _in_turn(self) -> list[str]:
+        """Another block first each time, so that none starves under a limit."""
+        order = sorted(self._held)
+        self._turn += 1
+        shift = self._turn % len(order) if order else 0
+        return order[shift:] + order[:shift]
+
+    def _advance(self, reader: RingReader, start: Place | None, budget: Budget) -> Place:
+        before = start or _BEGINNING
+        block_id, last, is_over = reader.header.block_id, reader.head, not reader.is_writer_alive()
+        if self._target is not None:
+            last = max(before["sequence"], min(last, self._target.get(block_id, 0)))
+        lost = 0
+        if last > before["sequence"] and not (budget.is_unlimited and self._options.fail_on_data_loss):
+            asked = Stretch(reader.path, host(), block_id, before["epoch"], before["sequence"] + 1, last)
+            last, lost = budget.spend(self._items(asked), before["sequence"], last)
+        place = _place(reader.position) | {"sequence": last} if last > before["sequence"] or not start else dict(start)
+        if before.get("lost", 0) + lost and not self._options.fail_on_data_loss:
+            place["lost"] = before.get("lost", 0) + lost
+        if is_over and last == reader.head:
+            place["complete"] = True
+        return place
+
+    def _items(self, stretch: Stretch) -> Iterator["pa.RecordBatch | Gap"]:
+        """What is there of a stretch, and what is not."""
+        if stretch.host != host():
+            raise BlockOnOtherHost(stretch.path, stretch.host, host())
+        ring = ring_at(stretch.path)
+        if ring is None or ring.block_id != stretch.block_id:
+            yield Gap(stretch.first, stretch.last)
+            return
+        start = Position(stretch.block_id, stretch.epoch, stretch.first - 1)
+        with open_reader(stretch.path, start=start, lossless=False, wait_for_writer=True) as reader:
+            while reader.position.sequence < stretch.last:
+                found = reader.read(_PATIENCE_SECONDS)
+                if found is None:
+                    raise DataLost(f"{stretch.path} does not give sequence {reader.position.sequence + 1}")
+                if isinstance(found, Gap):
+                    yield found
+                elif found.sequence <= stretch.last:
+                    yield rows_of(found.value)
+
+    def _lose(self, block_id: str, first: int, last: int | None, why: str) -> None:
+        until = "the end" if last is None else str(last)
+        said = f"channel {self._options.channel!r}: sequences {first} to {until} of block {block_id} are lost ({why})"
+        if self._options.fail_on_data_loss:
+            raise DataLost(
+                f"{said}. Give the producer a larger ring (capacity) or when_full='block', trigger more often, "
+                "or accept the loss with failOnDataLoss=false.",
+                channel=self._options.channel,
+                block_id=block_id,
+                first=first,
+                last=last,
+            )
+        log.warning("%s", said)
+
+
+def _place(position: Position) -> Place:
+    return {"epoch": position.epoch, "sequence": position.sequence}
+
+
+def _is_finished(ring: Ring, place: Place | None) -> bool:
+    """Read to its end, and nobody is writing it now."""
+    if place is None or not place.get("complete"):
+        return False
+    state = ring.state()
+    return not state["has_writer"] and state["head"] == place["sequence"]

@@ -1,0 +1,118 @@
+"""Batch write: one transaction, one immutable block per task attempt, one commit.
+
+Rule 1: the writer is built once, in a process of the driver, and pickled to the tasks and to the commit: what it
+decides when it is built (schema, transaction) holds for all of them.
+Rule 2: nothing is visible before the commit, which is one step; a write that failed leaves nothing.
+Rule 3: the transaction lives as long as the driver's JVM. No Python process lives through a long job.
+"""
+
+import itertools
+import time
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from messagehub.datablock.errors import ShmFull
+from messagehub.datablock.identity import ProcessIdentity, jvm_ancestor
+from messagehub.datablock.manifests import Part
+from messagehub.datablock.tables import Mode, Transaction
+from messagehub.spark.agreement import agree
+from messagehub.spark.options import Options
+from messagehub.spark.schema_mapping import conform, schema_text, written_schema
+
+
+@dataclass
+class Written(WriterCommitMessage):
+    """What one attempt left; an empty partition leaves no block."""
+
+    transaction: str
+    part: Part | None
+
+
+class TableSink:
+    """What batch and streaming writes share: how a task writes its block, how a commit publishes them."""
+
+    def __init__(self, options: Options, schema: StructType, mode: Mode) -> None:
+        self._options = options
+        self._mode: Mode = mode
+        self._schema = written_schema(schema)
+        self._agreed = agree(options, schema_text(self._schema), mode)
+        options.directory().make_channel(options.channel)
+        self._tables = options.tables()
+        self._keeper = jvm_ancestor() or ProcessIdentity.current()
+
+    def begin(self, transaction_id: str) -> Transaction:
+        return self._tables.begin(now=time.time(), transaction_id=transaction_id, keeper=self._keeper)
+
+    def join(self, transaction_id: str) -> Transaction:
+        """The driver's transaction. On another host it is begun there too: its blocks end by age if it never ends."""
+        transaction = self._tables.transaction(transaction_id)
+        return transaction if self._keeper.is_here() else self.open_or_begin(transaction_id)
+
+    def open_or_begin(self, transaction_id: str) -> Transaction:
+        transaction = self._tables.transaction(transaction_id)
+        if transaction.is_open():
+            return transaction
+        self._options.directory().make_channel(self._options.channel)
+        return self.begin(transaction_id)
+
+    def end(self, transaction_id: str) -> None:
+        self._tables.transaction(transaction_id).abort()
+
+    def write_part(self, transaction: Transaction, batches: Iterator[pa.RecordBatch]) -> Written:
+        context = TaskContext.get()
+        assert context is not None
+        first = next(batches, None)
+        if first is None:
+            return Written(transaction.id, None)
+        schema = self._schema
+        conformed = (conform(batch, schema) for batch in itertools.chain([first], batches))
+        attempt = int(context.taskAttemptId())
+        try:
+            part = transaction.write_part(conformed, schema, part=context.partitionId(), attempt=attempt)
+        except ShmFull as full:
+            full.add_note(
+                f"Partition {context.partitionId()} for channel {self._options.channel!r} did not fit. "
+                "Nothing was published and what was written is removed. Enlarge shared memory "
+                "(mount -o remount,size=16G /dev/shm), or keep less (options keepGenerations, keepBytes, keepSeconds)."
+            )
+            raise
+        return Written(transaction.id, part)
+
+    def publish(self, transaction: Transaction, messages: list[WriterCommitMessage | None]) -> None:
+        written = [message for message in messages if isinstance(message, Written)]
+        parts = [message.part for message in written if message.part is not None]
+        if not parts:
+            if self._mode == "append" and self._tables.generations():
+                transaction.abort()
+                return
+            parts = [transaction.write_part((), self._schema)]
+        transaction.commit(
+            parts,
+            now=time.time(),
+            mode=self._mode,
+            schema_hash=self._agreed.digest,
+            retention=self._options.retention(),
+            details=self._agreed.details(),
+        )
+
+
+class TableWriter(DataSourceArrowWriter):
+    def __init__(self, options: Options, schema: StructType, *, overwrite: bool) -> None:
+        self._sink = TableSink(options, schema, "overwrite" if overwrite else "append")
+        self._transaction_id = options.transaction or uuid.uuid4().hex
+        self._sink.begin(self._transaction_id)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+        return self._sink.write_part(self._sink.join(self._transaction_id), iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        self._sink.publish(self._sink.join(self._transaction_id), messages)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:  # noqa: ARG002  blocks name their transaction
+        self._sink.end(self._transaction_id)

@@ -1,0 +1,35 @@
+"""The examples about blocks run as they are printed."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.integration.block_processes import Place, place_in
+from tests.integration.harness import ROOT, clean_environment
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Place]:
+    with place_in(tmp_path / "hub", f"e{os.getpid()}") as made:
+        yield made
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [("share_batches.py", "10.0 volts, found through files"), ("publish_a_table.py", "generation 1: 2 rows")],
+)
+def test_the_example_runs(place: Place, name: str, says: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-W", "error", str(ROOT / "examples" / name)],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        env=clean_environment() | {"MESSAGEHUB_DIR": str(place.dir)},
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert says in done.stdout

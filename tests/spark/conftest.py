@@ -1,0 +1,42 @@
+"""One Spark session for all tests here, and for each test a domain of its own in shared memory."""
+
+import shutil
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from messagehub.datablock.directory import Directory
+from messagehub.datablock.tables import TableStore
+from tests.spark.sessions import close, new_session
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    session = new_session(tmp_path_factory.mktemp("spark"))
+    yield session
+    close(session)
+
+
+@pytest.fixture
+def domain(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """Removed afterwards with everything in it."""
+    name = f"spark-test-{uuid.uuid4().hex[:12]}"
+    yield name
+    directory = Directory(name)
+    for path in Path(directory.root).glob(f"pylabhub_*@{name}"):
+        path.unlink()
+    shutil.rmtree(Path(directory.path).parent, ignore_errors=True)
+
+
+@pytest.fixture
+def channel_options(domain: str, tmp_path: Path) -> dict[str, str]:
+    """No broker runs in this directory: everything must work without one."""
+    return {"channel": "sales", "domain": domain, "dir": str(tmp_path / "hub")}
+
+
+@pytest.fixture
+def tables(domain: str) -> TableStore:
+    return TableStore(Directory(domain).tables_path("sales"))

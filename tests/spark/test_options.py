@@ -1,0 +1,50 @@
+import pickle
+
+import pytest
+
+from messagehub.spark.errors import BadOption
+from messagehub.spark.options import Options
+
+
+def test_names_count_in_any_case_and_values_are_read_once() -> None:
+    given = {"CHANNEL": "sales", "failondataloss": "False", "generation": "7", "keepSeconds": "1.5"}
+    options = Options.parse(given)
+    assert (options.channel, options.fail_on_data_loss, options.generation) == ("sales", False, 7)
+    assert options.retention().max_age_seconds == 1.5
+    assert pickle.loads(pickle.dumps(options)) == options
+
+
+def test_what_spark_adds_itself_is_no_error_and_a_path_names_the_channel() -> None:
+    assert Options.parse({"path": "sales", "checkpointLocation": "/tmp/x"}).channel == "sales"
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [("chanel", "channel"), ("failOnDataLos", "failOnDataLoss"), ("generations", "generation"), ("Dmain", "domain")],
+)
+def test_a_typo_is_refused_with_the_nearest_option(given: str, meant: str) -> None:
+    with pytest.raises(BadOption, match=f"did you mean '{meant}'"):
+        Options.parse({"channel": "sales", given: "x"})
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("generation", "0"),
+        ("generation", "newest"),
+        ("failOnDataLoss", "maybe"),
+        ("maxRowsPerTrigger", "-1"),
+        ("keepSeconds", "inf"),
+        ("startingOffsets", "now"),
+        ("channel", "no spaces"),
+        ("transaction", "../up"),
+    ],
+)
+def test_a_bad_value_names_its_option(name: str, value: str) -> None:
+    with pytest.raises(BadOption, match=name):
+        Options.parse({"channel": "sales", name: value})
+
+
+def test_a_channel_is_needed() -> None:
+    with pytest.raises(BadOption, match="channel"):
+        Options.parse({"domain": "x"})

@@ -1,0 +1,101 @@
+"""What there is to read, planned in this process: shares of blocks, refusals, blocks elsewhere."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.types import StructType
+
+from messagehub import MessageHub, embedded_broker
+from messagehub.datablock.errors import BlockOnOtherHost
+from messagehub.datablock.manifests import Part
+from messagehub.datablock.tables import TableStore
+from messagehub.errors import ChannelNotFound, ChannelNotReady, SchemaMismatch
+from messagehub.spark.channels import available_schema, check_expected, newest_snapshot
+from messagehub.spark.errors import BadOption, GenerationGone
+from messagehub.spark.options import Options
+from messagehub.spark.reader import TableReader
+from messagehub.spark.schema_mapping import schema_hash, schema_text, struct_of
+from registry.records import Block
+
+TABLE = pa.table({"id": list(range(1000)), "price": [0.5] * 1000})
+
+
+@pytest.fixture
+def options(channel_options: dict[str, str]) -> Options:
+    return Options.parse(channel_options)
+
+
+@pytest.fixture
+def hub(channel_options: dict[str, str]) -> Any:
+    with MessageHub(dir=channel_options["dir"], domain=channel_options["domain"]) as opened:
+        yield opened
+
+
+def test_larger_blocks_are_read_in_shares_and_every_row_once(hub: MessageHub, channel_options: dict[str, str]) -> None:
+    hub.publish_table("sales", TABLE)
+    hub.publish_table("sales", TABLE.slice(0, 3), mode="append")
+    reader = TableReader(Options.parse(channel_options | {"maxPartitionBytes": "5000"}), struct_of(TABLE.schema))
+    shares = reader.partitions()
+    assert len(shares) == 5
+    found = [batch for share in shares for batch in reader.read(share)]
+    assert pa.Table.from_batches(found).column("id").to_pylist() == [*range(1000), 0, 1, 2]
+
+
+def test_a_read_keeps_the_generation_it_was_planned_with_until_that_is_gone(hub: MessageHub, options: Options) -> None:
+    hub.publish_table("sales", TABLE)
+    reader = TableReader(options, StructType.fromJson(struct_of(TABLE.schema).jsonValue()))
+    (share,) = reader.partitions()
+    hub.publish_table("sales", TABLE.slice(0, 1))
+    assert sum(batch.num_rows for batch in reader.read(share)) == 1000
+    options.tables().sweep(now=time.time() + 3600)
+    with pytest.raises(GenerationGone, match=r"generation 1 .* there are: 2"):
+        list(reader.read(share))
+
+
+def test_unknown_empty_and_live_channels_are_told_apart(hub: MessageHub, options: Options) -> None:
+    with pytest.raises(ChannelNotFound, match="'sales' is not known"):
+        newest_snapshot(options)
+    with hub.producer("sales", schema=TABLE.schema):
+        assert available_schema(options) == TABLE.schema
+        with pytest.raises(ChannelNotReady, match=r"spark\.readStream"):
+            newest_snapshot(options)
+
+
+def test_the_expected_schema_is_compared_by_hash_or_by_column(hub: MessageHub, channel_options: dict[str, str]) -> None:
+    hub.publish_table("sales", TABLE)
+    text = schema_text(TABLE.schema)
+    narrower = struct_of(pa.schema([("id", pa.int32())])).json()
+    missing = struct_of(pa.schema([("colour", pa.string())])).json()
+    for fine in (schema_hash(text), text, struct_of(TABLE.schema).json()):
+        check_expected(Options.parse(channel_options | {"expectedSchema": fine}))
+    for wrong, said in [("0" * 64, "hash"), (narrower, '"id" changed'), (missing, '"colour" is not there')]:
+        with pytest.raises(SchemaMismatch, match=said):
+            check_expected(Options.parse(channel_options | {"expectedSchema": wrong}))
+    with pytest.raises(BadOption, match="expectedSchema"):
+        check_expected(Options.parse(channel_options | {"expectedSchema": "id long"}))
+
+
+def test_a_part_on_another_host_is_refused_with_its_host(hub: MessageHub, options: Options, tables: TableStore) -> None:
+    hub.publish_table("sales", TABLE)
+    transaction = tables.begin(now=time.time())
+    with tables.open() as snapshot:
+        digest = snapshot.manifest.schema_hash
+    there = Part(f"{transaction.id}-0-0.arrow", 10, 1000, "elsewhere")
+    transaction.commit([there], now=time.time(), mode="append", schema_hash=digest)
+    reader = TableReader(options, struct_of(TABLE.schema))
+    here, away = reader.partitions()
+    assert sum(batch.num_rows for batch in reader.read(here)) == 1000
+    with pytest.raises(BlockOnOtherHost, match="'elsewhere'"):
+        list(reader.read(away))
+
+
+def test_a_channel_that_lives_on_another_host_is_refused_with_that_host(domain: str, tmp_path: Path) -> None:
+    with embedded_broker(domain=domain) as endpoint, MessageHub(endpoint=endpoint, domain=domain) as hub:
+        blocks = [Block(shm_name="/pylabhub_far", host="elsewhere")]
+        with hub.register_producer("far", schema_hash="h", blocks=blocks, shm_name="/pylabhub_far", required=True):
+            options = Options.parse({"channel": "far", "domain": domain, "endpoint": endpoint})
+            with pytest.raises(BlockOnOtherHost, match="'elsewhere'"):
+                newest_snapshot(options)

@@ -1,0 +1,210 @@
+"""The stream reader as Spark calls it, but in this process: offsets, limits, loss."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxRows
+from pyspark.sql.types import StructType
+
+from messagehub import MessageHub
+from messagehub.datablock.errors import RingFull
+from messagehub.errors import DataLost, SchemaMismatch
+from messagehub.spark.channels import available_schema
+from messagehub.spark.options import Options
+from messagehub.spark.schema_mapping import struct_of
+from messagehub.spark.stream_reader import RingStreamReader
+from tests.spark.acquisition import SCHEMA, batch
+
+ALL = ReadAllAvailable()
+
+
+@pytest.fixture
+def hub(domain: str, tmp_path: Path) -> Iterator[MessageHub]:
+    with MessageHub(dir=str(tmp_path / "hub"), domain=domain) as opened:
+        yield opened
+
+
+@pytest.fixture
+def query(hub: MessageHub, domain: str) -> Iterator[Callable[..., RingStreamReader]]:
+    """A stream reader with options; what it holds is let go of at the end."""
+    opened = []
+
+    def start(schema: StructType | None = None, **options: str) -> RingStreamReader:
+        given = {"channel": "raw", "domain": domain, "dir": str(hub.settings.dir)} | options
+        parsed = Options.parse(given)
+        reader = RingStreamReader(parsed, schema or struct_of(available_schema(parsed)))
+        opened.append(reader)
+        return reader
+
+    yield start
+    for reader in opened:
+        reader.stop()
+
+
+def ids(reader: RingStreamReader, start: Any, end: Any) -> list[int]:
+    found = []
+    for partition in reader.partitions(start, end):
+        for each in reader.read(partition):
+            found += each.column("id").to_pylist()
+    return found
+
+
+def test_a_stream_reads_from_the_oldest_on_and_goes_on_from_its_offset(hub: MessageHub, query: Any) -> None:
+    with hub.producer("raw", schema=SCHEMA, capacity=8) as producer:
+        producer.write(batch(0))
+        reader = query()
+        start = reader.initialOffset()
+        end = reader.latestOffset(start, ALL)
+        assert ids(reader, start, end) == list(range(10))
+        assert reader.latestOffset(end, ALL) == end
+        reader.commit(end)
+        producer.write(batch(10))
+        later = query()  # another process, with the offset from a checkpoint
+        following = later.latestOffset(end, ALL)
+        assert ids(later, end, following) == list(range(10, 20))
+        (place,) = following.values()
+        assert place == {"epoch": 1, "sequence": 2}
+
+
+def test_latest_skips_what_was_there_and_a_producer_born_later_is_read_from_its_beginning(
+    hub: MessageHub, query: Any
+) -> None:
+    with hub.producer("raw", schema=SCHEMA, access="shared") as first:
+        first.write(batch(0))
+        reader = query(startingOffsets="latest")
+        start = reader.initialOffset()
+        with hub.producer("raw", schema=SCHEMA, access="shared") as second:
+            second.write(batch(100))
+            first.write(batch(10))
+            end = reader.latestOffset(start, ALL)
+            assert sorted(ids(reader, start, end)) == [*range(10, 20), *range(100, 110)]
+
+
+@pytest.mark.parametrize("limit", [ReadMaxRows(20), ReadMaxBytes(batch(0).nbytes * 2)])
+def test_a_limit_takes_whole_payloads_up_to_it_and_at_least_one(hub: MessageHub, query: Any, limit: ReadLimit) -> None:
+    with hub.producer("raw", schema=SCHEMA, capacity=16) as producer:
+        for first in range(0, 50, 10):
+            producer.write(batch(first))
+        reader = query()
+        start = reader.initialOffset()
+        end = reader.latestOffset(start, limit)
+        assert ids(reader, start, end) == list(range(20))
+        one = reader.latestOffset(end, ReadMaxRows(1))
+        assert ids(reader, end, one) == list(range(20, 30))
+    assert query(maxRowsPerTrigger="5").getDefaultReadLimit() == ReadMaxRows(5)
+    assert query(maxBytesPerTrigger="5").getDefaultReadLimit() == ReadMaxBytes(5)
+
+
+def test_available_now_ends_at_what_was_there(hub: MessageHub, query: Any) -> None:
+    with hub.producer("raw", schema=SCHEMA, capacity=16) as producer:
+        producer.write(batch(0))
+        reader = query()
+        start = reader.initialOffset()
+        reader.prepareForTriggerAvailableNow()
+        producer.write(batch(10))
+        end = reader.latestOffset(start, ALL)
+        assert ids(reader, start, end) == list(range(10))
+        assert reader.latestOffset(end, ALL) == end
+
+
+def test_what_was_overwritten_fails_the_query_with_the_gap_named(hub: MessageHub, query: Any) -> None:
+    with hub.producer("raw", schema=SCHEMA, capacity=4) as producer:
+        producer.write(batch(0))
+        reader = query()
+        start = reader.latestOffset(reader.initialOffset(), ALL)
+        for first in range(10, 80, 10):
+            producer.write(batch(first))
+        end = reader.latestOffset(start, ALL)
+        with pytest.raises(DataLost, match="sequences 2 to 4 of block"):
+            ids(reader, start, end)
+
+
+def test_loss_that_is_accepted_is_logged_and_counted_in_the_offset(
+    hub: MessageHub, query: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    with hub.producer("raw", schema=SCHEMA, capacity=4) as producer:
+        producer.write(batch(0))
+        reader = query(failOnDataLoss="false")
+        start = reader.latestOffset(reader.initialOffset(), ALL)
+        for first in range(10, 80, 10):
+            producer.write(batch(first))
+        end = reader.latestOffset(start, ALL)
+        assert ids(reader, start, end) == list(range(40, 80))
+        assert [place["lost"] for place in end.values()] == [3]
+        assert "sequences 2 to 4" in caplog.text
+
+
+def test_a_blocking_producer_waits_for_the_query_to_commit(hub: MessageHub, query: Any) -> None:
+    with hub.producer("raw", schema=SCHEMA, capacity=2, when_full="block") as producer:
+        producer.write(batch(0))
+        reader = query()
+        start = reader.initialOffset()
+        producer.write(batch(10))
+        end = reader.latestOffset(start, ALL)
+        assert ids(reader, start, end) == list(range(20))
+        with pytest.raises(RingFull):
+            producer.write(batch(20), timeout=0.05)
+        reader.commit(end)
+        producer.write(batch(20), timeout=5.0)
+
+
+def test_a_ring_that_was_read_to_its_end_may_vanish_and_one_that_was_not_may_not(hub: MessageHub, query: Any) -> None:
+    with hub.producer("raw", schema=SCHEMA) as producer:
+        producer.write(batch(0))
+        path = Path("/dev/shm" + producer.shm_name)
+        reader = query()
+        start = reader.initialOffset()
+        unread = reader.latestOffset(start, ReadMaxRows(1))
+    complete = reader.latestOffset(unread, ALL)
+    assert [place.get("complete") for place in complete.values()] == [True]
+    assert reader.latestOffset(complete, ALL) == complete
+    path.unlink()
+    restarted = query(struct_of(SCHEMA))
+    assert restarted.latestOffset(complete, ALL) == {}
+    with pytest.raises(DataLost, match="its ring is gone"):
+        restarted.latestOffset(unread, ALL)
+
+
+def test_a_restarted_producer_goes_on_in_its_ring(hub: MessageHub, query: Any) -> None:
+    with hub.producer("raw", schema=SCHEMA) as producer:
+        producer.write(batch(0))
+    reader = query()
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, ALL)
+    with hub.producer("raw", schema=SCHEMA) as producer:
+        producer.write(batch(10))
+        following = reader.latestOffset(end, ALL)
+        assert ids(reader, start, end) == list(range(10))
+        assert ids(reader, end, following) == list(range(10, 20))
+        assert [place["epoch"] for place in following.values()] == [2]
+
+
+@pytest.mark.parametrize(
+    ("schema", "payload", "rows"),
+    [
+        (np.dtype([("id", "i8"), ("v", "f4")]), np.array([(1, 0.5)], dtype=[("id", "i8"), ("v", "f4")]), [(1, 0.5)]),
+        (None, b"\x00raw", [(b"\x00raw",)]),
+    ],
+)
+def test_numpy_and_raw_payloads_are_rows_too(
+    hub: MessageHub, query: Any, schema: Any, payload: Any, rows: list[Any]
+) -> None:
+    with hub.producer("raw", schema=schema) as producer:
+        producer.write(payload)
+        reader = query()
+        start = reader.initialOffset()
+        (partition,) = reader.partitions(start, reader.latestOffset(start, ALL))
+        (found,) = reader.read(partition)
+        assert [tuple(row.values()) for row in found.to_pylist()] == rows
+
+
+def test_a_column_that_the_ring_does_not_have_is_refused(hub: MessageHub, query: Any) -> None:
+    with hub.producer("raw", schema=SCHEMA) as producer:
+        producer.write(batch(0))
+        reader = query(struct_of(pa.schema([("idd", pa.int64())])))
+        with pytest.raises(SchemaMismatch, match="did you mean 'id'"):
+            reader.initialOffset()
