@@ -48,6 +48,7 @@ def hub_broker(
     directory: Path | None = None,
     environment: dict[str, str] | None = None,
     profiled: bool = True,
+    http: str | None = None,
 ) -> Iterator[Broker]:
     """A fresh broker with the durable store of a user's, under the profiler when the bench asks for that.
 
@@ -68,7 +69,7 @@ def hub_broker(
             endpoint,
             "--dir",
             str(directory),
-            "--no-http",
+            *(["--http", http] if http else ["--no-http"]),
         ]
         # Nothing of the machine's own hub may be touched: blocks and channel files get a domain of their own.
         settings = {"MESSAGEHUB_DOMAIN": f"bench{free_port()}", **(environment or {})}

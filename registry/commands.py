@@ -18,6 +18,7 @@ from registry.records import (
     Reference,
     SchemaConfig,
     SchemaType,
+    SchemaVersion,
     Text,
 )
 
@@ -171,9 +172,24 @@ class CheckSchema(SchemaText, tag="SCHEMA_CHECK"):
     version: Version | None = None
     level: Level | None = None
 
+    @classmethod
+    def of(cls, schema: SchemaVersion, *, version: int, level: Level) -> "CheckSchema":
+        """Whether one registered version goes with another one of its subject."""
+        return cls(
+            subject=schema.subject,
+            schema=schema.schema,
+            schema_type=schema.schema_type,
+            references=schema.references,
+            version=version,
+            level=level,
+        )
+
 
 class RequestSchema(Command, tag="SCHEMA_REQUEST"):
-    """By id, GUID, hash, or subject and version (-1 or none: the newest)."""
+    """By id, GUID, hash, or subject and version (-1 or none: the newest).
+
+    `resolve` adds the texts of what it refers to, `referrers` the ids of what refers to it.
+    """
 
     schema_id: Count | None = None
     guid: Label | None = None
@@ -181,6 +197,8 @@ class RequestSchema(Command, tag="SCHEMA_REQUEST"):
     subject: Label | None = None
     version: Version | None = None
     deleted: bool = False
+    resolve: bool = False
+    referrers: bool = False
 
 
 class ListSchemas(Command, tag="SCHEMA_LIST_REQUEST"):

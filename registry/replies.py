@@ -226,6 +226,8 @@ class SchemaFound(Reply, tag="SCHEMA_RESPONSE"):
     schema: SchemaVersion
     places: list[Place]
     max_id: int
+    reference_texts: dict[str, str] = field(default_factory=dict)
+    referrers: list[int] = field(default_factory=list)
 
 
 class SchemaList(Reply, tag="SCHEMA_LIST_RESPONSE"):

@@ -92,9 +92,10 @@ class SchemaRules:
             level = command.level or level
             if command.version is not None:
                 return level, [self._catalog.version(command.subject, command.version)]
+        is_import = isinstance(command, commands.RegisterSchema) and self._catalog.mode(command.subject) == "IMPORT"
+        if level == "NONE" or is_import:
+            return "NONE", []
         versions = self._catalog.peek(command.subject).visible()
-        if level == "NONE":
-            return level, []
         return level, versions[::-1] if level.endswith("_TRANSITIVE") else versions[-1:]
 
     def _against(self, version: SchemaVersion) -> Against:
@@ -210,7 +211,12 @@ class SchemaRules:
             found = catalog.version(command.subject, command.version, "with" if command.deleted else "without")
         else:
             raise InvalidRequest("SCHEMA_REQUEST needs schema_id, guid, schema_hash or subject", field="subject")
-        return self._found(found), []
+        reply = self._found(found)
+        if command.resolve:
+            reply.reference_texts = dict(catalog.texts(found.references))
+        if command.referrers:
+            reply.referrers = sorted({v.schema_id for v in catalog.referrers(found.subject, found.version)})
+        return reply, []
 
     def list_(self, command: commands.ListSchemas, _: Verdict | None) -> Decision:
         catalog = self._catalog

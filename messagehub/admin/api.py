@@ -6,6 +6,7 @@ from typing import Any
 from urllib.parse import unquote
 
 import msgspec
+from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
@@ -13,15 +14,20 @@ from messagehub.admin import parameters
 from messagehub.admin.backend import Backend
 from messagehub.admin.confluent import schema_fields
 from messagehub.admin.endpoints import Endpoint
-from messagehub.admin.errors import HttpError, answer
+from messagehub.admin.errors import HttpError, answer, error_body, hub_error_body
 from messagehub.admin.parameters import SchemaBody
 from messagehub.admin.prometheus import exposition
-from messagehub.admin.validation import validate
+from messagehub.documents import document_schema
+from messagehub.errors import HubError
 from registry import commands, replies
+from registry.groups import assignment
+from registry.records import Level
 from registry.schema_catalog import LATEST
 
 MAX_EVENTS_WAITING = 10_000
 KEEP_ALIVE_SECONDS = 15.0
+MAX_BATCH = 1000
+DRAIN = "/api/v1/drain"
 
 
 class ChannelBody(msgspec.Struct):
@@ -37,6 +43,10 @@ class ChannelBody(msgspec.Struct):
     metadata: dict[str, Any] = msgspec.field(default_factory=dict)
 
 
+class BatchItem(SchemaBody):
+    subject: str = ""
+
+
 class Api:
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
@@ -48,10 +58,23 @@ class Api:
         return answer(200, {"status": "healthy"})
 
     async def ready(self, _: Request) -> Response:
-        """The broker answers, and can be written."""
+        """The broker answers, and writes are taken."""
         pong = await self._backend.ask(commands.Ping(), replies.Pong)
-        status = "read_only" if pong.read_only else "ready"
-        return answer(503 if pong.read_only else 200, {"status": status, "revision": pong.revision})
+        status = "read_only" if pong.read_only else "draining" if self._backend.is_draining else "ready"
+        return answer(200 if status == "ready" else 503, {"status": status, "revision": pong.revision})
+
+    async def drain(self, _: Request) -> Response:
+        """Take no more writes over HTTP and say so in /readyz; reads, and clients of the broker, go on.
+
+        Only this process knows: one that is started again takes writes.
+        """
+        self._backend.is_draining = True
+        return answer(200, {"draining": True})
+
+    async def end_drain(self, _: Request) -> Response:
+        """Take writes again."""
+        self._backend.is_draining = False
+        return answer(200, {"draining": False})
 
     async def metrics(self, _: Request) -> Response:
         report = await self._backend.ask(commands.Stats(), replies.StatsReport)
@@ -92,6 +115,34 @@ class Api:
         found = await self._backend.ask(commands.ListConsumers(channel=_channel(request)), replies.ConsumerList)
         return answer(200, found.consumers)
 
+    async def groups(self, request: Request) -> Response:
+        """The consumer groups of a channel, and which part each member reads."""
+        command = commands.DescribeChannel(channel=_channel(request))
+        found = await self._backend.ask(command, replies.ChannelDescription)
+        return answer(
+            200,
+            [
+                {
+                    "group": name,
+                    "epoch": group.epoch,
+                    "blocks": group.blocks,
+                    "members": {member: assignment(name, group, member) for member in group.members},
+                }
+                for name, group in sorted(found.channel.groups.items())
+            ],
+        )
+
+    async def blocks(self, request: Request) -> Response:
+        """Where a channel's data lies in shared memory."""
+        name = _channel(request)
+        found = await self._backend.ask(commands.Discover(channel=name), replies.Discovered)
+        blocks = found.blocks
+        while found.blocks and len(blocks) < found.blocks_total:
+            command = commands.Discover(channel=name, blocks_offset=len(blocks))
+            found = await self._backend.ask(command, replies.Discovered)
+            blocks += found.blocks
+        return answer(200, blocks)
+
     async def create_channel(self, request: Request) -> Response:
         fields = msgspec.structs.asdict(await parameters.body(request, ChannelBody))
         try:
@@ -107,6 +158,27 @@ class Api:
 
     # -- schemas -------------------------------------------------------------------------------------------
 
+    async def register(self, request: Request) -> Response:
+        """Register several, in order, so that later ones may refer to earlier ones; each has a status of its own."""
+        items = await parameters.body(request, list[BatchItem])
+        if len(items) > MAX_BATCH:
+            raise HttpError(422, 42209, f"{len(items)} schemas are more than the {MAX_BATCH} that one batch may have")
+        return answer(200, [await self._register(request, item) for item in items])
+
+    async def _register(self, request: Request, item: BatchItem) -> dict[str, Any]:
+        try:
+            fields = schema_fields(request, item, parameters.checked_subject(item.subject))
+            parameters.check_rule_set(item.rule_set)
+            command = commands.RegisterSchema(**fields, metadata=item.metadata, rule_set=item.rule_set)
+            made = await self._backend.ask(command, replies.SchemaRegistered)
+        except HttpError as error:
+            status, said = error.status, error_body(error.error_code, error.message)
+        except HubError as error:
+            status, said = hub_error_body(error)
+        else:
+            status, said = 200, {"id": made.schema_id, "version": made.version, "guid": made.guid}
+        return {"subject": item.subject, "status": status, **said}
+
     async def check(self, request: Request) -> Response:
         """Whether a schema could be registered, every difference with its counterexample, and who is attached now."""
         body = await parameters.body(request, SchemaBody)
@@ -116,36 +188,30 @@ class Api:
     async def diff(self, request: Request) -> Response:
         """What changes from one version to another, in both directions."""
         subject = parameters.subject(request)
-        old = await self._version(subject, _bounded(request, "from", 1, parameters.MAX_VERSION))
-        new = await self._version(subject, _bounded(request, "to", LATEST, parameters.MAX_VERSION))
+        old = (await self._version(subject, _bounded(request, "from", 1, parameters.MAX_VERSION))).schema
+        new = (await self._version(subject, _bounded(request, "to", LATEST, parameters.MAX_VERSION))).schema
         found: dict[str, Any] = {"subject": subject, "from": old.version, "to": new.version}
-        for name, level in (("backward", "BACKWARD"), ("forward", "FORWARD")):
-            command = commands.CheckSchema(
-                subject=subject,
-                schema=new.schema,
-                schema_type=new.schema_type,
-                references=new.references,
-                version=old.version,
-                level=level,  # type: ignore[arg-type]  # one of two literals
-            )
+        levels: dict[str, Level] = {"backward": "BACKWARD", "forward": "FORWARD"}
+        for name, level in levels.items():
+            command = commands.CheckSchema.of(new, version=old.version, level=level)
             checked = await self._backend.ask(command, replies.SchemaChecked)
             found[name] = [difference for entry in checked.differences for difference in entry.differences]
         return answer(200, found)
 
     async def validate(self, request: Request) -> Response:
         """Whether a JSON document is valid under a version of a JSON subject."""
-        version = await self._version(
-            parameters.subject(request), _bounded(request, "version", LATEST, parameters.MAX_VERSION)
-        )
+        number = _bounded(request, "version", LATEST, parameters.MAX_VERSION)
+        found = await self._version(parameters.subject(request), number, resolve=True)
+        version = found.schema
         if version.schema_type != "JSON":
             raise HttpError(422, 42201, f"documents are validated against JSON schemas; this is {version.schema_type}")
         document = await parameters.body(request, object)
-        problems = validate(version.schema, document)
+        problems = await run_in_threadpool(_problems, found, document)
         return answer(200, {"valid": not problems, "problems": problems, "version": version.version})
 
-    async def _version(self, subject: str, number: int) -> Any:
-        command = commands.RequestSchema(subject=subject, version=number)
-        return (await self._backend.ask(command, replies.SchemaFound)).schema
+    async def _version(self, subject: str, number: int, *, resolve: bool = False) -> replies.SchemaFound:
+        command = commands.RequestSchema(subject=subject, version=number, resolve=resolve)
+        return await self._backend.ask(command, replies.SchemaFound)
 
     # -- events --------------------------------------------------------------------------------------------
 
@@ -182,6 +248,10 @@ class Api:
             end()
 
 
+def _problems(found: replies.SchemaFound, document: object) -> list[dict[str, str]]:
+    return document_schema(found.schema.schema, tuple(found.reference_texts.items())).problems(document)
+
+
 def _channel(request: Request) -> str:
     return unquote(request.path_params["channel"], errors="replace")[:300]
 
@@ -198,7 +268,7 @@ def _bounded(request: Request, name: str, default: int, most: int) -> int:
 ENDPOINTS = (
     Endpoint("GET", "/healthz", Api.health),
     Endpoint("GET", "/readyz", Api.ready),
-    Endpoint("GET", "/metrics", Api.metrics),
+    Endpoint("GET", "/metrics", Api.metrics, media="text/plain"),
     Endpoint("GET", "/api/v1/stats", Api.stats),
     Endpoint("GET", "/api/v1/channels", Api.channels, query=("prefix",)),
     Endpoint("GET", "/api/v1/channels/{channel}", Api.channel),
@@ -207,9 +277,14 @@ ENDPOINTS = (
     Endpoint("GET", "/api/v1/channels/{channel}/discovery", Api.discover),
     Endpoint("GET", "/api/v1/channels/{channel}/producers", Api.producers),
     Endpoint("GET", "/api/v1/channels/{channel}/consumers", Api.consumers),
+    Endpoint("GET", "/api/v1/channels/{channel}/groups", Api.groups),
+    Endpoint("GET", "/api/v1/channels/{channel}/blocks", Api.blocks),
+    Endpoint("POST", "/api/v1/schemas", Api.register, writes=True, query=("normalize",), body=list[BatchItem]),
     Endpoint("GET", "/api/v1/schemas/{subject}/diff", Api.diff, query=("from", "to")),
     Endpoint("POST", "/api/v1/schemas/{subject}/check", Api.check, query=("normalize",), body=SchemaBody),
-    Endpoint("POST", "/api/v1/validate/{subject}", Api.validate, query=("version",)),
+    Endpoint("POST", "/api/v1/validate/{subject}", Api.validate, query=("version",), body=Any),
     Endpoint("GET", "/api/v1/traces", Api.traces, query=("id", "limit")),
-    Endpoint("GET", "/api/v1/events", Api.events, query=("prefix",)),
+    Endpoint("GET", "/api/v1/events", Api.events, query=("prefix",), media="text/event-stream"),
+    Endpoint("POST", DRAIN, Api.drain, writes=True),
+    Endpoint("DELETE", DRAIN, Api.end_drain, writes=True),
 )

@@ -15,6 +15,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from messagehub.admin import api, confluent
 from messagehub.admin.backend import Backend
+from messagehub.admin.endpoints import Endpoint
 from messagehub.admin.errors import MEDIA_TYPE, HttpError, error_answer, hub_error_answer
 from messagehub.admin.openapi import document
 from messagehub.errors import HubError
@@ -29,7 +30,6 @@ _ACCEPTED = (
     "*/*",
 )
 _FREE_ACCEPT = ("/docs", "/openapi.json", "/metrics", "/api/v1/events")
-_HOT = "/schemas/ids/"
 
 
 def create_app(hub: MessageHub, *, token: str | None) -> ASGIApp:
@@ -40,7 +40,7 @@ def create_app(hub: MessageHub, *, token: str | None) -> ASGIApp:
     app.router.redirect_slashes = False
     for endpoints, owner in owners:
         for endpoint in endpoints:
-            handler = partial(_guarded, partial(endpoint.handler, owner), token if endpoint.writes else None)
+            handler = partial(_guarded, partial(endpoint.handler, owner), endpoint, backend, token)
             app.router.routes.append(Route(endpoint.path, handler, methods=[endpoint.method]))
     app.openapi = lambda: document([*confluent.ENDPOINTS, *api.ENDPOINTS])  # type: ignore[method-assign]
     app.add_exception_handler(HTTPException, _on_http_exception)
@@ -48,11 +48,20 @@ def create_app(hub: MessageHub, *, token: str | None) -> ASGIApp:
     return Shortcut(app, backend)
 
 
-async def _guarded(handler: Callable[[Request], Awaitable[Response]], token: str | None, request: Request) -> Response:
+async def _guarded(
+    handler: Callable[[Request], Awaitable[Response]],
+    endpoint: Endpoint,
+    backend: Backend,
+    token: str | None,
+    request: Request,
+) -> Response:
     """One operation: token and media types before, errors to answers after."""
     try:
-        if token is not None:
-            _check_token(request, token)
+        if endpoint.writes:
+            if token is not None:
+                _check_token(request, token)
+            if backend.is_draining and endpoint.path != api.DRAIN:
+                raise HttpError(503, 503, f"draining: no writes are taken until DELETE {api.DRAIN}")
         _check_accept(request)
         return await handler(request)
     except HttpError as error:
@@ -97,41 +106,31 @@ async def _on_defect(_: Request, error: Exception) -> Response:
 
 
 class Shortcut:
-    """Before all routing: schemas by id that were answered before, and paths matched undecoded."""
+    """Before all routing: answers that are kept, and paths matched undecoded."""
 
     def __init__(self, app: FastAPI, backend: Backend) -> None:
         self._app = app
-        self._cached = backend.cached_ids
+        self._kept = backend.kept
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
             path: str = scope["raw_path"].decode("latin-1") if scope.get("raw_path") else scope["path"]
-            scope["path"] = path.partition("?")[0]
-            if path.startswith(_HOT) and scope["method"] == "GET" and not scope["query_string"]:
-                schema_id = path[len(_HOT) :].encode()
-                payload = self._cached.get(schema_id)
-                if payload is not None and _takes_default(scope):
-                    await _send_cached(schema_id, payload, send)
+            scope["path"] = path = path.partition("?")[0]
+            if scope["method"] == "GET" and not scope["query_string"]:
+                kept = self._kept(path)
+                if kept is not None and _takes_default(scope):
+                    await send({"type": "http.response.start", "status": 200, "headers": kept.headers})
+                    await send({"type": "http.response.body", "body": kept.payload})
                     return
         await self._app(scope, receive, send)
 
 
 def _takes_default(scope: Scope) -> bool:
     """Whether the media type that is always sent is accepted; anything unusual goes the long way."""
+    is_accepted = True
     for name, value in scope["headers"]:
         if name == b"accept":
-            return bool(value == b"*/*" or b"json" in value)
-        if name == b"if-none-match":
+            is_accepted = value == b"*/*" or b"json" in value
+        elif name == b"if-none-match":
             return False
-    return True
-
-
-async def _send_cached(schema_id: bytes, payload: bytes, send: Send) -> None:
-    extra = [(name.encode(), value.encode()) for name, value in confluent.immutable_headers(int(schema_id)).items()]
-    headers = [
-        (b"content-type", MEDIA_TYPE.encode()),
-        (b"content-length", str(len(payload)).encode()),
-        *extra,
-    ]
-    await send({"type": "http.response.start", "status": 200, "headers": headers})
-    await send({"type": "http.response.body", "body": payload})
+    return is_accepted

@@ -3,6 +3,7 @@
 from typing import Any
 
 import msgspec
+from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -11,6 +12,8 @@ from messagehub.admin.backend import Backend
 from messagehub.admin.endpoints import Endpoint
 from messagehub.admin.errors import HttpError, answer
 from messagehub.admin.parameters import ConfigBody, ModeBody, SchemaBody
+from messagehub.admin.schema_formats import formatted
+from messagehub.errors import SchemaNotFound
 from messagehub.version import __version__
 from registry import commands, replies
 from registry.records import Reference, SchemaConfig, SchemaVersion
@@ -50,25 +53,25 @@ class Confluent:
 
     async def register(self, request: Request) -> Response:
         body = await parameters.body(request, SchemaBody)
-        if body.id is not None and body.id > 0:
-            raise HttpError(422, 42205, "importing a schema under a chosen id is not supported yet")
         fields = schema_fields(request, body)
+        parameters.check_rule_set(body.rule_set)
+        await self._check_claims(fields, body)
         command = commands.RegisterSchema(**fields, metadata=body.metadata, rule_set=body.rule_set)
         reply = await self._backend.ask(command, replies.SchemaRegistered)
         return answer(200, {"id": reply.schema_id, "version": reply.version, "guid": reply.guid})
 
     async def version(self, request: Request) -> Response:
-        return answer(200, shown(await self._version(request)))
+        generation = self._backend.generation
+        made = answer(200, shown((await self._version(request)).schema))
+        if request.path_params["version"] == "latest" and not request.url.query:
+            self._backend.keep_latest(request.scope["path"], made, generation)
+        return made
 
     async def version_schema(self, request: Request) -> Response:
-        return text(await self._version(request))
+        return text((await self._version(request)).schema)
 
     async def referenced_by(self, request: Request) -> Response:
-        version = await self._version(request)
-        exported = await self._export("", "without")
-        place = (version.subject, version.version)
-        ids = {s.schema_id for s in exported if place in {(r.subject, r.version) for r in s.references}}
-        return answer(200, sorted(ids))
+        return answer(200, (await self._version(request, referrers=True)).referrers)
 
     async def delete_version(self, request: Request) -> Response:
         reply = await self._delete(request, parameters.version(request))
@@ -94,14 +97,17 @@ class Confluent:
         return answer(200, [shown(version) for version in parameters.page(request, found)])
 
     async def by_id(self, request: Request) -> Response:
+        generation = self._backend.generation
         found = await self._by_id(request)
+        if etag(found.schema.schema_id) in request.headers.get("if-none-match", "") and not request.url.query:
+            return Response(status_code=304, headers=immutable_headers(found.schema.schema_id))
         body = content(found.schema)
         if parameters.flag(request, "fetchMaxId"):
             return answer(200, body | {"maxId": found.max_id})
-        payload = msgspec.json.encode(body)
+        made = answer(200, body, immutable_headers(found.schema.schema_id))
         if not request.url.query:
-            self._backend.cache(request.path_params["id"].encode(), payload)
-        return Response(payload, 200, immutable_headers(found.schema.schema_id), parameters.BODY_TYPES[0])
+            self._backend.keep_id(request.scope["path"], made, generation)
+        return made
 
     async def by_id_schema(self, request: Request) -> Response:
         return text((await self._by_id(request)).schema)
@@ -193,16 +199,47 @@ class Confluent:
 
     # -- inside --------------------------------------------------------------------------------------------
 
+    async def _check_claims(self, fields: dict[str, Any], body: SchemaBody) -> None:
+        """An id or a version given beforehand must be the one that the schema has or would get."""
+        if (body.id or 0) > 0:
+            try:
+                known = await self._backend.ask(commands.LookUpSchema(**fields), replies.SchemaFound)
+            except SchemaNotFound:
+                raise HttpError(422, 42205, "importing a schema under a chosen id is not supported yet") from None
+            if known.schema.schema_id != body.id:
+                raise HttpError(422, 42207, f"the schema has id {known.schema.schema_id}, not {body.id}")
+        elif (body.version or 0) > 0:
+            command = commands.ListSchemas(subject=fields["subject"], deleted="with")
+            try:
+                newest = (await self._backend.ask(command, replies.SchemaList)).versions[-1].version
+            except SchemaNotFound:
+                newest = 0
+            if body.version != newest + 1:
+                said = f"Invalid schema: version {body.version} is not one more than the newest, {newest}"
+                raise HttpError(422, 42201, said)
+
     async def _schema(self, request: Request) -> dict[str, Any]:
         return schema_fields(request, await parameters.body(request, SchemaBody))
 
-    async def _version(self, request: Request) -> SchemaVersion:
+    async def _version(self, request: Request, *, referrers: bool = False) -> replies.SchemaFound:
         command = commands.RequestSchema(
             subject=parameters.subject(request),
             version=parameters.version(request),
             deleted=parameters.flag(request, "deleted"),
+            referrers=referrers,
         )
-        return (await self._backend.ask(command, replies.SchemaFound)).schema
+        return await self._found(request, command)
+
+    async def _found(self, request: Request, command: commands.RequestSchema) -> replies.SchemaFound:
+        """A schema in the form that `format` asks for."""
+        wanted = request.query_params.get("format", "")
+        if not wanted:
+            return await self._backend.ask(command, replies.SchemaFound)
+        command.resolve = True
+        found = await self._backend.ask(command, replies.SchemaFound)
+        schema = found.schema
+        made = await run_in_threadpool(formatted, schema.schema_type, schema.schema, found.reference_texts, wanted)
+        return msgspec.structs.replace(found, schema=msgspec.structs.replace(schema, schema=made))
 
     async def _delete(self, request: Request, version: int | None) -> replies.SchemaDeleted:
         command = commands.DeleteSchema(
@@ -214,13 +251,14 @@ class Confluent:
         return await self._backend.ask(command, replies.SchemaDeleted)
 
     async def _by_id(self, request: Request) -> replies.SchemaFound:
+        """`subject` says in whose context to look: in the default one, an id means the same to all."""
         command = commands.RequestSchema(schema_id=parameters.number(request, "id"))
-        return await self._backend.ask(command, replies.SchemaFound)
+        if request.query_params.get("subject", "").removeprefix(":.:").startswith(":."):
+            raise HttpError(404, 40403, f"no schema has id {command.schema_id} in that context")
+        return await self._found(request, command)
 
     async def _by_guid(self, request: Request) -> replies.SchemaFound:
-        return await self._backend.ask(
-            commands.RequestSchema(guid=request.path_params["guid"][:256]), replies.SchemaFound
-        )
+        return await self._found(request, commands.RequestSchema(guid=request.path_params["guid"][:256]))
 
     def _places(self, request: Request, found: replies.SchemaFound) -> list[replies.Place]:
         wanted = request.query_params.get("subject")
@@ -242,7 +280,7 @@ class Confluent:
         return found
 
 
-def schema_fields(request: Request, body: SchemaBody) -> dict[str, Any]:
+def schema_fields(request: Request, body: SchemaBody, subject: str | None = None) -> dict[str, Any]:
     """What every command with a schema takes; the API's default type is AVRO."""
     schema_type = (body.schema_type or "AVRO").upper()
     if body.schema is None:
@@ -252,7 +290,7 @@ def schema_fields(request: Request, body: SchemaBody) -> dict[str, Any]:
     references = [msgspec.structs.asdict(reference) for reference in body.references or []]
     try:
         return {
-            "subject": parameters.subject(request),
+            "subject": parameters.subject(request) if subject is None else subject,
             "schema": body.schema,
             "schema_type": schema_type,
             "references": msgspec.convert(references, list[Reference]),
@@ -292,7 +330,11 @@ def text(version: SchemaVersion) -> Response:
 
 
 def immutable_headers(schema_id: int) -> dict[str, str]:
-    return {"etag": f'"{schema_id}"', "cache-control": "max-age=60"}
+    return {"etag": etag(schema_id), "cache-control": "max-age=60"}
+
+
+def etag(schema_id: int) -> str:
+    return f'"{schema_id}"'
 
 
 def _camel(name: str) -> str:
@@ -315,11 +357,11 @@ ENDPOINTS = (
     Endpoint("GET", f"{_S}/metadata", Confluent.metadata, query=("key", "value", "deleted")),
     Endpoint("GET", _V, Confluent.version, query=("deleted", "format")),
     Endpoint("DELETE", _V, Confluent.delete_version, writes=True, query=("permanent", "force")),
-    Endpoint("GET", f"{_V}/schema", Confluent.version_schema, query=("deleted",)),
-    Endpoint("GET", f"{_V}/referencedby", Confluent.referenced_by),
+    Endpoint("GET", f"{_V}/schema", Confluent.version_schema, query=("deleted", "format")),
+    Endpoint("GET", f"{_V}/referencedby", Confluent.referenced_by, query=("deleted",)),
     Endpoint("GET", "/schemas", Confluent.schemas, query=("subjectPrefix", "deleted", "latestOnly", *_PAGE)),
     Endpoint("GET", "/schemas/types", Confluent.types),
-    Endpoint("GET", "/schemas/ids/{id}", Confluent.by_id, query=("subject", "format", "fetchMaxId")),
+    Endpoint("GET", "/schemas/ids/{id}", Confluent.by_id, query=("subject", "format", "fetchMaxId"), is_immutable=True),
     Endpoint("GET", "/schemas/ids/{id}/schema", Confluent.by_id_schema, query=("subject", "format")),
     Endpoint("GET", "/schemas/ids/{id}/subjects", Confluent.by_id_subjects, query=("subject", "deleted")),
     Endpoint("GET", "/schemas/ids/{id}/versions", Confluent.by_id_versions, query=("subject", "deleted")),

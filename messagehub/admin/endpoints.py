@@ -3,9 +3,10 @@
 from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
 
-import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
+
+from messagehub.admin.errors import MEDIA_TYPE
 
 
 class Endpoint(NamedTuple):
@@ -16,4 +17,6 @@ class Endpoint(NamedTuple):
     handler: Callable[[Any, Request], Awaitable[Response]]
     writes: bool = False
     query: tuple[str, ...] = ()
-    body: type[msgspec.Struct] | None = None
+    body: Any = None
+    media: str = MEDIA_TYPE
+    is_immutable: bool = False

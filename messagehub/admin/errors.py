@@ -27,6 +27,7 @@ STATUS: dict[type[HubError], tuple[int, int]] = {
     errors.ChannelAlreadyExists: (409, 409),
     errors.ChannelNotReady: (409, 409),
     errors.ChannelClosed: (409, 409),
+    errors.DataLost: (409, 409),
     errors.ProducerAlreadyRegistered: (409, 409),
     errors.ConsumerAlreadyRegistered: (409, 409),
     errors.PolicyMismatch: (409, 409),
@@ -71,11 +72,18 @@ def answer(status: int, value: Any, headers: dict[str, str] | None = None) -> Re
 
 
 def error_answer(status: int, error_code: int, message: str, headers: dict[str, str] | None = None) -> Response:
-    return answer(status, {"error_code": error_code, "message": message}, headers)
+    return answer(status, error_body(error_code, message), headers)
 
 
 def hub_error_answer(error: HubError) -> Response:
-    """What the API's clients know, and beside it our own code and details."""
+    return answer(*hub_error_body(error))
+
+
+def error_body(error_code: int, message: str) -> dict[str, Any]:
+    return {"error_code": error_code, "message": message}
+
+
+def hub_error_body(error: HubError) -> tuple[int, dict[str, Any]]:
+    """The status and what the API's clients know, and beside it our own code and details."""
     status, error_code = STATUS.get(type(error), (500, 500))
-    body = {"error_code": error_code, "message": error.message, "code": error.code, "details": error.details}
-    return answer(status, body)
+    return status, error_body(error_code, error.message) | {"code": error.code, "details": error.details}

@@ -16,6 +16,31 @@ _ERROR = {
     "properties": {"error_code": {"type": "integer"}, "message": {"type": "string"}},
     "required": ["error_code", "message"],
 }
+_TEXT = {"type": "string"}
+_FLAG = {"type": "boolean"}
+_INTEGER = {"type": "integer"}
+_VERSION = {"anyOf": [{"type": "integer", "minimum": 1}, {"const": "latest"}]}
+TYPES: dict[str, dict[str, Any]] = {
+    **dict.fromkeys(("deleted", "deletedOnly", "deleted_only", "permanent", "force", "normalize", "verbose"), _FLAG),
+    **dict.fromkeys(("latestOnly", "fetchMaxId", "defaultToGlobal"), _FLAG),
+    **dict.fromkeys(("offset", "limit"), _INTEGER),
+    **dict.fromkeys(("from", "to"), _VERSION),
+    "version": _VERSION,
+    "key": {"type": "array", "items": _TEXT},
+    "value": {"type": "array", "items": _TEXT},
+}
+CODES = {
+    400: "the body is not JSON",
+    404: "not found",
+    405: "method not allowed",
+    406: "not acceptable",
+    409: "conflict",
+    415: "unsupported media type",
+    422: "refused",
+    429: "too many requests",
+    500: "the registry failed",
+    503: "no broker answers, or writes are not taken now",
+}
 
 
 def document(endpoints: Iterable[Endpoint]) -> dict[str, Any]:
@@ -39,35 +64,48 @@ def document(endpoints: Iterable[Endpoint]) -> dict[str, Any]:
 def _operation(endpoint: Endpoint) -> dict[str, Any]:
     found: dict[str, Any] = {
         "operationId": f"{endpoint.method.lower()}_{endpoint.handler.__name__}_{len(endpoint.path)}",
-        "summary": (endpoint.handler.__doc__ or endpoint.handler.__name__.replace("_", " ")).splitlines()[0],
+        "summary": summary(endpoint),
         "parameters": [
-            *(_parameter(name, "path") for name in _PARAMETER.findall(endpoint.path)),
+            *(_parameter(name, "path") for name in path_parameters(endpoint)),
             *(_parameter(name, "query") for name in endpoint.query),
         ],
         "responses": _responses(endpoint),
     }
     if endpoint.body is not None:
         schema = msgspec.json.schema(endpoint.body)
-        inlined = next(iter(schema["$defs"].values())) if "$defs" in schema else schema
-        content = {"application/json": {"schema": _without_references(inlined, schema.get("$defs", {}))}}
+        content = {"application/json": {"schema": _without_references(schema, schema.pop("$defs", {}))}}
         found["requestBody"] = {"required": True, "content": content}
     if endpoint.writes:
         found["security"] = [{"bearer": []}, {"basic": []}]
     return found
 
 
+def summary(endpoint: Endpoint) -> str:
+    return (endpoint.handler.__doc__ or endpoint.handler.__name__.replace("_", " ")).splitlines()[0]
+
+
+def path_parameters(endpoint: Endpoint) -> list[str]:
+    return _PARAMETER.findall(endpoint.path)
+
+
 def _parameter(name: str, place: str) -> dict[str, Any]:
-    return {"name": name, "in": place, "required": place == "path", "schema": {"type": "string"}}
+    return {"name": name, "in": place, "required": place == "path", "schema": TYPES.get(name, _TEXT)}
+
+
+def codes(endpoint: Endpoint) -> list[int]:
+    """Every status that an operation may answer with."""
+    return sorted({200, *CODES, *((401,) if endpoint.writes else ()), *((304,) if endpoint.is_immutable else ())})
 
 
 def _responses(endpoint: Endpoint) -> dict[str, Any]:
     error = {"content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Error"}}}}
-    codes = {"400": "bad request", "404": "not found", "405": "method not allowed", "406": "not acceptable"}
-    codes |= {"409": "conflict", "415": "unsupported media type", "422": "refused"}
-    codes |= {"500": "the registry failed", "503": "no broker answers"}
-    if endpoint.writes:
-        codes["401"] = "the token is missing"
-    return {"200": {"description": "done"}} | {code: {"description": text} | error for code, text in codes.items()}
+    said: dict[int, dict[str, Any]] = {code: {"description": text} | error for code, text in CODES.items()}
+    said[401] = {"description": "the token is missing"} | error
+    said[304] = {"description": "not modified"}
+    said[200] = {"description": "done", "content": {endpoint.media: {}}}
+    if endpoint.path == "/readyz":
+        said[503] = {"description": "the status says why", "content": {MEDIA_TYPE: {}}}
+    return {str(code): said[code] for code in codes(endpoint)}
 
 
 def _without_references(schema: Any, definitions: dict[str, Any]) -> Any:

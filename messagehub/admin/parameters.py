@@ -1,6 +1,6 @@
 """Path and query parameters and bodies of the registry API, each refused with its documented code."""
 
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 from urllib.parse import unquote
 
 import msgspec
@@ -40,6 +40,17 @@ class SchemaBody(msgspec.Struct, rename="camel"):
     version: int | None = None
 
 
+class RuleBody(msgspec.Struct):
+    name: Annotated[str, msgspec.Meta(min_length=1)]
+
+
+class RuleSetBody(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
+    migration_rules: list[RuleBody] | None = None
+    domain_rules: list[RuleBody] | None = None
+    encoding_rules: list[RuleBody] | None = None
+    enable_at: str | None = None
+
+
 class ConfigBody(msgspec.Struct, rename="camel"):
     compatibility: str | None = None
     normalize: bool | None = None
@@ -71,6 +82,14 @@ class ModeBody(msgspec.Struct):
             raise HttpError(422, 42204, f"Invalid mode: {self.mode!r}") from None
 
 
+def check_rule_set(rules: dict[str, Any] | None) -> None:
+    """Rules are kept, not run: only their shape is checked."""
+    try:
+        msgspec.convert(rules, RuleSetBody | None, strict=True)
+    except msgspec.ValidationError as error:
+        raise HttpError(422, 42210, f"Invalid rule set: {error}") from None
+
+
 async def body(request: Request, kind: type[T]) -> T:
     """The JSON body, bounded while it arrives."""
     media_type = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
@@ -90,11 +109,16 @@ async def body(request: Request, kind: type[T]) -> T:
 
 
 def subject(request: Request) -> str:
-    """Paths are matched before decoding, so a subject may hold slashes. `:.:name` is `name` in the default context."""
+    """Paths are matched before decoding, so a subject may hold slashes."""
     try:
         name = unquote(request.path_params["subject"], errors="strict")
     except UnicodeDecodeError:
         raise HttpError(422, 42208, "The subject is not UTF-8") from None
+    return checked_subject(name)
+
+
+def checked_subject(name: str) -> str:
+    """`:.:name` is `name` in the default context."""
     name = name.removeprefix(":.:")
     if not name or len(name) > 256 or "\0" in name:
         raise HttpError(422, 42208, f"The specified subject {name[:40]!r} is not a valid subject")

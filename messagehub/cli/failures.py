@@ -27,6 +27,9 @@ _NEXT_STEPS = {
     "VERSION_NOT_FOUND": "`messagehub schemas SUBJECT` lists its versions",
     "SCHEMA_INCOMPATIBLE": "change the schema so that it goes with `messagehub schemas get SUBJECT`,"
     " or use another subject",
+    "SCHEMA_IN_USE": "end the channel's producers first, or delete it anyway with --force",
+    "SUBJECT_NOT_SOFT_DELETED": "run it without --permanent first",
+    "VERSION_NOT_SOFT_DELETED": "run it without --permanent first",
     "POLICY_MISMATCH": "`messagehub channels describe NAME` shows what its producers agreed on",
     "STORE_READ_ONLY": "free disk space where the hub's directory lies; it goes on by itself",
     "UNSUPPORTED_PROTOCOL": "run the same version of messagehub on both sides",

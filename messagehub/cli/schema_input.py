@@ -28,4 +28,4 @@ def read_schema(source: str, schema_type: Type) -> "Schema":
         raise typer.BadParameter(f"{source} is not JSON: {error}", param_hint="schema") from None
     if not isinstance(document, dict | list | str | bool):
         raise typer.BadParameter(f"{source} is a JSON {type(document).__name__}, not a schema", param_hint="schema")
-    return document
+    return text if isinstance(document, str) else document

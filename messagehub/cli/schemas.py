@@ -1,4 +1,4 @@
-"""`messagehub schemas`: list, get and register."""
+"""`messagehub schemas`: list, get and register; the other commands have files of their own."""
 
 from typing import Annotated
 
@@ -6,6 +6,7 @@ import msgspec
 import typer
 from msgspec.structs import asdict
 
+from messagehub.cli import schema_changes, schema_transfer
 from messagehub.cli.failures import HubCommand
 from messagehub.cli.options import Dir, Endpoint, Json, Timeout
 from messagehub.cli.output import echo, echo_fields, echo_json, echo_table, shown
@@ -16,7 +17,7 @@ from messagehub.cli.subcommands import ListingGroup
 app = typer.Typer(
     name="schemas",
     cls=ListingGroup,
-    help="List schemas; get or register one.",
+    help="List schemas; get, register, check, compare, delete and configure them; move all of them.",
     rich_markup_mode=None,
 )
 
@@ -123,6 +124,14 @@ def register(
         echo_json({key: value for key, value in asdict(made).items() if key != "id"})
     else:
         echo(f"{shown(made.subject)} version {made.version}: id {made.schema_id}, hash {made.schema_hash}")
+
+
+app.command(cls=HubCommand)(schema_changes.check)
+app.command(cls=HubCommand)(schema_changes.diff)
+app.command(cls=HubCommand)(schema_changes.delete)
+app.command(cls=HubCommand)(schema_changes.config)
+app.command(name="export", cls=HubCommand)(schema_transfer.export)
+app.command(name="import", cls=HubCommand)(schema_transfer.import_)
 
 
 def _readable(schema_type: str, text: str) -> str:

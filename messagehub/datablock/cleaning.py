@@ -130,9 +130,7 @@ def _clean_lanes(locked: LockedChannel) -> None:
         orphans = set(os.listdir(parent))
     except FileNotFoundError:
         return
-    candidates = [
-        os.path.join(locked.path, name) for name in os.listdir(locked.path) if name.endswith(".ring")
-    ]
+    candidates = [os.path.join(locked.path, name) for name in os.listdir(locked.path) if name.endswith(".ring")]
     for path in [*candidates, locked.directory.exclusive_block(locked.channel)]:
         lanes = _lanes_of(path)
         if lanes is not None:

@@ -60,9 +60,7 @@ class NameRefused(DataBlockError):
     code = "BLOCK_NAME_REFUSED"
 
     def __init__(self, name: str, why: str) -> None:
-        super().__init__(
-            f"{name!r} cannot name a file in shared memory: {why}. Use letters, digits, '_', '-' and '.'."
-        )
+        super().__init__(f"{name!r} cannot name a file in shared memory: {why}. Use letters, digits, '_', '-' and '.'.")
 
 
 class NameTooLong(NameRefused):
@@ -76,9 +74,7 @@ class RootUnusable(DataBlockError):
     code = "SHM_ROOT_UNUSABLE"
 
     def __init__(self, path: str, why: str) -> None:
-        super().__init__(
-            f"{path} cannot hold DataBlocks: {why}. Give a directory on a tmpfs such as /dev/shm."
-        )
+        super().__init__(f"{path} cannot hold DataBlocks: {why}. Give a directory on a tmpfs such as /dev/shm.")
 
 
 class AccessRefused(DataBlockError):
@@ -89,9 +85,7 @@ class PermissionRefused(AccessRefused):
     code = "BLOCK_PERMISSION_DENIED"
 
     def __init__(self, path: str) -> None:
-        super().__init__(
-            f"permission denied for {path}. Run as the producer's user, or let it share with its group."
-        )
+        super().__init__(f"permission denied for {path}. Run as the producer's user, or let it share with its group.")
 
 
 class ForeignOwner(AccessRefused):
@@ -115,9 +109,7 @@ class NothingThere(DataBlockError):
     code = "BLOCK_NOT_FOUND"
 
     def __init__(self, path: str) -> None:
-        super().__init__(
-            f"there is no DataBlock at {path}. Start its producer, or discover the channel again."
-        )
+        super().__init__(f"there is no DataBlock at {path}. Start its producer, or discover the channel again.")
 
 
 class BlockOnOtherHost(DataBlockError):
@@ -180,9 +172,7 @@ class TruncatedBlock(DamagedBlock):
     code = "BLOCK_TRUNCATED"
 
     def __init__(self, path: str, expected_bytes: int, actual_bytes: int) -> None:
-        super().__init__(
-            f"{path} has {actual_bytes} bytes where {expected_bytes} are needed. Restart its producer."
-        )
+        super().__init__(f"{path} has {actual_bytes} bytes where {expected_bytes} are needed. Restart its producer.")
 
 
 class HeaderInconsistent(DamagedBlock):
@@ -274,27 +264,21 @@ class AssignmentChanged(DataBlockError):
     code = "ASSIGNMENT_CHANGED"
 
     def __init__(self, group: str, epoch: int) -> None:
-        super().__init__(
-            f"assignment {epoch} of group {group!r} is over. Fetch the new one and open the group again."
-        )
+        super().__init__(f"assignment {epoch} of group {group!r} is over. Fetch the new one and open the group again.")
 
 
 class MemberTaken(DataBlockError):
     code = "GROUP_MEMBER_TAKEN"
 
     def __init__(self, group: str, index: int) -> None:
-        super().__init__(
-            f"member {index} of group {group!r} is held by a live process. Ask for a new assignment."
-        )
+        super().__init__(f"member {index} of group {group!r} is held by a live process. Ask for a new assignment.")
 
 
 class HandleClosed(DataBlockError):
     code = "HANDLE_CLOSED"
 
     def __init__(self, what: str) -> None:
-        super().__init__(
-            f"this {what} is closed, or belongs to the parent of a fork. Open it in this process."
-        )
+        super().__init__(f"this {what} is closed, or belongs to the parent of a fork. Open it in this process.")
 
 
 class Busy(DataBlockError):
@@ -325,6 +309,4 @@ class TransactionEnded(DataBlockError):
     code = "TRANSACTION_ENDED"
 
     def __init__(self, transaction: str) -> None:
-        super().__init__(
-            f"transaction {transaction} was committed, aborted or swept. Begin a new one and write again."
-        )
+        super().__init__(f"transaction {transaction} was committed, aborted or swept. Begin a new one and write again.")

@@ -73,9 +73,7 @@ class NumpyCodec:
         self._np = np
         self.dtype = np.dtype(dtype)
         if self.dtype.hasobject or self.dtype.itemsize == 0:
-            raise PayloadRefused(
-                f"{self.dtype} has no fixed bytes. Use numbers, times or fixed-size strings."
-            )
+            raise PayloadRefused(f"{self.dtype} has no fixed bytes. Use numbers, times or fixed-size strings.")
         self.description = json.dumps(np.lib.format.dtype_to_descr(self.dtype)).encode()
 
     @classmethod
@@ -89,9 +87,7 @@ class NumpyCodec:
 
     def pieces(self, payload: Any, slot_bytes: int) -> list[Piece]:
         if not isinstance(payload, self._np.ndarray) or payload.dtype != self.dtype:
-            raise PayloadSchemaMismatch(
-                str(self.dtype), str(getattr(payload, "dtype", type(payload).__name__))
-            )
+            raise PayloadSchemaMismatch(str(self.dtype), str(getattr(payload, "dtype", type(payload).__name__)))
         rows = payload.reshape(-1)
         item = self.dtype.itemsize
         if rows.nbytes <= slot_bytes:
@@ -190,9 +186,7 @@ class ArrowCodec:
     def _from_numpy(self, payload: Any) -> Any:
         names = getattr(getattr(payload, "dtype", None), "names", None)
         if not names or list(names) != self.schema.names:
-            raise PayloadSchemaMismatch(
-                str(self.schema), str(getattr(payload, "dtype", type(payload).__name__))
-            )
+            raise PayloadSchemaMismatch(str(self.schema), str(getattr(payload, "dtype", type(payload).__name__)))
         pa = self._pa
         try:
             columns = [pa.array(payload[field.name], type=field.type) for field in self.schema]

@@ -102,9 +102,7 @@ class RingReader:
         self._data = segment.data
         self._descriptor = segment.descriptor
         self._wait_for_writer = wait_for_writer
-        self._verify = self.header.checksum == Checksum.VERIFY or (
-            verify and self.header.checksum == Checksum.WRITE
-        )
+        self._verify = self.header.checksum == Checksum.VERIFY or (verify and self.header.checksum == Checksum.WRITE)
         geometry = self.header.geometry
         self._slot_bytes = geometry.slot_bytes
         self._slot_count = geometry.slot_count
@@ -312,9 +310,7 @@ class RingReader:
         if length > self._slot_bytes:
             raise HeaderInconsistent(self.path, f"slot {slot} claims {length} bytes of {self._slot_bytes}")
         offset = self._offset[slot]
-        if self._verify and words[line + CHECKSUM] != checksum(
-            self._data[offset : offset + length], sequence
-        ):
+        if self._verify and words[line + CHECKSUM] != checksum(self._data[offset : offset + length], sequence):
             raise ChecksumMismatch(self.path, f"sequence {sequence}")
         buffer = self._foreign_buffer(self._address + offset, length, base=pin)
         return Item(sequence, words[EPOCH], buffer, self._codec)

@@ -115,9 +115,7 @@ class TableStore:
 
     # --- ending
 
-    def sweep(
-        self, *, now: float, retention: Retention | None = None, foreign_seconds: float = 3600.0
-    ) -> list[str]:
+    def sweep(self, *, now: float, retention: Retention | None = None, foreign_seconds: float = 3600.0) -> list[str]:
         """Retire what retention ends, drop transactions whose keeper is dead (on other hosts: old).
 
         The retention is the one that the last commit set, unless another is given.
@@ -161,9 +159,7 @@ class TableStore:
                 transaction=transaction.id,
                 parts=parts,
                 schema_hash=schema_hash,
-                recent=((current.recent if current else ()) + (transaction.id,))[
-                    -manifests.RECENT_TRANSACTIONS :
-                ],
+                recent=((current.recent if current else ()) + (transaction.id,))[-manifests.RECENT_TRANSACTIONS :],
                 retention=retention or (current.retention if current else Retention()),
                 details=details or {},
             )

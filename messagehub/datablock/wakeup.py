@@ -55,9 +55,7 @@ class Bell:
         """Until the bell rings, the watched process dies (True), or the time is up."""
         self._listen_also(-1 if watch is None else watch.fileno())
         if watch is not None and self._watched < 0:
-            timeout_seconds = (
-                PROBE_SECONDS if timeout_seconds is None else min(timeout_seconds, PROBE_SECONDS)
-            )
+            timeout_seconds = PROBE_SECONDS if timeout_seconds is None else min(timeout_seconds, PROBE_SECONDS)
         events = self._poll.poll(None if timeout_seconds is None else max(0.0, timeout_seconds) * 1000)
         if not events:
             return False

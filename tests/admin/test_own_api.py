@@ -64,6 +64,78 @@ def test_documents_are_validated(web: Web, hub: MessageHub) -> None:
     assert (answer["valid"], answer["problems"][0]["path"]) == (False, "/a")
 
 
+def test_documents_are_validated_with_what_their_schema_refers_to(web: Web, hub: MessageHub) -> None:
+    web.register("doc-base", {"$id": "doc-base.json", "type": "integer"})
+    references = [{"name": "doc-base.json", "subject": "doc-base", "version": 1}]
+    web.register("doc-user", {"properties": {"a": {"$ref": "doc-base.json"}}}, references=references)
+    assert web.ask("POST", "/api/v1/validate/doc-user?version=1", {"a": 1}).json()["valid"] is True
+    assert web.ask("POST", "/api/v1/validate/doc-user", {"a": "x"}).json()["problems"][0]["path"] == "/a"
+    web.register("doc-avro", '"int"', "AVRO")
+    assert web.ask("POST", "/api/v1/validate/doc-avro", {}).json()["error_code"] == 42201
+    assert web.ask("POST", "/api/v1/validate/doc-user?version=x", {}).json()["error_code"] == 42202
+    assert web.ask("POST", "/api/v1/validate/doc-nobody", {}).json()["error_code"] == 40401
+
+
+def test_groups_of_a_channel_say_who_reads_what_and_blocks_where_it_lies(web: Web, hub: MessageHub) -> None:
+    assert web.ask("GET", "/api/v1/channels/group.none/groups").status_code == 404
+    assert web.ask("GET", "/api/v1/channels/group.none/blocks").status_code == 404
+    with hub.register_producer("group.a", schema_hash="x", shm_name="/group_a_block"):
+        with (
+            hub.register_consumer("group.a", consumer_id="one", group="team"),
+            hub.register_consumer("group.a", consumer_id="two", group="team"),
+        ):
+            (found,) = web.ask("GET", "/api/v1/channels/group.a/groups").json()
+            assert (found["group"], list(found["members"])) == ("team", ["one", "two"])
+            shares = [member["shares"][0] for member in found["members"].values()]
+            assert [(share["index"], share["count"]) for share in shares] == [(0, 2), (1, 2)]
+            assert found["blocks"] == [shares[0]["shm_name"]]
+        blocks = web.ask("GET", "/api/v1/channels/group.a/blocks").json()
+        assert [block["shm_name"] for block in blocks] == found["blocks"]
+
+
+def test_a_batch_of_schemas_has_a_result_for_each(web: Web) -> None:
+    batch = [
+        {"subject": "batch-base", "schema": '{"$id": "bb.json", "type": "integer"}', "schemaType": "JSON"},
+        {
+            "subject": "batch-user",
+            "schema": '{"$ref": "bb.json"}',
+            "schemaType": "JSON",
+            "references": [{"name": "bb.json", "subject": "batch-base", "version": 1}],
+        },
+        {"subject": "batch-base", "schema": '{"type": "string"}', "schemaType": "JSON"},
+        {"subject": "batch-bad", "schema": "{", "schemaType": "JSON"},
+        {"subject": "", "schema": "{}", "schemaType": "JSON"},
+        {"subject": "batch-none"},
+    ]
+    found = web.ask("POST", "/api/v1/schemas", batch).json()
+    assert [(one["status"], one.get("error_code")) for one in found] == [
+        (200, None),
+        (200, None),
+        (409, 409),
+        (422, 42201),
+        (422, 42208),
+        (422, 42201),
+    ]
+    assert found[1]["version"] == 1
+    again = web.ask("POST", "/api/v1/schemas", batch[:2]).json()
+    assert [one["id"] for one in again] == [one["id"] for one in found[:2]]
+    assert web.ask("POST", "/api/v1/schemas", [batch[0]] * 1001).json()["error_code"] == 42209
+    assert web.ask("POST", "/api/v1/schemas", {}).json()["error_code"] == 422
+
+
+def test_while_draining_nothing_is_written_over_http_and_all_else_goes_on(web: Web, hub: MessageHub) -> None:
+    assert web.ask("POST", "/api/v1/drain").json() == {"draining": True}
+    try:
+        assert (web.ask("GET", "/readyz").status_code, web.register("drain-a", {}).status_code) == (503, 503)
+        assert web.ask("GET", "/readyz").json()["status"] == "draining"
+        assert web.ask("GET", "/subjects").status_code == 200
+        hub.register_schema("drain-a", {"type": "object"})
+    finally:
+        assert web.ask("DELETE", "/api/v1/drain").json() == {"draining": False}
+    assert web.ask("GET", "/readyz").status_code == 200
+    assert web.register("drain-a", {"type": "object"}).json()["version"] == 1
+
+
 def test_events_are_streamed(web: Web, hub: MessageHub) -> None:
     with web.client.stream("GET", "/api/v1/events?prefix=channel/sse.a/") as stream:
         lines = stream.iter_lines()

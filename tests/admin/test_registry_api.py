@@ -6,9 +6,11 @@ from typing import Any
 import httpx
 import pytest
 
+from messagehub import MessageHub
 from messagehub.admin.errors import MEDIA_TYPE, STATUS
 from messagehub.errors import BY_CODE, HubError
 from tests.admin.conftest import Web
+from tests.integration.harness import eventually
 
 OBJECT = {"type": "object"}
 CLOSED = {"type": "object", "properties": {"a": {"type": "integer"}}, "additionalProperties": False}
@@ -41,7 +43,7 @@ def test_registering_answers_the_id_and_the_same_content_has_the_same_id(web: We
     versions = web.ask("GET", f"/schemas/ids/{first['id']}/versions").json()
     assert {"subject": "reg-a", "version": 1} in versions
     assert web.ask("GET", f"/schemas/guids/{first['guid']}/ids").json() == [{"context": ".", "id": first["id"]}]
-    assert web.ask("GET", f"/schemas/guids/{first['guid']}").json()["schema"] == json.dumps(OBJECT)
+    assert json.loads(web.ask("GET", f"/schemas/guids/{first['guid']}").json()["schema"]) == OBJECT
 
 
 def test_schema_by_id_is_cached_with_an_etag_until_it_is_permanently_deleted(web: Web) -> None:
@@ -57,8 +59,6 @@ def test_schema_by_id_is_cached_with_an_etag_until_it_is_permanently_deleted(web
     web.ask("DELETE", "/subjects/cache-a")
     assert web.ask("GET", f"/schemas/ids/{schema_id}").status_code == 200
     web.ask("DELETE", "/subjects/cache-a?permanent=true")
-    from tests.integration.harness import eventually
-
     eventually(lambda: web.ask("GET", f"/schemas/ids/{schema_id}").status_code == 404, timeout=20)
     refused(web.ask("GET", f"/schemas/ids/{schema_id}"), 404, 40403)
 
@@ -75,6 +75,18 @@ def test_versions_can_be_read_and_listed_in_pages(web: Web) -> None:
     listed = web.ask("GET", "/schemas?subjectPrefix=ver-&latestOnly=true").json()
     assert [(s["subject"], s["version"]) for s in listed] == [("ver-a", 2)]
     assert "ver-a" in web.ask("GET", "/subjects?subjectPrefix=ver-").json()
+
+
+def test_the_newest_version_is_seen_at_once_by_whoever_registered_it(web: Web) -> None:
+    for number in range(1, 6):
+        web.register("fresh-a", {"description": f"version {number}"})
+        for _ in range(2):
+            assert web.ask("GET", "/subjects/fresh-a/versions/latest").json()["version"] == number
+    with MessageHub(dir=web.directory) as hub:
+        hub.register_schema("fresh-a", {"description": "by somebody else"})
+    eventually(lambda: web.ask("GET", "/subjects/fresh-a/versions/latest").json()["version"] == 6, timeout=20)
+    web.ask("DELETE", "/subjects/fresh-a")
+    refused(web.ask("GET", "/subjects/fresh-a/versions/latest"), 404, 40401)
 
 
 def test_looking_up_finds_the_version_that_has_the_content(web: Web) -> None:

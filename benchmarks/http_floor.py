@@ -1,0 +1,21 @@
+"""The floor of HTTP reads: one Starlette route and one Response (`python -m benchmarks.http_floor PORT FILE`)."""
+
+import sys
+from pathlib import Path
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+PAYLOAD = Path(sys.argv[2]).read_bytes()
+
+
+async def raw(_: Request) -> Response:
+    return Response(PAYLOAD, media_type="application/vnd.schemaregistry.v1+json")
+
+
+if __name__ == "__main__":
+    app = Starlette(routes=[Route("/schemas/ids/{id}", raw)])
+    uvicorn.run(app, host="127.0.0.1", port=int(sys.argv[1]), log_level="error", access_log=False)

@@ -1,0 +1,42 @@
+"""docs/reference/http.md says what the endpoint table and the error table say."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from messagehub.admin import api, confluent
+from messagehub.admin.endpoints import Endpoint
+from messagehub.admin.errors import STATUS
+from messagehub.admin.openapi import codes
+
+PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "http.md").read_text()
+ENDPOINTS = [*confluent.ENDPOINTS, *api.ENDPOINTS]
+ROWS = {
+    (method, path): (re.findall(r"`(\w+)`", query), token, [int(code) for code in re.findall(r"\d+", listed)])
+    for method, path, query, token, listed in re.findall(
+        r"^\| ([A-Z]+) \| `([^`]+)` \| (.*?) \| (yes|no) \| (.*?) \| ", PAGE, re.MULTILINE
+    )
+}
+MEANINGS = {(int(s), int(c)) for s, c in re.findall(r"^\| (\d+) \| (\d+) \| ", PAGE, re.MULTILINE)}
+
+
+def test_no_path_is_documented_that_does_not_exist() -> None:
+    assert set(ROWS) == {(endpoint.method, endpoint.path) for endpoint in ENDPOINTS}
+
+
+@pytest.mark.parametrize("endpoint", ENDPOINTS, ids=lambda e: f"{e.method} {e.path}")
+def test_every_path_is_documented_with_its_parameters_token_and_codes(endpoint: Endpoint) -> None:
+    query, token, listed = ROWS[endpoint.method, endpoint.path]
+    assert query == list(endpoint.query)
+    assert (token == "yes") is endpoint.writes
+    statuses = {error_code: status for status, error_code in MEANINGS}
+    assert {statuses[code] for code in listed} <= set(codes(endpoint))
+
+
+def test_every_error_of_the_hub_and_of_the_code_has_its_meaning() -> None:
+    assert set(STATUS.values()) <= MEANINGS
+    source = "".join(path.read_text() for path in Path(api.__file__).parent.glob("*.py"))
+    raised = {(int(s), int(c)) for s, c in re.findall(r"HttpError\(\s*(\d{3}),\s*(\d+)", source)}
+    assert raised <= MEANINGS
+    assert {401, 503} <= {status for status, _ in raised}
