@@ -8,7 +8,21 @@ from typing import Annotated
 
 import typer
 
-from messagehub.cli import blocks, channels, discover, doctor, register, schemas, serve, status, tail, trace, watch
+from messagehub.cli import (
+    blocks,
+    channels,
+    discover,
+    doctor,
+    publish,
+    register,
+    schemas,
+    serve,
+    status,
+    subscribe,
+    tail,
+    trace,
+    watch,
+)
 from messagehub.cli.failures import HubCommand
 from messagehub.cli.output import echo
 from messagehub.version import __version__
@@ -31,6 +45,8 @@ for command in (
     watch.watch,
     trace.trace,
     tail.tail,
+    publish.publish,
+    subscribe.subscribe,
 ):
     app.command(cls=HubCommand)(command)
 app.add_typer(channels.app)
