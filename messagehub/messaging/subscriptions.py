@@ -84,9 +84,6 @@ class Subscription:
         return self
 
     def __next__(self) -> Message:
-        message = self._take()
-        if message is not None:
-            return message
         try:
             return self.receive()
         except SubscriptionClosed:
@@ -158,23 +155,26 @@ class Subscription:
 
     # -- on the receiving thread ---------------------------------------------------------------------------
 
-    def offer(self, message: Message) -> None:
+    def offer(self, message: Message) -> bool:
+        """Take one message; True when a reader waits for it, who is to be woken before the thread sleeps.
+
+        Not at once: two threads that both run hand the interpreter back and forth at every frame received.
+        """
         if self.is_closed:
-            return
+            return False
         buffer = self._buffer
         if len(buffer) >= self._size and not self._has_room_in_a_moment():
             self.lost_in_buffer += 1
             self._warn("its buffer is full")
             if self._overflow == "drop_newest":
-                return
+                return False
             if self._overflow == "disconnect":
                 self.end(SubscriberTooSlow(f"the reader of {self.pattern!r} left its buffer of {self._size} full"))
                 self._on_close(self)
-                return
+                return False
             self._drop_oldest()
         buffer.append(message)
-        if self._is_awaited:
-            self._wake()
+        return self._is_awaited > 0
 
     def miss(self, count: int) -> None:
         """So many did not arrive."""
@@ -186,7 +186,7 @@ class Subscription:
             if not self.is_closed:
                 self.failure = failure
                 self.is_closed = True
-        self._wake()
+        self.wake()
 
     def abandon(self) -> None:
         """In a forked child: the parent's lock may be held by a thread that is not here."""
@@ -200,6 +200,7 @@ class Subscription:
             return False
         if self._next_moment_at == 0 and self.received == 0 and not self._is_awaited:
             return False  # nobody has begun to read
+        self.wake()
         with self._changed:
             self._is_waiting_for_room = True
             has_room = self._changed.wait_for(lambda: len(self._buffer) <= self._size // 2, MOMENT_SECONDS)
@@ -214,7 +215,7 @@ class Subscription:
         except IndexError:
             return  # the reader took it meanwhile
 
-    def _wake(self) -> None:
+    def wake(self) -> None:
         with self._changed:
             self._changed.notify_all()
             sleepers, self._sleepers = self._sleepers, []

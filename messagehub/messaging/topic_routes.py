@@ -31,6 +31,7 @@ class TopicRoutes:
         self.malformed = 0
         self.subscriptions: list[Subscription] = []
         self._routes: dict[bytes, _Route] = {}
+        self._woken: set[Subscription] = set()
         self._lock = threading.RLock()  # delivering may end a subscription, which removes it
 
     def add(self, subscription: Subscription) -> None:
@@ -54,6 +55,7 @@ class TopicRoutes:
             return True
 
     def deliver(self, frame: bytes) -> None:
+        """Into the buffers of all who match; `wake` them when nothing more is at hand."""
         end = frame.find(0)
         with self._lock:
             route = self._routes.get(frame[:end]) or self._new_route(frame[:end])
@@ -68,9 +70,16 @@ class TopicRoutes:
                 for subscription in route.subscriptions:
                     subscription.miss(missed)
             for subscription in route.subscriptions:
-                subscription.offer(message)
+                if subscription.offer(message):
+                    self._woken.add(subscription)
             if len(numbers) > MOST_PUBLISHERS:
                 del numbers[next(iter(numbers))]
+
+    def wake(self) -> None:
+        with self._lock:
+            woken, self._woken = self._woken, set()
+        for subscription in woken:
+            subscription.wake()
 
     def _new_route(self, name: bytes) -> _Route | None:
         try:

@@ -74,6 +74,7 @@ class Topics:
             frame = numbered.start + REST.pack(number, time.time(), len(head), kind) + head + body
             if is_local:
                 self._local_routes.deliver(frame)
+                self._local_routes.wake()
             else:
                 self._send(frame, timeout)
             numbered.number = number + 1
@@ -189,7 +190,7 @@ class Topics:
             if self._is_closed:
                 raise BrokerRequired("this client is closed")
             if self._receiver is None:
-                self._receiver = TopicReceiver(context, endpoint, self._routes.deliver)
+                self._receiver = TopicReceiver(context, endpoint, self._routes)
             elif self._receiver.endpoint != endpoint:
                 self._receiver.move(endpoint)
             return self._receiver
