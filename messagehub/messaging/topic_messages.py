@@ -25,19 +25,17 @@ _decode_headers = msgspec.json.Decoder(dict[str, Any]).decode
 _NO_HEADERS: dict[str, Any] = {}
 
 
-class Message:
+class Message(msgspec.Struct, frozen=True, eq=False, gc=False):
     """What a subscriber gets. Subscribers of one process share it: payloads are decoded anew at each look."""
 
-    __slots__ = ("_body_at", "_frame", "_headers", "_kind", "number", "publisher", "sent_at", "topic")
-
-    def __init__(
-        self, frame: bytes, topic: str, head: tuple[bytes, int, float, int, int], body_at: int, headers: dict[str, Any]
-    ) -> None:
-        self._frame = frame
-        self.topic = topic
-        self.publisher, self.number, self.sent_at, _, self._kind = head
-        self._body_at = body_at
-        self._headers = headers
+    topic: str
+    publisher: bytes
+    number: int
+    sent_at: float
+    _kind: int
+    _frame: bytes
+    _body_at: int
+    _headers: dict[str, Any]
 
     @property
     def headers(self) -> dict[str, Any]:
@@ -82,9 +80,7 @@ def encode_payload(payload: Any) -> tuple[int, bytes]:
     return found
 
 
-def encode_headers(headers: dict[str, Any] | None) -> bytes:
-    if not headers:
-        return b""
+def encode_headers(headers: dict[str, Any]) -> bytes:
     try:
         encoded = _encode_json(headers)
         _decode_headers(encoded)
@@ -106,14 +102,15 @@ def check_size(size_bytes: int) -> None:
 def decode(frame: bytes, end: int, topic: str) -> Message | None:
     """The message whose topic ends at `end`; None when the bytes are not one."""
     try:
-        head = HEAD.unpack_from(frame, end + 1)
-        body_at = end + 1 + HEAD.size + head[3]
-        if head[4] > ARROW_TABLE or body_at > len(frame):
+        publisher, number, sent_at, headers_bytes, kind = HEAD.unpack_from(frame, end + 1)
+        headers_at = end + 1 + HEAD.size
+        body_at = headers_at + headers_bytes
+        if kind > ARROW_TABLE or body_at > len(frame):
             return None
-        headers = _decode_headers(memoryview(frame)[body_at - head[3] : body_at]) if head[3] else _NO_HEADERS
+        headers = _decode_headers(memoryview(frame)[headers_at:body_at]) if headers_bytes else _NO_HEADERS
     except (ValueError, RecursionError, struct.error):
         return None
-    return Message(frame, topic, head, body_at, headers)
+    return Message(topic, publisher, number, sent_at, kind, frame, body_at, headers)
 
 
 def _write_arrow(payload: Any) -> tuple[int, bytes]:

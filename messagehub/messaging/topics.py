@@ -63,7 +63,7 @@ class Topics:
         self, topic: str, payload: Any, headers: dict[str, Any] | None, *, timeout: float, is_local: bool
     ) -> int:
         kind, body = encode_payload(payload)
-        head = encode_headers(headers)
+        head = encode_headers(headers) if headers else b""
         check_size(len(head) + len(body))
         if not self._sending.acquire(timeout=timeout):
             raise SendTimeout(f"others were publishing for {timeout} s")
