@@ -11,6 +11,10 @@ HubError                             registry/errors.py; has code, message, deta
 │   └── RequestTimeout               REQUEST_TIMEOUT
 ├── BrokerRequired                   BROKER_REQUIRED: this cannot be done without a broker
 ├── BrokerAlreadyRunning             BROKER_ALREADY_RUNNING
+├── SendTimeout                      SEND_TIMEOUT: the broker did not take a message in time
+├── ReceiveTimeout                   RECEIVE_TIMEOUT: no message came in time
+├── SubscriptionClosed               SUBSCRIPTION_CLOSED: nothing more will come
+├── SubscriberTooSlow                SUBSCRIBER_TOO_SLOW: the buffer overflowed, and that was to end the subscription
 ├── DataLost                         DATA_LOST: a consumer fell behind and asked to be told by an exception
 ├── StoreError                       STORE_ERROR: the database cannot be used as it is
 │   └── StoreReadOnly                STORE_READ_ONLY: the disk is full or failing; reads go on
@@ -82,6 +86,7 @@ __all__ = [
     "ProducerAlreadyRegistered",
     "ProtocolError",
     "RateLimited",
+    "ReceiveTimeout",
     "ReferenceExists",
     "Refusal",
     "RequestTimeout",
@@ -91,11 +96,14 @@ __all__ = [
     "SchemaMismatch",
     "SchemaNotFound",
     "SchemaTooComplex",
+    "SendTimeout",
     "StoreError",
     "StoreReadOnly",
     "SubjectNotFound",
     "SubjectNotSoftDeleted",
     "SubjectSoftDeleted",
+    "SubscriberTooSlow",
+    "SubscriptionClosed",
     "UnknownType",
     "UnsupportedProtocol",
     "VersionNotFound",
@@ -143,6 +151,24 @@ class BrokerRequired(HubError):
 
 class BrokerAlreadyRunning(HubError):
     code = "BROKER_ALREADY_RUNNING"
+
+
+class SendTimeout(HubError):
+    code = "SEND_TIMEOUT"
+    retryable = True
+
+
+class ReceiveTimeout(HubError):
+    code = "RECEIVE_TIMEOUT"
+    retryable = True
+
+
+class SubscriptionClosed(HubError):
+    code = "SUBSCRIPTION_CLOSED"
+
+
+class SubscriberTooSlow(HubError):
+    code = "SUBSCRIBER_TOO_SLOW"
 
 
 class DataLost(HubError):

@@ -30,6 +30,8 @@ from messagehub.discovery.via_broker import ViaBroker
 from messagehub.discovery.via_files import ViaFiles
 from messagehub.discovery.via_shm_name import ViaShmName
 from messagehub.errors import BrokerRequired, BrokerUnavailable, ChannelNotFound, ChannelNotReady, HubError
+from messagehub.messaging.subscriptions import Callback, Overflow, Subscription
+from messagehub.messaging.topics import Topics
 from messagehub.settings import Settings
 from registry import commands, names, replies
 from registry.records import Access, Block, Consumer, Priority, SchemaType
@@ -75,6 +77,7 @@ class MessageHub(DataMethods):
         files = ViaFiles(directory, shm_prefix=self.settings.shm_prefix)
         self._chain = Chain(self._via_broker, files, ViaShmName(directory))
         self._group_news = GroupNews(self._connection)
+        self._topics = Topics(self._connection)
         self._open = set()
         self._connection.parts = (self._heartbeats, self._via_broker.cache, self._watches, self._taps, self._group_news)
 
@@ -109,6 +112,7 @@ class MessageHub(DataMethods):
         self._heartbeats.end_all()
         self._chain.files.close()
         self._watches.close_all()
+        self._topics.close()
         self._connection.close()
         if not self._is_closed:
             self._begin()
@@ -297,6 +301,44 @@ class MessageHub(DataMethods):
     def ask(self, command: commands.Command, *, timeout: float | None = None) -> replies.AnyReply:
         """Send any command and return its reply; refusals, timeouts and no broker are raised."""
         return self._connection.request(command, timeout=self._limit(timeout))
+
+    # -- topics --------------------------------------------------------------------------------------------
+
+    def publish(
+        self,
+        topic: str,
+        payload: Any,
+        *,
+        headers: dict[str, Any] | None = None,
+        timeout: float | None = None,
+        local: bool = False,
+    ) -> int:
+        """Send bytes, a JSON value or an Arrow batch to all who subscribe now; returns the message's number.
+
+        At most once: nothing is kept for who is not there. `local` stays in this hub object and needs no broker.
+        """
+        return self._topics.publish(topic, payload, headers, timeout=self._limit(timeout), is_local=local)
+
+    def subscribe(
+        self,
+        pattern: str,
+        callback: Callback | None = None,
+        *,
+        buffer: int = 100,
+        overflow: Overflow = "drop_oldest",
+        timeout: float | None = None,
+        local: bool = False,
+    ) -> Subscription:
+        """Hear all that is published from now on, by iterating (also `async for`), `receive` or the callback.
+
+        When this returns the broker knows of it. `*` is one component of a topic, a last `>` one or more.
+        """
+        subscription = self._topics.subscribe(
+            pattern, buffer=buffer, overflow=overflow, timeout=self._limit(timeout), is_local=local
+        )
+        if callback is not None:
+            subscription.call(callback)
+        return subscription
 
     # -- channels and schemas ------------------------------------------------------------------------------
 
@@ -503,6 +545,7 @@ def _forget_parent() -> None:
             continue
         hub._heartbeats.forget_parent()
         hub._watches.forget_parent()
+        hub._topics.abandon()
         hub._connection.abandon()
         hub._begin()
 

@@ -87,6 +87,16 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         return self.dir / "registry.db"
 
     @property
+    def topic_endpoints(self) -> tuple[str, str]:
+        """Where publishers push and where subscribers listen, beside the endpoint."""
+        if self.endpoint.startswith("ipc://"):
+            path = Path(self.endpoint[6:])
+            return f"ipc://{path.with_name(path.stem + '-in.sock')}", f"ipc://{path.with_name(path.stem + '-out.sock')}"
+        base, _, port = self.endpoint.rpartition(":")
+        first, second = (int(port) + 2, int(port) + 3) if 0 < int(port) < 65533 else (0, 0)
+        return f"{base}:{first}", f"{base}:{second}"
+
+    @property
     def is_local(self) -> bool:
         """Whether the endpoint is the one of this directory, so that its lock tells if a broker runs."""
         return self.endpoint == f"ipc://{socket_path(self.dir, 'broker.sock')}"

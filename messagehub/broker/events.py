@@ -31,6 +31,7 @@ class Publisher:
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], *, broker_id: str, beacon_seconds: float) -> None:
         self.socket = context.socket(zmq.XPUB)
         self.socket.setsockopt(zmq.XPUB_VERBOSE, 1)
+        self.socket.setsockopt(zmq.LINGER, 1000)
         self.socket.setsockopt(zmq.SNDHWM, SEND_HIGH_WATER_MARK)
         self.socket.setsockopt(zmq.MAXMSGSIZE, MAX_TOPIC_BYTES + 1)
         self.published = 0

@@ -27,6 +27,7 @@ from messagehub.broker.events import Publisher, key
 from messagehub.broker.judging import Judge
 from messagehub.broker.local_sight import LocalSight
 from messagehub.broker.place import Place
+from messagehub.broker.topic_proxy import TopicProxy
 from messagehub.broker.tracing import TraceRing
 from messagehub.datablock.directory import Directory
 from messagehub.errors import BrokerAlreadyRunning, HubError, InternalError, ProtocolError, RateLimited, StoreReadOnly
@@ -123,8 +124,7 @@ class Broker:
         self._held: list[Held] = []
         self._unsynced: dict[str, int] = {}
         self._submitted = 0
-        self._is_suspect = False
-        self._is_closed = False
+        self._is_suspect = self._is_closed = False
         self._sight = LocalSight(Directory(settings.domain))
         self._poller = zmq.Poller()
         self._stop_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
@@ -137,7 +137,7 @@ class Broker:
         self._router.setsockopt(zmq.ROUTER_MANDATORY, 1)
         self._router.setsockopt(zmq.SNDHWM, MAX_BACKLOG)  # whatever one peer may have in flight can be answered
         self._router.setsockopt(zmq.LINGER, 1000)
-        self._publisher.socket.setsockopt(zmq.LINGER, 1000)
+        self._topics = TopicProxy(max_frame_bytes=protocol.MAX_FRAME_BYTES)
         self._own: dict[type[commands.Command], Callable[[Any], replies.Reply]] = {
             commands.Hello: self._hello,
             commands.Ping: self._ping,
@@ -147,6 +147,7 @@ class Broker:
         try:
             self.endpoint = _bind(self._router, settings.endpoint)
             self.events_endpoint = _bind(self._publisher.socket, settings.events_endpoint)
+            self._topic_endpoints = self._topics.start(*settings.topic_endpoints)
         except BaseException:
             self._close()
             raise
@@ -500,7 +501,7 @@ class Broker:
             heartbeat_seconds=self.settings.heartbeat_seconds,
             lease_seconds=self.settings.lease_seconds,
             beacon_seconds=self.settings.beacon_seconds,
-            endpoints={"control": self.endpoint, "events": self.events_endpoint},
+            endpoints={"control": self.endpoint, "events": self.events_endpoint, **self._topic_endpoints},
             server=f"messagehub/{__version__}",
         )
         if warning:
@@ -555,6 +556,7 @@ class Broker:
         self._router.close()
         self._publisher.socket.close()
         self._context.term()
+        self._topics.close()
         self._place.release()
         os.close(self._stop_fd)
 

@@ -13,10 +13,12 @@ from messagehub.cli import (
     channels,
     discover,
     doctor,
+    publish,
     register,
     schemas,
     serve,
     status,
+    subscribe,
     tail,
     trace,
     validate,
@@ -45,6 +47,8 @@ for command in (
     trace.trace,
     tail.tail,
     validate.validate,
+    publish.publish,
+    subscribe.subscribe,
 ):
     app.command(cls=HubCommand)(command)
 app.add_typer(channels.app)

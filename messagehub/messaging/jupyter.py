@@ -12,245 +12,84 @@ Rule 3: a link to a kernel ends exactly once, closed or dead, and with it every 
 Rule 4: a kernel that was started here never outlives its `Kernel`: it ends on close, when nobody holds
         it any more and at exit. If this process is killed, ipykernel sees its parent change and leaves.
 
-The only module that imports jupyter_client (extra `jupyter`). Its own kernel manager is not used: that
-leaves an event loop behind in each thread, and notices a death by asking.
+Only `kernel_link` and `kernel_process` import jupyter_client (extra `jupyter`). Its own kernel manager is not
+used: that leaves an event loop behind in each thread, and notices a death by asking.
 """
 
 from __future__ import annotations
 
 import functools
-import logging
 import math
 import os
 import queue
-import select
-import shutil
-import signal
-import string
-import subprocess
-import sys
-import tempfile
 import threading
 import time
-import uuid
 import weakref
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, ClassVar, Self
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Self
 
-import msgspec
-import zmq
-from jupyter_client.client import KernelClient
-from jupyter_client.connect import write_connection_file
-from jupyter_client.kernelspec import KernelSpecManager, NoSuchKernel
-from jupyter_client.launcher import launch_kernel
-from traitlets import TraitError
-
+from messagehub.messaging.kernel_link import GRACE_SECONDS, End, Inbox, KernelLink
+from messagehub.messaging.kernel_outputs import (
+    ClearOutput,
+    Comm,
+    Completed,
+    Display,
+    ExecutionClosed,
+    ExecutionTimedOut,
+    Failure,
+    Input,
+    KernelClosed,
+    KernelDied,
+    KernelNotFound,
+    KernelNotOwned,
+    KernelNotReady,
+    KernelRestarted,
+    Output,
+    Reply,
+    Result,
+    Status,
+    Text,
+    typed_output,
+)
+from messagehub.messaging.kernel_process import KernelProcess
 from messagehub.messaging.streams import Message, StreamLimits, StreamRouter
 
-log = logging.getLogger(__name__)
-
-PROBE_SECONDS = 0.2
-GRACE_SECONDS = 2.0
-LAST_WORDS_MILLISECONDS = 50
-LAST_WORDS_LIMIT_SECONDS = 1.0
-RECEIVE_BURST = 100
-UNIX_PATH_BYTES = 107
-
-
-class KernelNotFound(Exception):
-    """No kernel of that name is installed, or the connection file cannot be read."""
-
-    code: ClassVar[str] = "KERNEL_NOT_FOUND"
-
-
-class KernelNotReady(Exception):
-    """The kernel did not answer in time after its start or on connecting."""
-
-    code: ClassVar[str] = "KERNEL_NOT_READY"
-
-
-class KernelDied(Exception):
-    """The kernel's process ended by itself, or the connection to it broke."""
-
-    code: ClassVar[str] = "KERNEL_DIED"
-
-
-class KernelRestarted(Exception):
-    """The kernel was restarted on request while this execution was open."""
-
-    code: ClassVar[str] = "KERNEL_RESTARTED"
-
-
-class KernelClosed(Exception):
-    """This side closed the kernel, or another process (before a fork) owns it."""
-
-    code: ClassVar[str] = "KERNEL_CLOSED"
-
-
-class KernelNotOwned(Exception):
-    """Only the process that started a kernel can restart it."""
-
-    code: ClassVar[str] = "KERNEL_NOT_OWNED"
-
-
-class ExecutionTimedOut(Exception):
-    """The next output, or the end, did not come in time. The code still runs; waiting again is fine."""
-
-    code: ClassVar[str] = "EXECUTION_TIMED_OUT"
-
-
-class ExecutionClosed(Exception):
-    """The execution was closed on this side before its end."""
-
-    code: ClassVar[str] = "EXECUTION_CLOSED"
-
-
-class Output(msgspec.Struct, frozen=True, kw_only=True):
-    """One message of a kernel. Fields are named as in Jupyter's messaging specification."""
-
-    kind: str
-
-
-class Status(Output, frozen=True, kw_only=True):
-    execution_state: str
-
-
-class Input(Output, frozen=True, kw_only=True):
-    code: str = ""
-    execution_count: int | None = None
-
-
-class Text(Output, frozen=True, kw_only=True):
-    name: str
-    text: str
-
-
-class Display(Output, frozen=True, kw_only=True):
-    """`kind` tells a new display from an update of the one with the same `transient["display_id"]`."""
-
-    data: dict[str, Any]
-    metadata: dict[str, Any] = {}
-    transient: dict[str, Any] = {}
-
-
-class Result(Output, frozen=True, kw_only=True):
-    data: dict[str, Any]
-    metadata: dict[str, Any] = {}
-    execution_count: int | None = None
-
-
-class ClearOutput(Output, frozen=True, kw_only=True):
-    wait: bool = False
-
-
-class Failure(Output, frozen=True, kw_only=True):
-    ename: str = ""
-    evalue: str = ""
-    traceback: list[str] = []
-
-
-class Comm(Output, frozen=True, kw_only=True):
-    comm_id: str
-    target_name: str = ""
-    data: dict[str, Any] = {}
-    buffers: tuple[bytes, ...] = ()
-
-
-class Reply(Output, frozen=True, kw_only=True):
-    """The end of the code itself: "ok", "error" or "aborted". Outputs may still follow."""
-
-    status: str
-    execution_count: int | None = None
-
-
-class _Ports(msgspec.Struct):
-    """What a connection file must have; Jupyter takes a missing port for port 0."""
-
-    shell_port: int
-    iopub_port: int
-    control_port: int
-
-
-class _Parent(msgspec.Struct):
-    msg_id: str | None = None
-
-
-class _Head(msgspec.Struct):
-    """What routing needs of a message on the wire."""
-
-    msg_type: str
-    parent_header: _Parent
-    content: dict[str, Any]
-
-
-_OUTPUT_TYPES: Mapping[str, type[Output]] = {
-    "status": Status,
-    "execute_input": Input,
-    "stream": Text,
-    "display_data": Display,
-    "update_display_data": Display,
-    "execute_result": Result,
-    "clear_output": ClearOutput,
-    "error": Failure,
-    "comm_open": Comm,
-    "comm_msg": Comm,
-    "comm_close": Comm,
-    "execute_reply": Reply,
-}
-
-
-def typed_output(message: Message) -> Output:
-    buffers = tuple(bytes(buffer) for buffer in message.body["buffers"])
-    fields = message.body["content"] | {"kind": message.kind, "buffers": buffers}
-    return msgspec.convert(fields, _OUTPUT_TYPES[message.kind])
-
-
-@dataclass(frozen=True, slots=True)
-class Completed:
-    """All of one execution. `status` is "ok", "error" or, after another's error, "aborted"."""
-
-    outputs: tuple[Output, ...]
-    status: str
-    execution_count: int | None
-
-    @property
-    def stdout(self) -> str:
-        return "".join(o.text for o in self.outputs if isinstance(o, Text) and o.name == "stdout")
-
-    @property
-    def result(self) -> Result | None:
-        return next((o for o in self.outputs if isinstance(o, Result)), None)
-
-    @property
-    def error(self) -> Failure | None:
-        return next((o for o in self.outputs if isinstance(o, Failure)), None)
-
-
-_Reason = Callable[[], Exception]  # not an exception: each reader raises its own
-
-
-@dataclass(frozen=True, slots=True)
-class _End:
-    """The last item of an execution's queue: complete when there is no reason."""
-
-    why: _Reason | None
-
-
-_Inbox = queue.SimpleQueue[Message | _End]
+__all__ = [
+    "ClearOutput",
+    "Comm",
+    "Completed",
+    "Display",
+    "Execution",
+    "ExecutionClosed",
+    "ExecutionTimedOut",
+    "Failure",
+    "Input",
+    "Kernel",
+    "KernelClosed",
+    "KernelDied",
+    "KernelNotFound",
+    "KernelNotOwned",
+    "KernelNotReady",
+    "KernelRestarted",
+    "Output",
+    "Reply",
+    "Result",
+    "Status",
+    "Text",
+    "typed_output",
+]
 
 
 class Execution:
     """One piece of code on its way through a kernel. One thread reads it, once, in order."""
 
-    def __init__(self, kernel: Kernel, link: _Link, code: dict[str, Any]) -> None:
+    def __init__(self, kernel: Kernel, link: KernelLink, code: dict[str, Any]) -> None:
         self._kernel = kernel  # keeps the kernel alive as long as somebody may still read
         self._link = link
-        self._inbox: _Inbox = queue.SimpleQueue()
+        self._inbox: Inbox = queue.SimpleQueue()
         self.outputs: list[Output] = []  # what was read so far
-        self._end: _End | None = None
+        self._end: End | None = None
         self.request_id = link.submit(code, self._inbox)
 
     def read(self, timeout_seconds: float | None = None) -> Output | None:
@@ -294,298 +133,10 @@ class Execution:
         self.close()
 
 
-class _Process:
-    """A kernel process of our own, in a private directory with its sockets, connection file and log."""
-
-    def __init__(self, name: str, cwd: str | None, env: Mapping[str, str]) -> None:
-        try:
-            spec = KernelSpecManager().get_kernel_spec(name)
-        except NoSuchKernel as missing:
-            raise KernelNotFound(f"no kernel {name!r} is installed") from missing
-        self.is_interrupted_by_message = spec.interrupt_mode == "message"
-        longest = len(os.fsencode(tempfile.gettempdir())) + len("/mhk-12345678/k-5")
-        self._directory = tempfile.mkdtemp("", "mhk-", None if longest <= UNIX_PATH_BYTES else "/tmp")
-        # Unix sockets: no port that another process can take before the kernel does, or connect to.
-        self.connection_file, _ = write_connection_file(
-            os.path.join(self._directory, "kernel.json"),
-            transport="ipc",
-            ip=os.path.join(self._directory, "k"),
-            key=uuid.uuid4().hex.encode(),
-            kernel_name=name,
-        )
-        self._command = [
-            part.replace("{connection_file}", self.connection_file).replace("{resource_dir}", spec.resource_dir)
-            for part in spec.argv
-        ]
-        if self._command[0] in ("python", "python3"):
-            self._command[0] = sys.executable
-        self._cwd = cwd
-        self._env = {**os.environ, **env}
-        self._env |= {key: string.Template(text).safe_substitute(self._env) for key, text in spec.env.items()}
-        self._log = os.path.join(self._directory, "kernel.log")
-        self._lock = threading.Lock()
-        self.pidfd = -1
-        self.launch()
-
-    def launch(self) -> None:
-        with open(self._log, "wb") as output:
-            try:
-                self._popen: subprocess.Popen[bytes] = launch_kernel(
-                    self._command,
-                    stdout=output.fileno(),
-                    stderr=output.fileno(),
-                    cwd=self._cwd,
-                    env=self._env,
-                )
-            except OSError as missing:
-                self.forget()
-                raise KernelNotFound(f"kernel {self._command[0]!r} cannot be started: {missing}") from missing
-        self.pid = self._popen.pid
-        self.pidfd = os.pidfd_open(self.pid)
-
-    def interrupt(self) -> None:
-        with self._lock:
-            self._signal(signal.SIGINT)
-
-    def reap(self) -> str:
-        """End what is left of the kernel and its children, and say how it ended.
-
-        The group is killed before its leader is reaped: until then its id cannot belong to anybody else.
-        """
-        with self._lock:
-            self._signal(signal.SIGKILL)
-            code = self._popen.wait()
-        with open(self._log, "rb") as output:
-            output.seek(max(0, os.fstat(output.fileno()).st_size - 500))
-            last_words = output.read().decode(errors="replace").strip()
-        ended = f"by {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
-        return f"kernel {self.pid} ended {ended}" + (f"; it last wrote: {last_words}" if last_words else "")
-
-    def _signal(self, number: signal.Signals) -> None:
-        if self._popen.returncode is not None:
-            return
-        try:
-            os.killpg(self.pid, number)
-        except ProcessLookupError:  # in a process that ignores SIGCHLD the system reaps children itself
-            log.debug("kernel %d had left before %s", self.pid, number.name)
-
-    def stop(self, grace_seconds: float) -> None:
-        """Give the kernel time to leave by itself, then end it. Harmless when done twice."""
-        if self.pidfd < 0:
-            return
-        leaving = select.poll()
-        leaving.register(self.pidfd, select.POLLIN)
-        leaving.poll(grace_seconds * 1000)
-        self.reap()
-        os.close(self.pidfd)
-        self.pidfd = -1
-
-    def forget(self) -> None:
-        shutil.rmtree(self._directory, ignore_errors=True)
-
-
-@dataclass(slots=True)
-class _Open:
-    inbox: _Inbox
-    missing: set[str] = field(default_factory=lambda: {"reply", "idle"})
-
-
-class _Link:
-    """The sockets of one kernel and the thread that owns them, from connecting to the one end."""
-
-    def __init__(self, connection_file: str, router: StreamRouter, process: _Process | None) -> None:
-        self._router = router
-        self._process = process
-        self._lock = threading.RLock()  # a finalizer may close in the middle of a call
-        self._linger_milliseconds = 0
-        self._open: dict[str, _Open] = {}
-        self._outgoing: deque[tuple[zmq.Socket[bytes], str, str, dict[str, Any]]] = deque()
-        self._closing: _Reason | None = None
-        self._why: _Reason | None = None
-        self._probes: set[str] = set()
-        self._awaited = {"reply", "broadcast"}
-        self._settled = threading.Event()
-        self._context = zmq.Context()
-        # Without limits on our side nothing is lost here; a lost "idle" would never come again.
-        self._context.setsockopt(zmq.RCVHWM, 0)
-        self._context.setsockopt(zmq.SNDHWM, 0)
-        # A host that vanishes says no goodbye.
-        for option, value in (("", 1), ("_IDLE", 5), ("_INTVL", 2), ("_CNT", 3)):
-            self._context.setsockopt(getattr(zmq, f"TCP_KEEPALIVE{option}"), value)
-        client = KernelClient(context=self._context)
-        try:
-            info = msgspec.json.decode(Path(connection_file).read_bytes())
-            msgspec.convert(info, _Ports)
-            client.load_connection_info(info)
-            self._session = client.session
-            self._shell = client.connect_shell(identity=self._session.bsession)
-            self._control = client.connect_control(identity=self._session.bsession)
-            self._iopub = client.connect_iopub()
-        except (OSError, msgspec.MsgspecError, TraitError, zmq.ZMQError) as unusable:
-            self._context.destroy(linger=0)
-            raise KernelNotFound(f"connection file {connection_file} is of no use: {unusable}") from unusable
-        self._monitor = self._shell.get_monitor_socket(zmq.EVENT_DISCONNECTED)
-        self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._thread = threading.Thread(target=self._run, name="messagehub-kernel", daemon=True)
-        self._thread.start()
-
-    @property
-    def is_open(self) -> bool:
-        return self._why is None
-
-    def wait_ready(self, timeout_seconds: float) -> None:
-        if not self._settled.wait(timeout_seconds):
-            raise KernelNotReady(f"the kernel did not answer in {timeout_seconds} s")
-        self.check()
-
-    def submit(self, content: dict[str, Any], inbox: _Inbox) -> str:
-        request_id = uuid.uuid4().hex
-        queues = dict.fromkeys(self._router.categories, inbox)
-        with self._lock:
-            self.check()
-            self._open[request_id] = _Open(inbox)
-            self._router.register(request_id, queues, now=time.monotonic())
-            self._leave(self._shell, "execute_request", request_id, content)
-        return request_id
-
-    def control(self, kind: str, content: dict[str, Any]) -> None:
-        with self._lock:
-            self.check()
-            self._leave(self._control, kind, uuid.uuid4().hex, content)
-
-    def finish(self, request_id: str, why: _Reason | None) -> None:
-        with self._lock:
-            ended = self._open.pop(request_id, None)
-        if ended is not None:
-            self._router.unregister(request_id)
-            ended.inbox.put(_End(why))
-
-    def close(self, why: _Reason, *, shut_down: bool) -> None:
-        """End the link, asking the kernel to leave as well if `shut_down`. Harmless when it has ended."""
-        with self._lock:
-            if self._why is None:
-                self._closing = why
-                if shut_down:
-                    self._linger_milliseconds = int(GRACE_SECONDS * 1000)
-                    self._leave(self._control, "shutdown_request", uuid.uuid4().hex, {"restart": False})
-                os.eventfd_write(self._wake, 1)
-        if self._thread is not threading.current_thread():
-            self._thread.join()
-
-    def check(self) -> None:
-        if self._why is not None:
-            raise self._why()
-
-    def _leave(self, socket: zmq.Socket[bytes], kind: str, request_id: str, content: dict[str, Any]) -> None:
-        self._outgoing.append((socket, kind, request_id, content))
-        os.eventfd_write(self._wake, 1)
-
-    # From here on: the thread.
-
-    def _run(self) -> None:
-        why: _Reason = functools.partial(KernelDied, "the thread that served the kernel failed")
-        try:
-            why = self._serve()
-        finally:
-            with self._lock:
-                self._why = why
-                os.close(self._wake)
-            for request_id in list(self._open):
-                self.finish(request_id, why)
-            self._settled.set()
-            self._shell.disable_monitor()
-            self._context.destroy(linger=self._linger_milliseconds)
-
-    def _serve(self) -> _Reason:
-        death = self._monitor if self._process is None else self._process.pidfd
-        poller = zmq.Poller()
-        for source in (self._wake, death, self._shell, self._control, self._iopub):
-            poller.register(source, zmq.POLLIN)
-        probe_at = -math.inf
-        while self._closing is None:
-            now = time.monotonic()
-            if now >= self._router.next_cleanup_at:
-                self._router.cleanup(now=now)
-            if self._awaited and now >= probe_at:
-                self._probe()
-                probe_at = now + PROBE_SECONDS
-            due_at = min(self._router.next_cleanup_at, probe_at if self._awaited else math.inf)
-            ready = dict(poller.poll(math.ceil(max(0.0, due_at - now) * 1000)))
-            if self._wake in ready:
-                os.eventfd_read(self._wake)
-            self._send_all()
-            self._receive()
-            if death in ready:
-                return self._post_mortem()
-        self._send_all()
-        return self._closing
-
-    def _send_all(self) -> None:
-        while self._outgoing:
-            self._send(*self._outgoing.popleft())
-
-    def _probe(self) -> None:
-        """Ask on both channels: a busy kernel answers on control only, and some kernels not there."""
-        for socket in (self._shell, self._control):
-            request_id = uuid.uuid4().hex
-            self._probes.add(request_id)
-            self._send(socket, "kernel_info_request", request_id, {})
-
-    def _send(self, socket: zmq.Socket[bytes], kind: str, request_id: str, content: dict[str, Any]) -> None:
-        header = self._session.msg_header(kind) | {"msg_id": request_id}
-        self._session.send(socket, self._session.msg(kind, content, header=header))
-
-    def _receive(self) -> None:
-        """Take a bounded number of messages from each socket, so that none starves the others.
-
-        Outputs first: a reply that came together with them then stands after them, where readers expect it.
-        """
-        for socket in (self._iopub, self._shell, self._control):
-            for _ in range(RECEIVE_BURST):
-                try:
-                    _, raw = self._session.recv(socket)
-                    if raw is None:
-                        break
-                    head = msgspec.convert(raw, _Head)
-                except (ValueError, TypeError, LookupError, msgspec.ValidationError) as bad:
-                    log.warning("a message of the kernel could not be read: %s", bad)
-                else:
-                    self._take(socket, Message(head.parent_header.msg_id, head.msg_type, raw))
-
-    def _take(self, socket: zmq.Socket[bytes], message: Message) -> None:
-        if self._awaited:
-            self._awaited.discard("broadcast" if socket is self._iopub else "reply")
-            if not self._awaited:
-                self._settled.set()
-        request_id = message.request_id
-        if request_id in self._probes or socket is self._control:
-            return
-        self._router.route(message, now=time.monotonic())
-        if request_id is None or (waiting := self._open.get(request_id)) is None:
-            return
-        if message.kind == "execute_reply":
-            waiting.missing.discard("reply")
-        elif message.kind == "status" and message.body["content"].get("execution_state") == "idle":
-            waiting.missing.discard("idle")
-        if not waiting.missing:
-            self.finish(request_id, None)
-
-    def _post_mortem(self) -> _Reason:
-        """What the kernel said before it died is still on its way to us; take it, then tell."""
-        poller = zmq.Poller()
-        for socket in (self._shell, self._iopub):
-            poller.register(socket, zmq.POLLIN)
-        deadline = time.monotonic() + LAST_WORDS_LIMIT_SECONDS
-        while poller.poll(LAST_WORDS_MILLISECONDS) and time.monotonic() < deadline:
-            self._receive()
-        how = self._process.reap() if self._process else "the connection to the kernel broke"
-        return functools.partial(KernelDied, how)
-
-
 @dataclass(slots=True)
 class _Parts:
-    link: _Link
-    process: _Process | None
+    link: KernelLink
+    process: KernelProcess | None
 
 
 def _shut_down(owner_pid: int, parts: _Parts) -> None:
@@ -603,13 +154,13 @@ def _shut_down(owner_pid: int, parts: _Parts) -> None:
 class Kernel:
     """A running kernel. Any thread may use it; requests run in the order in which they were given."""
 
-    def __init__(self, connection_file: str, process: _Process | None, timeout_seconds: float) -> None:
+    def __init__(self, connection_file: str, process: KernelProcess | None, timeout_seconds: float) -> None:
         # A silent computation may take hours: the kernel's life, not its chatter, bounds a request.
         self.router = StreamRouter(limits=StreamLimits(idle_seconds=math.inf))
         self.connection_file = connection_file
         self._lock = threading.Lock()
         self._owner_pid = os.getpid()
-        self._parts = _Parts(_Link(connection_file, self.router, process), process)
+        self._parts = _Parts(KernelLink(connection_file, self.router, process), process)
         self._finalizer = weakref.finalize(self, _shut_down, self._owner_pid, self._parts)
         self._wait_ready(timeout_seconds)
 
@@ -623,7 +174,7 @@ class Kernel:
         timeout_seconds: float = 60.0,
     ) -> Self:
         """Start an installed kernel and wait until it answers."""
-        process = _Process(name, cwd, env or {})
+        process = KernelProcess(name, cwd, env or {})
         try:
             return cls(process.connection_file, process, timeout_seconds)
         except BaseException:
@@ -684,7 +235,7 @@ class Kernel:
             self._parts.link.close(functools.partial(KernelRestarted, "the kernel was restarted"), shut_down=True)
             process.stop(GRACE_SECONDS)
             process.launch()
-            self._parts.link = _Link(self.connection_file, self.router, process)
+            self._parts.link = KernelLink(self.connection_file, self.router, process)
         self._wait_ready(timeout_seconds)
 
     def close(self) -> None:

@@ -73,9 +73,13 @@ ELSEWHERE = {
     "DATA_LOST": "consumers",
     "INTERNAL_ERROR": "decoding of replies, and defects",
     "RATE_LIMITED": "limits per peer, which nothing has yet",
+    "RECEIVE_TIMEOUT": "topics",
     "REQUEST_TIMEOUT": "the client",
+    "SEND_TIMEOUT": "topics",
     "STORE_ERROR": "stores",
     "STORE_READ_ONLY": "the broker after a failed write",
+    "SUBSCRIBER_TOO_SLOW": "topics",
+    "SUBSCRIPTION_CLOSED": "topics",
 }
 
 

@@ -1,0 +1,76 @@
+"""`messagehub subscribe`: the messages of topics as they come."""
+
+import base64
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+import typer
+
+from messagehub.cli.options import Dir, Endpoint, Json, Timeout
+from messagehub.cli.output import complain, echo, echo_json_line, instant, shown
+from messagehub.cli.session import TURN_SECONDS, connected, interrupt
+from messagehub.errors import ReceiveTimeout
+
+if TYPE_CHECKING:
+    from messagehub.messaging.topic_messages import Message
+
+BUFFER = 10_000
+
+
+def subscribe(
+    pattern: Annotated[
+        str, typer.Argument(metavar="PATTERN", help="A topic; * is any one component, a last > one or more.")
+    ],
+    *,
+    count: Annotated[int | None, typer.Option("--count", "-n", min=1, help="End after so many messages.")] = None,
+    endpoint: Endpoint = None,
+    dir: Dir = None,
+    timeout: Timeout = None,
+    as_json: Json = False,
+) -> None:
+    """Print messages as they come, one a line, until Ctrl-C or --count.
+
+    Goes on when the broker restarts. What is lost is counted on stderr. With --json: JSON lines.
+    """
+    lost = 0
+    with (
+        interrupt() as interrupted,
+        connected(endpoint, dir, timeout) as hub,
+        hub.subscribe(pattern, buffer=BUFFER, timeout=timeout) as subscription,
+    ):
+        complain(f"messagehub: subscribed to {pattern}")
+        while not interrupted.has_come and subscription.received != count:
+            try:
+                message = subscription.receive(TURN_SECONDS)
+            except ReceiveTimeout:
+                continue
+            if subscription.lost != lost:
+                complain(f"messagehub: {subscription.lost - lost} messages were lost")
+                lost = subscription.lost
+            if as_json:
+                echo_json_line(_fields(message))
+            else:
+                echo(f"{instant(message.sent_at)}  {message.topic}  {_text(message)}")
+
+
+def _fields(message: "Message") -> dict[str, Any]:
+    fields = {"topic": message.topic, "number": message.number, "sent_at": message.sent_at, "headers": message.headers}
+    payload = message.payload
+    if isinstance(payload, bytes):
+        try:
+            return fields | {"payload": payload.decode()}
+        except UnicodeDecodeError:
+            return fields | {"payload_base64": base64.b64encode(payload).decode()}
+    return fields | {"payload": _plain(payload)}
+
+
+def _text(message: "Message") -> str:
+    payload = message.payload
+    if isinstance(payload, bytes):
+        return shown(payload.decode("utf-8", errors="backslashreplace"))
+    return msgspec.json.encode(_plain(payload)).decode()
+
+
+def _plain(payload: Any) -> Any:
+    """Arrow as a list of rows."""
+    return payload.to_pylist() if hasattr(payload, "to_pylist") else payload

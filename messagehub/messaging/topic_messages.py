@@ -1,0 +1,135 @@
+"""A message of a topic, and the one frame that it is on the wire.
+
+    topic, 0, publisher (8 bytes), number, sent_at, length of the headers, kind, headers (JSON), payload
+
+One frame and not several: each costs Python about as much as all the rest of a message. Whoever receives checks the
+frame before anything else looks at it, since any process that reaches the socket may have written it.
+"""
+
+import struct
+from typing import Any
+
+import msgspec
+
+from messagehub.errors import InvalidRequest, MalformedRequest, MessageTooLarge
+
+MAX_MESSAGE_BYTES = 2**20
+BYTES, JSON, ARROW_BATCH, ARROW_TABLE = range(4)
+PUBLISHER_BYTES = 8
+
+HEAD = struct.Struct("<8sQdIB")  # publisher, number, sent_at, length of the headers, kind
+REST = struct.Struct("<QdIB")  # the same without the publisher
+_encode_json = msgspec.json.Encoder().encode
+_decode_json = msgspec.json.Decoder().decode
+_decode_headers = msgspec.json.Decoder(dict[str, Any]).decode
+_NO_HEADERS: dict[str, Any] = {}
+
+
+class Message(msgspec.Struct, frozen=True, eq=False, gc=False):
+    """What a subscriber gets. Subscribers of one process share it: payloads are decoded anew at each look."""
+
+    topic: str
+    publisher: bytes
+    number: int
+    sent_at: float
+    _kind: int
+    _frame: bytes
+    _body_at: int
+    _headers: dict[str, Any]
+
+    @property
+    def headers(self) -> dict[str, Any]:
+        return dict(self._headers)
+
+    @property
+    def payload(self) -> Any:
+        """Bytes, what the JSON says, or an Arrow record batch or table, as it was published."""
+        body = memoryview(self._frame)[self._body_at :]
+        if self._kind == BYTES:
+            return bytes(body)
+        try:
+            return _decode_json(body) if self._kind == JSON else _read_arrow(body, self._kind)
+        except (ValueError, RecursionError, OSError, EOFError, StopIteration) as error:  # as msgspec and Arrow raise
+            raise MalformedRequest(f"the payload of a message of {self.topic!r} cannot be read: {error}") from None
+
+    @property
+    def is_bytes(self) -> bool:
+        return self._kind == BYTES
+
+    @property
+    def size_bytes(self) -> int:
+        return len(self._frame) - self._body_at
+
+    def __repr__(self) -> str:
+        return f"Message({self.topic!r}, number={self.number}, {self.size_bytes} bytes)"
+
+
+def encode_payload(payload: Any) -> tuple[int, bytes]:
+    """Its kind and its bytes."""
+    if type(payload) is bytes:
+        found = (BYTES, payload)
+    elif isinstance(payload, bytes | bytearray | memoryview):
+        found = (BYTES, bytes(payload))
+    elif type(payload).__module__.partition(".")[0] == "pyarrow":
+        found = _write_arrow(payload)
+    else:
+        try:
+            found = (JSON, _encode_json(payload))
+        except (TypeError, ValueError, RecursionError) as error:  # as msgspec raises for what JSON has no form for
+            raise InvalidRequest(f"a payload is bytes, a JSON value or an Arrow batch; this is none: {error}") from None
+    return found
+
+
+def encode_headers(headers: dict[str, Any]) -> bytes:
+    try:
+        encoded = _encode_json(headers)
+        _decode_headers(encoded)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidRequest(f"headers are names and JSON values: {error}") from None
+    return encoded
+
+
+def check_size(size_bytes: int) -> None:
+    if size_bytes > MAX_MESSAGE_BYTES:
+        raise MessageTooLarge(
+            f"payload and headers have {size_bytes} bytes, the limit is {MAX_MESSAGE_BYTES}: larger data belongs into a"
+            " channel (hub.producer), and the channel's name into the message",
+            size_bytes=size_bytes,
+            limit_bytes=MAX_MESSAGE_BYTES,
+        )
+
+
+def decode(frame: bytes, end: int, topic: str) -> Message | None:
+    """The message whose topic ends at `end`; None when the bytes are not one."""
+    try:
+        publisher, number, sent_at, headers_bytes, kind = HEAD.unpack_from(frame, end + 1)
+        headers_at = end + 1 + HEAD.size
+        body_at = headers_at + headers_bytes
+        if kind > ARROW_TABLE or body_at > len(frame):
+            return None
+        headers = _decode_headers(memoryview(frame)[headers_at:body_at]) if headers_bytes else _NO_HEADERS
+    except (ValueError, RecursionError, struct.error):
+        return None
+    return Message(topic, publisher, number, sent_at, kind, frame, body_at, headers)
+
+
+def _write_arrow(payload: Any) -> tuple[int, bytes]:
+    import pyarrow as pa
+
+    if isinstance(payload, pa.RecordBatch):
+        kind = ARROW_BATCH
+    elif isinstance(payload, pa.Table):
+        kind = ARROW_TABLE
+    else:
+        raise InvalidRequest(f"of Arrow, record batches and tables are payloads, not {type(payload).__name__}")
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, payload.schema) as writer:
+        writer.write(payload)
+    return kind, sink.getvalue().to_pybytes()
+
+
+def _read_arrow(body: memoryview, kind: int) -> Any:
+    import pyarrow as pa
+
+    with pa.ipc.open_stream(pa.py_buffer(body)) as reader:
+        return reader.read_next_batch() if kind == ARROW_BATCH else reader.read_all()

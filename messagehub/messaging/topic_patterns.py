@@ -1,0 +1,40 @@
+"""Names of topics and the patterns that subscribers give.
+
+A topic is dot-separated components. In a pattern `*` stands for exactly one component, and a last `>` for one or
+more: `sensors.*` matches `sensors.a` only, `sensors.>` also `sensors.a.b`, and neither matches `sensors`.
+"""
+
+import re
+
+from registry.errors import InvalidName
+
+MAX_LENGTH = 200
+RULE = "dot-separated components of 1 to 64 letters, digits, `_` or `-`, at most 200 characters"
+PATTERN_RULE = f"{RULE}; `*` for any one component, `>` at the end for one or more"
+END = b"\0"
+"""Stands behind the topic on the wire, so that a subscription to all of a name matches no longer one."""
+
+_COMPONENT = r"[A-Za-z0-9_-]{1,64}"
+_TOPIC = re.compile(rf"{_COMPONENT}(?:\.{_COMPONENT})*\Z", re.ASCII)
+_PATTERN = re.compile(rf"(?:>|(?:\*|{_COMPONENT})(?:\.(?:\*|{_COMPONENT}))*(?:\.>)?)\Z", re.ASCII)
+
+
+def check_topic(topic: str) -> str:
+    if len(topic) > MAX_LENGTH or not _TOPIC.match(topic):
+        raise InvalidName(f"topic {topic[:MAX_LENGTH]!r} breaks the rule: {RULE}", name=topic[:MAX_LENGTH], rule=RULE)
+    return topic
+
+
+class Pattern:
+    def __init__(self, text: str) -> None:
+        if len(text) > MAX_LENGTH or not _PATTERN.match(text):
+            shown = text[:MAX_LENGTH]
+            raise InvalidName(f"pattern {shown!r} breaks the rule: {PATTERN_RULE}", name=shown, rule=PATTERN_RULE)
+        self.text = text
+        components = text.split(".")
+        wild = next((at for at, component in enumerate(components) if component in ("*", ">")), None)
+        literal = ".".join(components[:wild])
+        self.prefix = literal.encode() + (END if wild is None else b"." if wild else b"")
+        """What every matching topic starts with on the wire: libzmq filters by it, `matches` does the rest."""
+        parts = [_COMPONENT if c == "*" else ".+" if c == ">" else re.escape(c) for c in components]
+        self.matches = re.compile(r"\.".join(parts)).fullmatch

@@ -1,0 +1,93 @@
+"""Who gets which message: the subscriptions of one process, found by topic.
+
+Rule: a publisher's numbers are compared only while its topic is heard without a break, so that what nobody here
+subscribed to is never taken for lost.
+"""
+
+import threading
+
+from messagehub.messaging.subscriptions import Subscription
+from messagehub.messaging.topic_messages import decode
+from messagehub.messaging.topic_patterns import check_topic
+from registry.errors import InvalidName
+
+MOST_TOPICS = 65_536
+MOST_PUBLISHERS = 4_096
+
+
+class _Route:
+    __slots__ = ("next_numbers", "subscriptions", "topic")
+
+    def __init__(self, topic: str, subscriptions: list[Subscription]) -> None:
+        self.topic = topic
+        self.subscriptions = subscriptions
+        self.next_numbers: dict[bytes, int] = {}
+
+
+class TopicRoutes:
+    """Any thread may call any method."""
+
+    def __init__(self) -> None:
+        self.malformed = 0
+        self.subscriptions: list[Subscription] = []
+        self._routes: dict[bytes, _Route] = {}
+        self._woken: set[Subscription] = set()
+        self._lock = threading.RLock()  # delivering may end a subscription, which removes it
+
+    def add(self, subscription: Subscription) -> None:
+        with self._lock:
+            self.subscriptions = [*self.subscriptions, subscription]
+            for route in self._routes.values():
+                if subscription.matches(route.topic):
+                    route.subscriptions = [*route.subscriptions, subscription]
+
+    def remove(self, subscription: Subscription) -> bool:
+        """False when it was not (or no longer) here."""
+        with self._lock:
+            if subscription not in self.subscriptions:
+                return False
+            self.subscriptions = [other for other in self.subscriptions if other is not subscription]
+            heard = tuple({other.prefix for other in self.subscriptions})
+            kept = {name: route for name, route in self._routes.items() if (name + b"\0").startswith(heard)}
+            for route in kept.values():
+                route.subscriptions = [other for other in route.subscriptions if other is not subscription]
+            self._routes = kept
+            return True
+
+    def deliver(self, frame: bytes) -> None:
+        """Into the buffers of all who match; `wake` them when nothing more is at hand."""
+        end = frame.find(0)
+        with self._lock:
+            route = self._routes.get(frame[:end]) or self._new_route(frame[:end])
+            message = decode(frame, end, route.topic) if route is not None and end > 0 else None
+            if route is None or message is None:
+                self.malformed += 1
+                return
+            number, numbers = message.number, route.next_numbers
+            missed = number - numbers.get(message.publisher, number)
+            numbers[message.publisher] = number + 1
+            if missed > 0:
+                for subscription in route.subscriptions:
+                    subscription.miss(missed)
+            for subscription in route.subscriptions:
+                if subscription.offer(message):
+                    self._woken.add(subscription)
+            if len(numbers) > MOST_PUBLISHERS:
+                del numbers[next(iter(numbers))]
+
+    def wake(self) -> None:
+        with self._lock:
+            woken, self._woken = self._woken, set()
+        for subscription in woken:
+            subscription.wake()
+
+    def _new_route(self, name: bytes) -> _Route | None:
+        try:
+            topic = check_topic(name.decode("ascii"))
+        except (UnicodeDecodeError, InvalidName):
+            return None
+        if len(self._routes) >= MOST_TOPICS:
+            del self._routes[next(iter(self._routes))]
+        matching = [subscription for subscription in self.subscriptions if subscription.matches(topic)]
+        route = self._routes[name] = _Route(topic, matching)
+        return route
