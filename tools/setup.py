@@ -19,10 +19,8 @@ PYTHON = VENV / "bin" / "python"
 def main(kind: str) -> None:
     if sys.platform != "linux":
         sys.exit("MessageHub runs on Linux only: it relies on open-file-description locks and /dev/shm.")
-    if sys.version_info < (3, 11):
-        sys.exit(
-            f"MessageHub needs Python 3.11 or newer, this is {sys.version.split()[0]}: make PYTHON=python3.11"
-        )
+    if sys.version_info < (3, 11):  # noqa: UP036  this runs before anything checks the version
+        sys.exit(f"MessageHub needs Python 3.11 or newer, this is {sys.version.split()[0]}: make PYTHON=python3.11")
     if not PYTHON.exists():
         print("setup: creating .venv", flush=True)
         venv.create(VENV, with_pip=True)
@@ -55,13 +53,9 @@ def ensure_java() -> None:
         return
     if shutil.which("apt-get") and os.geteuid() == 0:
         print("setup: installing Java 17 for Spark", flush=True)
-        quiet = {
-            "stdout": subprocess.DEVNULL,
-            "check": True,
-            "env": os.environ | {"DEBIAN_FRONTEND": "noninteractive"},
-        }
-        subprocess.run(["apt-get", "update", "-qq"], **quiet)
-        subprocess.run(["apt-get", "install", "-y", "-qq", "openjdk-17-jre-headless"], **quiet)
+        environment = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
+        for command in (["update", "-qq"], ["install", "-y", "-qq", "openjdk-17-jre-headless"]):
+            subprocess.run(["apt-get", *command], stdout=subprocess.DEVNULL, check=True, env=environment)
     else:
         print(
             "setup: no Java found. Only the Spark parts need it; install version 17 or newer, for example\n"

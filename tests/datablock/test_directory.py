@@ -39,9 +39,7 @@ def produce(directory: Directory, producer_id: str, *, exclusive: bool) -> tuple
 
 
 def files(root: str) -> list[str]:
-    return sorted(
-        os.path.relpath(os.path.join(base, name), root) for base, _, names in os.walk(root) for name in names
-    )
+    return sorted(os.path.relpath(os.path.join(base, name), root) for base, _, names in os.walk(root) for name in names)
 
 
 def test_an_entry_is_found_alive_with_everything_it_says(root: str) -> None:

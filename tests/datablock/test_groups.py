@@ -113,9 +113,7 @@ def test_an_old_assignment_is_refused(root: str) -> None:
             member(root, 5, 0, 2)
         lanes = os.path.join(root, "lanes")
         (block,) = os.listdir(lanes)
-        assert [name for name in os.listdir(os.path.join(lanes, block)) if name.endswith(".group")] == [
-            "g@5.group"
-        ]
+        assert [name for name in os.listdir(os.path.join(lanes, block)) if name.endswith(".group")] == ["g@5.group"]
 
 
 def test_with_overwrite_a_group_is_told_of_its_loss(root: str) -> None:

@@ -76,9 +76,7 @@ def test_dictionary_columns_survive_in_every_slot(root: str) -> None:
     ):
         assert made.header.payload_format == PayloadFormat.ARROW_STREAM
         for words in (["a", "b", "a"], ["c"], ["c", "d"]):
-            made.write(
-                pa.record_batch([pa.array(words).dictionary_encode().cast(schema[0].type)], schema=schema)
-            )
+            made.write(pa.record_batch([pa.array(words).dictionary_encode().cast(schema[0].type)], schema=schema))
             assert values(reader)[0].column(0).to_pylist() == words
 
 

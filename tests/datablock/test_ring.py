@@ -282,9 +282,7 @@ def test_threads_share_a_writer(root: str) -> None:
         writer(root, slot_count=64, when_full=WhenFull.BLOCK) as made,
         open_reader(ring(root), start="oldest") as reader,
     ):
-        threads = [
-            threading.Thread(target=lambda: [made.write(b"x" * 100) for _ in range(100)]) for _ in range(4)
-        ]
+        threads = [threading.Thread(target=lambda: [made.write(b"x" * 100) for _ in range(100)]) for _ in range(4)]
         for thread in threads:
             thread.start()
         seen = [reader.read(5).sequence for _ in range(400)]

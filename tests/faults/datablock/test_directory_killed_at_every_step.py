@@ -22,9 +22,7 @@ def produce(directory: Directory, producer_id: str) -> tuple[object, RingWriter]
     block = directory.exclusive_block("c")
     with directory.locked("c") as channel:
         registration = channel.register(
-            ProducerEntry(
-                "c", producer_id, ProcessIdentity.current(), time.time(), (directory.relative(block),)
-            )
+            ProducerEntry("c", producer_id, ProcessIdentity.current(), time.time(), (directory.relative(block),))
         )
         made = open_writer(
             block, RingSpec("c", producer_id, directory.lanes(block, "c"), slot_bytes=512), codec_for(None)

@@ -23,9 +23,7 @@ def small() -> Iterator[str]:
     if os.geteuid() != 0:
         pytest.skip("only root can mount a tmpfs")
     path = tempfile.mkdtemp(prefix="mh-small-")
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", path], capture_output=True, check=False
-    )
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", path], capture_output=True, check=False)
     if mounted.returncode:
         os.rmdir(path)
         pytest.skip(f"no tmpfs can be mounted here: {mounted.stderr.decode().strip()}")

@@ -56,9 +56,7 @@ class Scene:
             checksum=Checksum.VERIFY,
             when_full=WhenFull.BLOCK if channel == "blocking" else WhenFull.OVERWRITE,
         )
-        entry = ProducerEntry(
-            channel, "p", ProcessIdentity.current(), time.time(), (self.directory.relative(block),)
-        )
+        entry = ProducerEntry(channel, "p", ProcessIdentity.current(), time.time(), (self.directory.relative(block),))
         with self.directory.locked(channel, 20) as locked:
             registration = locked.register(entry)
             made = open_writer(block, spec, codec_for(SCHEMA if channel == "arrow" else None))
@@ -144,9 +142,7 @@ class Scene:
 
     def clean(self) -> None:
         while True:
-            clean(
-                self.directory, now=time.time(), linger_seconds=0.02, retention=Retention(grace_seconds=0.05)
-            )
+            clean(self.directory, now=time.time(), linger_seconds=0.02, retention=Retention(grace_seconds=0.05))
             self.advance("cleaned")
             time.sleep(0.005)
 
@@ -182,9 +178,7 @@ def rampage(root: str, seconds: float) -> None:
         before = scene.progress.tolist()[: len(PROGRESS)]
         calm = time.monotonic() + 15
         while any(now <= then for now, then in zip(scene.progress.tolist(), before, strict=False)):
-            assert time.monotonic() < calm, (
-                f"STALL: {dict(zip(PROGRESS, scene.progress.tolist(), strict=False))}"
-            )
+            assert time.monotonic() < calm, f"STALL: {dict(zip(PROGRESS, scene.progress.tolist(), strict=False))}"
             time.sleep(0.01)
     finally:
         for pid in children:

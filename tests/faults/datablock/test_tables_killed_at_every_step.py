@@ -23,8 +23,7 @@ def commit(store: TableStore, number: int, mode: str, now: float = 1.0) -> None:
     made = table(number)
     transaction = store.begin(now=now)
     parts = [
-        transaction.write_part(made.to_batches(), made.schema, part=part, checksum=Checksum.VERIFY)
-        for part in range(2)
+        transaction.write_part(made.to_batches(), made.schema, part=part, checksum=Checksum.VERIFY) for part in range(2)
     ]
     transaction.commit(parts, now=now, mode=mode)  # type: ignore[arg-type]
 
