@@ -167,8 +167,8 @@ class LocalSight:
 
     def _hear(self) -> None:
         for news in self._news.read():
-            if not news.path:
-                self._dirty.update(self._channels())  # overflow: anything may have happened
+            if not news.path or not news.name:
+                self._dirty.update(self._channels())  # overflow, or a directory went away: anything may have happened
             elif news.path == self._directory.path:
                 self._dirty.add(news.name)
             elif is_about_members(news.name):
@@ -192,9 +192,9 @@ class LocalSight:
         return sorted(due)
 
     def _look_at_channel(self, registry: Registry, channel: str, now: float) -> list[events.AnyEvent]:
-        self._watch(channel)
         happened: list[events.AnyEvent] = []
         try:
+            self._watch(channel)
             listed = self._directory.producers(channel)
             for each in listed:
                 if not each.is_alive:

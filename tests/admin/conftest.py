@@ -1,6 +1,7 @@
 """One hub with HTTP for all tests of a module, on an ephemeral port; each test uses subjects of its own."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -20,7 +21,8 @@ class Web:
     def __init__(self, directory: Path, *arguments: str) -> None:
         command = [sys.executable, "-m", "messagehub", "serve", "--dir", str(directory), "--http", "127.0.0.1:0"]
         self.directory = directory
-        self.process = subprocess.Popen([*command, *arguments], stdout=subprocess.PIPE, text=True)
+        environment = os.environ | {"MESSAGEHUB_DOMAIN": f"pytest-{os.getpid()}-{directory.name}"}
+        self.process = subprocess.Popen([*command, *arguments], stdout=subprocess.PIPE, text=True, env=environment)
         assert self.process.stdout is not None
         ready = self.process.stdout.readline()
         assert "ready" in ready, ready

@@ -1,6 +1,7 @@
 """The real program as a subprocess, in an environment of its own."""
 
 import json
+import itertools
 import os
 import signal
 import subprocess
@@ -84,6 +85,9 @@ class Running:
             self.process.wait(DEADLINE_SECONDS)
 
 
+_domains = itertools.count(1)
+
+
 class Program:
     """`messagehub` with one directory as its default."""
 
@@ -95,7 +99,7 @@ class Program:
             "HOME": str(place),
             "PYTHONPATH": str(ROOT),
             "MESSAGEHUB_DIR": str(self.dir),
-            "MESSAGEHUB_DOMAIN": os.environ["MESSAGEHUB_DOMAIN"],
+            "MESSAGEHUB_DOMAIN": f"pytest-{os.getpid()}-{next(_domains)}-cli",
         }
         self._started = 0
 
@@ -140,6 +144,6 @@ class Program:
         return Running(command, self.environment | environment, self.place, f"{arguments[0]}-{self._started}")
 
     def serve(self, *arguments: str) -> Running:
-        running = self.start("serve", *arguments)
+        running = self.start("serve", "--no-http", *arguments)
         running.says("ready:")
         return running

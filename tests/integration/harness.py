@@ -252,7 +252,7 @@ AnyBroker = Served | Embedded
 
 def launch(directory: Path, *arguments: str, log: Path | None = None) -> subprocess.Popen[str]:
     """A `messagehub serve` process; its complaints go to `log`, or to a pipe."""
-    command = [sys.executable, "-m", "messagehub", "serve", "--dir", str(directory), *arguments]
+    command = [sys.executable, "-m", "messagehub", "serve", "--dir", str(directory), "--no-http", *arguments]
     with contextlib.ExitStack() as stack:
         stderr: Any = stack.enter_context(log.open("a")) if log else subprocess.PIPE
         return subprocess.Popen(
