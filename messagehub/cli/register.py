@@ -1,7 +1,7 @@
 """`messagehub register`: be a channel's producer, as far as the hub is concerned, for as long as this runs."""
 
 import time
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from msgspec.structs import asdict
@@ -11,6 +11,7 @@ from messagehub.cli.output import complain, echo, echo_json_line, shown
 from messagehub.cli.schema_input import SchemaTypeOption, read_schema
 from messagehub.cli.session import TURN_SECONDS, Interrupt, connections, interrupt, settings_for
 from messagehub.errors import ChannelClosed
+from registry import commands
 from registry.replies import Notice, ProducerRegistered
 
 if TYPE_CHECKING:
@@ -55,31 +56,32 @@ def register(
             if schema_hash is None and document is not None:
                 # Only the hub knows how it hashes a schema.
                 schema_hash = hub.register_schema(channel, document, schema_type=schema_type).schema_hash
-            registration = hub.register_producer(
-                channel,
-                schema_hash=schema_hash or "",
-                schema_version=version,
-                config={name: value for name, value in given.items() if value is not None},
-                schema=document,
-                schema_type=schema_type if document is not None else None,
-                producer_id=producer_id,
-                shm_name=shm_name,
-                access=access,
-                required=True,
-            )
-            _announce(registration, once=once, as_json=as_json)
+            said: dict[str, Any] = {
+                "schema_hash": schema_hash or "",
+                "schema_version": version,
+                "config": {name: value for name, value in given.items() if value is not None},
+                "schema": document,
+                "schema_type": schema_type if document is not None else None,
+                "producer_id": producer_id,
+                "shm_name": shm_name,
+                "access": access,
+            }
             if once:
+                # Without its process: this one is about to end, and the hub would see that.
+                ack = hub.ask(commands.RegisterProducer(channel=channel, **said))
+                assert isinstance(ack, ProducerRegistered)
+                _announce(ack, once=True, as_json=as_json)
                 return
+            registration = hub.register_producer(channel, required=True, **said)
+            assert isinstance(registration.ack, ProducerRegistered)
+            _announce(registration.ack, once=False, as_json=as_json)
             _keep(hub, registration, interrupted, as_json=as_json)
             complain(f"messagehub: unregistering {shown(channel)}")
         finally:
-            if not once:  # closing unregisters
-                hub.close()
+            hub.close()
 
 
-def _announce(registration: "Registration", *, once: bool, as_json: bool) -> None:
-    ack = registration.ack
-    assert isinstance(ack, ProducerRegistered)
+def _announce(ack: ProducerRegistered, *, once: bool, as_json: bool) -> None:
     if as_json:
         echo_json_line({name: value for name, value in asdict(ack).items() if name != "id"})
     else:

@@ -1,7 +1,7 @@
 """The real program as a subprocess, in an environment of its own."""
 
-import json
 import itertools
+import json
 import os
 import signal
 import subprocess

@@ -50,7 +50,7 @@ def essence(channels: Any) -> dict[str, Any]:
     declared channel took over from producers that have all left."""
     found = msgspec.to_builtins({channel.name: channel for channel in channels})
     for channel in found.values():
-        del channel["revision"]
+        del channel["revision"], channel["groups"]  # groups are dealt anew
         if not channel["producers"] and not channel["binds_schema"]:
             for name in ("schema", "schema_hash", "schema_version", "schema_type", "schema_id", "access"):
                 del channel[name]
