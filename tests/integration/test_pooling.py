@@ -155,7 +155,7 @@ def test_200_client_processes_lose_and_mix_nothing(served: Callable[..., Served]
                 and found.schema_hash == f"h{number}"
                 and found.metadata == {"n": number}
                 and [producer.pid for producer in found.producers] == [os.getpid()]
-                and hub.schema(channel).schema_hash == schema.schema_hash
+                and hub.schema(channel).schema.schema_hash == schema.schema_hash
             )
             return 0 if is_right else 1
 

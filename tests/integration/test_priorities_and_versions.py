@@ -101,7 +101,7 @@ REFUSALS: list[tuple[str, bool, list[Message]]] = [
         [producer("a"), {"type": "CONSUMER_REGISTER", "channel": "a", "consumer_id": "c", "expected_schema_hash": "z"}],
     ),
     ("SCHEMA_HASH_MISMATCH", False, [producer("a", schema={"type": "object"}, schema_hash="wrong")]),
-    ("SCHEMA_NOT_FOUND", True, [{"type": "SCHEMA_REQUEST", "subject": "none"}]),
+    ("SUBJECT_NOT_FOUND", True, [{"type": "SCHEMA_REQUEST", "subject": "none"}]),
     ("INVALID_SCHEMA", False, [{"type": "SCHEMA_REGISTER", "subject": "s", "schema": "{"}]),
     ("INVALID_REQUEST", False, [{"type": "SCHEMA_REQUEST"}]),
     ("NOT_OWNER", False, [producer("a", lease="one"), {"type": "PRODUCER_UNREGISTER", "channel": "a"}]),
