@@ -48,6 +48,7 @@ RECEIVED_PER_TURN = 1024
 SERVED_PER_TURN = 64
 MAX_BACKLOG = 16_384
 STOP_SECONDS = 5.0
+DRAIN_SECONDS = 0.1
 _PRIORITIES = ("high", "normal", "low")
 _COUNTERS = [
     "malformed",
@@ -536,9 +537,11 @@ class Broker:
     # -- ending --------------------------------------------------------------------------------------------
 
     def _drain(self) -> None:
-        """Answer all that has arrived, within a bound."""
+        """Answer all that has arrived, within a bound; what is still in the kernel gets a moment to come in."""
         deadline = monotonic() + STOP_SECONDS
-        self._receive(MAX_BACKLOG)
+        grace = monotonic() + DRAIN_SECONDS
+        while self._router.poll(max(int((grace - monotonic()) * 1000), 0)) and self._backlog < MAX_BACKLOG:
+            self._receive(MAX_BACKLOG)
         while (self._backlog or self._judge.waiting) and monotonic() < deadline:
             if not self._backlog:
                 self._judge.wait(deadline - monotonic())

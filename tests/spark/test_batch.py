@@ -172,7 +172,9 @@ def overwrite_under_the_eyes_of_a_consumer(
     wrong: list[Any] = []
 
     def poll() -> None:
-        while not is_over.wait(0.002):
+        is_last = False
+        while not is_last:
+            is_last = is_over.wait(0.002)  # one more look after the last overwrite
             if tables.generations():
                 with tables.open() as snapshot:
                     column = snapshot.table()["turn"]
