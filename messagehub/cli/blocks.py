@@ -9,7 +9,7 @@ import typer
 
 from messagehub.cli.failures import REFUSED, HubCommand
 from messagehub.cli.options import Dir, Json
-from messagehub.cli.output import echo, echo_fields, echo_json, echo_table, instant
+from messagehub.cli.output import complain, echo, echo_fields, echo_json, echo_table, instant
 from messagehub.cli.subcommands import ListingGroup
 from messagehub.errors import from_wire
 from messagehub.settings import Settings
@@ -99,11 +99,13 @@ def clean(
     with _directory(domain, dir) as directory:
         done = clean_directory(directory, now=time.time(), linger_seconds=0.0 if now else LINGER_SECONDS)
     if as_json:
-        echo_json({"producers": done.producers, "blocks": done.blocks, "busy": done.busy})
+        echo_json({"producers": done.producers, "blocks": done.blocks, "busy": done.busy, "flaws": done.flaws})
         return
     echo(f"removed {len(done.producers)} dead producers and {len(done.blocks)} blocks")
     for channel in done.busy:
         echo(f"channel {channel} is being changed by somebody else: try again")
+    for flaw in done.flaws:
+        complain(f"left alone: {flaw}")
 
 
 @contextmanager
