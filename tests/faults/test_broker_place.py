@@ -178,6 +178,7 @@ def test_a_stopped_broker_answers_what_has_arrived_and_ends_with_zero(
     assert kept == [f"c{index}" for index in range(len(kept))]
     assert len(kept) > 0
     assert not (server.dir / "broker.json").exists()
+    assert not list(server.dir.glob("*.sock"))
     assert not is_held(server.dir / "broker.lock")
     server.close()
     server.start()
