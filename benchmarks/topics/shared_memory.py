@@ -235,7 +235,6 @@ def death_told(bench: Bench) -> None:
         hub.producer("stream"),
         hub.watch("stream") as watch,
     ):
-
         if not watch.wait_current(10.0):
             raise CannotMeasure("the watch has no view")
 
