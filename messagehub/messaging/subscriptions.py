@@ -17,7 +17,7 @@ from typing import Literal, get_args
 
 from messagehub.errors import ConfigurationError, HubError, ReceiveTimeout, SubscriberTooSlow, SubscriptionClosed
 from messagehub.messaging.topic_messages import Message
-from messagehub.messaging.topic_patterns import Pattern
+from registry.topic_patterns import Pattern
 
 log = logging.getLogger("messagehub.topics")
 

@@ -1,9 +1,7 @@
-"""A message of a topic, and the one frame that it is on the wire.
+"""A message of a topic as users see it, made from its frame (topic_frames.py) or from what the broker kept.
 
-    topic, 0, publisher (8 bytes), number, sent_at, length of the headers, kind, headers (JSON), payload
-
-One frame and not several: each costs Python about as much as all the rest of a message. Whoever receives checks the
-frame before anything else looks at it, since any process that reaches the socket may have written it.
+Whoever receives checks a frame before anything else looks at it, since any process that reaches the socket may have
+written it.
 """
 
 import struct
@@ -12,13 +10,19 @@ from typing import Any
 import msgspec
 
 from messagehub.errors import InvalidRequest, MalformedRequest, MessageTooLarge
+from messagehub.topic_frames import (
+    ARROW_BATCH,
+    ARROW_TABLE,
+    BYTES,
+    HEAD,
+    JSON,
+    KEPT,
+    KIND_OF,
+    incarnation_bytes,
+)
+from registry.replies import StoredMessage
 
 MAX_MESSAGE_BYTES = 2**20
-BYTES, JSON, ARROW_BATCH, ARROW_TABLE = range(4)
-PUBLISHER_BYTES = 8
-
-HEAD = struct.Struct("<8sQdIB")  # publisher, number, sent_at, length of the headers, kind
-REST = struct.Struct("<QdIB")  # the same without the publisher
 _encode_json = msgspec.json.Encoder().encode
 _decode_json = msgspec.json.Decoder().decode
 _decode_headers = msgspec.json.Decoder(dict[str, Any]).decode
@@ -36,6 +40,12 @@ class Message(msgspec.Struct, frozen=True, eq=False, gc=False):
     _frame: bytes
     _body_at: int
     _headers: dict[str, Any]
+    is_kept: bool = False
+
+    @property
+    def offset(self) -> int | None:
+        """Its place in a kept topic: what `since` takes. Of a plain topic, None."""
+        return self.number if self.is_kept else None
 
     @property
     def headers(self) -> dict[str, Any]:
@@ -105,12 +115,20 @@ def decode(frame: bytes, end: int, topic: str) -> Message | None:
         publisher, number, sent_at, headers_bytes, kind = HEAD.unpack_from(frame, end + 1)
         headers_at = end + 1 + HEAD.size
         body_at = headers_at + headers_bytes
+        is_kept = bool(kind & KEPT)
+        kind &= ~KEPT
         if kind > ARROW_TABLE or body_at > len(frame):
             return None
         headers = _decode_headers(memoryview(frame)[headers_at:body_at]) if headers_bytes else _NO_HEADERS
     except (ValueError, RecursionError, struct.error):
         return None
-    return Message(topic, publisher, number, sent_at, kind, frame, body_at, headers)
+    return Message(topic, publisher, number, sent_at, kind, frame, body_at, headers, is_kept)
+
+
+def from_store(topic: str, incarnation: int, kept: StoredMessage) -> Message:
+    """The same message as its frame would give."""
+    publisher, kind = incarnation_bytes(incarnation), KIND_OF[kept.kind]
+    return Message(topic, publisher, kept.offset, kept.at, kind, kept.payload, 0, kept.headers, is_kept=True)
 
 
 def _write_arrow(payload: Any) -> tuple[int, bytes]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import zmq
 
-from messagehub.messaging.topic_patterns import END
+from registry.topic_patterns import END
 from messagehub.messaging.topic_routes import TopicRoutes
 
 RECEIVE_QUEUE = 10_000

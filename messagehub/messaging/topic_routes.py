@@ -8,7 +8,7 @@ import threading
 
 from messagehub.messaging.subscriptions import Subscription
 from messagehub.messaging.topic_messages import decode
-from messagehub.messaging.topic_patterns import check_topic
+from registry.topic_patterns import check_topic
 from registry.errors import InvalidName
 
 MOST_TOPICS = 65_536

@@ -18,10 +18,11 @@ import zmq
 from messagehub.client.connection import Connection
 from messagehub.errors import BrokerRequired, BrokerUnavailable, RequestTimeout, SendTimeout
 from messagehub.messaging.subscriptions import Overflow, Subscription
-from messagehub.messaging.topic_messages import PUBLISHER_BYTES, REST, check_size, encode_headers, encode_payload
-from messagehub.messaging.topic_patterns import END, Pattern, check_topic
+from messagehub.messaging.topic_messages import check_size, encode_headers, encode_payload
+from registry.topic_patterns import END, Pattern, check_topic
 from messagehub.messaging.topic_receiver import Context, TopicReceiver
 from messagehub.messaging.topic_routes import TopicRoutes
+from messagehub.topic_frames import PUBLISHER_BYTES, REST
 from registry import commands
 
 SEND_QUEUE = 10_000

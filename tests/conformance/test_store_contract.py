@@ -217,6 +217,7 @@ class Gate:
     def __init__(self, store: Store) -> None:
         self._store = store
         self.load, self.rows, self.probe, self.close = store.load, store.rows, store.probe, store.close
+        self.trim, self.topic_reader = store.trim, store.topic_reader
         self.entered = threading.Event()
         self.opened = threading.Event()
 
@@ -258,6 +259,7 @@ class Failing:
     def __init__(self, store: Store) -> None:
         self._store = store
         self.load, self.rows, self.close = store.load, store.rows, store.close
+        self.trim, self.topic_reader = store.trim, store.topic_reader
         self.fails = False
         self.probed = threading.Event()
 
