@@ -10,7 +10,18 @@ from typing import ClassVar, Literal
 
 from msgspec import Struct
 
-from registry.records import Channel, Consumer, Group, KeptMessage, KeptTopic, Mode, Producer, SchemaConfig, SchemaVersion, Table
+from registry.records import (
+    Channel,
+    Consumer,
+    Group,
+    KeptMessage,
+    KeptTopic,
+    Mode,
+    Producer,
+    SchemaConfig,
+    SchemaVersion,
+    Table,
+)
 
 Reason = Literal["released", "expired", "replaced", "died"]
 

@@ -15,8 +15,8 @@ from registry.leases import Lease, Leases, Member, Terms
 from registry.notices import audience, notice
 from registry.records import Channel, Priority
 from registry.schema_catalog import SchemaCatalog
-from registry.topics import TopicCatalog
 from registry.state import Channels, SortedNames, discovered
+from registry.topics import TopicCatalog
 
 
 class Ledger:

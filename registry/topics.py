@@ -116,7 +116,7 @@ class TopicCatalog:
         deleted = events.TopicDeleted(name=topic.name, incarnation=topic.incarnation)
         return replies.TopicDeleted(topic=topic.name, revision=revision + 1), deleted
 
-    def list(self, command: commands.ListTopics, revision: int, now: float) -> Decision:  # noqa: ARG002
+    def find(self, command: commands.ListTopics, revision: int, now: float) -> Decision:  # noqa: ARG002
         pattern = Pattern(command.pattern)
         prefix = pattern.prefix.rstrip(END).decode()
         page, following = self._names.page(prefix=prefix, after=command.after, limit=command.limit)
@@ -160,7 +160,7 @@ class TopicCatalog:
 TOPIC_COMMANDS: dict[type[commands.Command], Callable[[TopicCatalog, Any, int, float], Decision]] = {
     commands.KeepTopic: TopicCatalog.keep,
     commands.DeleteTopic: TopicCatalog.delete,
-    commands.ListTopics: TopicCatalog.list,
+    commands.ListTopics: TopicCatalog.find,
     commands.PublishMessages: TopicCatalog.publish,
 }
 

@@ -100,7 +100,6 @@ class Broker:
         """The store is opened only once the place is ours."""
         self.settings = settings
         self.broker_id = os.urandom(8).hex()
-        self.is_read_only = False
         self._started_at = monotonic()
         self._wall_offset = time.time() - self._started_at
         self._place = Place(settings)
@@ -127,7 +126,7 @@ class Broker:
         self._held: list[Held] = []
         self._unsynced: dict[str, int] = {}
         self._submitted = 0
-        self._is_suspect = self._is_closed = False
+        self.is_read_only = self._is_suspect = self._is_closed = False
         self._sight = LocalSight(Directory(settings.domain))
         self._poller = zmq.Poller()
         self._stop_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)

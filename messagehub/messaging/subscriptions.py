@@ -22,7 +22,8 @@ from registry.topic_patterns import Pattern
 log = logging.getLogger("messagehub.topics")
 
 MOMENT_SECONDS = 0.005
-Overflow = Literal["drop_oldest", "drop_newest", "disconnect"]
+BUFFER_BYTES = 64 * 2**20
+Overflow = Literal["drop_oldest", "drop_newest", "disconnect", "block"]
 Callback = Callable[[Message], object]
 
 
@@ -30,10 +31,16 @@ class Subscription:
     """Messages as an iterator, an `async` iterator, by `receive`, or by a callback on a thread of its own."""
 
     def __init__(
-        self, pattern: Pattern, *, buffer: int, overflow: Overflow, on_close: Callable[["Subscription"], None]
+        self,
+        pattern: Pattern,
+        *,
+        buffer: int,
+        buffer_bytes: int = BUFFER_BYTES,
+        overflow: Overflow,
+        on_close: Callable[["Subscription"], None],
     ) -> None:
-        if buffer < 1:
-            raise ConfigurationError(f"a buffer holds at least one message, not {buffer}")
+        if buffer < 1 or buffer_bytes < 1:
+            raise ConfigurationError(f"a buffer holds at least one message and byte, not {min(buffer, buffer_bytes)}")
         if overflow not in get_args(Overflow):
             raise ConfigurationError(f"overflow is one of {', '.join(get_args(Overflow))}, not {overflow!r}")
         self.pattern = pattern.text
@@ -45,6 +52,8 @@ class Subscription:
         self.failure: HubError | None = None
         self.is_closed = False
         self._size = buffer
+        self._size_bytes = buffer_bytes
+        self._bytes_in = self._bytes_out = 0  # one counter for each side, so that neither needs a lock
         self._overflow = overflow
         self._on_close = on_close
         self._buffer: deque[Message] = deque()
@@ -148,6 +157,7 @@ class Subscription:
         except IndexError:
             return None
         self.received += 1
+        self._bytes_out += message.frame_bytes
         if self._is_waiting_for_room and len(self._buffer) <= self._size // 2:
             with self._changed:
                 self._changed.notify_all()
@@ -162,19 +172,31 @@ class Subscription:
         """
         if self.is_closed:
             return False
-        buffer = self._buffer
-        if len(buffer) >= self._size and not self._has_room_in_a_moment():
-            self.lost_in_buffer += 1
+        if self._is_full() and not self._has_room_in_a_moment():
             self._warn("its buffer is full")
             if self._overflow == "drop_newest":
+                self.lost_in_buffer += 1
                 return False
             if self._overflow == "disconnect":
+                self.lost_in_buffer += 1
                 self.end(SubscriberTooSlow(f"the reader of {self.pattern!r} left its buffer of {self._size} full"))
                 self._on_close(self)
                 return False
-            self._drop_oldest()
-        buffer.append(message)
+            while self._is_full():
+                self._drop_oldest()
+        self._append(message)
         return self._is_awaited > 0
+
+    def _append(self, message: Message) -> None:
+        buffer = self._buffer
+        if not buffer:
+            self._bytes_in = self._bytes_out  # readers that raced may have miscounted
+        self._bytes_in += message.frame_bytes
+        buffer.append(message)
+
+    def _is_full(self) -> bool:
+        count = len(self._buffer)
+        return count >= self._size or (count > 0 and self._bytes_in - self._bytes_out >= self._size_bytes)
 
     def miss(self, count: int) -> None:
         """So many did not arrive."""
@@ -207,11 +229,12 @@ class Subscription:
             self._is_waiting_for_room = False
         if not has_room:
             self._next_moment_at = self.received + self._size // 2 + 1
-        return len(self._buffer) < self._size
+        return not self._is_full()
 
     def _drop_oldest(self) -> None:
         try:
-            self._buffer.popleft()
+            self._bytes_in -= self._buffer.popleft().frame_bytes
+            self.lost_in_buffer += 1
         except IndexError:
             return  # the reader took it meanwhile
 

@@ -70,6 +70,11 @@ class Message(msgspec.Struct, frozen=True, eq=False, gc=False):
     def size_bytes(self) -> int:
         return len(self._frame) - self._body_at
 
+    @property
+    def frame_bytes(self) -> int:
+        """What it takes in memory, headers and all."""
+        return len(self._frame)
+
     def __repr__(self) -> str:
         return f"Message({self.topic!r}, number={self.number}, {self.size_bytes} bytes)"
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import zmq
 
-from registry.topic_patterns import END
 from messagehub.messaging.topic_routes import TopicRoutes
+from registry.topic_patterns import END
 
 RECEIVE_QUEUE = 10_000
 BURST = 1_000

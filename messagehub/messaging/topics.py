@@ -1,44 +1,61 @@
-"""Topics: a message to all who subscribe, carried by libzmq through the broker, at most once.
+"""Topics: a message to all who subscribe, carried by libzmq through the broker, at most once; or kept by the broker.
 
 Rule 1: whatever the number of topics and subscriptions, a client holds one PUSH and one SUB socket.
 Rule 2: the messages of one publisher on one topic arrive in their order, or not at all; they are numbered, so that
 every subscriber can tell how many did not.
 Rule 3: when `subscribe` has returned, all that is published after that is heard.
 Rule 4: every call has a deadline, and without a broker it says so at once.
+Rule 5: whether a topic is kept is known from the broker, and asked again every few seconds.
 """
 
 import itertools
 import os
 import threading
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import zmq
 
 from messagehub.client.connection import Connection
-from messagehub.errors import BrokerRequired, BrokerUnavailable, RequestTimeout, SendTimeout
-from messagehub.messaging.subscriptions import Overflow, Subscription
+from messagehub.errors import (
+    BrokerRequired,
+    BrokerUnavailable,
+    ConfigurationError,
+    InvalidRequest,
+    RequestTimeout,
+    SendTimeout,
+    TopicNotFound,
+)
+from messagehub.messaging.kept_following import KeptFollower
+from messagehub.messaging.kept_publishing import KeptPublisher, pieces
+from messagehub.messaging.kept_subscriptions import KeptSubscription, Since
+from messagehub.messaging.subscriptions import BUFFER_BYTES, Overflow, Subscription
 from messagehub.messaging.topic_messages import check_size, encode_headers, encode_payload
-from registry.topic_patterns import END, Pattern, check_topic
 from messagehub.messaging.topic_receiver import Context, TopicReceiver
 from messagehub.messaging.topic_routes import TopicRoutes
-from messagehub.topic_frames import PUBLISHER_BYTES, REST
-from registry import commands
+from messagehub.topic_frames import NAME_OF, PUBLISHER_BYTES, REST
+from registry import commands, replies
+from registry.records import KeptMessage, KeptTopic
+from registry.topic_patterns import END, Pattern, check_topic
 
 SEND_QUEUE = 10_000
 LINGER_MS = 2_000
 PATIENCE_SECONDS = 0.2
 ECHO_FIRST_SECONDS, ECHO_MAX_SECONDS = 0.002, 0.05
 MOST_TOPICS = 65_536
+ASK_AGAIN_SECONDS = 5.0
 _NOBLOCK = int(zmq.NOBLOCK)
 
 
 class _Numbered:
-    """One topic of a publisher: how its frames begin, and the number of the next."""
+    """One topic of a publisher: how its frames begin, and the number of the next; or what keeps it."""
 
-    __slots__ = ("number", "start")
+    __slots__ = ("ask_at", "kept", "number", "start")
 
     def __init__(self, topic: str, publisher: bytes) -> None:
+        self.ask_at = 0.0
+        self.kept: KeptPublisher | None = None
         self.start = check_topic(topic).encode() + END + publisher
         self.number = 1
 
@@ -58,6 +75,7 @@ class Topics:
         self._push: zmq.Socket[bytes] | None = None
         self._push_endpoint = ""
         self._receiver: TopicReceiver | None = None
+        self._follower = KeptFollower(connection)
         self._is_closed = False
 
     def publish(
@@ -65,6 +83,14 @@ class Topics:
     ) -> int:
         kind, body = encode_payload(payload)
         head = encode_headers(headers) if headers else b""
+        now = time.time()
+        if not is_local:
+            numbered = self._numbered.get(topic)
+            if numbered is None or now >= numbered.ask_at:
+                numbered = self._ask_whether_kept(topic, timeout)
+            if numbered.kept is not None:
+                message = KeptMessage(payload=body, kind=NAME_OF[kind], headers=headers or {})
+                return self._publish_kept(numbered, numbered.kept, [message], timeout)
         check_size(len(head) + len(body))
         if not self._sending.acquire(timeout=timeout):
             raise SendTimeout(f"others were publishing for {timeout} s")
@@ -72,7 +98,7 @@ class Topics:
             known = self._numbered_locally if is_local else self._numbered
             numbered = known.get(topic) or self._new_topic(topic, known)
             number = numbered.number
-            frame = numbered.start + REST.pack(number, time.time(), len(head), kind) + head + body
+            frame = numbered.start + REST.pack(number, now, len(head), kind) + head + body
             if is_local:
                 self._local_routes.deliver(frame)
                 self._local_routes.wake()
@@ -83,15 +109,73 @@ class Topics:
         finally:
             self._sending.release()
 
+    def publish_kept(self, topic: str, payloads: Sequence[Any], *, timeout: float) -> int:
+        """The offset of the first; all of them are stored, in their order, when this returns."""
+        encoded = [encode_payload(payload) for payload in payloads]
+        if not encoded:
+            raise InvalidRequest("there is nothing to publish")
+        numbered = self._ask_whether_kept(topic, timeout)
+        if numbered.kept is None:
+            raise TopicNotFound(f"topic {topic!r} is not kept", topic=topic)
+        deadline = time.monotonic() + timeout
+        messages = [KeptMessage(payload=body, kind=NAME_OF[kind]) for kind, body in encoded]
+        offsets = [
+            self._publish_kept(numbered, numbered.kept, piece, deadline - time.monotonic())
+            for piece in pieces(messages)
+        ]
+        return offsets[0]
+
     def subscribe(
-        self, pattern: str, *, buffer: int, overflow: Overflow, timeout: float, is_local: bool
+        self,
+        pattern: str,
+        *,
+        buffer: int,
+        buffer_bytes: int = BUFFER_BYTES,
+        overflow: Overflow | None,
+        since: Since | None = None,
+        timeout: float,
+        is_local: bool,
     ) -> Subscription:
+        if since is not None or overflow == "block":
+            if is_local or overflow not in (None, "block"):
+                raise ConfigurationError("a kept topic is read from the broker, at the reader's own pace (block)")
+            return self._subscribe_kept(pattern, buffer, buffer_bytes, "now" if since is None else since, timeout)
         on_close = self._leave_local if is_local else self._leave
-        subscription = Subscription(Pattern(pattern), buffer=buffer, overflow=overflow, on_close=on_close)
+        subscription = Subscription(
+            Pattern(pattern),
+            buffer=buffer,
+            buffer_bytes=buffer_bytes,
+            overflow=overflow or "drop_oldest",
+            on_close=on_close,
+        )
         if is_local:
             self._local_routes.add(subscription)
-            return subscription
+        else:
+            self._hear(subscription, time.monotonic() + timeout)
+        return subscription
+
+    def _subscribe_kept(
+        self, pattern: str, buffer: int, buffer_bytes: int, since: Since, timeout: float
+    ) -> Subscription:
+        """First heard live, then begun: what is published between the two is in the store, and is announced."""
+        subscription = KeptSubscription(
+            Pattern(pattern),
+            buffer=buffer,
+            buffer_bytes=buffer_bytes,
+            since=since,
+            on_close=self._leave_kept,
+            on_want=self._follower.want,
+        )
         deadline = time.monotonic() + timeout
+        self._hear(subscription, deadline)
+        try:
+            self._follower.add(subscription, timeout=max(deadline - time.monotonic(), 0.001))
+        except BaseException:
+            subscription.close()
+            raise
+        return subscription
+
+    def _hear(self, subscription: Subscription, deadline: float) -> None:
         receiver = self._listening(deadline)
         self._routes.add(subscription)
         receiver.subscribe(subscription.prefix)
@@ -100,7 +184,6 @@ class Topics:
         except BaseException:
             subscription.close()
             raise
-        return subscription
 
     def close(self) -> None:
         """End all subscriptions and wait, within a bound, until what was published is with the broker. Idempotent."""
@@ -109,6 +192,7 @@ class Topics:
             receiver, self._receiver = self._receiver, None
         for subscription in (*self._routes.subscriptions, *self._local_routes.subscriptions):
             subscription.close()
+        self._follower.close()
         if receiver is not None:
             receiver.close()
         with self._sending:
@@ -124,6 +208,46 @@ class Topics:
         _left_by_parent.append(self)
         for subscription in (*self._routes.subscriptions, *self._local_routes.subscriptions):
             subscription.abandon()
+
+    def ask(self, command: commands.Command, *, timeout: float) -> replies.AnyReply:
+        try:
+            return self._connection.request(command, timeout=timeout)
+        except BrokerUnavailable as missing:
+            raise _without_broker(missing) from missing
+
+    def kept(self, pattern: str, *, timeout: float) -> list[KeptTopic]:
+        Pattern(pattern)
+        try:
+            return self._follower.topics(pattern, timeout=timeout)
+        except BrokerUnavailable as missing:
+            raise _without_broker(missing) from missing
+
+    # -- kept topics ---------------------------------------------------------------------------------------
+
+    def _ask_whether_kept(self, topic: str, timeout: float) -> _Numbered:
+        with self._sending:
+            numbered = self._numbered.get(topic) or self._new_topic(topic, self._numbered)
+        try:
+            is_kept = bool(self._follower.topics(topic, timeout=timeout))
+        except BrokerUnavailable as missing:
+            if numbered.kept is not None:
+                return numbered  # it waits for the broker to come back
+            raise _without_broker(missing) from missing
+        if not is_kept:
+            numbered.kept = None
+        elif numbered.kept is None:
+            numbered.kept = KeptPublisher(self._connection, topic, self._publisher.hex())
+        numbered.ask_at = time.time() + ASK_AGAIN_SECONDS
+        return numbered
+
+    def _publish_kept(
+        self, numbered: _Numbered, kept: KeptPublisher, messages: list[KeptMessage], timeout: float
+    ) -> int:
+        try:
+            return kept.publish(messages, timeout=timeout)
+        except TopicNotFound:
+            numbered.ask_at, numbered.kept = 0.0, None
+            raise
 
     # -- publishing; only while holding `_sending` ---------------------------------------------------------
 
@@ -167,10 +291,8 @@ class Topics:
     def _endpoints(self, deadline: float) -> dict[str, str]:
         try:
             self._connection.request(commands.Ping(), timeout=max(deadline - time.monotonic(), 0.001))
-        except RequestTimeout as late:
-            raise SendTimeout("the broker did not answer in time") from late
         except BrokerUnavailable as missing:
-            raise BrokerRequired(f"topics need a broker: {missing.message}", **missing.details) from missing
+            raise _without_broker(missing) from missing
         hello = self._connection.hello
         if hello is None or "topics_in" not in hello.endpoints:
             raise BrokerRequired("topics need a broker, and a connected one that carries topics")
@@ -217,8 +339,19 @@ class Topics:
         if self._routes.remove(subscription) and receiver is not None:
             receiver.unsubscribe(subscription.prefix)
 
+    def _leave_kept(self, subscription: Subscription) -> None:
+        assert isinstance(subscription, KeptSubscription)
+        self._leave(subscription)
+        self._follower.remove(subscription)
+
     def _leave_local(self, subscription: Subscription) -> None:
         self._local_routes.remove(subscription)
+
+
+def _without_broker(missing: BrokerUnavailable) -> SendTimeout | BrokerRequired:
+    if isinstance(missing, RequestTimeout):
+        return SendTimeout("the broker did not answer in time")
+    return BrokerRequired(f"topics need a broker: {missing.message}", **missing.details)
 
 
 def _is_taken(push: zmq.Socket[bytes], frame: bytes) -> bool:

@@ -92,12 +92,11 @@ class SQLiteStore:
             ) from error
 
     def rows(self, event: AnyEvent) -> Sequence[Row]:
-        if isinstance(event, events.TopicEvent):
-            self._retention.note(event)
         return _ROWS[type(event)](event)
 
     def write(self, rows: Sequence[Row], *, revision: int, durable: bool) -> None:
         self._transact([*rows, ("UPDATE meta SET value = ? WHERE key = 'revision'", (revision,))], durable=durable)
+        self._retention.note(rows)
 
     def trim(self, *, now: float) -> bool:
         try:

@@ -99,7 +99,7 @@ def load(connection: sqlite3.Connection) -> list[SavedTopic]:
 
 
 class Retention:
-    """Which rows to remove next. `note` is told by the broker's thread, the rest by the one that writes."""
+    """Which rows to remove next; used by the thread that writes."""
 
     def __init__(self) -> None:
         self.has_more = False
@@ -107,17 +107,20 @@ class Retention:
         self._sweep_at = 0.0
         self._written = 0
 
-    def note(self, event: events.TopicEvent) -> None:
-        if isinstance(event, events.MessagesKept):
-            self._written += len(event.messages)
-            self._touched.add(event.incarnation)
-        elif isinstance(event, events.TopicKept):
-            self._touched.add(event.record.incarnation)
+    def note(self, rows: Sequence[Row]) -> None:
+        """These were written."""
+        for statement, values in rows:
+            if statement is _PUT_MESSAGE:
+                self._written += 1
+            elif statement is _GROW_TOPIC:
+                self._touched.add(values[2])
+            elif statement is _PUT_TOPIC:
+                self._touched.add(values[0])
 
     def rows(self, connection: sqlite3.Connection, *, now: float) -> list[Row]:
         budget = max(ROWS_AT_ONCE, 2 * self._written)
         self._written = 0
-        looked_at = {self._touched.pop() for _ in range(len(self._touched))}
+        looked_at, self._touched = self._touched, set()
         rows: list[Row] = []
         if now >= self._sweep_at:
             self._sweep_at = now + SWEEP_SECONDS
@@ -126,7 +129,9 @@ class Retention:
             rows.append(("DELETE FROM topic_publishers WHERE at < ?", (now - PUBLISHER_SECONDS,)))
         for incarnation in looked_at:
             topic = _topic(connection, incarnation)
-            if topic is not None and not self._remove(connection, incarnation, _first(connection, topic, now), rows, budget):
+            if topic is not None and not self._remove(
+                connection, incarnation, _first(connection, topic, now), rows, budget
+            ):
                 self._touched.add(incarnation)
         for (incarnation,) in connection.execute("SELECT incarnation FROM deleted_topics").fetchall():
             if self._remove(connection, incarnation, None, rows, budget):
