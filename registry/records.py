@@ -162,8 +162,8 @@ class Keep(Struct, kw_only=True, frozen=True):
 class KeptTopic(Struct, kw_only=True):
     """A topic whose messages are stored. Offsets begin with 1 and have no holes.
 
-    `incarnation` tells a topic from one of the same name that was deleted before. `total_bytes` is all that was ever
-    stored, so that a message's own total says how much came after it.
+    `incarnation` tells a topic from one of the same name that was deleted before, `total_bytes` is all that was ever
+    stored, and `revision` is that of its definition.
     """
 
     name: str

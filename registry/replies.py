@@ -307,7 +307,6 @@ class MessagesKept(Reply, tag="TOPIC_PUBLISH_ACK"):
     offset: int
     count: int
     duplicate: bool
-    revision: int
 
 
 class StoredMessage(Struct, kw_only=True, frozen=True, gc=False):

@@ -66,7 +66,6 @@ class TopicCatalog:
             topic = self._topics[event.name]
             topic.next_offset = event.offset + len(event.messages)
             topic.total_bytes = event.total_bytes
-            topic.revision = event.revision
             if event.publisher is not None:
                 last = LastBatch(number=event.number, count=len(event.messages), offset=event.offset)
                 remember(self._publishers[event.name], event.publisher, last)
@@ -111,19 +110,19 @@ class TopicCatalog:
         record.revision = revision + 1
         return replies.TopicKept(topic=record, revision=revision + 1), events.TopicKept(name=name, record=record)
 
-    def delete(self, command: commands.DeleteTopic, revision: int, now: float) -> Decision:  # noqa: ARG002
+    def delete(self, command: commands.DeleteTopic, revision: int, _now: float) -> Decision:
         topic = self.get(command.topic)
         deleted = events.TopicDeleted(name=topic.name, incarnation=topic.incarnation)
         return replies.TopicDeleted(topic=topic.name, revision=revision + 1), deleted
 
-    def find(self, command: commands.ListTopics, revision: int, now: float) -> Decision:  # noqa: ARG002
+    def find(self, command: commands.ListTopics, revision: int, _now: float) -> Decision:
         pattern = Pattern(command.pattern)
         prefix = pattern.prefix.rstrip(END).decode()
         page, following = self._names.page(prefix=prefix, after=command.after, limit=command.limit)
         found = [self._topics[name] for name in page if pattern.matches(name)]
         return replies.TopicList(topics=found, next=following, revision=revision), None
 
-    def publish(self, command: commands.PublishMessages, revision: int, now: float) -> Decision:  # noqa: ARG002
+    def publish(self, command: commands.PublishMessages, _revision: int, _now: float) -> Decision:
         topic = self.get(command.topic)
         last = self._publishers[topic.name].get(command.publisher) if command.publisher is not None else None
         if last is not None and command.number < last.number + last.count:
@@ -145,7 +144,7 @@ class TopicCatalog:
             publisher=command.publisher,
             number=command.number,
         )
-        return _acknowledgement(topic.name, kept.offset, len(kept.messages), revision + 1), kept
+        return _acknowledgement(topic.name, kept.offset, len(kept.messages)), kept
 
     def _said_again(self, command: commands.PublishMessages, topic: KeptTopic, last: LastBatch) -> replies.Reply:
         if (command.number, len(command.messages)) != (last.number, last.count):
@@ -154,7 +153,7 @@ class TopicCatalog:
                 topic=topic.name,
                 number=command.number,
             )
-        return _acknowledgement(topic.name, last.offset, last.count, topic.revision, duplicate=True)
+        return _acknowledgement(topic.name, last.offset, last.count, duplicate=True)
 
 
 TOPIC_COMMANDS: dict[type[commands.Command], Callable[[TopicCatalog, Any, int, float], Decision]] = {
@@ -178,7 +177,5 @@ def remember(publishers: dict[str, LastBatch], publisher: str, last: LastBatch) 
         del publishers[next(iter(publishers))]
 
 
-def _acknowledgement(
-    topic: str, offset: int, count: int, revision: int, *, duplicate: bool = False
-) -> replies.MessagesKept:
-    return replies.MessagesKept(topic=topic, offset=offset, count=count, duplicate=duplicate, revision=revision)
+def _acknowledgement(topic: str, offset: int, count: int, *, duplicate: bool = False) -> replies.MessagesKept:
+    return replies.MessagesKept(topic=topic, offset=offset, count=count, duplicate=duplicate)

@@ -62,6 +62,12 @@ RAISED: dict[str, list[dict[str, Any]]] = {
         },
         DELETE,
     ],
+    "TOPIC_NOT_FOUND": [{"type": "TOPIC_DELETE", "topic": "t"}],
+    "TOPIC_ALREADY_EXISTS": [
+        {"type": "TOPIC_KEEP", "topic": "t"},
+        {"type": "TOPIC_KEEP", "topic": "t", "keep": {"messages": 5}},
+    ],
+    "TOPIC_LIMIT_EXCEEDED": [{"type": "TOPIC_KEEP", "topic": "t", "keep": {"size_bytes": 2**53}}],
     "INVALID_SCHEMA": [{"type": "SCHEMA_REGISTER", "subject": "s", "schema": "{"}],
 }
 ELSEWHERE = {
