@@ -2,9 +2,10 @@
 
     topic, 0, publisher (8 bytes), number, sent_at, length of the headers, kind, headers (JSON), payload
 
-One frame and not several: each costs Python about as much as all the rest of a message. A message of a kept topic has
-the flag KEPT in its kind; there the broker numbers, so that the publisher is the topic's incarnation, the number its
-offset, and whoever counts numbers sees what is missing all the same.
+One frame and not several: each costs Python about as much as all the rest of a message. The flag IN_BLOCK in the kind
+says that the payload is a reference to a block in shared memory. A message of a kept topic has the flag KEPT; there the
+broker numbers, so that the publisher is the topic's incarnation, the number its offset, and whoever counts numbers sees
+what is missing all the same.
 """
 
 import struct
@@ -18,6 +19,7 @@ BYTES, JSON, ARROW_BATCH, ARROW_TABLE = range(4)
 KIND_OF: dict[PayloadKind, int] = {"bytes": BYTES, "json": JSON, "arrow_batch": ARROW_BATCH, "arrow_table": ARROW_TABLE}
 NAME_OF: dict[int, PayloadKind] = {kind: name for name, kind in KIND_OF.items()}
 KEPT = 0x80
+IN_BLOCK = 0x40
 PUBLISHER_BYTES = 8
 HEAD = struct.Struct("<8sQdIB")  # publisher, number, sent_at, length of the headers, kind
 REST = struct.Struct("<QdIB")  # the same without the publisher

@@ -18,6 +18,7 @@ from typing import Any
 import zmq
 
 from messagehub.client.connection import Connection
+from messagehub.datablock.directory import Directory
 from messagehub.errors import (
     BrokerRequired,
     BrokerUnavailable,
@@ -30,11 +31,12 @@ from messagehub.errors import (
 from messagehub.messaging.kept_following import KeptFollower
 from messagehub.messaging.kept_publishing import KeptPublisher, pieces
 from messagehub.messaging.kept_subscriptions import KeptSubscription, Since
+from messagehub.messaging.message_blocks import MessageBlocks, is_large
 from messagehub.messaging.subscriptions import BUFFER_BYTES, Overflow, Subscription
-from messagehub.messaging.topic_messages import check_size, encode_headers, encode_payload
+from messagehub.messaging.topic_messages import arrow_kind, check_size, encode_headers, encode_payload
 from messagehub.messaging.topic_receiver import Context, TopicReceiver
 from messagehub.messaging.topic_routes import TopicRoutes
-from messagehub.topic_frames import NAME_OF, PUBLISHER_BYTES, REST
+from messagehub.topic_frames import IN_BLOCK, NAME_OF, PUBLISHER_BYTES, REST
 from registry import commands, replies
 from registry.records import KeptMessage, KeptTopic
 from registry.topic_patterns import END, Pattern, check_topic
@@ -76,12 +78,14 @@ class Topics:
         self._push_endpoint = ""
         self._receiver: TopicReceiver | None = None
         self._follower = KeptFollower(connection)
+        self._blocks = MessageBlocks(Directory(connection.settings.domain), self._publisher)
         self._is_closed = False
 
     def publish(
         self, topic: str, payload: Any, headers: dict[str, Any] | None, *, timeout: float, is_local: bool
     ) -> int:
-        kind, body = encode_payload(payload)
+        is_in_block = type(payload) is not bytes and is_large(payload)
+        kind, body = (arrow_kind(payload) | IN_BLOCK, b"") if is_in_block else encode_payload(payload)
         head = encode_headers(headers) if headers else b""
         now = time.time()
         if not is_local:
@@ -89,6 +93,7 @@ class Topics:
             if numbered is None or now >= numbered.ask_at:
                 numbered = self._ask_whether_kept(topic, timeout)
             if numbered.kept is not None:
+                kind, body = encode_payload(payload) if is_in_block else (kind, body)
                 message = KeptMessage(payload=body, kind=NAME_OF[kind], headers=headers or {})
                 return self._publish_kept(numbered, numbered.kept, [message], timeout)
         check_size(len(head) + len(body))
@@ -98,6 +103,8 @@ class Topics:
             known = self._numbered_locally if is_local else self._numbered
             numbered = known.get(topic) or self._new_topic(topic, known)
             number = numbered.number
+            if is_in_block:
+                body = self._blocks.put(payload)
             frame = numbered.start + REST.pack(number, now, len(head), kind) + head + body
             if is_local:
                 self._local_routes.deliver(frame)
