@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from messagehub.errors import HubError, InvalidRequest, MalformedRequest, MessageTooLarge
+from messagehub.errors import DataLost, InvalidRequest, MalformedRequest, MessageTooLarge
 from messagehub.messaging.message_blocks import attach
 from messagehub.topic_frames import (
     ARROW_BATCH,
@@ -153,8 +153,8 @@ def from_store(topic: str, incarnation: int, kept: StoredMessage) -> Message:
 
 
 def _from_block(block: Any, kind: int) -> Any:
-    if isinstance(block, HubError):
-        raise block
+    if isinstance(block, DataLost):
+        raise DataLost(block.message, **block.details)  # anew: its traceback would tie the message into a cycle
     if kind == ARROW_TABLE:
         return block
     return block.to_batches()[0] if block.num_rows else block.schema.empty_table().to_batches()[0]
