@@ -14,7 +14,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from messagehub import MessageHub
+from messagehub import Keep, MessageHub
 from messagehub.errors import (
     BrokerRequired,
     ConfigurationError,
@@ -30,7 +30,6 @@ from messagehub.errors import (
 from messagehub.messaging.subscriptions import Subscription
 from messagehub.messaging.topic_messages import Message
 from registry import commands, replies
-from registry.records import Keep
 from tests.conftest import QUICK
 from tests.integration.harness import ROOT, AnyBroker, Peer, Served, clean_environment, eventually, hub_of
 
@@ -411,7 +410,7 @@ def test_kept_messages_definitions_and_offsets_survive_a_restart(server: Served)
 
 PUBLISHER = """
 import sys
-from messagehub import MessageHub
+from messagehub import Keep, MessageHub
 endpoint, name, path = sys.argv[1:4]
 hub = MessageHub(endpoint=endpoint)
 with open(path, "w") as acknowledged:
