@@ -94,7 +94,7 @@ class KeptSubscription(Subscription):
             elif message.number == position.next and not position.is_behind() and not self._is_full():
                 position.next = position.newest = message.number + 1
                 self._append(message)
-                return self._is_awaited > 0
+                return self.is_awaited > 0
             else:
                 position.newest = max(position.newest, message.number + 1)
                 if not self._has_room_or_waits():

@@ -22,9 +22,13 @@ from registry.topic_patterns import Pattern
 log = logging.getLogger("messagehub.topics")
 
 MOMENT_SECONDS = 0.005
+HOT_SECONDS = 0.002
+DRIVE_SECONDS = 0.01
 BUFFER_BYTES = 64 * 2**20
 Overflow = Literal["drop_oldest", "drop_newest", "disconnect", "block"]
 Callback = Callable[[Message], object]
+Drive = Callable[[Callable[[], bool], float, int], bool]
+"""Receive in the caller's thread until that is true, so many seconds at most, so many messages at once."""
 
 
 class Subscription:
@@ -38,6 +42,7 @@ class Subscription:
         buffer_bytes: int = BUFFER_BYTES,
         overflow: Overflow,
         on_close: Callable[["Subscription"], None],
+        drive: Drive | None = None,
     ) -> None:
         if buffer < 1 or buffer_bytes < 1:
             raise ConfigurationError(f"a buffer holds at least one message and byte, not {min(buffer, buffer_bytes)}")
@@ -58,7 +63,9 @@ class Subscription:
         self._on_close = on_close
         self._buffer: deque[Message] = deque()
         self._changed = threading.Condition()
-        self._is_awaited = 0
+        self.is_awaited = 0  # how many readers wait to be woken
+        self._drive = drive
+        self._is_hot = False  # the last message came so soon that the next is worth receiving by oneself
         self._sleepers: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
         self._is_waiting_for_room = False
         self._next_moment_at = 0
@@ -78,16 +85,25 @@ class Subscription:
             message = self._take()
             if message is not None:
                 return message
+            began_at = time.monotonic()
+            if self._is_hot and self._drive is not None:
+                seconds = DRIVE_SECONDS if deadline is None else min(DRIVE_SECONDS, max(deadline - began_at, 0.0))
+                if self._drive(self._is_readable, seconds, max(self._size // 2, 1)):
+                    continue
             with self._changed:
-                self._is_awaited += 1
+                self.is_awaited += 1
                 try:
                     remaining = None if deadline is None else deadline - time.monotonic()
-                    if not self._changed.wait_for(lambda: self._buffer or self.is_closed, remaining):
+                    if not self._changed.wait_for(self._is_readable, remaining):
                         raise ReceiveTimeout(f"no message of {self.pattern!r} came in {timeout} s")
                 finally:
-                    self._is_awaited -= 1
+                    self.is_awaited -= 1
+                    self._is_hot = time.monotonic() - began_at < HOT_SECONDS
                 if self.is_closed and not self._buffer:
                     raise self.failure or SubscriptionClosed(f"the subscription to {self.pattern!r} is closed")
+
+    def _is_readable(self) -> bool:
+        return bool(self._buffer) or self.is_closed
 
     def __iter__(self) -> Iterator[Message]:
         return self
@@ -112,12 +128,12 @@ class Subscription:
                         raise self.failure
                     raise StopAsyncIteration
                 self._sleepers.append(sleeper)
-                self._is_awaited += 1
+                self.is_awaited += 1
             try:
                 await sleeper[1]
             finally:
                 with self._changed:
-                    self._is_awaited -= 1
+                    self.is_awaited -= 1
                     if sleeper in self._sleepers:
                         self._sleepers.remove(sleeper)
         return message
@@ -172,7 +188,10 @@ class Subscription:
         """
         if self.is_closed:
             return False
-        if self._is_full() and not self._has_room_in_a_moment():
+        buffer = self._buffer
+        count = len(buffer)
+        is_full = count >= self._size or (count > 0 and self._bytes_in - self._bytes_out >= self._size_bytes)
+        if is_full and not self._has_room_in_a_moment():
             self._warn("its buffer is full")
             if self._overflow == "drop_newest":
                 self.lost_in_buffer += 1
@@ -185,7 +204,7 @@ class Subscription:
             while self._is_full():
                 self._drop_oldest()
         self._append(message)
-        return self._is_awaited > 0
+        return self.is_awaited > 0
 
     def _append(self, message: Message) -> None:
         buffer = self._buffer
@@ -218,9 +237,9 @@ class Subscription:
         self.is_closed = True
 
     def _has_room_in_a_moment(self) -> bool:
-        if self.received < self._next_moment_at and not self._is_awaited:
+        if self.received < self._next_moment_at and not self.is_awaited:
             return False
-        if self._next_moment_at == 0 and self.received == 0 and not self._is_awaited:
+        if self._next_moment_at == 0 and self.received == 0 and not self.is_awaited:
             return False  # nobody has begun to read
         self.wake()
         with self._changed:

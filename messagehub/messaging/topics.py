@@ -12,7 +12,7 @@ import itertools
 import os
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import zmq
@@ -154,6 +154,7 @@ class Topics:
             buffer_bytes=buffer_bytes,
             overflow=overflow or "drop_oldest",
             on_close=on_close,
+            drive=None if is_local else self._drive,
         )
         if is_local:
             self._local_routes.add(subscription)
@@ -324,6 +325,12 @@ class Topics:
             elif self._receiver.endpoint != endpoint:
                 self._receiver.move(endpoint)
             return self._receiver
+
+    def _drive(self, is_done: Callable[[], bool], seconds: float, burst: int) -> bool:
+        receiver = self._receiver
+        if receiver is None or any(other.is_awaited for other in self._routes.subscriptions):
+            return False
+        return receiver.drive(is_done, seconds, burst)
 
     def _await_echo(self, receiver: TopicReceiver, deadline: float) -> None:
         """Until a frame of our own has come back; those that overtook its filter are lost, so it is sent again."""
