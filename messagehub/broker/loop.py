@@ -586,7 +586,7 @@ class Broker:
         self._publisher.socket.close()
         self._context.term()
         self._topics.close()
-        self._place.release()
+        self._place.leave()
         os.close(self._stop_fd)
 
     def _now(self) -> float:

@@ -4,6 +4,7 @@ import ipaddress
 import os
 import socket
 import stat
+from collections.abc import Iterable
 from pathlib import Path
 
 from messagehub.datablock.locks import OWNER, Descriptor, exclusive, try_lock
@@ -19,19 +20,27 @@ class Place:
     """
 
     def __init__(self, settings: Settings) -> None:
+        self._settings = settings
         self._locks: list[Descriptor] = []
         for endpoint in (settings.endpoint, settings.events_endpoint):
             check_loopback(endpoint)
         private_directory(settings.dir)
         try:
             self._take(settings.lock_path, f"directory {settings.dir}")
-            for path in _sockets(settings):
+            for path in _sockets((settings.endpoint, settings.events_endpoint)):
                 if path.parent != settings.dir:
                     private_directory(path.parent, strict=False)
                 self._take(path.with_name(path.name + ".lock"), f"endpoint ipc://{path}")
         except BaseException:
             self.release()
             raise
+
+    def leave(self) -> None:
+        """After a clean end: nothing stale stays behind. Before the locks go, or it could be a successor's."""
+        endpoints = (self._settings.endpoint, self._settings.events_endpoint, *self._settings.topic_endpoints)
+        for path in _sockets(endpoints):
+            path.unlink(missing_ok=True)
+        self.release()
 
     def release(self) -> None:
         for lock in self._locks:
@@ -86,6 +95,5 @@ def is_listening(path: Path) -> bool:
         return True
 
 
-def _sockets(settings: Settings) -> list[Path]:
-    endpoints = (settings.endpoint, settings.events_endpoint)
-    return [Path(endpoint[6:]) for endpoint in endpoints if endpoint.startswith("ipc://")]
+def _sockets(endpoints: Iterable[str]) -> list[Path]:
+    return [Path(endpoint.removeprefix("ipc://")) for endpoint in endpoints if endpoint.startswith("ipc://")]
