@@ -6,6 +6,7 @@ Rule 2: a request whose reply was lost is sent again under the same number, and 
 Rule 3: every caller has its own deadline. One that drives the request and gives up leaves it to the others in it.
 """
 
+import os
 import threading
 import time
 from collections import deque
@@ -39,12 +40,12 @@ class _Entry:
 
 
 class KeptPublisher:
-    """One topic of one client."""
+    """One topic of one client. Each numbers under a name of its own: the broker must never mix up two of them."""
 
-    def __init__(self, connection: Connection, topic: str, publisher: str) -> None:
+    def __init__(self, connection: Connection, topic: str) -> None:
         self._connection = connection
         self._topic = topic
-        self._publisher = publisher
+        self._publisher = os.urandom(8).hex()
         self._next_number = 1
         self._queue: deque[_Entry] = deque()
         self._batch: list[_Entry] = []

@@ -36,18 +36,15 @@ from messagehub.messaging.subscriptions import BUFFER_BYTES, Overflow, Subscript
 from messagehub.messaging.topic_messages import arrow_kind, check_size, encode_headers, encode_payload
 from messagehub.messaging.topic_receiver import Context, TopicReceiver
 from messagehub.messaging.topic_routes import TopicRoutes
+from messagehub.messaging.topic_sender import TopicSender
 from messagehub.topic_frames import IN_BLOCK, NAME_OF, PUBLISHER_BYTES, REST
 from registry import commands, replies
 from registry.records import KeptMessage, KeptTopic
 from registry.topic_patterns import END, Pattern, check_topic
 
-SEND_QUEUE = 10_000
-LINGER_MS = 2_000
-PATIENCE_SECONDS = 0.2
 ECHO_FIRST_SECONDS, ECHO_MAX_SECONDS = 0.002, 0.05
 MOST_TOPICS = 65_536
 ASK_AGAIN_SECONDS = 5.0
-_NOBLOCK = int(zmq.NOBLOCK)
 
 
 class _Numbered:
@@ -67,15 +64,14 @@ class Topics:
         self._connection = connection
         self._publisher = os.urandom(PUBLISHER_BYTES)
         self._echoes = itertools.count()
-        self._sending = threading.Lock()  # the PUSH socket and the numbers
+        self._sending = threading.Lock()  # the sender, the blocks and what is known of topics
         self._opening = threading.Lock()
         self._numbered: dict[str, _Numbered] = {}
         self._numbered_locally: dict[str, _Numbered] = {}
         self._routes = TopicRoutes()
         self._local_routes = TopicRoutes()
         self._context: Context | None = None
-        self._push: zmq.Socket[bytes] | None = None
-        self._push_endpoint = ""
+        self._sender = TopicSender(lambda deadline: self._endpoints(deadline)["topics_in"], self._open_context)
         self._receiver: TopicReceiver | None = None
         self._follower = KeptFollower(connection)
         self._blocks = MessageBlocks(Directory(connection.settings.domain), self._publisher)
@@ -90,7 +86,7 @@ class Topics:
         now = time.time()
         if not is_local:
             numbered = self._numbered.get(topic)
-            if numbered is None or now >= numbered.ask_at:
+            if numbered is None or not 0.0 < numbered.ask_at - now <= ASK_AGAIN_SECONDS:
                 numbered = self._ask_whether_kept(topic, timeout)
             if numbered.kept is not None:
                 kind, body = encode_payload(payload) if is_in_block else (kind, body)
@@ -110,7 +106,7 @@ class Topics:
                 self._local_routes.deliver(frame)
                 self._local_routes.wake()
             else:
-                self._send(frame, timeout)
+                self._sender.send(frame, timeout)
             numbered.number = number + 1
             return number
         finally:
@@ -204,10 +200,8 @@ class Topics:
         if receiver is not None:
             receiver.close()
         with self._sending:
-            push, self._push = self._push, None
+            self._sender.close()
             context, self._context = self._context, None
-        if push is not None:
-            push.close(LINGER_MS)
         if context is not None:
             context.term()
 
@@ -241,11 +235,12 @@ class Topics:
             if numbered.kept is not None:
                 return numbered  # it waits for the broker to come back
             raise _without_broker(missing) from missing
-        if not is_kept:
-            numbered.kept = None
-        elif numbered.kept is None:
-            numbered.kept = KeptPublisher(self._connection, topic, self._publisher.hex())
-        numbered.ask_at = time.time() + ASK_AGAIN_SECONDS
+        with self._sending:
+            if not is_kept:
+                numbered.kept = None
+            elif numbered.kept is None:
+                numbered.kept = KeptPublisher(self._connection, topic)
+            numbered.ask_at = time.time() + ASK_AGAIN_SECONDS
         return numbered
 
     def _publish_kept(
@@ -265,34 +260,6 @@ class Topics:
             del known[next(iter(known))]
         known[topic] = numbered
         return numbered
-
-    def _send(self, frame: bytes, timeout: float) -> None:
-        if self._push is not None and _is_taken(self._push, frame):
-            return
-        deadline = time.monotonic() + timeout
-        while True:  # not connected, or the broker is behind: find out which
-            push = self._connected(deadline)
-            remaining = deadline - time.monotonic()
-            push.poll(int(max(min(remaining, PATIENCE_SECONDS), 0.0) * 1000) + 1, zmq.POLLOUT)
-            if _is_taken(push, frame):
-                return
-            if remaining <= 0:
-                raise SendTimeout(f"the broker did not take the message in {timeout} s")
-
-    def _connected(self, deadline: float) -> zmq.Socket[bytes]:
-        """The PUSH socket, at the endpoint that the broker names now."""
-        endpoint = self._endpoints(deadline)["topics_in"]
-        if self._push is None:
-            self._push = self._open_context().socket(zmq.PUSH)
-            self._push.setsockopt(zmq.IMMEDIATE, 1)  # a message waits for a broker that is there, not for the next one
-            self._push.setsockopt(zmq.SNDHWM, SEND_QUEUE)
-            self._push.setsockopt(zmq.RECONNECT_IVL, 20)
-        if endpoint != self._push_endpoint:
-            if self._push_endpoint:
-                self._push.disconnect(self._push_endpoint)
-            self._push.connect(endpoint)
-            self._push_endpoint = endpoint
-        return self._push
 
     # -- inside --------------------------------------------------------------------------------------------
 
@@ -340,7 +307,7 @@ class Topics:
         try:
             while (remaining := deadline - time.monotonic()) > 0:
                 with self._sending:
-                    self._send(echo, remaining)
+                    self._sender.send(echo, remaining)
                 if heard.wait(min(wait, remaining)):
                     return
                 wait = min(2 * wait, ECHO_MAX_SECONDS)
@@ -366,14 +333,6 @@ def _without_broker(missing: BrokerUnavailable) -> SendTimeout | BrokerRequired:
     if isinstance(missing, RequestTimeout):
         return SendTimeout("the broker did not answer in time")
     return BrokerRequired(f"topics need a broker: {missing.message}", **missing.details)
-
-
-def _is_taken(push: zmq.Socket[bytes], frame: bytes) -> bool:
-    try:
-        push.send(frame, _NOBLOCK)
-    except zmq.Again:
-        return False
-    return True
 
 
 _left_by_parent: list[Topics] = []

@@ -172,6 +172,35 @@ def test_threads_of_one_client_publish_in_turn_and_nothing_is_lost(broker: AnyBr
             assert [m.payload["n"] for m in messages if m.payload["who"] == f"t{k}"] == list(range(50))
 
 
+def test_threads_whose_first_message_is_at_the_same_time_do_not_take_each_other_for_a_repetition(
+    broker: AnyBroker,
+) -> None:
+    for round_number in range(10):
+        topic = f"first.{round_number}"
+        with hub_of(broker) as hub, hub_of(broker) as other:
+            other.topic(topic, keep=100)
+            hub.connect()
+            assert sorted(published_together(hub, topic, 8)) == list(range(1, 9))
+            assert sorted(payloads(read(other.subscribe(topic, since=0), 8))) == list(range(8))
+
+
+def published_together(hub: MessageHub, topic: str, count: int) -> list[int]:
+    """The offsets of messages that as many threads publish at the same moment."""
+    together = threading.Barrier(count)
+    offsets: list[int] = []
+
+    def publish(n: int) -> None:
+        together.wait(SECONDS)
+        offsets.append(hub.publish(topic, n))
+
+    threads = [threading.Thread(target=publish, args=(n,)) for n in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(SECONDS)
+    return offsets
+
+
 # -- block: the reader's own pace ------------------------------------------------------------------------------
 
 

@@ -113,7 +113,7 @@ def test_a_block_that_is_gone_before_its_message_comes_is_an_error_of_that_messa
         for path in blocks():
             path.unlink()
         with hub.subscribe("frames") as subscription:
-            hub._topics._send(frame, 5.0)
+            hub._topics._sender.send(frame, 5.0)
             hub.publish("frames", b"next")
             lost = subscription.receive(SECONDS)
             with pytest.raises(DataLost):
@@ -161,7 +161,7 @@ def test_a_damaged_block_is_an_error_of_its_message(broker: Served) -> None:
         (path,) = blocks()
         path.unlink()
         path.write_bytes(b"x" * 100)
-        hub._topics._send(first._frame, 5.0)
+        hub._topics._sender.send(first._frame, 5.0)
         with pytest.raises(DataLost):
             _ = subscription.receive(SECONDS).payload
 
@@ -173,7 +173,7 @@ hub = MessageHub(endpoint=sys.argv[1])
 batch = pa.RecordBatch.from_arrays([pa.array(np.arange(1_000_000))], names=["a"])
 for n in range(5):
     hub.publish("frames", batch)
-hub._topics._push.close()  # with all that it had to send
+hub._topics._sender.close()  # with all that it had to send
 os.kill(os.getpid(), signal.SIGKILL)
 """
 
