@@ -129,7 +129,10 @@ class KeptSubscription(Subscription):
             for kept in page.messages:
                 self._append(from_store(page.topic, page.incarnation, kept))
                 position.next = kept.offset + 1
-            position.newest = max(page.next_offset, position.next)
+            if page.messages:
+                position.newest = max(position.newest, page.next_offset)
+            else:
+                position.newest = position.next  # there is no more, whatever was announced: never ask in circles
             if len(self._positions) > 1:  # each topic its turn
                 self._positions[page.topic] = self._positions.pop(page.topic)
         self.wake()
@@ -146,8 +149,7 @@ class KeptSubscription(Subscription):
                 if position is None or position.incarnation != topic.incarnation:
                     self._positions[topic.name] = self._begin(topic, is_new=position is not None)
                 else:
-                    position.newest = topic.next_offset
-                    position.next = min(position.next, topic.next_offset)  # a store that forgot, as without syncing
+                    position.newest = max(position.newest, topic.next_offset)  # what we heard may be newer
             self._has_begun = True
         if self._is_exact and not topics:
             self.end(TopicNotFound(f"topic {self.pattern!r} is not kept, or was deleted", topic=self.pattern))
