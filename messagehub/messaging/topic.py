@@ -38,7 +38,10 @@ class Topic:
         return self._topics.publish(self.name, payload, headers, timeout=self._limit(timeout), is_local=False)
 
     def publish_all(self, payloads: Sequence[Any], *, timeout: float | None = None) -> int:
-        """Many at once to a kept topic: stored together, which costs little more than one. Returns the first offset."""
+        """Many at once to a kept topic, which costs little more than one. Returns the first offset.
+
+        They are stored in pieces of up to 500, each within the timeout; when one fails, those before it are stored.
+        """
         return self._topics.publish_kept(self.name, payloads, timeout=self._limit(timeout))
 
     def subscribe(

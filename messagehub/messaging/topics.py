@@ -113,19 +113,18 @@ class Topics:
             self._sending.release()
 
     def publish_kept(self, topic: str, payloads: Sequence[Any], *, timeout: float) -> int:
-        """The offset of the first; all of them are stored, in their order, when this returns."""
+        """The offset of the first; all of them are stored, in their order, when this returns.
+
+        Sent in pieces, each of which has the timeout for itself; when one fails, those before it are stored.
+        """
         encoded = [encode_payload(payload) for payload in payloads]
         if not encoded:
             raise InvalidRequest("there is nothing to publish")
         numbered = self._ask_whether_kept(topic, timeout)
         if numbered.kept is None:
             raise TopicNotFound(f"topic {topic!r} is not kept", topic=topic)
-        deadline = time.monotonic() + timeout
         messages = [KeptMessage(payload=body, kind=NAME_OF[kind]) for kind, body in encoded]
-        offsets = [
-            self._publish_kept(numbered, numbered.kept, piece, deadline - time.monotonic())
-            for piece in pieces(messages)
-        ]
+        offsets = [self._publish_kept(numbered, numbered.kept, piece, timeout) for piece in pieces(messages)]
         return offsets[0]
 
     def subscribe(
