@@ -353,7 +353,7 @@ class MessageHub(DataMethods):
 
         Saying the same again is harmless; other bounds are refused, or with `replace` taken over.
         """
-        topic = Topic(name, self._topics, self.settings.request_timeout_seconds)
+        topic = Topic(name, lambda: self._topics, self.settings.request_timeout_seconds)
         if keep is not None:
             topic.keep(Keep(messages=keep) if isinstance(keep, int) else keep, replace=replace, timeout=timeout)
         return topic

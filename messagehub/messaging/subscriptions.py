@@ -148,7 +148,7 @@ class Subscription:
                         callback(message)
                     except Exception:  # a callback's defect concerns one message
                         log.exception("the callback of %r failed at %r", self.pattern, message)
-            except SubscriberTooSlow as ended:
+            except HubError as ended:  # why there will be no more, as `failure` says too
                 log.warning("%s", ended.message)
 
         self._thread = threading.Thread(target=run, name="messagehub-callback", daemon=True)

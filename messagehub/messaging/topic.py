@@ -1,6 +1,6 @@
 """One topic as an object: keep it, publish to it, read it, delete it."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from messagehub.messaging.kept_subscriptions import Since
@@ -12,7 +12,8 @@ from registry.topic_patterns import check_topic
 
 
 class Topic:
-    def __init__(self, name: str, topics: Topics, timeout: float) -> None:
+    def __init__(self, name: str, topics: Callable[[], Topics], timeout: float) -> None:
+        """`topics` gives those of now: a hub that was disconnected, or forked, has others."""
         self.name = check_topic(name)
         self._topics = topics
         self._timeout = timeout
@@ -35,14 +36,14 @@ class Topic:
 
     def publish(self, payload: Any, *, headers: dict[str, Any] | None = None, timeout: float | None = None) -> int:
         """As `hub.publish`."""
-        return self._topics.publish(self.name, payload, headers, timeout=self._limit(timeout), is_local=False)
+        return self._topics().publish(self.name, payload, headers, timeout=self._limit(timeout), is_local=False)
 
     def publish_all(self, payloads: Sequence[Any], *, timeout: float | None = None) -> int:
         """Many at once to a kept topic, which costs little more than one. Returns the first offset.
 
         They are stored in pieces of up to 500, each within the timeout; when one fails, those before it are stored.
         """
-        return self._topics.publish_kept(self.name, payloads, timeout=self._limit(timeout))
+        return self._topics().publish_kept(self.name, payloads, timeout=self._limit(timeout))
 
     def subscribe(
         self,
@@ -53,7 +54,7 @@ class Topic:
         timeout: float | None = None,
     ) -> Subscription:
         """As `hub.subscribe`."""
-        return self._topics.subscribe(
+        return self._topics().subscribe(
             self.name,
             buffer=buffer,
             overflow=overflow,
@@ -66,4 +67,4 @@ class Topic:
         return self._timeout if timeout is None else timeout
 
     def _ask(self, command: commands.Command, timeout: float | None) -> replies.AnyReply:
-        return self._topics.ask(command, timeout=self._limit(timeout))
+        return self._topics().ask(command, timeout=self._limit(timeout))

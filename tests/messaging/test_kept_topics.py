@@ -1,5 +1,6 @@
 """Kept topics between real processes through a real broker: stored, replayed, then live."""
 
+import asyncio
 import datetime
 import os
 import signal
@@ -314,6 +315,48 @@ def test_saying_the_same_again_is_harmless_and_a_conflicting_definition_is_refus
         for name in ("", "a..b", "a.*", "x" * 201):
             with pytest.raises(InvalidName):
                 hub.topic(name, keep=5)
+
+
+def test_kept_topics_are_read_by_callbacks_and_in_asyncio_too(broker: AnyBroker) -> None:
+    with hub_of(broker) as hub:
+        topic = hub.topic("orders", keep=100)
+        topic.publish_all([1, 2])
+        called: list[object] = []
+        by_callback = hub.subscribe("orders", lambda message: called.append(message.payload), since=0)
+        in_asyncio = hub.subscribe("orders", since=0)
+        topic.publish(3)
+
+        async def collect() -> list[object]:
+            found: list[object] = []
+            async for message in in_asyncio:
+                found.append(message.payload)
+                if len(found) == 3:
+                    break
+            return found
+
+        assert asyncio.run(asyncio.wait_for(collect(), SECONDS)) == [1, 2, 3]
+        eventually(lambda: called == [1, 2, 3])
+        topic.delete()
+        eventually(lambda: isinstance(by_callback.failure, TopicNotFound))
+        by_callback.close()
+
+
+def test_a_topic_object_outlives_a_disconnect_and_works_in_a_forked_child(server: Served) -> None:
+    with hub_of(server) as hub:
+        topic = hub.topic("orders", keep=100)
+        topic.publish("before")
+        hub.disconnect()
+        topic.publish("after")
+        child = os.fork()
+        if child == 0:
+            try:
+                os._exit(0 if topic.publish("in the child") == 3 else 1)
+            finally:
+                os._exit(2)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        topic.publish("and in the parent")
+        expected = ["before", "after", "in the child", "and in the parent"]
+        assert payloads(read(topic.subscribe(since=0), 4)) == expected
 
 
 def test_topics_are_listed_and_deleted_and_readers_are_told(broker: AnyBroker) -> None:
