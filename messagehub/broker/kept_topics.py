@@ -12,16 +12,17 @@ import select
 import threading
 import time
 from collections import deque
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import zmq
 
 from messagehub import protocol
-from messagehub.errors import HubError, RateLimited, StoreError
+from messagehub.errors import HubError, RateLimited, StoreError, TopicNotFound
 from messagehub.store import Store, TopicReader
 from messagehub.topic_frames import kept_frames
 from registry import commands, replies
-from registry.events import MessagesKept
+from registry.events import AnyEvent, MessagesKept
 from registry.records import KeptTopic
 
 log = logging.getLogger("messagehub.broker")
@@ -50,7 +51,7 @@ class KeptTopics:
         self._socket = socket
         self._unwritten: deque[tuple[int, list[bytes], int]] = deque()
         self._unwritten_bytes = 0
-        self._asked: queue.SimpleQueue[tuple[Any, commands.Command, KeptTopic] | None] = queue.SimpleQueue()
+        self._asked: queue.SimpleQueue[tuple[Any, commands.Command, str, int] | None] = queue.SimpleQueue()
         self._done: deque[Read] = deque()
         self._thread: threading.Thread | None = None
 
@@ -60,11 +61,13 @@ class KeptTopics:
         if self._unwritten_bytes > MAX_WAITING_BYTES:
             raise RateLimited("more is published to kept topics than the disk takes: try again in a moment")
 
-    def enqueue(self, event: MessagesKept) -> None:
-        frames = kept_frames(event)
-        size = sum(map(len, frames))
-        self._unwritten.append((event.revision, frames, size))
-        self._unwritten_bytes += size
+    def enqueue(self, happened: Sequence[AnyEvent]) -> None:
+        for event in happened:
+            if isinstance(event, MessagesKept):
+                frames = kept_frames(event)
+                size = sum(map(len, frames))
+                self._unwritten.append((event.revision, frames, size))
+                self._unwritten_bytes += size
 
     def release(self, written: int) -> None:
         send = self._socket.send
@@ -93,7 +96,7 @@ class KeptTopics:
             self._thread.start()
         self.waiting += 1
         self.counters["kept_reads"] += 1
-        self._asked.put((ticket, command, topic))
+        self._asked.put((ticket, command, topic.name, topic.incarnation))
 
     def answers(self) -> list[Read]:
         try:
@@ -119,23 +122,26 @@ class KeptTopics:
     def _run(self) -> None:
         reader: TopicReader | None = None
         while (asked := self._asked.get()) is not None:
-            ticket, command, topic = asked
+            ticket, command, name, incarnation = asked
             reply: replies.Reply
             try:
                 reader = reader or self._store.topic_reader()
-                reply = _read(reader, command, topic)
+                reply = _read(reader, command, name, incarnation)
             except HubError as refused:
                 reply = protocol.error_reply(refused)
             except Exception as failed:  # a damaged file must not end the reading of others
-                log.exception("topic %r cannot be read", topic.name)
-                reply = protocol.error_reply(StoreError(f"topic {topic.name!r} cannot be read: {failed}"))
+                log.exception("topic %r cannot be read", name)
+                reply = protocol.error_reply(StoreError(f"topic {name!r} cannot be read: {failed}"))
             self._done.append(Read(ticket, reply, protocol.encode_reply(reply, command.id)))
             os.eventfd_write(self.wake_fd, 1)
         if reader is not None:
             reader.close()
 
 
-def _read(reader: TopicReader, command: commands.Command, topic: KeptTopic) -> replies.Reply:
+def _read(reader: TopicReader, command: commands.Command, name: str, incarnation: int) -> replies.Reply:
+    topic = reader.written(incarnation)
+    if topic is None:  # its definition is on its way to the disk, or it was deleted a moment ago
+        raise TopicNotFound(f"topic {name!r} is not kept", topic=name)
     extent = reader.extent(topic, now=time.time())
     if not isinstance(command, commands.ReadTopic):
         return replies.TopicDescription(

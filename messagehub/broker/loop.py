@@ -19,7 +19,6 @@ from time import monotonic
 from typing import Any, NamedTuple
 
 import zmq
-from msgspec.structs import replace
 
 from messagehub import protocol
 from messagehub.broker.cleaner import Cleaner
@@ -331,11 +330,13 @@ class Broker:
             if isinstance(command, _JUDGED) and self._asks_judge(path, command, received_at, verdict):
                 return None
             if isinstance(command, READ_COMMANDS):
-                self._kept.ask((path, command, received_at), command, replace(self._registry.topics.get(command.topic)))
+                self._kept.ask((path, command, received_at), command, self._registry.topics.get(command.topic))
                 return None
             if kind is commands.PublishMessages:
                 self._kept.check_room()
             outcome = self._registry.apply(command, now=now, verdict=verdict)
+            if kind is commands.PublishMessages:
+                self._kept.enqueue(outcome.events)
             if isinstance(outcome.reply, replies.HeartbeatAck | replies.SnapshotPage):
                 outcome.reply.broker_id = self.broker_id
             return outcome.reply, outcome.events
@@ -398,9 +399,7 @@ class Broker:
     def _happened(self, happened: list[AnyEvent]) -> None:
         if happened:
             for event in happened:
-                if isinstance(event, MessagesKept):
-                    self._kept.enqueue(event)
-                else:
+                if not isinstance(event, MessagesKept):  # which leave as messages, by the topic proxy
                     self._publisher.enqueue(event)
             self._sight.follow(self._registry, happened)
             self._commit.submit(happened)

@@ -88,8 +88,8 @@ class KeptFollower:
                         break
             except BrokerUnavailable:
                 look_at = time.monotonic() + RETRY_SECONDS  # it comes back, or the hub is closed
-            except HubError as refused:
-                log.warning("kept topics cannot be read now: %s", refused.message)
+            except Exception:  # a defect must not end the reading for good; the next look is in a second
+                log.exception("kept topics could not be read")
 
     def _look(self, *, is_due: bool) -> None:
         wanting = [one for one in self._subscriptions if is_due or one.wants_topics]
@@ -113,6 +113,11 @@ class KeptFollower:
             except TopicNotFound:
                 subscription.wants_topics = True
                 self._wanted.set()
+                continue
+            except BrokerUnavailable:
+                raise
+            except HubError as refused:  # of this topic; the others go on, and this one is tried again at the next look
+                log.warning("topic %r cannot be read now: %s", topic, refused.message)
                 continue
             assert isinstance(page, replies.TopicPage)
             subscription.take_page(page)

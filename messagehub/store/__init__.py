@@ -39,7 +39,11 @@ class Extent(NamedTuple):
 class TopicReader(Protocol):
     """Reads what was written of kept topics; used by one thread. Bounds hold at once, before anything is trimmed."""
 
-    def extent(self, topic: KeptTopic, *, now: float) -> Extent: ...
+    def written(self, incarnation: int) -> KeptTopic | None:
+        """The topic as it is on disk, which may be less than the registry knows; None when it is not."""
+
+    def extent(self, topic: KeptTopic, *, now: float) -> Extent:
+        """Of a topic as it was written."""
 
     def page(self, topic: KeptTopic, *, offset: int, limit: int, max_bytes: int) -> list[StoredMessage]:
         """From an offset on; at least one where there is one, however large."""

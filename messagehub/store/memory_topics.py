@@ -46,7 +46,7 @@ class MemoryTopics:
         with self.lock:
             for topic, _ in self.catalog.every():
                 rows = self.messages.get(topic.incarnation)
-                while rows and not _is_within(topic, topic, rows[0], now):
+                while rows and not _is_within(topic, rows[0], now):
                     rows.popleft()
 
 
@@ -54,14 +54,17 @@ class MemoryTopicReader:
     def __init__(self, topics: MemoryTopics) -> None:
         self._topics = topics
 
+    def written(self, incarnation: int) -> KeptTopic | None:
+        found = (topic for topic, _ in self._topics.saved() if topic.incarnation == incarnation)
+        return next(found, None)
+
     def extent(self, topic: KeptTopic, *, now: float) -> Extent:
         with self._topics.lock:
-            written = self._written(topic)
             rows = self._topics.messages.get(topic.incarnation, ())
-            first = next((row for row in rows if _is_within(topic, written, row, now)), None)
+            first = next((row for row in rows if _is_within(topic, row, now)), None)
         if first is None:
-            return Extent(written.next_offset, written.next_offset, 0, None)
-        return Extent(first[1].offset, written.next_offset, written.total_bytes - first[0], first[1].at)
+            return Extent(topic.next_offset, topic.next_offset, 0, None)
+        return Extent(first[1].offset, topic.next_offset, topic.total_bytes - first[0], first[1].at)
 
     def page(self, topic: KeptTopic, *, offset: int, limit: int, max_bytes: int) -> list[StoredMessage]:
         found: list[StoredMessage] = []
@@ -84,15 +87,11 @@ class MemoryTopicReader:
     def close(self) -> None:
         return None
 
-    def _written(self, topic: KeptTopic) -> KeptTopic:
-        found = {kept.incarnation: kept for kept, _ in self._topics.catalog.every()}.get(topic.incarnation)
-        return found or KeptTopic(name=topic.name, keep=topic.keep, incarnation=topic.incarnation)
 
-
-def _is_within(topic: KeptTopic, written: KeptTopic, row: Row, now: float) -> bool:
+def _is_within(topic: KeptTopic, row: Row, now: float) -> bool:
     keep, (start, kept) = topic.keep, row
     return (
-        (keep.messages is None or kept.offset >= written.next_offset - keep.messages)
-        and start >= written.total_bytes - keep.size_bytes
+        (keep.messages is None or kept.offset >= topic.next_offset - keep.messages)
+        and start >= topic.total_bytes - keep.size_bytes
         and (keep.seconds is None or kept.at >= now - keep.seconds)
     )

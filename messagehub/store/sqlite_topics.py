@@ -158,15 +158,15 @@ class SQLiteTopicReader:
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
 
+    def written(self, incarnation: int) -> KeptTopic | None:
+        return _topic(self._connection, incarnation)
+
     def extent(self, topic: KeptTopic, *, now: float) -> Extent:
-        written = _topic(self._connection, topic.incarnation)
-        if written is None:
-            return Extent(1, 1, 0, None)
-        first = _first(self._connection, written, now)
+        first = _first(self._connection, topic, now)
         query = "SELECT start, at FROM topic_messages WHERE incarnation = ? AND offset = ?"
         row = self._connection.execute(query, (topic.incarnation, first)).fetchone()
-        start, oldest_at = row or (written.total_bytes, None)
-        return Extent(first, written.next_offset, written.total_bytes - start, oldest_at)
+        start, oldest_at = row or (topic.total_bytes, None)
+        return Extent(first, topic.next_offset, topic.total_bytes - start, oldest_at)
 
     def page(self, topic: KeptTopic, *, offset: int, limit: int, max_bytes: int) -> list[StoredMessage]:
         query = (

@@ -264,12 +264,14 @@ def test_what_is_read_is_only_what_was_written(store: Store) -> None:
     unwritten = Registry()
     (event,) = unwritten.apply(commands.KeepTopic(topic="t"), now=1.0).events
     assert isinstance(event, TopicKept)
-    assert reader.extent(event.record, now=1.0) == (1, 1, 0, None)
+    assert reader.written(event.record.incarnation) is None
     assert offsets(reader, event.record, 1) == []
     writer.apply(commands.KeepTopic(topic="t"))
     kept(writer, "t", 1, now=1.0)
+    assert reader.written(event.record.incarnation) == writer.registry.topics.get("t")
     assert offsets(reader, event.record, 1) == [1]
     writer.apply(commands.DeleteTopic(topic="t"))
+    assert reader.written(event.record.incarnation) is None
     while store.trim(now=1.0):
         pass
     assert offsets(reader, event.record, 1) == []

@@ -78,7 +78,7 @@ ELSEWHERE = {
     "CONFIGURATION_ERROR": "settings",
     "DATA_LOST": "consumers",
     "INTERNAL_ERROR": "decoding of replies, and defects",
-    "RATE_LIMITED": "limits per peer, which nothing has yet",
+    "RATE_LIMITED": "the broker, when too much waits to be stored, read or judged",
     "RECEIVE_TIMEOUT": "topics",
     "REQUEST_TIMEOUT": "the client",
     "SEND_TIMEOUT": "topics",
