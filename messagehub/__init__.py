@@ -14,5 +14,16 @@ from messagehub.errors import HubError
 from messagehub.hub import MessageHub
 from messagehub.settings import Settings
 from messagehub.version import __version__
+from registry.records import Keep
 
-__all__ = ["Discovery", "HubError", "MessageHub", "Registration", "Settings", "Watch", "__version__", "embedded_broker"]
+__all__ = [
+    "Discovery",
+    "HubError",
+    "Keep",
+    "MessageHub",
+    "Registration",
+    "Settings",
+    "Watch",
+    "__version__",
+    "embedded_broker",
+]

@@ -30,11 +30,13 @@ from messagehub.discovery.via_broker import ViaBroker
 from messagehub.discovery.via_files import ViaFiles
 from messagehub.discovery.via_shm_name import ViaShmName
 from messagehub.errors import BrokerRequired, BrokerUnavailable, ChannelNotFound, ChannelNotReady, HubError
+from messagehub.messaging.kept_subscriptions import Since
 from messagehub.messaging.subscriptions import Callback, Overflow, Subscription
+from messagehub.messaging.topic import Topic
 from messagehub.messaging.topics import Topics
 from messagehub.settings import Settings
 from registry import commands, names, replies
-from registry.records import Access, Block, Consumer, Priority, SchemaType
+from registry.records import Access, Block, Consumer, Keep, KeptTopic, Priority, SchemaType
 
 log = logging.getLogger("messagehub")
 
@@ -315,7 +317,8 @@ class MessageHub(DataMethods):
     ) -> int:
         """Send bytes, a JSON value or an Arrow batch to all who subscribe now; returns the message's number.
 
-        At most once: nothing is kept for who is not there. `local` stays in this hub object and needs no broker.
+        At most once: nothing is kept for who is not there, unless the topic is kept (`hub.topic`): then the message is
+        stored when this returns, and its number is its offset. `local` stays in this hub object and needs no broker.
         """
         return self._topics.publish(topic, payload, headers, timeout=self._limit(timeout), is_local=local)
 
@@ -325,20 +328,39 @@ class MessageHub(DataMethods):
         callback: Callback | None = None,
         *,
         buffer: int = 100,
-        overflow: Overflow = "drop_oldest",
+        overflow: Overflow | None = None,
+        since: Since | None = None,
         timeout: float | None = None,
         local: bool = False,
     ) -> Subscription:
         """Hear all that is published from now on, by iterating (also `async for`), `receive` or the callback.
 
         When this returns the broker knows of it. `*` is one component of a topic, a last `>` one or more.
+        With `since` (an offset, a time, or offsets by topic) or `overflow="block"` only kept topics are read, each
+        message once, and at the reader's own pace.
         """
         subscription = self._topics.subscribe(
-            pattern, buffer=buffer, overflow=overflow, timeout=self._limit(timeout), is_local=local
+            pattern, buffer=buffer, overflow=overflow, since=since, timeout=self._limit(timeout), is_local=local
         )
         if callback is not None:
             subscription.call(callback)
         return subscription
+
+    def topic(
+        self, name: str, *, keep: Keep | int | None = None, replace: bool = False, timeout: float | None = None
+    ) -> Topic:
+        """One topic to hold on to. `keep` (a number of messages, or bounds) has the broker store what is published.
+
+        Saying the same again is harmless; other bounds are refused, or with `replace` taken over.
+        """
+        topic = Topic(name, lambda: self._topics, self.settings.request_timeout_seconds)
+        if keep is not None:
+            topic.keep(Keep(messages=keep) if isinstance(keep, int) else keep, replace=replace, timeout=timeout)
+        return topic
+
+    def topics(self, pattern: str = ">", *, timeout: float | None = None) -> list[KeptTopic]:
+        """The kept topics that match."""
+        return self._topics.kept(pattern, timeout=self._limit(timeout))
 
     # -- channels and schemas ------------------------------------------------------------------------------
 

@@ -20,7 +20,7 @@ import msgspec
 from messagehub import protocol
 from registry import commands, replies
 from registry.events import AnyEvent
-from registry.records import Table
+from registry.records import Keep, KeptTopic, Table
 from registry.registry import Registry
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -95,12 +95,34 @@ _SCENARIO: tuple[dict[str, Any] | float, ...] = (
         "metadata": {"owner": "optics"},
     },
     {"type": "CHANNEL_DESTROY", "id": "13", "channel": "camera.front"},
+    {"type": "TOPIC_KEEP", "id": "27", "topic": "orders.eu", "keep": {"messages": 1000, "seconds": 86400.0}},
+    {
+        "type": "TOPIC_PUBLISH",
+        "id": "28",
+        "topic": "orders.eu",
+        "publisher": "shop-1",
+        "number": 1,
+        "messages": [{"payload": "eyJpZCI6N30=", "kind": "json", "headers": {"trace": "abc"}}],
+    },
+    {"type": "TOPIC_LIST_REQUEST", "id": "29", "pattern": "orders.>"},
+    {"type": "TOPIC_READ_REQUEST", "id": "30", "topic": "orders.eu", "offset": 1, "limit": 100},
+    {"type": "TOPIC_DESCRIBE_REQUEST", "id": "31", "topic": "orders.eu"},
+    {"type": "TOPIC_DELETE", "id": "32", "topic": "orders.eu"},
     {"type": "HELLO", "id": "14", "versions": ["1.0"], "client": "example/1.0", "features": []},
     {"type": "PING", "id": "15"},
     {"type": "STATS_REQUEST", "id": "16"},
     {"type": "TRACE_REQUEST", "id": "17", "correlation_id": "15", "limit": 10},
 )
 
+_ORDERS = KeptTopic(
+    name="orders.eu",
+    keep=Keep(messages=1000, seconds=86400.0),
+    incarnation=15,
+    created_at=20.0,
+    next_offset=2,
+    total_bytes=23,
+    revision=16,
+)
 _BY_THE_BROKER: tuple[replies.Reply | protocol.Beacon, ...] = (
     replies.Error(
         id="18",
@@ -142,7 +164,28 @@ _BY_THE_BROKER: tuple[replies.Reply | protocol.Beacon, ...] = (
         id="17",
         exchanges=[{"side": "broker", "at": 1.0, "correlation_id": "15", "request": "PING", "answer": "PONG"}],
     ),
+    replies.TopicPage(
+        id="30",
+        topic="orders.eu",
+        incarnation=15,
+        first_offset=1,
+        next_offset=2,
+        messages=[
+            replies.StoredMessage(offset=1, at=20.0, kind="json", payload=b'{"id":7}', headers={"trace": "abc"}),
+        ],
+    ),
+    replies.TopicDescription(id="31", topic=_ORDERS, first_offset=1, messages=1, size_bytes=23, oldest_at=20.0),
     protocol.Beacon(revision=15, broker_id="0123456789abcdef"),
+)
+
+
+ANSWERED_BY_THE_BROKER = (
+    commands.Hello,
+    commands.Ping,
+    commands.Stats,
+    commands.Trace,
+    commands.ReadTopic,
+    commands.DescribeTopic,
 )
 
 
@@ -228,7 +271,7 @@ def _played() -> Iterator[dict[str, Any]]:
             continue
         yield step
         command = protocol.decode(protocol.encode(step))
-        if isinstance(command, commands.Hello | commands.Ping | commands.Stats | commands.Trace):
+        if isinstance(command, ANSWERED_BY_THE_BROKER):
             continue
         reply, happened = registry.apply(command, now=now)
         yield msgspec.json.decode(protocol.encode_reply(reply, command.id))

@@ -42,6 +42,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     reconnect_max_seconds: float = 2.0
     trace_size: int = 10_000
     store_sync: str = "full"
+    kept_limit_bytes: int = 64 * 2**30
 
     @classmethod
     def load(cls, **arguments: Any) -> "Settings":

@@ -11,6 +11,8 @@ from registry.records import (
     Access,
     Block,
     Count,
+    Keep,
+    KeptMessage,
     Label,
     Level,
     Mode,
@@ -263,6 +265,59 @@ class SetSchemaMode(Command, tag="SCHEMA_MODE_SET"):
     force: bool = False
 
 
+class KeepTopic(Command, tag="TOPIC_KEEP"):
+    """Store what is published to a topic from now on. `replace` changes the bounds of one that is kept already."""
+
+    writes = True
+
+    topic: Text
+    keep: Keep = field(default_factory=Keep)
+    replace: bool = False
+
+
+class DeleteTopic(Command, tag="TOPIC_DELETE"):
+    """Keep it no longer, and forget what was kept."""
+
+    writes = True
+
+    topic: Text
+
+
+class ListTopics(Command, tag="TOPIC_LIST_REQUEST"):
+    """The kept topics that match a pattern."""
+
+    pattern: Text = ">"
+    after: Text = ""
+    limit: Limit = 1000
+
+
+class DescribeTopic(Command, tag="TOPIC_DESCRIBE_REQUEST"):
+    topic: Text
+
+
+class PublishMessages(Command, tag="TOPIC_PUBLISH"):
+    """Messages for a kept topic, stored as one. A publisher numbers its messages, so that the same may come again:
+
+    `number` is the first one's, and the numbers of a publisher go up.
+    """
+
+    writes = True
+
+    topic: Text
+    messages: Annotated[list[KeptMessage], Meta(min_length=1, max_length=1000)]
+    publisher: Label | None = None
+    number: Count = 0
+
+
+class ReadTopic(Command, tag="TOPIC_READ_REQUEST"):
+    """What a topic keeps, from an offset or, with `since`, from a time (seconds since the epoch)."""
+
+    topic: Text
+    offset: Count = 0
+    since: float | None = None
+    limit: Limit = 1000
+
+
 class Snapshot(Command, tag="SNAPSHOT_REQUEST"):
     """Whole channel records, in pages by name, or of one channel.
 
@@ -313,6 +368,12 @@ AnyCommand = (
     | ConfigureSchemas
     | RequestSchemaMode
     | SetSchemaMode
+    | KeepTopic
+    | DeleteTopic
+    | ListTopics
+    | DescribeTopic
+    | PublishMessages
+    | ReadTopic
     | Snapshot
     | Ping
     | Stats

@@ -28,6 +28,9 @@ HubError
     ├── OperationNotPermitted        OPERATION_NOT_PERMITTED
     ├── ReferenceExists              REFERENCE_EXISTS
     ├── SchemaInUse                  SCHEMA_IN_USE
+    ├── TopicNotFound                TOPIC_NOT_FOUND
+    ├── TopicAlreadyExists           TOPIC_ALREADY_EXISTS
+    ├── TopicLimitExceeded           TOPIC_LIMIT_EXCEEDED
     ├── SchemaTooComplex             SCHEMA_TOO_COMPLEX
     └── InvalidSchema                INVALID_SCHEMA
 """
@@ -165,6 +168,19 @@ class ReferenceExists(Refusal):
 
 class SchemaInUse(Refusal):
     code = "SCHEMA_IN_USE"
+
+
+class TopicNotFound(Refusal):
+    code = "TOPIC_NOT_FOUND"
+    retryable = True
+
+
+class TopicAlreadyExists(Refusal):
+    code = "TOPIC_ALREADY_EXISTS"
+
+
+class TopicLimitExceeded(Refusal):
+    code = "TOPIC_LIMIT_EXCEEDED"
 
 
 class SchemaTooComplex(Refusal):

@@ -10,7 +10,18 @@ from typing import ClassVar, Literal
 
 from msgspec import Struct
 
-from registry.records import Channel, Consumer, Group, Mode, Producer, SchemaConfig, SchemaVersion, Table
+from registry.records import (
+    Channel,
+    Consumer,
+    Group,
+    KeptMessage,
+    KeptTopic,
+    Mode,
+    Producer,
+    SchemaConfig,
+    SchemaVersion,
+    Table,
+)
 
 Reason = Literal["released", "expired", "replaced", "died"]
 
@@ -152,6 +163,39 @@ class SchemaModeChanged(SubjectEvent, tag="SCHEMA_MODE_CHANGED"):
     mode: Mode | None
 
 
+class TopicEvent(Event, kw_only=True):
+    """About one kept topic."""
+
+    durable = True
+
+    name: str
+
+    @property
+    def topic(self) -> str:
+        return f"topic/{self.name}/"
+
+
+class TopicKept(TopicEvent, tag="TOPIC_KEPT"):
+    """It is kept from now on, or within other bounds."""
+
+    record: KeptTopic
+
+
+class TopicDeleted(TopicEvent, tag="TOPIC_DELETED"):
+    incarnation: int
+
+
+class MessagesKept(TopicEvent, tag="MESSAGES_KEPT"):
+    """Stored, and never sent as an event: the messages themselves leave on the topic's socket."""
+
+    incarnation: int
+    offset: int
+    total_bytes: int
+    messages: list[KeptMessage]
+    publisher: str | None
+    number: int
+
+
 AnyChannelEvent = (
     ChannelCreated
     | ChannelDeclared
@@ -170,7 +214,8 @@ AnyChannelEvent = (
     | GroupAssigned
 )
 AnySchemaEvent = SchemaRegistered | SchemaDeleted | SchemaConfigured | SchemaModeChanged
-AnyEvent = AnyChannelEvent | AnySchemaEvent
+AnyTopicEvent = TopicKept | TopicDeleted | MessagesKept
+AnyEvent = AnyChannelEvent | AnySchemaEvent | AnyTopicEvent
 
 
 def channel_topic(channel: str) -> str:

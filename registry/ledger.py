@@ -16,6 +16,7 @@ from registry.notices import audience, notice
 from registry.records import Channel, Priority
 from registry.schema_catalog import SchemaCatalog
 from registry.state import Channels, SortedNames, discovered
+from registry.topics import TopicCatalog
 
 
 class Ledger:
@@ -24,6 +25,7 @@ class Ledger:
         self.revision = 0
         self.channels = Channels()
         self.schemas = SchemaCatalog()
+        self.topics = TopicCatalog()
         self.leases = Leases(self.terms)
         self.priorities: dict[str, Priority] = {}
         self._shm_prefix = shm_prefix
@@ -96,6 +98,12 @@ class Ledger:
         self.revision += 1
         event.revision, event.previous, event.at = self.revision, self.schemas.revision(event.subject), now
         self.schemas.evolve(event)
+        self._emitted.append(event)
+
+    def _emit_topic(self, event: events.AnyTopicEvent, now: float) -> None:
+        self.revision += 1
+        event.revision, event.previous, event.at = self.revision, self.topics.revision(event.name), now
+        self.topics.evolve(event)
         self._emitted.append(event)
 
     def _notify(self, event: events.AnyChannelEvent, channel: Channel | None) -> None:

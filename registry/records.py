@@ -25,6 +25,7 @@ Level = Literal[
 Mode = Literal["READWRITE", "READONLY", "READONLY_OVERRIDE", "IMPORT"]
 ChannelStatus = Literal["active", "pending", "stalled", "conflict"]
 Verification = Literal["verified", "unverified"]
+PayloadKind = Literal["bytes", "json", "arrow_batch", "arrow_table"]
 
 Text = Annotated[str, Meta(max_length=1024)]
 Label = Annotated[str, Meta(min_length=1, max_length=256)]
@@ -148,6 +149,46 @@ class Channel(Struct, kw_only=True):
         """The producer that discovery names first: the longest registered of the most alive."""
         rank = {"active": 0, "stalled": 1, "pending": 2}
         return min(self.producers.values(), key=lambda producer: rank[producer.status], default=None)
+
+
+class Keep(Struct, kw_only=True, frozen=True):
+    """How much of a topic is kept: what breaks any of these bounds is removed, the oldest first."""
+
+    messages: Annotated[int, Meta(ge=1, le=2**53)] | None = None
+    size_bytes: Annotated[int, Meta(ge=1, le=2**53)] = 64 * 2**20
+    seconds: Annotated[float, Meta(gt=0)] | None = None
+
+
+class KeptTopic(Struct, kw_only=True):
+    """A topic whose messages are stored. Offsets begin with 1 and have no holes.
+
+    `incarnation` tells a topic from one of the same name that was deleted before, `total_bytes` is all that was ever
+    stored, and `revision` is that of its definition.
+    """
+
+    name: str
+    keep: Keep
+    incarnation: int
+    created_at: float = 0.0
+    next_offset: int = 1
+    total_bytes: int = 0
+    revision: int = 0
+
+
+class KeptMessage(Struct, kw_only=True, frozen=True):
+    """A message as it is published to a kept topic; of an Arrow payload, an IPC stream."""
+
+    payload: bytes
+    kind: PayloadKind = "bytes"
+    headers: dict[str, Any] = field(default_factory=dict)
+
+
+class LastBatch(Struct, kw_only=True, frozen=True):
+    """What a publisher sent last, to know it when it comes again."""
+
+    number: int
+    count: int
+    offset: int
 
 
 class Reference(Struct, kw_only=True, frozen=True):

@@ -28,6 +28,7 @@ from registry.records import Channel, Consumer, Producer, SchemaVersion
 from registry.schema_rules import SCHEMA_COMMANDS, SchemaRules
 from registry.sightings import Sightings
 from registry.state import discovered, summary
+from registry.topics import TOPIC_COMMANDS
 from registry.verdicts import Question, Verdict, judge
 
 
@@ -66,6 +67,10 @@ class Registry(Sightings):
                 self._emit_schema(event, now)
             if isinstance(reply, _REVISED) and (happened or not reply.revision):
                 reply.revision = self.revision
+        elif kind in TOPIC_COMMANDS:
+            reply, kept = self.topics.decide(command, revision=self.revision, now=now)
+            if kept is not None:
+                self._emit_topic(kept, now)
         elif kind in _JUDGED:
             reply = _JUDGED[kind](self, command, now, verdict)
         else:

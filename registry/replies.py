@@ -11,8 +11,10 @@ from registry.records import (
     Channel,
     ChannelStatus,
     Consumer,
+    KeptTopic,
     Level,
     Mode,
+    PayloadKind,
     Priority,
     Producer,
     SchemaConfig,
@@ -272,6 +274,59 @@ class SchemaModeFound(Reply, tag="SCHEMA_MODE_RESPONSE"):
     revision: int
 
 
+class TopicKept(Reply, tag="TOPIC_KEEP_ACK"):
+    topic: KeptTopic
+    revision: int
+
+
+class TopicDeleted(Reply, tag="TOPIC_DELETE_ACK"):
+    topic: str
+    revision: int
+
+
+class TopicList(Reply, tag="TOPIC_LIST_RESPONSE"):
+    topics: list[KeptTopic]
+    next: str | None
+    revision: int
+
+
+class TopicDescription(Reply, tag="TOPIC_DESCRIBE_RESPONSE"):
+    """`first_offset` is the oldest that is kept, or the next where nothing is."""
+
+    topic: KeptTopic
+    first_offset: int
+    messages: int
+    size_bytes: int
+    oldest_at: float | None
+
+
+class MessagesKept(Reply, tag="TOPIC_PUBLISH_ACK"):
+    """`offset` is the first one's; they follow each other. `duplicate`: they had been stored before."""
+
+    topic: str
+    offset: int
+    count: int
+    duplicate: bool
+
+
+class StoredMessage(Struct, kw_only=True, frozen=True, gc=False):
+    offset: int
+    at: float
+    kind: PayloadKind
+    payload: bytes
+    headers: dict[str, Any] = field(default_factory=dict)
+
+
+class TopicPage(Reply, tag="TOPIC_READ_RESPONSE"):
+    """Messages that follow each other, as many as were asked for or as fit; `next_offset` is that of the topic."""
+
+    topic: str
+    incarnation: int
+    first_offset: int
+    next_offset: int
+    messages: list[StoredMessage]
+
+
 class SnapshotPage(Reply, tag="SNAPSHOT_RESPONSE"):
     channels: list[Channel]
     next: str | None
@@ -328,6 +383,12 @@ AnyReply = (
     | SchemaDeleted
     | SchemaConfigFound
     | SchemaModeFound
+    | TopicKept
+    | TopicDeleted
+    | TopicList
+    | TopicDescription
+    | MessagesKept
+    | TopicPage
     | SnapshotPage
     | Pong
     | StatsReport

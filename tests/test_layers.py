@@ -22,7 +22,7 @@ ROWS: list[set[str]] = [
     {"registry"},
     {"errors", "version"},
     {"settings"},
-    {"protocol", "datablock", "metrics"},
+    {"protocol", "datablock", "metrics", "topic_frames"},
     {"status", "entries", "payload_schema", "documents"},
     {"client", "store", "schema_files"},
     {"broker", "messaging", "discovery"},

@@ -122,15 +122,15 @@ def discovery_beside_writes(bench: Bench) -> None:
                 ours, theirs = f"{kind} {said}", f"{kind} {said}, synchronous=OFF"
                 bench.compare(
                     {
-                        ours: _p99_beside(native, durable, request, rate, bench),
-                        theirs: _p99_beside(native, quiet, request, rate, bench),
+                        ours: p99_beside(native, durable, request, rate, bench),
+                        theirs: p99_beside(native, quiet, request, rate, bench),
                     },
                     unit="µs",
                     claims=[at_most(1.5, ours, theirs)],
                 )
 
 
-def _p99_beside(native: Native, broker: Broker, request: str, rate: int, bench: Bench) -> Measure:
+def p99_beside(native: Native, broker: Broker, request: str, rate: int, bench: Bench) -> Measure:
     """p99 of four discovering clients while the writers run: fewer would see too few of the slow moments."""
 
     def measure() -> float:

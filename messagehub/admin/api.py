@@ -10,8 +10,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from messagehub.admin import parameters
-from messagehub.admin.backend import Backend
+from messagehub.admin import parameters, topics
 from messagehub.admin.confluent import schema_fields
 from messagehub.admin.endpoints import Endpoint
 from messagehub.admin.errors import HttpError, answer, error_body, hub_error_body
@@ -47,10 +46,7 @@ class BatchItem(SchemaBody):
     subject: str = ""
 
 
-class Api:
-    def __init__(self, backend: Backend) -> None:
-        self._backend = backend
-
+class Api(topics.TopicPaths):
     # -- health --------------------------------------------------------------------------------------------
 
     async def health(self, _: Request) -> Response:
@@ -279,6 +275,7 @@ ENDPOINTS = (
     Endpoint("GET", "/api/v1/channels/{channel}/consumers", Api.consumers),
     Endpoint("GET", "/api/v1/channels/{channel}/groups", Api.groups),
     Endpoint("GET", "/api/v1/channels/{channel}/blocks", Api.blocks),
+    *topics.ENDPOINTS,
     Endpoint("POST", "/api/v1/schemas", Api.register, writes=True, query=("normalize",), body=list[BatchItem]),
     Endpoint("GET", "/api/v1/schemas/{subject}/diff", Api.diff, query=("from", "to")),
     Endpoint("POST", "/api/v1/schemas/{subject}/check", Api.check, query=("normalize",), body=SchemaBody),

@@ -1,4 +1,4 @@
-"""Removes what dead producers left once it has lingered, and tables that retention ends; in a thread of its own.
+"""Removes what dead producers left, tables that retention ends and old message blocks; in a thread of its own.
 
 It shares nothing with the broker's loop: whatever it removes, the loop hears of through the directory.
 """
@@ -10,6 +10,7 @@ import time
 from messagehub.datablock.cleaning import clean
 from messagehub.datablock.directory import Directory
 from messagehub.datablock.errors import DataBlockError
+from messagehub.datablock.messages import sweep_messages
 
 log = logging.getLogger("messagehub.broker")
 
@@ -31,6 +32,7 @@ class Cleaner:
         while not self._stop.wait(CLEAN_SECONDS):
             try:
                 done = clean(self._directory, now=time.time())
+                sweep_messages(self._directory)
             except (DataBlockError, OSError) as error:
                 log.warning("cleaning shared memory failed: %s", error)
                 continue

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import zmq
 
 from messagehub.protocol import Beacon, encode
-from registry.events import AnyEvent, AnySchemaEvent
+from registry.events import AnyEvent, AnySchemaEvent, AnyTopicEvent
 from registry.registry import Registry
 
 BEACONS_PER_TURN = 256
@@ -41,7 +41,7 @@ class Publisher:
         self._due: deque[bytes] = deque()
         self._watched: set[bytes] = set()
         self._waiting: deque[Waiting] = deque()
-        self._group_revisions = {b"": 0, b"channel/": 0, b"schema/": 0}
+        self._group_revisions = {b"": 0, b"channel/": 0, b"schema/": 0, b"topic/": 0}
 
     def reset(self, revision: int) -> None:
         """Start, or start over after a failed store: what was not written never happened."""
@@ -104,9 +104,13 @@ class Publisher:
         if kind == "channel":
             channel = registry.channels.get(rest.removesuffix("/"))
             return channel.revision if channel else 0
+        if kind == "topic":
+            return registry.topics.revision(rest.removesuffix("/"))
         return registry.schemas.revision(rest.removesuffix("/")) if kind == "schema" else None
 
 
 def key(event: AnyEvent) -> str:
     """The name that a reader of the event's record asks for: channels and subjects share one name space."""
+    if isinstance(event, AnyTopicEvent):
+        return event.topic
     return event.subject if isinstance(event, AnySchemaEvent) else event.channel

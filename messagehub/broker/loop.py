@@ -25,6 +25,7 @@ from messagehub.broker.cleaner import Cleaner
 from messagehub.broker.encoded import EncodedDiscoveries
 from messagehub.broker.events import Publisher, key
 from messagehub.broker.judging import Judge
+from messagehub.broker.kept_topics import READ_COMMANDS, KeptTopics
 from messagehub.broker.local_sight import LocalSight
 from messagehub.broker.place import Place
 from messagehub.broker.topic_proxy import TopicProxy
@@ -37,7 +38,7 @@ from messagehub.store import Saved, Store
 from messagehub.store.commit import GroupCommit
 from messagehub.version import __version__
 from registry import commands, names, replies
-from registry.events import AnyEvent
+from registry.events import AnyEvent, MessagesKept
 from registry.leases import Terms
 from registry.registry import Registry
 from registry.verdicts import Verdict
@@ -98,7 +99,6 @@ class Broker:
         """The store is opened only once the place is ours."""
         self.settings = settings
         self.broker_id = os.urandom(8).hex()
-        self.is_read_only = False
         self._started_at = monotonic()
         self._wall_offset = time.time() - self._started_at
         self._place = Place(settings)
@@ -125,7 +125,7 @@ class Broker:
         self._held: list[Held] = []
         self._unsynced: dict[str, int] = {}
         self._submitted = 0
-        self._is_suspect = self._is_closed = False
+        self.is_read_only = self._is_suspect = self._is_closed = False
         self._sight = LocalSight(Directory(settings.domain))
         self._poller = zmq.Poller()
         self._stop_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
@@ -139,6 +139,7 @@ class Broker:
         self._router.setsockopt(zmq.SNDHWM, MAX_BACKLOG)  # whatever one peer may have in flight can be answered
         self._router.setsockopt(zmq.LINGER, 1000)
         self._topics = TopicProxy(max_frame_bytes=protocol.MAX_FRAME_BYTES)
+        self._kept = KeptTopics(self._commit.store, self._topics.kept)
         self._own: dict[type[commands.Command], Callable[[Any], replies.Reply]] = {
             commands.Hello: self._hello,
             commands.Ping: self._ping,
@@ -169,6 +170,7 @@ class Broker:
         poller.register(self._publisher.socket, zmq.POLLIN)
         poller.register(self._commit.wake_fd, zmq.POLLIN)
         poller.register(self._judge.wake_fd, zmq.POLLIN)
+        poller.register(self._kept.wake_fd, zmq.POLLIN)
         poller.register(self._stop_fd, zmq.POLLIN)
         poll, stop_fd, store_fd, judge_fd = poller.poll, self._stop_fd, self._commit.wake_fd, self._judge.wake_fd
         sight_fd = self._sight.fileno()
@@ -186,6 +188,8 @@ class Broker:
                         self._see()
                     elif ready == judge_fd:
                         self._after_judging()
+                    elif ready == self._kept.wake_fd:
+                        self._after_reading()
                     elif ready == stop_fd:
                         self._drain()
                         return
@@ -286,7 +290,7 @@ class Broker:
             self._backlog -= 1
             answered = self._answer(path, command, received_at, verdict, now)
             if answered is None:
-                continue  # its schema is being judged
+                continue  # its schema is being judged, or what it asks for is being read
             reply, emitted = answered
             if emitted:
                 happened += emitted
@@ -313,7 +317,7 @@ class Broker:
     def _answer(
         self, path: list[bytes], command: commands.AnyCommand, received_at: float, verdict: Verdict | None, now: float
     ) -> tuple[replies.Reply, list[AnyEvent]] | None:
-        """The reply and what happened; None when a schema has to be judged first."""
+        """The reply and what happened; None when a schema has to be judged first, or a kept topic read."""
         kind = type(command)
         try:
             if isinstance(command, commands.Discover):
@@ -325,7 +329,14 @@ class Broker:
                 return self._answer_read_only(command, now), _NOTHING
             if isinstance(command, _JUDGED) and self._asks_judge(path, command, received_at, verdict):
                 return None
+            if isinstance(command, READ_COMMANDS):
+                self._kept.ask((path, command, received_at), command, self._registry.topics.get(command.topic))
+                return None
+            if kind is commands.PublishMessages:
+                self._kept.check_room()
             outcome = self._registry.apply(command, now=now, verdict=verdict)
+            if kind is commands.PublishMessages:
+                self._kept.enqueue(outcome.events)
             if isinstance(outcome.reply, replies.HeartbeatAck | replies.SnapshotPage):
                 outcome.reply.broker_id = self.broker_id
             return outcome.reply, outcome.events
@@ -356,6 +367,11 @@ class Broker:
             self._queues[command.priority].append((path, command, received_at, verdict))
             self._backlog += 1
 
+    def _after_reading(self) -> None:
+        for (path, command, received_at), reply, payload in self._kept.answers():
+            self._send(path, payload)
+            self._account(path, command, received_at, reply)
+
     def _answer_read_only(self, command: commands.AnyCommand, now: float) -> replies.Reply:
         """A heartbeat keeps its lease; every write is refused."""
         if isinstance(command, commands.Heartbeat):
@@ -378,12 +394,15 @@ class Broker:
             name = command.subject if by_name else None
         else:
             name = getattr(command, "channel", None) or getattr(command, "subject", None)
+        if name is None and (topic := getattr(command, "topic", None)) is not None:
+            return self._unsynced.get(f"topic/{topic}/", 0)
         return self._registry.revision if name is None else self._unsynced.get(names.logical(name), 0)
 
     def _happened(self, happened: list[AnyEvent]) -> None:
         if happened:
             for event in happened:
-                self._publisher.enqueue(event)
+                if not isinstance(event, MessagesKept):  # which leave as messages, by the topic proxy
+                    self._publisher.enqueue(event)
             self._sight.follow(self._registry, happened)
             self._commit.submit(happened)
             self._submitted = happened[-1].revision
@@ -422,6 +441,7 @@ class Broker:
             lease_seconds=settings.lease_seconds,
         )
         registry = Registry(terms=terms, shm_prefix=settings.shm_prefix)
+        registry.topics.limit_bytes = settings.kept_limit_bytes
         with _without_collecting():
             saved = store.load()
             self._fill(registry, saved, revision=max(saved.revision, at_least))
@@ -435,6 +455,7 @@ class Broker:
             modes=saved.modes,
             revision=revision,
         )
+        registry.topics.restore(saved.topics)
         registry.restore(saved.channels, revision=revision, now=self._now())
 
     def _after_commit(self) -> None:
@@ -457,6 +478,7 @@ class Broker:
 
     def _release(self, written: int) -> None:
         self._publisher.release(written)
+        self._kept.release(written)
         if self._submitted <= written:
             self._unsynced.clear()
         if self._held:
@@ -491,6 +513,7 @@ class Broker:
         """To what the store has. What was not written never happened, but its revisions were seen in replies."""
         self._registry, _ = self._load(self._commit.store, at_least=self._registry.revision)
         self._submitted = self._registry.revision
+        self._kept.reset()
         self._publisher.reset(self._registry.revision)
 
     # -- what the broker itself answers --------------------------------------------------------------------
@@ -529,7 +552,7 @@ class Broker:
             leases=len(self._registry.leases),
             schemas=len(self._registry.schemas),
             requests=self._metrics.report(),
-            counters=self._metrics.counters | {"published": self._publisher.published},
+            counters=self._metrics.counters | {"published": self._publisher.published} | self._kept.counters,
             store={"written_revision": self._commit.written, "transactions": self._commit.transactions},
         )
 
@@ -544,10 +567,11 @@ class Broker:
         grace = monotonic() + DRAIN_SECONDS
         while self._router.poll(max(int((grace - monotonic()) * 1000), 0)) and self._backlog < MAX_BACKLOG:
             self._receive(MAX_BACKLOG)
-        while (self._backlog or self._judge.waiting) and monotonic() < deadline:
+        while (self._backlog or self._judge.waiting or self._kept.waiting) and monotonic() < deadline:
             if not self._backlog:
-                self._judge.wait(deadline - monotonic())
+                (self._judge if self._judge.waiting else self._kept).wait(deadline - monotonic())
             self._after_judging()
+            self._after_reading()
             self._serve(SERVED_PER_TURN)
         if not self.is_read_only:
             self._commit.flush(self._submitted, timeout=max(deadline - monotonic(), 0.0))
@@ -557,6 +581,7 @@ class Broker:
         self._is_closed = True
         self._sight.close()
         self._judge.close(timeout=STOP_SECONDS)
+        self._kept.close(timeout=STOP_SECONDS)
         self._commit.close(timeout=STOP_SECONDS)
         self._router.close()
         self._publisher.socket.close()

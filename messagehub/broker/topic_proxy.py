@@ -12,6 +12,8 @@ import zmq
 from messagehub.errors import BrokerAlreadyRunning
 
 HIGH_WATER_MARK = 10_000
+KEPT_ENDPOINT = "inproc://kept"
+KEPT_QUEUE = 100_000
 HEARTBEAT_MS = 2_000
 SILENCE_MS = 10_000
 
@@ -27,6 +29,11 @@ class TopicProxy:
         self.outgoing.setsockopt(zmq.HEARTBEAT_IVL, HEARTBEAT_MS)
         self.outgoing.setsockopt(zmq.HEARTBEAT_TIMEOUT, SILENCE_MS)
         self.outgoing.setsockopt(zmq.LINGER, 1000)
+        self.incoming.bind(KEPT_ENDPOINT)
+        self.kept = self._context.socket(zmq.PUSH)  # for the broker's thread: what it has stored
+        self.kept.setsockopt(zmq.SNDHWM, KEPT_QUEUE)
+        self.kept.setsockopt(zmq.LINGER, 0)
+        self.kept.connect(KEPT_ENDPOINT)
         self._thread = threading.Thread(target=self._run, name="messagehub-topic-proxy", daemon=True)
 
     def start(self, incoming: str, outgoing: str) -> dict[str, str]:
@@ -37,6 +44,7 @@ class TopicProxy:
 
     def close(self) -> None:
         """What is on its way to subscribers that still read is sent."""
+        self.kept.close()
         if self._thread.ident is None:
             self._close_sockets()
         self._context.term()

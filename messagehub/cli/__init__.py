@@ -20,6 +20,7 @@ from messagehub.cli import (
     status,
     subscribe,
     tail,
+    topics,
     trace,
     validate,
     watch,
@@ -54,6 +55,7 @@ for command in (
 app.add_typer(channels.app)
 app.add_typer(schemas.app)
 app.add_typer(blocks.app)
+app.add_typer(topics.app)
 
 
 def _print_version(is_asked: bool) -> None:

@@ -1,4 +1,4 @@
-"""`messagehub publish`: a message to all who subscribe to a topic now."""
+"""`messagehub publish`: a message to all who subscribe to a topic now, or to one that is kept."""
 
 import sys
 from collections.abc import Iterator
@@ -30,7 +30,8 @@ def publish(
 ) -> None:
     """Publish a message, from the argument or from stdin.
 
-    Nothing is kept: only who subscribes now gets it. With --json: a line of JSON for each message that was sent.
+    Only who subscribes now gets it, unless the topic is kept (`messagehub topics keep`): then it is stored at the end.
+    With --json: a line of JSON for each message that was sent.
     """
     if lines and message is not None:
         raise typer.BadParameter("--lines reads stdin: leave MESSAGE out.")

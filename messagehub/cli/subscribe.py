@@ -1,6 +1,9 @@
 """`messagehub subscribe`: the messages of topics as they come."""
 
 import base64
+import datetime
+import re
+import time
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
@@ -9,6 +12,7 @@ import typer
 from messagehub.cli.options import Dir, Endpoint, Json, Timeout
 from messagehub.cli.output import complain, echo, echo_json_line, instant, shown
 from messagehub.cli.session import TURN_SECONDS, connected, interrupt
+from messagehub.cli.topics import age
 from messagehub.errors import ReceiveTimeout
 
 if TYPE_CHECKING:
@@ -22,6 +26,13 @@ def subscribe(
         str, typer.Argument(metavar="PATTERN", help="A topic; * is any one component, a last > one or more.")
     ],
     *,
+    since: Annotated[
+        str | None,
+        typer.Option(
+            metavar="OFFSET|TIME",
+            help="Kept topics only, from an offset (0: the oldest), a time (ISO), or so long ago (10m, 2h, 7d).",
+        ),
+    ] = None,
     count: Annotated[int | None, typer.Option("--count", "-n", min=1, help="End after so many messages.")] = None,
     endpoint: Endpoint = None,
     dir: Dir = None,
@@ -31,12 +42,14 @@ def subscribe(
     """Print messages as they come, one a line, until Ctrl-C or --count.
 
     Goes on when the broker restarts. What is lost is counted on stderr. With --json: JSON lines.
+    With --since what kept topics hold comes first, and then what is published, each message once.
     """
     lost = 0
+    begin = None if since is None else _since(since)
     with (
         interrupt() as interrupted,
         connected(endpoint, dir, timeout) as hub,
-        hub.subscribe(pattern, buffer=BUFFER, timeout=timeout) as subscription,
+        hub.subscribe(pattern, buffer=BUFFER, since=begin, timeout=timeout) as subscription,
     ):
         complain(f"messagehub: subscribed to {pattern}")
         while not interrupted.has_come and subscription.received != count:
@@ -53,8 +66,29 @@ def subscribe(
                 echo(f"{instant(message.sent_at)}  {message.topic}  {_text(message)}")
 
 
+def _since(text: str) -> int | float:
+    if text.isascii() and text.isdigit():
+        return int(text)
+    if re.fullmatch(r"[0-9.]+[smhd]", text):
+        return time.time() - age(text)
+    try:
+        return datetime.datetime.fromisoformat(text).timestamp()
+    except ValueError:
+        raise typer.BadParameter(
+            f"{text!r} is not an offset, a time such as 2026-01-31T12:00, or so long ago such as 10m.",
+            param_hint="--since",
+        ) from None
+
+
 def _fields(message: "Message") -> dict[str, Any]:
-    fields = {"topic": message.topic, "number": message.number, "sent_at": message.sent_at, "headers": message.headers}
+    fields: dict[str, Any] = {
+        "topic": message.topic,
+        "number": message.number,
+        "sent_at": message.sent_at,
+        "headers": message.headers,
+    }
+    if message.offset is not None:
+        fields["offset"] = message.offset
     payload = message.payload
     if isinstance(payload, bytes):
         try:

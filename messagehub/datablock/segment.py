@@ -61,6 +61,7 @@ class Segment:
         descriptor = open_trusted(path, os.O_RDWR if writable else os.O_RDONLY, owner_uid)
         size = os.fstat(descriptor.fd).st_size
         if size < HEADER_BYTES:
+            descriptor.close()
             raise TruncatedBlock(path, HEADER_BYTES, size)
         return cls(path, descriptor, size, writable=writable)
 

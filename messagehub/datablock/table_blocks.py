@@ -60,6 +60,17 @@ def read_block(path: str, *, verify: bool = False) -> Any:
     import pyarrow as pa
 
     segment = Segment.attach(path)
+    try:
+        address, length = _payload(segment, path, verify=verify)
+    finally:
+        segment.descriptor.close()
+    return pa.ipc.open_stream(pa.foreign_buffer(address, length, base=segment.mapping)).read_all()
+
+
+def _payload(segment: Segment, path: str, *, verify: bool) -> tuple[int, int]:
+    """Where it is in memory, and how long."""
+    import pyarrow as pa
+
     header = segment.header()
     if header.kind != Kind.TABLE:
         raise HeaderInconsistent(path, "it is a ring, not a table")
@@ -72,9 +83,7 @@ def read_block(path: str, *, verify: bool = False) -> Any:
         start = header.geometry.data_offset
         if zlib.crc32(segment.data[start : start + length]) != segment.words[line + CHECKSUM]:
             raise ChecksumMismatch(path, "the table")
-    address = pa.py_buffer(segment.mapping).address + header.geometry.data_offset
-    segment.descriptor.close()
-    return pa.ipc.open_stream(pa.foreign_buffer(address, length, base=segment.mapping)).read_all()
+    return pa.py_buffer(segment.mapping).address + header.geometry.data_offset, length
 
 
 def _header(path: str, geometry: Geometry, checksum: Checksum) -> Header:

@@ -17,23 +17,35 @@ from typing import Literal, get_args
 
 from messagehub.errors import ConfigurationError, HubError, ReceiveTimeout, SubscriberTooSlow, SubscriptionClosed
 from messagehub.messaging.topic_messages import Message
-from messagehub.messaging.topic_patterns import Pattern
+from registry.topic_patterns import Pattern
 
 log = logging.getLogger("messagehub.topics")
 
 MOMENT_SECONDS = 0.005
-Overflow = Literal["drop_oldest", "drop_newest", "disconnect"]
+HOT_SECONDS = 0.002
+DRIVE_SECONDS = 0.01
+BUFFER_BYTES = 64 * 2**20
+Overflow = Literal["drop_oldest", "drop_newest", "disconnect", "block"]
 Callback = Callable[[Message], object]
+Drive = Callable[[Callable[[], bool], float, int], bool]
+"""Receive in the caller's thread until that is true, so many seconds at most, so many messages at once."""
 
 
 class Subscription:
     """Messages as an iterator, an `async` iterator, by `receive`, or by a callback on a thread of its own."""
 
     def __init__(
-        self, pattern: Pattern, *, buffer: int, overflow: Overflow, on_close: Callable[["Subscription"], None]
+        self,
+        pattern: Pattern,
+        *,
+        buffer: int,
+        buffer_bytes: int = BUFFER_BYTES,
+        overflow: Overflow,
+        on_close: Callable[["Subscription"], None],
+        drive: Drive | None = None,
     ) -> None:
-        if buffer < 1:
-            raise ConfigurationError(f"a buffer holds at least one message, not {buffer}")
+        if buffer < 1 or buffer_bytes < 1:
+            raise ConfigurationError(f"a buffer holds at least one message and byte, not {min(buffer, buffer_bytes)}")
         if overflow not in get_args(Overflow):
             raise ConfigurationError(f"overflow is one of {', '.join(get_args(Overflow))}, not {overflow!r}")
         self.pattern = pattern.text
@@ -45,11 +57,15 @@ class Subscription:
         self.failure: HubError | None = None
         self.is_closed = False
         self._size = buffer
+        self._size_bytes = buffer_bytes
+        self._bytes_in = self._bytes_out = 0  # one counter for each side, so that neither needs a lock
         self._overflow = overflow
         self._on_close = on_close
         self._buffer: deque[Message] = deque()
         self._changed = threading.Condition()
-        self._is_awaited = 0
+        self.is_awaited = 0  # how many readers wait to be woken
+        self._drive = drive
+        self._is_hot = False  # the last message came so soon that the next is worth receiving by oneself
         self._sleepers: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
         self._is_waiting_for_room = False
         self._next_moment_at = 0
@@ -69,16 +85,25 @@ class Subscription:
             message = self._take()
             if message is not None:
                 return message
+            began_at = time.monotonic()
+            if self._is_hot and self._drive is not None:
+                seconds = DRIVE_SECONDS if deadline is None else min(DRIVE_SECONDS, max(deadline - began_at, 0.0))
+                if self._drive(self._is_readable, seconds, max(self._size // 2, 1)):
+                    continue
             with self._changed:
-                self._is_awaited += 1
+                self.is_awaited += 1
                 try:
                     remaining = None if deadline is None else deadline - time.monotonic()
-                    if not self._changed.wait_for(lambda: self._buffer or self.is_closed, remaining):
+                    if not self._changed.wait_for(self._is_readable, remaining):
                         raise ReceiveTimeout(f"no message of {self.pattern!r} came in {timeout} s")
                 finally:
-                    self._is_awaited -= 1
+                    self.is_awaited -= 1
+                    self._is_hot = time.monotonic() - began_at < HOT_SECONDS
                 if self.is_closed and not self._buffer:
                     raise self.failure or SubscriptionClosed(f"the subscription to {self.pattern!r} is closed")
+
+    def _is_readable(self) -> bool:
+        return bool(self._buffer) or self.is_closed
 
     def __iter__(self) -> Iterator[Message]:
         return self
@@ -103,12 +128,12 @@ class Subscription:
                         raise self.failure
                     raise StopAsyncIteration
                 self._sleepers.append(sleeper)
-                self._is_awaited += 1
+                self.is_awaited += 1
             try:
                 await sleeper[1]
             finally:
                 with self._changed:
-                    self._is_awaited -= 1
+                    self.is_awaited -= 1
                     if sleeper in self._sleepers:
                         self._sleepers.remove(sleeper)
         return message
@@ -123,7 +148,7 @@ class Subscription:
                         callback(message)
                     except Exception:  # a callback's defect concerns one message
                         log.exception("the callback of %r failed at %r", self.pattern, message)
-            except SubscriberTooSlow as ended:
+            except HubError as ended:  # why there will be no more, as `failure` says too
                 log.warning("%s", ended.message)
 
         self._thread = threading.Thread(target=run, name="messagehub-callback", daemon=True)
@@ -148,6 +173,7 @@ class Subscription:
         except IndexError:
             return None
         self.received += 1
+        self._bytes_out += message.frame_bytes
         if self._is_waiting_for_room and len(self._buffer) <= self._size // 2:
             with self._changed:
                 self._changed.notify_all()
@@ -163,18 +189,33 @@ class Subscription:
         if self.is_closed:
             return False
         buffer = self._buffer
-        if len(buffer) >= self._size and not self._has_room_in_a_moment():
-            self.lost_in_buffer += 1
+        count = len(buffer)
+        is_full = count >= self._size or (count > 0 and self._bytes_in - self._bytes_out >= self._size_bytes)
+        if is_full and not self._has_room_in_a_moment():
             self._warn("its buffer is full")
             if self._overflow == "drop_newest":
+                self.lost_in_buffer += 1
                 return False
             if self._overflow == "disconnect":
+                self.lost_in_buffer += 1
                 self.end(SubscriberTooSlow(f"the reader of {self.pattern!r} left its buffer of {self._size} full"))
                 self._on_close(self)
                 return False
-            self._drop_oldest()
+            while self._is_full():
+                self._drop_oldest()
+        self._append(message)
+        return self.is_awaited > 0
+
+    def _append(self, message: Message) -> None:
+        buffer = self._buffer
+        if not buffer:
+            self._bytes_in = self._bytes_out  # readers that raced may have miscounted
+        self._bytes_in += message.frame_bytes
         buffer.append(message)
-        return self._is_awaited > 0
+
+    def _is_full(self) -> bool:
+        count = len(self._buffer)
+        return count >= self._size or (count > 0 and self._bytes_in - self._bytes_out >= self._size_bytes)
 
     def miss(self, count: int) -> None:
         """So many did not arrive."""
@@ -196,9 +237,9 @@ class Subscription:
         self.is_closed = True
 
     def _has_room_in_a_moment(self) -> bool:
-        if self.received < self._next_moment_at and not self._is_awaited:
+        if self.received < self._next_moment_at and not self.is_awaited:
             return False
-        if self._next_moment_at == 0 and self.received == 0 and not self._is_awaited:
+        if self._next_moment_at == 0 and self.received == 0 and not self.is_awaited:
             return False  # nobody has begun to read
         self.wake()
         with self._changed:
@@ -207,11 +248,12 @@ class Subscription:
             self._is_waiting_for_room = False
         if not has_room:
             self._next_moment_at = self.received + self._size // 2 + 1
-        return len(self._buffer) < self._size
+        return not self._is_full()
 
     def _drop_oldest(self) -> None:
         try:
-            self._buffer.popleft()
+            self._bytes_in -= self._buffer.popleft().frame_bytes
+            self.lost_in_buffer += 1
         except IndexError:
             return  # the reader took it meanwhile
 

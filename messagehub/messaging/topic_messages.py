@@ -1,9 +1,7 @@
-"""A message of a topic, and the one frame that it is on the wire.
+"""A message of a topic as users see it, made from its frame (topic_frames.py) or from what the broker kept.
 
-    topic, 0, publisher (8 bytes), number, sent_at, length of the headers, kind, headers (JSON), payload
-
-One frame and not several: each costs Python about as much as all the rest of a message. Whoever receives checks the
-frame before anything else looks at it, since any process that reaches the socket may have written it.
+Whoever receives checks a frame before anything else looks at it, since any process that reaches the socket may have
+written it.
 """
 
 import struct
@@ -11,14 +9,22 @@ from typing import Any
 
 import msgspec
 
-from messagehub.errors import InvalidRequest, MalformedRequest, MessageTooLarge
+from messagehub.errors import DataLost, InvalidRequest, MalformedRequest, MessageTooLarge
+from messagehub.messaging.message_blocks import attach
+from messagehub.topic_frames import (
+    ARROW_BATCH,
+    ARROW_TABLE,
+    BYTES,
+    HEAD,
+    IN_BLOCK,
+    JSON,
+    KEPT,
+    KIND_OF,
+    incarnation_bytes,
+)
+from registry.replies import StoredMessage
 
 MAX_MESSAGE_BYTES = 2**20
-BYTES, JSON, ARROW_BATCH, ARROW_TABLE = range(4)
-PUBLISHER_BYTES = 8
-
-HEAD = struct.Struct("<8sQdIB")  # publisher, number, sent_at, length of the headers, kind
-REST = struct.Struct("<QdIB")  # the same without the publisher
 _encode_json = msgspec.json.Encoder().encode
 _decode_json = msgspec.json.Decoder().decode
 _decode_headers = msgspec.json.Decoder(dict[str, Any]).decode
@@ -36,6 +42,13 @@ class Message(msgspec.Struct, frozen=True, eq=False, gc=False):
     _frame: bytes
     _body_at: int
     _headers: dict[str, Any]
+    is_kept: bool = False
+    _block: Any = None  # a table in shared memory, or why there is none
+
+    @property
+    def offset(self) -> int | None:
+        """Its place in a kept topic: what `since` takes. Of a plain topic, None."""
+        return self.number if self.is_kept else None
 
     @property
     def headers(self) -> dict[str, Any]:
@@ -43,7 +56,12 @@ class Message(msgspec.Struct, frozen=True, eq=False, gc=False):
 
     @property
     def payload(self) -> Any:
-        """Bytes, what the JSON says, or an Arrow record batch or table, as it was published."""
+        """Bytes, what the JSON says, or an Arrow record batch or table, as it was published.
+
+        DataLost where it was put into shared memory that is not of this host, or was removed before it came here.
+        """
+        if self._block is not None:
+            return _from_block(self._block, self._kind)
         body = memoryview(self._frame)[self._body_at :]
         if self._kind == BYTES:
             return bytes(body)
@@ -58,7 +76,13 @@ class Message(msgspec.Struct, frozen=True, eq=False, gc=False):
 
     @property
     def size_bytes(self) -> int:
-        return len(self._frame) - self._body_at
+        """Of the payload; where it is in shared memory, what that takes."""
+        return len(self._frame) - self._body_at if self._block is None else getattr(self._block, "nbytes", 0)
+
+    @property
+    def frame_bytes(self) -> int:
+        """What it takes in memory, headers and all."""
+        return len(self._frame)
 
     def __repr__(self) -> str:
         return f"Message({self.topic!r}, number={self.number}, {self.size_bytes} bytes)"
@@ -78,6 +102,12 @@ def encode_payload(payload: Any) -> tuple[int, bytes]:
         except (TypeError, ValueError, RecursionError) as error:  # as msgspec raises for what JSON has no form for
             raise InvalidRequest(f"a payload is bytes, a JSON value or an Arrow batch; this is none: {error}") from None
     return found
+
+
+def arrow_kind(payload: Any) -> int:
+    import pyarrow as pa
+
+    return ARROW_BATCH if isinstance(payload, pa.RecordBatch) else ARROW_TABLE
 
 
 def encode_headers(headers: dict[str, Any]) -> bytes:
@@ -105,12 +135,29 @@ def decode(frame: bytes, end: int, topic: str) -> Message | None:
         publisher, number, sent_at, headers_bytes, kind = HEAD.unpack_from(frame, end + 1)
         headers_at = end + 1 + HEAD.size
         body_at = headers_at + headers_bytes
-        if kind > ARROW_TABLE or body_at > len(frame):
+        is_kept, is_in_block = bool(kind & KEPT), bool(kind & IN_BLOCK)
+        kind &= ~(KEPT | IN_BLOCK)
+        if kind > ARROW_TABLE or body_at > len(frame) or (is_in_block and kind < ARROW_BATCH):
             return None
         headers = _decode_headers(memoryview(frame)[headers_at:body_at]) if headers_bytes else _NO_HEADERS
     except (ValueError, RecursionError, struct.error):
         return None
-    return Message(topic, publisher, number, sent_at, kind, frame, body_at, headers)
+    block = attach(memoryview(frame)[body_at:], topic) if is_in_block else None
+    return Message(topic, publisher, number, sent_at, kind, frame, body_at, headers, is_kept, block)
+
+
+def from_store(topic: str, incarnation: int, kept: StoredMessage) -> Message:
+    """The same message as its frame would give."""
+    publisher, kind = incarnation_bytes(incarnation), KIND_OF[kept.kind]
+    return Message(topic, publisher, kept.offset, kept.at, kind, kept.payload, 0, kept.headers, is_kept=True)
+
+
+def _from_block(block: Any, kind: int) -> Any:
+    if isinstance(block, DataLost):
+        raise DataLost(block.message, **block.details)  # anew: its traceback would tie the message into a cycle
+    if kind == ARROW_TABLE:
+        return block
+    return block.to_batches()[0] if block.num_rows else block.schema.empty_table().to_batches()[0]
 
 
 def _write_arrow(payload: Any) -> tuple[int, bytes]:

@@ -8,8 +8,8 @@ import threading
 
 from messagehub.messaging.subscriptions import Subscription
 from messagehub.messaging.topic_messages import decode
-from messagehub.messaging.topic_patterns import check_topic
 from registry.errors import InvalidName
+from registry.topic_patterns import check_topic
 
 MOST_TOPICS = 65_536
 MOST_PUBLISHERS = 4_096

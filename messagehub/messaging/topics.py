@@ -1,43 +1,60 @@
-"""Topics: a message to all who subscribe, carried by libzmq through the broker, at most once.
+"""Topics: a message to all who subscribe, carried by libzmq through the broker, at most once; or kept by the broker.
 
 Rule 1: whatever the number of topics and subscriptions, a client holds one PUSH and one SUB socket.
 Rule 2: the messages of one publisher on one topic arrive in their order, or not at all; they are numbered, so that
 every subscriber can tell how many did not.
 Rule 3: when `subscribe` has returned, all that is published after that is heard.
 Rule 4: every call has a deadline, and without a broker it says so at once.
+Rule 5: whether a topic is kept is known from the broker, and asked again every few seconds.
 """
 
 import itertools
 import os
 import threading
 import time
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import zmq
 
 from messagehub.client.connection import Connection
-from messagehub.errors import BrokerRequired, BrokerUnavailable, RequestTimeout, SendTimeout
-from messagehub.messaging.subscriptions import Overflow, Subscription
-from messagehub.messaging.topic_messages import PUBLISHER_BYTES, REST, check_size, encode_headers, encode_payload
-from messagehub.messaging.topic_patterns import END, Pattern, check_topic
+from messagehub.datablock.directory import Directory
+from messagehub.errors import (
+    BrokerRequired,
+    BrokerUnavailable,
+    ConfigurationError,
+    InvalidRequest,
+    RequestTimeout,
+    SendTimeout,
+    TopicNotFound,
+)
+from messagehub.messaging.kept_following import KeptFollower
+from messagehub.messaging.kept_publishing import KeptPublisher, pieces
+from messagehub.messaging.kept_subscriptions import KeptSubscription, Since
+from messagehub.messaging.message_blocks import MessageBlocks, is_large
+from messagehub.messaging.subscriptions import BUFFER_BYTES, Overflow, Subscription
+from messagehub.messaging.topic_messages import arrow_kind, check_size, encode_headers, encode_payload
 from messagehub.messaging.topic_receiver import Context, TopicReceiver
 from messagehub.messaging.topic_routes import TopicRoutes
-from registry import commands
+from messagehub.messaging.topic_sender import TopicSender
+from messagehub.topic_frames import IN_BLOCK, NAME_OF, PUBLISHER_BYTES, REST
+from registry import commands, replies
+from registry.records import KeptMessage, KeptTopic
+from registry.topic_patterns import END, Pattern, check_topic
 
-SEND_QUEUE = 10_000
-LINGER_MS = 2_000
-PATIENCE_SECONDS = 0.2
 ECHO_FIRST_SECONDS, ECHO_MAX_SECONDS = 0.002, 0.05
 MOST_TOPICS = 65_536
-_NOBLOCK = int(zmq.NOBLOCK)
+ASK_AGAIN_SECONDS = 5.0
 
 
 class _Numbered:
-    """One topic of a publisher: how its frames begin, and the number of the next."""
+    """One topic of a publisher: how its frames begin, and the number of the next; or what keeps it."""
 
-    __slots__ = ("number", "start")
+    __slots__ = ("ask_at", "kept", "number", "start")
 
     def __init__(self, topic: str, publisher: bytes) -> None:
+        self.ask_at = 0.0
+        self.kept: KeptPublisher | None = None
         self.start = check_topic(topic).encode() + END + publisher
         self.number = 1
 
@@ -47,23 +64,34 @@ class Topics:
         self._connection = connection
         self._publisher = os.urandom(PUBLISHER_BYTES)
         self._echoes = itertools.count()
-        self._sending = threading.Lock()  # the PUSH socket and the numbers
+        self._sending = threading.Lock()  # the sender, the blocks and what is known of topics
         self._opening = threading.Lock()
         self._numbered: dict[str, _Numbered] = {}
         self._numbered_locally: dict[str, _Numbered] = {}
         self._routes = TopicRoutes()
         self._local_routes = TopicRoutes()
         self._context: Context | None = None
-        self._push: zmq.Socket[bytes] | None = None
-        self._push_endpoint = ""
+        self._sender = TopicSender(lambda deadline: self._endpoints(deadline)["topics_in"], self._open_context)
         self._receiver: TopicReceiver | None = None
+        self._follower = KeptFollower(connection)
+        self._blocks = MessageBlocks(Directory(connection.settings.domain), self._publisher)
         self._is_closed = False
 
     def publish(
         self, topic: str, payload: Any, headers: dict[str, Any] | None, *, timeout: float, is_local: bool
     ) -> int:
-        kind, body = encode_payload(payload)
+        is_in_block = type(payload) is not bytes and is_large(payload)
+        kind, body = (arrow_kind(payload) | IN_BLOCK, b"") if is_in_block else encode_payload(payload)
         head = encode_headers(headers) if headers else b""
+        now = time.time()
+        if not is_local:
+            numbered = self._numbered.get(topic)
+            if numbered is None or not 0.0 < numbered.ask_at - now <= ASK_AGAIN_SECONDS:
+                numbered = self._ask_whether_kept(topic, timeout)
+            if numbered.kept is not None:
+                kind, body = encode_payload(payload) if is_in_block else (kind, body)
+                message = KeptMessage(payload=body, kind=NAME_OF[kind], headers=headers or {})
+                return self._publish_kept(numbered, numbered.kept, [message], timeout)
         check_size(len(head) + len(body))
         if not self._sending.acquire(timeout=timeout):
             raise SendTimeout(f"others were publishing for {timeout} s")
@@ -71,26 +99,86 @@ class Topics:
             known = self._numbered_locally if is_local else self._numbered
             numbered = known.get(topic) or self._new_topic(topic, known)
             number = numbered.number
-            frame = numbered.start + REST.pack(number, time.time(), len(head), kind) + head + body
+            if is_in_block:
+                body = self._blocks.put(payload)
+            frame = numbered.start + REST.pack(number, now, len(head), kind) + head + body
             if is_local:
                 self._local_routes.deliver(frame)
                 self._local_routes.wake()
             else:
-                self._send(frame, timeout)
+                self._sender.send(frame, timeout)
             numbered.number = number + 1
             return number
         finally:
             self._sending.release()
 
+    def publish_kept(self, topic: str, payloads: Sequence[Any], *, timeout: float) -> int:
+        """The offset of the first; all of them are stored, in their order, when this returns.
+
+        Sent in pieces, each of which has the timeout for itself; when one fails, those before it are stored.
+        """
+        encoded = [encode_payload(payload) for payload in payloads]
+        if not encoded:
+            raise InvalidRequest("there is nothing to publish")
+        numbered = self._ask_whether_kept(topic, timeout)
+        if numbered.kept is None:
+            raise TopicNotFound(f"topic {topic!r} is not kept", topic=topic)
+        messages = [KeptMessage(payload=body, kind=NAME_OF[kind]) for kind, body in encoded]
+        offsets = [self._publish_kept(numbered, numbered.kept, piece, timeout) for piece in pieces(messages)]
+        return offsets[0]
+
     def subscribe(
-        self, pattern: str, *, buffer: int, overflow: Overflow, timeout: float, is_local: bool
+        self,
+        pattern: str,
+        *,
+        buffer: int,
+        buffer_bytes: int = BUFFER_BYTES,
+        overflow: Overflow | None,
+        since: Since | None = None,
+        timeout: float,
+        is_local: bool,
     ) -> Subscription:
+        if since is not None or overflow == "block":
+            if is_local or overflow not in (None, "block"):
+                raise ConfigurationError("a kept topic is read from the broker, at the reader's own pace (block)")
+            return self._subscribe_kept(pattern, buffer, buffer_bytes, "now" if since is None else since, timeout)
         on_close = self._leave_local if is_local else self._leave
-        subscription = Subscription(Pattern(pattern), buffer=buffer, overflow=overflow, on_close=on_close)
+        subscription = Subscription(
+            Pattern(pattern),
+            buffer=buffer,
+            buffer_bytes=buffer_bytes,
+            overflow=overflow or "drop_oldest",
+            on_close=on_close,
+            drive=None if is_local else self._drive,
+        )
         if is_local:
             self._local_routes.add(subscription)
-            return subscription
+        else:
+            self._hear(subscription, time.monotonic() + timeout)
+        return subscription
+
+    def _subscribe_kept(
+        self, pattern: str, buffer: int, buffer_bytes: int, since: Since, timeout: float
+    ) -> Subscription:
+        """First heard live, then begun: what is published between the two is in the store, and is announced."""
+        subscription = KeptSubscription(
+            Pattern(pattern),
+            buffer=buffer,
+            buffer_bytes=buffer_bytes,
+            since=since,
+            on_close=self._leave_kept,
+            on_want=self._follower.want,
+        )
         deadline = time.monotonic() + timeout
+        self._hear(subscription, deadline)
+        try:
+            self._follower.add(subscription, timeout=max(deadline - time.monotonic(), 0.001))
+        except BaseException:
+            subscription.close()
+            raise
+        return subscription
+
+    def _hear(self, subscription: Subscription, deadline: float) -> None:
         receiver = self._listening(deadline)
         self._routes.add(subscription)
         receiver.subscribe(subscription.prefix)
@@ -99,7 +187,6 @@ class Topics:
         except BaseException:
             subscription.close()
             raise
-        return subscription
 
     def close(self) -> None:
         """End all subscriptions and wait, within a bound, until what was published is with the broker. Idempotent."""
@@ -108,13 +195,12 @@ class Topics:
             receiver, self._receiver = self._receiver, None
         for subscription in (*self._routes.subscriptions, *self._local_routes.subscriptions):
             subscription.close()
+        self._follower.close()
         if receiver is not None:
             receiver.close()
         with self._sending:
-            push, self._push = self._push, None
+            self._sender.close()
             context, self._context = self._context, None
-        if push is not None:
-            push.close(LINGER_MS)
         if context is not None:
             context.term()
 
@@ -123,6 +209,47 @@ class Topics:
         _left_by_parent.append(self)
         for subscription in (*self._routes.subscriptions, *self._local_routes.subscriptions):
             subscription.abandon()
+
+    def ask(self, command: commands.Command, *, timeout: float) -> replies.AnyReply:
+        try:
+            return self._connection.request(command, timeout=timeout)
+        except BrokerUnavailable as missing:
+            raise _without_broker(missing) from missing
+
+    def kept(self, pattern: str, *, timeout: float) -> list[KeptTopic]:
+        Pattern(pattern)
+        try:
+            return self._follower.topics(pattern, timeout=timeout)
+        except BrokerUnavailable as missing:
+            raise _without_broker(missing) from missing
+
+    # -- kept topics ---------------------------------------------------------------------------------------
+
+    def _ask_whether_kept(self, topic: str, timeout: float) -> _Numbered:
+        with self._sending:
+            numbered = self._numbered.get(topic) or self._new_topic(topic, self._numbered)
+        try:
+            is_kept = bool(self._follower.topics(topic, timeout=timeout))
+        except BrokerUnavailable as missing:
+            if numbered.kept is not None:
+                return numbered  # it waits for the broker to come back
+            raise _without_broker(missing) from missing
+        with self._sending:
+            if not is_kept:
+                numbered.kept = None
+            elif numbered.kept is None:
+                numbered.kept = KeptPublisher(self._connection, topic)
+            numbered.ask_at = time.time() + ASK_AGAIN_SECONDS
+        return numbered
+
+    def _publish_kept(
+        self, numbered: _Numbered, kept: KeptPublisher, messages: list[KeptMessage], timeout: float
+    ) -> int:
+        try:
+            return kept.publish(messages, timeout=timeout)
+        except TopicNotFound:
+            numbered.ask_at, numbered.kept = 0.0, None
+            raise
 
     # -- publishing; only while holding `_sending` ---------------------------------------------------------
 
@@ -133,43 +260,13 @@ class Topics:
         known[topic] = numbered
         return numbered
 
-    def _send(self, frame: bytes, timeout: float) -> None:
-        if self._push is not None and _is_taken(self._push, frame):
-            return
-        deadline = time.monotonic() + timeout
-        while True:  # not connected, or the broker is behind: find out which
-            push = self._connected(deadline)
-            remaining = deadline - time.monotonic()
-            push.poll(int(max(min(remaining, PATIENCE_SECONDS), 0.0) * 1000) + 1, zmq.POLLOUT)
-            if _is_taken(push, frame):
-                return
-            if remaining <= 0:
-                raise SendTimeout(f"the broker did not take the message in {timeout} s")
-
-    def _connected(self, deadline: float) -> zmq.Socket[bytes]:
-        """The PUSH socket, at the endpoint that the broker names now."""
-        endpoint = self._endpoints(deadline)["topics_in"]
-        if self._push is None:
-            self._push = self._open_context().socket(zmq.PUSH)
-            self._push.setsockopt(zmq.IMMEDIATE, 1)  # a message waits for a broker that is there, not for the next one
-            self._push.setsockopt(zmq.SNDHWM, SEND_QUEUE)
-            self._push.setsockopt(zmq.RECONNECT_IVL, 20)
-        if endpoint != self._push_endpoint:
-            if self._push_endpoint:
-                self._push.disconnect(self._push_endpoint)
-            self._push.connect(endpoint)
-            self._push_endpoint = endpoint
-        return self._push
-
     # -- inside --------------------------------------------------------------------------------------------
 
     def _endpoints(self, deadline: float) -> dict[str, str]:
         try:
             self._connection.request(commands.Ping(), timeout=max(deadline - time.monotonic(), 0.001))
-        except RequestTimeout as late:
-            raise SendTimeout("the broker did not answer in time") from late
         except BrokerUnavailable as missing:
-            raise BrokerRequired(f"topics need a broker: {missing.message}", **missing.details) from missing
+            raise _without_broker(missing) from missing
         hello = self._connection.hello
         if hello is None or "topics_in" not in hello.endpoints:
             raise BrokerRequired("topics need a broker, and a connected one that carries topics")
@@ -195,6 +292,12 @@ class Topics:
                 self._receiver.move(endpoint)
             return self._receiver
 
+    def _drive(self, is_done: Callable[[], bool], seconds: float, burst: int) -> bool:
+        receiver = self._receiver
+        if receiver is None or any(other.is_awaited for other in self._routes.subscriptions):
+            return False
+        return receiver.drive(is_done, seconds, burst)
+
     def _await_echo(self, receiver: TopicReceiver, deadline: float) -> None:
         """Until a frame of our own has come back; those that overtook its filter are lost, so it is sent again."""
         echo = END + self._publisher + next(self._echoes).to_bytes(8, "little")
@@ -203,7 +306,7 @@ class Topics:
         try:
             while (remaining := deadline - time.monotonic()) > 0:
                 with self._sending:
-                    self._send(echo, remaining)
+                    self._sender.send(echo, remaining)
                 if heard.wait(min(wait, remaining)):
                     return
                 wait = min(2 * wait, ECHO_MAX_SECONDS)
@@ -216,16 +319,19 @@ class Topics:
         if self._routes.remove(subscription) and receiver is not None:
             receiver.unsubscribe(subscription.prefix)
 
+    def _leave_kept(self, subscription: Subscription) -> None:
+        assert isinstance(subscription, KeptSubscription)
+        self._leave(subscription)
+        self._follower.remove(subscription)
+
     def _leave_local(self, subscription: Subscription) -> None:
         self._local_routes.remove(subscription)
 
 
-def _is_taken(push: zmq.Socket[bytes], frame: bytes) -> bool:
-    try:
-        push.send(frame, _NOBLOCK)
-    except zmq.Again:
-        return False
-    return True
+def _without_broker(missing: BrokerUnavailable) -> SendTimeout | BrokerRequired:
+    if isinstance(missing, RequestTimeout):
+        return SendTimeout("the broker did not answer in time")
+    return BrokerRequired(f"topics need a broker: {missing.message}", **missing.details)
 
 
 _left_by_parent: list[Topics] = []

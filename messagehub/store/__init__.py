@@ -5,12 +5,14 @@ and writes many of them in one transaction later (`write`, in the commit thread)
 """
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from msgspec import Struct, field
 
 from registry.events import AnyEvent
-from registry.records import Channel, Mode, SchemaConfig, SchemaVersion
+from registry.records import Channel, KeptTopic, Mode, SchemaConfig, SchemaVersion
+from registry.replies import StoredMessage
+from registry.topics import SavedTopic
 
 
 class Saved(Struct):
@@ -22,6 +24,34 @@ class Saved(Struct):
     last_schema_id: int = 0
     configs: dict[str, SchemaConfig] = field(default_factory=dict)
     modes: dict[str, Mode] = field(default_factory=dict)
+    topics: list[SavedTopic] = field(default_factory=list)
+
+
+class Extent(NamedTuple):
+    """What of a topic is within its bounds."""
+
+    first_offset: int
+    next_offset: int
+    size_bytes: int
+    oldest_at: float | None
+
+
+class TopicReader(Protocol):
+    """Reads what was written of kept topics; used by one thread. Bounds hold at once, before anything is trimmed."""
+
+    def written(self, incarnation: int) -> KeptTopic | None:
+        """The topic as it is on disk, which may be less than the registry knows; None when it is not."""
+
+    def extent(self, topic: KeptTopic, *, now: float) -> Extent:
+        """Of a topic as it was written."""
+
+    def page(self, topic: KeptTopic, *, offset: int, limit: int, max_bytes: int) -> list[StoredMessage]:
+        """From an offset on; at least one where there is one, however large."""
+
+    def offset_at(self, topic: KeptTopic, at: float, extent: Extent) -> int:
+        """The first one's that is not older."""
+
+    def close(self) -> None: ...
 
 
 class Store(Protocol):
@@ -33,6 +63,12 @@ class Store(Protocol):
 
     def write(self, rows: Sequence[Any], *, revision: int, durable: bool) -> None:
         """One transaction: all of it or, with an OSError or StoreError, none. Durable: on disk when this returns."""
+
+    def trim(self, *, now: float) -> bool:
+        """Remove some of what is beyond the bounds of its topic; True when there is more. By the writing thread."""
+
+    def topic_reader(self) -> TopicReader:
+        """A new one."""
 
     def probe(self) -> None:
         """Raise what `write` would raise now."""

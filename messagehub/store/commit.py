@@ -3,10 +3,13 @@
 Rule 1: batches are written in the order they were submitted, and `written` only ever grows.
 Rule 2: after a failed write nothing more is written until `resume`; the caller reloads before that.
 Rule 3: the caller never waits here; an eventfd tells it that `written` or `failure` changed.
+Rule 4: what kept topics need no longer is trimmed between two transactions, a little at a time.
 """
 
+import logging
 import os
 import threading
+import time
 from collections import deque
 from collections.abc import Sequence
 from typing import Any
@@ -16,6 +19,9 @@ from messagehub.store import Store
 from registry.events import AnyEvent
 
 PROBE_SECONDS = 0.5
+TRIM_SECONDS = 0.1
+IDLE_TRIM_SECONDS = 5.0
+log = logging.getLogger("messagehub.store")
 
 
 class GroupCommit:
@@ -29,6 +35,7 @@ class GroupCommit:
         self._batches: deque[tuple[list[Any], int, bool]] = deque()
         self._changed = threading.Condition()
         self._stopping = False
+        self._trim_at = 0.0
         self._thread = threading.Thread(target=self._run, name="messagehub-store", daemon=True)
         self._thread.start()
 
@@ -73,26 +80,42 @@ class GroupCommit:
                 self._probe()
                 continue
             taken = [self._batches.popleft() for _ in range(len(self._batches))]
-            if not taken:
-                continue  # resumed while the next probe was awaited
-            rows = [row for batch_rows, _, _ in taken for row in batch_rows]
-            revision, durable = taken[-1][1], any(durable for _, _, durable in taken)
-            try:
-                self.store.write(rows, revision=revision, durable=durable)
-            except (StoreError, OSError) as error:
-                failure = error if isinstance(error, StoreError) else StoreError(f"the store failed: {error}")
-                self._tell(self.written, failure)
-            else:
-                self.transactions += 1
-                self._tell(revision, None)
+            if taken:  # or else resumed while the next probe was awaited, or woken to trim
+                self._write(taken)
+            self._trim()
+
+    def _write(self, taken: list[tuple[list[Any], int, bool]]) -> None:
+        rows = [row for batch_rows, _, _ in taken for row in batch_rows]
+        revision, durable = taken[-1][1], any(durable for _, _, durable in taken)
+        try:
+            self.store.write(rows, revision=revision, durable=durable)
+        except (StoreError, OSError) as error:
+            failure = error if isinstance(error, StoreError) else StoreError(f"the store failed: {error}")
+            self._tell(self.written, failure)
+        else:
+            self.transactions += 1
+            self._trim_at = min(self._trim_at, time.monotonic() + TRIM_SECONDS)
+            self._tell(revision, None)
 
     def _await_work(self) -> bool:
         with self._changed:
             if self.failure is not None:
                 self._changed.wait_for(lambda: self._stopping or self.failure is None, PROBE_SECONDS)
                 return not self._stopping
-            self._changed.wait_for(lambda: self._batches or self._stopping)
-            return bool(self._batches)
+            seconds = max(self._trim_at - time.monotonic(), 0.0)
+            self._changed.wait_for(lambda: self._batches or self._stopping, seconds)
+            return bool(self._batches) or not self._stopping
+
+    def _trim(self) -> None:
+        now = time.monotonic()
+        if now < self._trim_at or self.failure is not None:
+            return
+        has_more = False
+        try:
+            has_more = self.store.trim(now=time.time())
+        except (StoreError, OSError) as error:
+            log.warning("what kept topics need no longer could not be removed: %s", error)  # tried again
+        self._trim_at = now + (TRIM_SECONDS if has_more else IDLE_TRIM_SECONDS)
 
     def _probe(self) -> None:
         try:

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 import msgspec
 
 from messagehub.store import Saved
-from registry.events import AnyEvent, AnySchemaEvent
+from messagehub.store.memory_topics import MemoryTopicReader, MemoryTopics
+from registry.events import AnyEvent, AnySchemaEvent, AnyTopicEvent
 from registry.records import Channel
 from registry.schema_catalog import SchemaCatalog
 from registry.state import Channels
@@ -22,14 +23,15 @@ class MemoryStore:
     def __init__(self) -> None:
         self._channels = Channels()
         self._catalog = SchemaCatalog()
+        self._topics = MemoryTopics()
         self._revision = 0
 
     def load(self) -> Saved:
         copies = _channels_decoder.decode(_encoder.encode(list(self._channels.values())))
         catalog = self._catalog
-        return Saved(
-            copies, catalog.every(), self._revision, catalog.last_id, dict(catalog.configs), dict(catalog.modes)
-        )
+        configs, modes = dict(catalog.configs), dict(catalog.modes)
+        topics = self._topics.saved()
+        return Saved(copies, catalog.every(), self._revision, catalog.last_id, configs, modes, topics)
 
     def rows(self, event: AnyEvent) -> Sequence[bytes]:
         return (_encoder.encode(event),)
@@ -39,9 +41,18 @@ class MemoryStore:
             event = _decoder.decode(row)
             if isinstance(event, AnySchemaEvent):
                 self._catalog.evolve(event)
+            elif isinstance(event, AnyTopicEvent):
+                self._topics.evolve(event)
             else:
                 self._channels.evolve(event)
         self._revision = revision
+
+    def trim(self, *, now: float) -> bool:
+        self._topics.trim(now=now)
+        return False
+
+    def topic_reader(self) -> MemoryTopicReader:
+        return MemoryTopicReader(self._topics)
 
     def probe(self) -> None:
         return None

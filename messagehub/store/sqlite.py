@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from messagehub.errors import StoreError
-from messagehub.store import Saved
+from messagehub.store import Saved, sqlite_topics
 from registry import events
 from registry.events import AnyEvent
 from registry.records import Channel, Consumer, Mode, Producer, SchemaConfig, SchemaVersion
@@ -70,6 +70,7 @@ class SQLiteStore:
         self._durable_mode = "FULL" if sync == "full" else "OFF"
         self._plain_mode = "NORMAL" if sync == "full" else "OFF"
         self._mode = ""
+        self._retention = sqlite_topics.Retention()
         _check_file(path)
         try:
             self._connection = self._open()
@@ -95,6 +96,19 @@ class SQLiteStore:
 
     def write(self, rows: Sequence[Row], *, revision: int, durable: bool) -> None:
         self._transact([*rows, ("UPDATE meta SET value = ? WHERE key = 'revision'", (revision,))], durable=durable)
+        self._retention.note(rows)
+
+    def trim(self, *, now: float) -> bool:
+        try:
+            rows = self._retention.rows(self._connection, now=now)
+        except sqlite3.Error as error:
+            raise StoreError(f"the registry database cannot be read: {error}", path=str(self._path)) from error
+        if rows:
+            self._transact(rows, durable=False)
+        return self._retention.has_more
+
+    def topic_reader(self) -> sqlite_topics.SQLiteTopicReader:
+        return sqlite_topics.SQLiteTopicReader(_connect(self._path))
 
     def probe(self) -> None:
         self._transact([("UPDATE meta SET value = value + 1 WHERE key = 'probe'", ())], durable=True)
@@ -121,7 +135,11 @@ class SQLiteStore:
     def _open(self) -> sqlite3.Connection:
         if not _has_content(self._path):
             _create(self._path)
-        return _connect(self._path)
+        connection = _connect(self._path)
+        connection.executescript(
+            f"BEGIN; {sqlite_topics.TABLES} COMMIT;"
+        )  # a database from before kept topics lacks them
+        return connection
 
 
 def _create(path: Path) -> None:
@@ -195,6 +213,7 @@ def _load(connection: sqlite3.Connection) -> Saved:
     for channel in channels.values():
         restored(channel)
     schemas = records("SELECT record FROM schemas ORDER BY subject, version", _schema_decoder.decode)
+    topics = sqlite_topics.load(connection)
     meta = dict(connection.execute("SELECT key, value FROM meta"))
     settings: dict[str, dict[str, str]] = {"config": {}, "mode": {}}
     for kind, subject, record in connection.execute("SELECT kind, subject, record FROM schema_settings"):
@@ -207,6 +226,7 @@ def _load(connection: sqlite3.Connection) -> Saved:
         meta["last_schema_id"],
         {subject: msgspec.json.decode(record, type=SchemaConfig) for subject, record in settings["config"].items()},
         {subject: msgspec.json.decode(record, type=Mode) for subject, record in settings["mode"].items()},
+        topics,
     )
 
 
@@ -273,4 +293,5 @@ _ROWS: dict[type[events.Event], Callable[[Any], Sequence[Row]]] = {
     events.SchemaDeleted: _delete_schema,
     events.SchemaConfigured: lambda e: _put_setting("config", e.subject, e.config),
     events.SchemaModeChanged: lambda e: _put_setting("mode", e.subject, e.mode),
+    **sqlite_topics.ROWS,
 }

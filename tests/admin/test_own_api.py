@@ -36,6 +36,25 @@ def test_channels_can_be_created_described_listed_and_destroyed(web: Web, hub: M
     assert web.ask("GET", "/api/v1/channels/api.made").json()["code"] == "CHANNEL_NOT_FOUND"
 
 
+def test_topics_can_be_kept_read_and_deleted(web: Web, hub: MessageHub) -> None:
+    made = web.ask("POST", "/api/v1/topics/web.orders", {"keep": {"messages": 2}})
+    assert made.status_code == 200, made.text
+    assert web.ask("POST", "/api/v1/topics/web.orders", {"keep": {"messages": 3}}).status_code == 409
+    assert web.ask("POST", "/api/v1/topics/web.orders", {"keep": {"messages": 0}}).status_code == 422
+    hub.topic("web.orders").publish_all([b"a", b"b", b"c"])
+    assert [one["name"] for one in web.ask("GET", "/api/v1/topics?pattern=web.*").json()] == ["web.orders"]
+    assert web.ask("GET", "/api/v1/topics?pattern=a..b").json()["code"] == "INVALID_NAME"
+    assert web.ask("GET", "/api/v1/topics/web.orders").json()["messages"] == 2
+    page = web.ask("GET", "/api/v1/topics/web.orders/messages?offset=3&limit=5").json()
+    assert [(one["offset"], one["payload"]) for one in page["messages"]] == [(3, "Yw==")]
+    assert web.ask("GET", "/api/v1/topics/web.orders/messages?since=1.5").json()["first_offset"] == 2
+    for wrong in ("offset=x", "since=soon", "limit=-1"):
+        assert web.ask("GET", f"/api/v1/topics/web.orders/messages?{wrong}").status_code == 422
+    assert web.ask("DELETE", "/api/v1/topics/web.orders").status_code == 200
+    assert web.ask("GET", "/api/v1/topics/web.orders").json()["code"] == "TOPIC_NOT_FOUND"
+    assert web.ask("DELETE", "/api/v1/topics/web.orders").status_code == 404
+
+
 def test_a_check_says_who_is_attached_now_and_a_used_schema_is_not_deleted(web: Web, hub: MessageHub) -> None:
     schema = {"type": "object", "properties": {"a": {"type": "integer"}}, "additionalProperties": False}
     registered = hub.register_schema("live.data", schema)

@@ -35,9 +35,37 @@ def test_text_is_one_safe_line_a_message_until_the_signal(hub: Program) -> None:
         assert subscribed.end() == 0, subscribed.err
 
 
+def test_a_kept_topic_is_defined_filled_read_and_deleted(hub: Program) -> None:
+    assert hub.run("topics").stdout == "no kept topics yet\n"
+    said = hub.run("topics", "keep", "kept.a", "--messages", "3", "--bytes", "1M", "--age", "2h").stdout
+    assert said == "topic kept.a is kept: 3 messages, 1048576 bytes, 2 h 0 min\n", said
+    hub.call("topics", "keep", "kept.a", "--messages", "4", code=1)
+    hub.run("publish", "kept.a", "--lines", stdin="one\ntwo\nthree\nfour\n")
+    assert hub.json("publish", "kept.a", "five") == {"topic": "kept.a", "number": 5}
+    (listed,) = hub.json("topics", "list", "kept.>")
+    assert (listed["messages"], listed["first_offset"], listed["topic"]["next_offset"]) == (3, 3, 6)
+    assert "kept.a" in hub.run("topics").stdout
+    assert hub.json("topics", "describe", "kept.a")["size_bytes"] == len("threefourfive")
+    for since in ("0", "1h", "2000-01-01T00:00"):
+        done = hub.run("subscribe", "kept.*", "--since", since, "--count", "3", "--json")
+        heard = [json.loads(line) for line in done.stdout.splitlines()]
+        assert [(one["offset"], one["payload"]) for one in heard] == [(3, "three"), (4, "four"), (5, "five")]
+    assert "2 messages were lost" in hub.run("subscribe", "kept.a", "--since", "1", "--count", "1").stderr
+    hub.run("topics", "keep", "kept.a", "--messages", "1", "--replace")
+    assert hub.json("topics", "describe", "kept.a")["messages"] == 1
+    hub.run("topics", "delete", "kept.a", "--yes")
+    assert "not kept" in hub.call("topics", "describe", "kept.a", code=1).stderr
+    assert "not kept" in hub.call("subscribe", "kept.a", "--since", "0", code=1).stderr
+    for option, value in (("--age", "soon"), ("--bytes", "0"), ("--messages", "0")):
+        hub.call("topics", "keep", "kept.a", option, value, code=2)
+    assert "not an offset" in hub.call("subscribe", "kept.a", "--since", "later", code=2).stderr
+
+
 def test_wrong_use_and_no_broker_are_told_apart(hub: Program, alone: Program) -> None:
     assert "NAME=VALUE" in hub.call("publish", "t", "x", "--header", "novalue", code=2).stderr
     assert "not JSON" in hub.call("publish", "t", "{", "--format", "json", code=2).stderr
     assert "breaks the rule" in hub.call("publish", "a.*", "x", code=1).stderr
     alone.call("publish", "t", "x", code=3)
     alone.call("subscribe", "t", code=3)
+    alone.call("topics", code=3)
+    alone.call("topics", "keep", "t", code=3)

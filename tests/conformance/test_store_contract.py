@@ -8,13 +8,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from messagehub.store import Saved, Store
+from messagehub.store import Saved, Store, TopicReader
 from messagehub.store.commit import GroupCommit
 from messagehub.store.memory import MemoryStore
 from messagehub.store.sqlite import SQLiteStore
 from registry import commands
-from registry.events import AnyEvent
-from registry.records import SchemaConfig
+from registry.events import AnyEvent, TopicKept
+from registry.records import Keep, KeptMessage, KeptTopic, SchemaConfig
 from registry.registry import Registry
 from tests.registry.driving import digest_of
 
@@ -70,6 +70,10 @@ def assert_same(saved: Saved, registry: Registry) -> None:
         modes=saved.modes,
         revision=saved.revision,
     )
+    again.topics.restore(saved.topics)
+    assert {one.topic.name: one for one in again.topics.every()} == {
+        one.topic.name: one for one in registry.topics.every()
+    }
     again.restore(saved.channels, revision=saved.revision, now=2.0)
     assert (again.schemas.configs, again.schemas.modes) == (registry.schemas.configs, registry.schemas.modes)
     for schema_id in range(1, len(registry.schemas) + 1):
@@ -131,6 +135,16 @@ HISTORY: dict[str, list[commands.Command]] = {
         commands.RegisterSchema(subject="a", schema={"title": "second"}),
         commands.RegisterSchema(subject="m", schema={"title": "first"}),
     ],
+    "kept topics": [
+        commands.KeepTopic(topic="t", keep=Keep(messages=3, seconds=5.0)),
+        commands.PublishMessages(topic="t", messages=[KeptMessage(payload=b"a")] * 5, publisher="p", number=1),
+        commands.KeepTopic(topic="u"),
+        commands.KeepTopic(topic="t", keep=Keep(messages=4), replace=True),
+        commands.PublishMessages(topic="t", messages=[KeptMessage(payload=b"b", headers={"h": 1})], publisher="q"),
+        commands.DeleteTopic(topic="u"),
+        commands.KeepTopic(topic="u"),
+        commands.PublishMessages(topic="u", messages=[KeptMessage(payload=b"")]),
+    ],
     "a schema with a producer": [producer("a", schema={"type": "object"}, schema_hash="")],
 }
 
@@ -176,6 +190,117 @@ def test_loading_gives_copies_that_later_writes_do_not_change(store: Store) -> N
     assert store.load().channels[0].producers
 
 
+# -- kept topics -------------------------------------------------------------------------------------------
+
+
+def kept(writer: Writer, topic: str, count: int, *, now: float, size: int = 10) -> None:
+    messages = [KeptMessage(payload=bytes([n % 256]) * size, headers={"n": n}) for n in range(count)]
+    writer.apply(commands.PublishMessages(topic=topic, messages=messages), now=now)
+
+
+def offsets(reader: TopicReader, topic: KeptTopic, offset: int, limit: int = 1000, max_bytes: int = 10**6) -> list[int]:
+    return [found.offset for found in reader.page(topic, offset=offset, limit=limit, max_bytes=max_bytes)]
+
+
+def test_kept_messages_are_read_in_pages_as_they_were(store: Store) -> None:
+    writer, reader = Writer(store), store.topic_reader()
+    writer.apply(commands.KeepTopic(topic="t"))
+    writer.apply(commands.KeepTopic(topic="other"))
+    kept(writer, "t", 30, now=5.0)
+    kept(writer, "other", 2, now=5.0)
+    topic = writer.registry.topics.get("t")
+    assert offsets(reader, topic, 1) == list(range(1, 31))
+    assert offsets(reader, topic, 7, limit=3) == [7, 8, 9]
+    assert offsets(reader, topic, 7, max_bytes=25) == [7, 8]
+    assert offsets(reader, topic, 7, max_bytes=1) == [7], "at least one, however large"
+    assert offsets(reader, topic, 31) == []
+    (found,) = reader.page(topic, offset=4, limit=1, max_bytes=1)
+    assert (found.at, found.kind, found.payload, found.headers) == (5.0, "bytes", b"\x03" * 10, {"n": 3})
+    reader.close()
+
+
+@pytest.mark.parametrize("is_trimmed", [False, True])
+def test_bounds_hold_at_once_and_trimming_changes_nothing_that_is_seen(store: Store, is_trimmed: bool) -> None:
+    writer, reader = Writer(store), store.topic_reader()
+    bounds = {
+        "messages": (Keep(messages=4), 4),
+        "bytes": (Keep(size_bytes=70), 7),
+        "seconds": (Keep(seconds=5.0), 10),
+        "all": (Keep(messages=9, size_bytes=55, seconds=5.0), 5),
+    }
+    header_bytes = len(b'{"n":0}')
+    for name, (keep, _) in bounds.items():
+        scaled = msgspec.structs.replace(keep, size_bytes=keep.size_bytes // 10 * (10 + header_bytes))
+        writer.apply(commands.KeepTopic(topic=name, keep=scaled))
+        for at in (1.0, 10.0, 20.0):
+            kept(writer, name, 10, now=at)
+    if is_trimmed:
+        while store.trim(now=24.0):
+            pass
+    for name, (_, count) in bounds.items():
+        extent = reader.extent(writer.registry.topics.get(name), now=24.0)
+        assert (extent.first_offset, extent.next_offset) == (31 - count, 31), name
+        assert extent.oldest_at == 20.0
+        assert extent.size_bytes == count * (10 + header_bytes)
+    aged = writer.registry.topics.get("seconds")
+    assert reader.extent(aged, now=26.0) == (31, 31, 0, None), "nothing is left, and offsets go on"
+    reader.close()
+
+
+def test_a_time_is_found(store: Store) -> None:
+    writer, reader = Writer(store), store.topic_reader()
+    writer.apply(commands.KeepTopic(topic="t", keep=Keep(messages=25)))
+    for at in (1.0, 2.0, 3.0):
+        kept(writer, "t", 10, now=at)
+    topic = writer.registry.topics.get("t")
+    extent = reader.extent(topic, now=9.0)
+    times = {0.0: 6, 1.0: 6, 1.5: 11, 2.0: 11, 2.1: 21, 3.0: 21, 3.5: 31}
+    assert {at: reader.offset_at(topic, at, extent) for at in times} == times
+    reader.close()
+
+
+def test_what_is_read_is_only_what_was_written(store: Store) -> None:
+    writer, reader = Writer(store), store.topic_reader()
+    unwritten = Registry()
+    (event,) = unwritten.apply(commands.KeepTopic(topic="t"), now=1.0).events
+    assert isinstance(event, TopicKept)
+    assert reader.written(event.record.incarnation) is None
+    assert offsets(reader, event.record, 1) == []
+    writer.apply(commands.KeepTopic(topic="t"))
+    kept(writer, "t", 1, now=1.0)
+    assert reader.written(event.record.incarnation) == writer.registry.topics.get("t")
+    assert offsets(reader, event.record, 1) == [1]
+    writer.apply(commands.DeleteTopic(topic="t"))
+    assert reader.written(event.record.incarnation) is None
+    while store.trim(now=1.0):
+        pass
+    assert offsets(reader, event.record, 1) == []
+    reader.close()
+
+
+def test_a_great_deal_is_trimmed_little_by_little(tmp_path: Path) -> None:
+    store = SQLiteStore(tmp_path / "registry.db", sync="off")
+    writer = Writer(store)
+    for name in ("bounded", "deleted"):
+        writer.apply(commands.KeepTopic(topic=name))
+        for _ in range(6):
+            kept(writer, name, 1000, now=1.0)
+    store.trim(now=1.0)
+    writer.apply(commands.KeepTopic(topic="bounded", keep=Keep(messages=10), replace=True))
+    writer.apply(commands.DeleteTopic(topic="deleted"))
+    left = []
+    while True:
+        has_more = store.trim(now=1.0)
+        left.append(store._connection.execute("SELECT count(*) FROM topic_messages").fetchone()[0])
+        if not has_more:
+            break
+    steps = [before - after for before, after in zip([12_000, *left], left, strict=False)]
+    assert left[-1] == 10
+    assert max(steps) <= 4000
+    assert len(steps) >= 3
+    store.close()
+
+
 def test_a_probe_changes_nothing(store: Store) -> None:
     writer = Writer(store)
     writer.apply(producer("a"))
@@ -217,6 +342,7 @@ class Gate:
     def __init__(self, store: Store) -> None:
         self._store = store
         self.load, self.rows, self.probe, self.close = store.load, store.rows, store.probe, store.close
+        self.trim, self.topic_reader = store.trim, store.topic_reader
         self.entered = threading.Event()
         self.opened = threading.Event()
 
@@ -258,6 +384,7 @@ class Failing:
     def __init__(self, store: Store) -> None:
         self._store = store
         self.load, self.rows, self.close = store.load, store.rows, store.close
+        self.trim, self.topic_reader = store.trim, store.topic_reader
         self.fails = False
         self.probed = threading.Event()
 

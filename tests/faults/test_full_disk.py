@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 import zmq
 
+from messagehub.errors import StoreReadOnly
+from messagehub.messaging.topic import Topic
 from messagehub.store.sqlite import SQLiteStore
 from tests.integration.harness import Listener, Message, Peer, Served, eventually, hub_of, producer, refused
 
@@ -152,3 +154,42 @@ def test_a_broker_cannot_start_on_a_full_disk_and_says_so(small_disk: Path) -> N
     assert code == 1
     assert "registry.db" in complaint or "disk" in complaint or "space" in complaint
     assert "Traceback" not in complaint
+
+
+def publish_until_refused(topic: Topic, acknowledged: dict[int, int], first: int) -> int:
+    for number in range(first, first + 5000):
+        try:
+            acknowledged[topic.publish({"n": number, "filler": "x" * 2000})] = number
+        except StoreReadOnly:
+            return number
+    pytest.fail("the disk was never full")
+
+
+def test_kept_topics_on_a_full_disk_lose_nothing_acknowledged_and_double_nothing(
+    small_disk: Path, served: Callable[..., Served]
+) -> None:
+    server = served(dir=small_disk, **TERMS)
+    with hub_of(server) as hub:
+        topic = hub.topic("orders", keep=10_000)
+        live = topic.subscribe(since=0, buffer=5)
+        acknowledged: dict[int, int] = {}  # numbers by their offsets
+        number = 0
+        for _ in range(2):
+            fill(small_disk)
+            refused_number = publish_until_refused(topic, acknowledged, number)
+            assert topic.describe().messages == len(acknowledged), "reads go on"
+            free(small_disk)
+            eventually(lambda: hub.health()["read_only"] is False)
+            acknowledged[topic.publish({"n": refused_number})] = refused_number
+            number = refused_number + 1
+        assert list(acknowledged) == list(range(1, len(acknowledged) + 1)), (
+            "offsets of what was refused are given again"
+        )
+        heard = [live.receive(30.0) for _ in acknowledged]
+        assert {message.offset: message.payload["n"] for message in heard} == acknowledged
+        server.kill()
+        server.start()
+        eventually(lambda: hub.connect(timeout=1.0))
+        again = topic.subscribe(since=0)
+        assert {m.offset: m.payload["n"] for m in (again.receive(30.0) for _ in acknowledged)} == acknowledged
+        assert live.lost == again.lost == 0

@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 import zmq
 
+from messagehub.broker import kept_topics
 from messagehub.store.memory import MemoryStore
 from tests.conftest import QUICK
-from tests.integration.harness import Embedded, Listener, Message, Peer, eventually, producer
+from tests.integration.harness import Embedded, Listener, Message, Peer, eventually, hub_of, producer
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 
@@ -181,3 +182,71 @@ def test_a_broker_that_stops_while_the_store_writes_still_answers(
     store.gate.set()
     assert writer.receive()["id"] == "last"
     closing.join(30)
+
+
+PUBLISHED: Message = {"type": "TOPIC_PUBLISH", "topic": "kept", "publisher": "p", "messages": [{"payload": "YQ=="}]}
+
+
+def test_a_kept_message_is_acknowledged_and_announced_only_when_it_is_written(
+    slow: Embedded, store: SlowStore, writer: Peer, reader: Peer
+) -> None:
+    writer.ask({"type": "TOPIC_KEEP", "topic": "kept"})
+    writer.ask(producer("other"))
+    with hub_of(slow) as hub, hub.subscribe("kept") as plain, hub.subscribe("kept", since=0) as kept:
+        store.gate.clear()
+        writer.send(PUBLISHED | {"number": 1, "id": "first"})
+        assert store.is_waiting.wait(30)
+        writer.send(PUBLISHED | {"number": 1, "id": "the same again"})
+        assert writer.hears_nothing(SILENCE_SECONDS), "nor is what came again acknowledged before it is written"
+        for asked in ("TOPIC_READ_REQUEST", "TOPIC_DESCRIBE_REQUEST"):
+            found = reader.ask({"type": asked, "topic": "kept"})
+            assert found["messages"] in ([], 0), "reads go on, and show what is written"
+        assert reader.ask({"type": "DISCOVERY_REQUEST", "channel": "other"})["status"] == "active"
+        assert not plain._buffer
+        assert not kept._buffer
+        store.gate.set()
+        replies = [writer.receive() for _ in range(2)]
+        assert [(reply["id"], reply["offset"], reply["duplicate"]) for reply in replies] == [
+            ("first", 1, False),
+            ("the same again", 1, True),
+        ]
+        assert plain.receive(30).payload == kept.receive(30).payload == b"a"
+
+
+def test_a_topic_that_is_not_yet_written_is_not_yet_kept_and_a_deleted_one_is_until_then(
+    store: SlowStore, writer: Peer, reader: Peer
+) -> None:
+    writer.ask({"type": "TOPIC_KEEP", "topic": "old"})
+    store.gate.clear()
+    writer.send({"type": "TOPIC_KEEP", "topic": "new", "id": "w"})
+    assert store.is_waiting.wait(30)
+    writer.send({"type": "TOPIC_DELETE", "topic": "old", "id": "d"})
+    assert reader.ask({"type": "TOPIC_DESCRIBE_REQUEST", "topic": "new"})["code"] == "TOPIC_NOT_FOUND"
+    reader.send({"type": "TOPIC_DESCRIBE_REQUEST", "topic": "old", "id": "gone"})
+    reader.send({"type": "TOPIC_LIST_REQUEST", "id": "list"})
+    assert reader.hears_nothing(SILENCE_SECONDS)
+    store.gate.set()
+    answers = {reply["id"]: reply for reply in (reader.receive() for _ in range(2))}
+    assert answers["gone"]["code"] == "TOPIC_NOT_FOUND"
+    assert [topic["name"] for topic in answers["list"]["topics"]] == ["new"]
+
+
+def test_more_than_the_disk_takes_is_refused_as_retryable(
+    slow: Embedded, store: SlowStore, writer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kept_topics, "MAX_WAITING_BYTES", 10_000)
+    writer.ask({"type": "TOPIC_KEEP", "topic": "kept"})
+    store.gate.clear()
+    payload = "YWFh" * 1000
+    for number in range(1, 11):
+        writer.send(PUBLISHED | {"number": number, "messages": [{"payload": payload}]})
+    assert writer.hears_nothing(SILENCE_SECONDS), "a refusal waits too: it would come again at once"
+    with hub_of(slow) as hub:
+        waiting = threading.Timer(0.3, store.gate.set)
+        waiting.start()
+        assert hub.publish("kept", b"waits until there is room", timeout=30) == 5
+        waiting.join()
+    replies = [writer.receive() for _ in range(10)]
+    assert [reply["offset"] for reply in replies if reply["type"] == "TOPIC_PUBLISH_ACK"] == [1, 2, 3, 4]
+    refused = [reply for reply in replies if reply["type"] == "ERROR"]
+    assert {(reply["code"], reply["retryable"]) for reply in refused} == {("RATE_LIMITED", True)}

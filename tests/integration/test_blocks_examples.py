@@ -1,4 +1,4 @@
-"""The examples about blocks run as they are printed."""
+"""The examples about blocks and topics run as they are printed."""
 
 import os
 import subprocess
@@ -20,7 +20,11 @@ def place(tmp_path: Path) -> Iterator[Place]:
 
 @pytest.mark.parametrize(
     ("name", "says"),
-    [("share_batches.py", "10.0 volts, found through files"), ("publish_a_table.py", "generation 1: 2 rows")],
+    [
+        ("share_batches.py", "10.0 volts, found through files"),
+        ("publish_a_table.py", "generation 1: 2 rows"),
+        ("replay_a_topic.py", "went on with {'id': 5}"),
+    ],
 )
 def test_the_example_runs(place: Place, name: str, says: str) -> None:
     done = subprocess.run(

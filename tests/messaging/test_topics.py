@@ -451,3 +451,79 @@ def test_a_cancelled_async_reader_loses_nothing(broker: Served) -> None:
 
     with hub_of(broker) as hub, hub.subscribe("t") as subscription:
         assert asyncio.run(read_late(hub, subscription)) == b"late"
+
+
+# -- readers that receive by themselves ------------------------------------------------------------------------
+
+
+def is_hot(subscription: Subscription) -> bool:
+    return subscription._is_hot
+
+
+def test_a_reader_of_quick_messages_receives_by_itself_and_the_thread_takes_over_when_it_stops(broker: Served) -> None:
+    with hub_of(broker) as hub, hub.subscribe("quick") as quick, hub.subscribe("other") as other:
+        for number in range(500):
+            hub.publish("quick", number)
+            assert quick.receive(SECONDS).payload == number
+        assert is_hot(quick)
+        assert hub._topics._receiver is not None
+        assert hub._topics._receiver._driven_at > 0.0
+        hub.publish("other", "heard by the thread")
+        eventually(lambda: other._buffer)
+        assert quick.lost == other.lost == 0
+
+
+def test_readers_in_several_threads_each_get_all_of_theirs(broker: Served) -> None:
+    with hub_of(broker) as hub, hub_of(broker) as publisher:
+        subscriptions = [hub.subscribe(f"many.{n}", buffer=1000) for n in range(4)]
+        heard: list[list[int]] = [[] for _ in subscriptions]
+
+        def read_all(n: int) -> None:
+            heard[n] += [message.payload for message in read(subscriptions[n], 1000)]
+
+        threads = [threading.Thread(target=read_all, args=(n,)) for n in range(4)]
+        for thread in threads:
+            thread.start()
+        for number in range(1000):
+            for n in range(4):
+                publisher.publish(f"many.{n}", number)
+        for thread in threads:
+            thread.join(60)
+        assert heard == [list(range(1000))] * 4
+        assert [subscription.lost for subscription in subscriptions] == [0] * 4
+
+
+def test_closing_ends_a_reader_that_receives_by_itself(broker: Served) -> None:
+    with hub_of(broker) as hub:
+        subscription = hub.subscribe("quick")
+        for _ in range(100):
+            hub.publish("quick", b"")
+            subscription.receive(SECONDS)
+        ended = threading.Event()
+
+        def read_on() -> None:
+            for _ in subscription:
+                continue
+            ended.set()
+
+        thread = threading.Thread(target=read_on)
+        thread.start()
+        for _ in range(100):
+            hub.publish("quick", b"")
+        subscription.close()
+        assert ended.wait(SECONDS)
+        thread.join(SECONDS)
+
+
+def test_a_waiting_reader_uses_no_processor(broker: Served) -> None:
+    with hub_of(broker) as hub:
+        subscription = hub.subscribe("quick")
+        for _ in range(200):
+            hub.publish("quick", b"")
+            subscription.receive(SECONDS)
+        with pytest.raises(ReceiveTimeout):
+            subscription.receive(0.1)
+        before = time.process_time()
+        with pytest.raises(ReceiveTimeout):
+            subscription.receive(1.0)
+        assert time.process_time() - before < 0.05

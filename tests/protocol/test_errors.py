@@ -62,6 +62,12 @@ RAISED: dict[str, list[dict[str, Any]]] = {
         },
         DELETE,
     ],
+    "TOPIC_NOT_FOUND": [{"type": "TOPIC_DELETE", "topic": "t"}],
+    "TOPIC_ALREADY_EXISTS": [
+        {"type": "TOPIC_KEEP", "topic": "t"},
+        {"type": "TOPIC_KEEP", "topic": "t", "keep": {"messages": 5}},
+    ],
+    "TOPIC_LIMIT_EXCEEDED": [{"type": "TOPIC_KEEP", "topic": "t", "keep": {"size_bytes": 2**53}}],
     "INVALID_SCHEMA": [{"type": "SCHEMA_REGISTER", "subject": "s", "schema": "{"}],
 }
 ELSEWHERE = {
@@ -72,7 +78,7 @@ ELSEWHERE = {
     "CONFIGURATION_ERROR": "settings",
     "DATA_LOST": "consumers",
     "INTERNAL_ERROR": "decoding of replies, and defects",
-    "RATE_LIMITED": "limits per peer, which nothing has yet",
+    "RATE_LIMITED": "the broker, when too much waits to be stored, read or judged",
     "RECEIVE_TIMEOUT": "topics",
     "REQUEST_TIMEOUT": "the client",
     "SEND_TIMEOUT": "topics",

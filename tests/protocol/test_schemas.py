@@ -1,5 +1,6 @@
 """`schemas/` and the decoders say the same, except where the reference lists an exception by name."""
 
+import binascii
 import json
 import math
 from collections.abc import Callable
@@ -125,11 +126,31 @@ def has_other_protocol(message: dict[str, Any]) -> bool:
     return KINDS[message["type"]] == "request" and isinstance(protocol_, str) and not protocol_.startswith("1.")
 
 
+def has_bad_base64(message: dict[str, Any]) -> bool:
+    return not all(map(is_base64, base64_fields(message)))
+
+
+def base64_fields(message: dict[str, Any]) -> list[str]:
+    """The payloads of kept messages."""
+    listed = message.get("messages")
+    items = [item for item in listed if isinstance(item, dict)] if isinstance(listed, list) else []
+    return [item["payload"] for item in items if isinstance(item.get("payload"), str)]
+
+
+def is_base64(text: str) -> bool:
+    try:
+        binascii.a2b_base64(text.encode(), strict_mode=True)
+    except (binascii.Error, UnicodeEncodeError):
+        return False
+    return True
+
+
 EXCEPTIONS: dict[str, Callable[[dict[str, Any]], bool]] = {
     "integral-float": has_integral_float,
     "number-out-of-range": has_number_out_of_range,
     "lone-surrogate": has_lone_surrogate,
     "protocol-version": has_other_protocol,
+    "base64": has_bad_base64,
 }
 ONLY_IN_BYTES = ("duplicate-key", "nesting", "size")
 
@@ -148,6 +169,7 @@ SHOWN: dict[str, bytes] = {
     "number-out-of-range": json.dumps(PRODUCER).replace("4096", "1e400").encode(),
     "lone-surrogate": json.dumps(PRODUCER | {"host": "\ud800"}).encode(),
     "protocol-version": json.dumps(PRODUCER | {"protocol": "2.0"}).encode(),
+    "base64": json.dumps(SAMPLES["TOPIC_PUBLISH"] | {"messages": [{"payload": "not base64"}]}).encode(),
     "duplicate-key": b'{"type":"DISCOVERY_REQUEST","channel":1,"channel":"c"}',
     "nesting": json.dumps(PRODUCER).replace("4096", "[" * 127 + "]" * 127).encode(),
     "size": json.dumps(PRODUCER | {"metadata": {"a": "x" * protocol.MAX_REQUEST_BYTES}}).encode(),

@@ -22,6 +22,7 @@ def whole_state(registry: Registry) -> bytes:
             "next_deadline": registry.next_deadline(),
             "priorities": registry.priorities,
             "schemas": _schemas(registry),
+            "topics": registry.topics.every(),
             "unsent": registry._emitted,
         }
     )
@@ -62,6 +63,7 @@ class Watcher:
         records = msgspec.json.decode(snapshot, type=list[Channel])
         self.channels = Channels({record.name: record for record in records})
         self.schema_revisions = dict(registry.schemas._revisions)
+        self.topic_revisions = {topic.name: topic.revision for topic, _ in registry.topics.every()}
         self.revision = registry.revision
 
     def hear(self, event: events.AnyEvent) -> None:
@@ -72,6 +74,12 @@ class Watcher:
         if isinstance(heard, events.AnySchemaEvent):
             assert heard.previous == self.schema_revisions.get(heard.subject, 0)
             self.schema_revisions[heard.subject] = heard.revision
+            return
+        if isinstance(heard, events.AnyTopicEvent):
+            if not isinstance(heard, events.MessagesKept):  # which nobody hears
+                assert heard.previous == self.topic_revisions.pop(heard.name, 0)
+            if isinstance(heard, events.TopicKept):
+                self.topic_revisions[heard.name] = heard.revision
             return
         held = self.channels.get(heard.channel)
         assert heard.previous == (held.revision if held else 0), "previous names the event before on the topic"

@@ -19,8 +19,9 @@ from messagehub.store.sqlite import SQLiteStore
 from registry import commands, events, replies
 from registry.errors import Refusal
 from registry.leases import Member, Terms
-from registry.records import Channel, SchemaConfig, SchemaVersion
+from registry.records import Channel, Keep, KeptMessage, SchemaConfig, SchemaVersion
 from registry.registry import Registry
+from registry.topics import SavedTopic
 from tests.registry.observing import Watcher, encoded_channels, members_of_leases, schema_hash, whole_state
 
 TERMS = Terms(heartbeat_seconds=1.0, stall_seconds=4.0, lease_seconds=20.0)
@@ -58,6 +59,23 @@ schema_commands = st.one_of(
         mode=st.sampled_from([None, None, "READONLY", "READWRITE", "IMPORT"]),
     ),
 )
+topics = st.sampled_from(["t", "t.u"])
+topic_commands = st.one_of(
+    st.builds(
+        commands.KeepTopic,
+        topic=topics,
+        keep=st.builds(Keep, messages=st.sampled_from([None, 3])),
+        replace=st.booleans(),
+    ),
+    st.builds(commands.DeleteTopic, topic=topics),
+    st.builds(
+        commands.PublishMessages,
+        topic=topics,
+        messages=st.lists(st.builds(KeptMessage, payload=st.binary(max_size=3)), min_size=1, max_size=3),
+        publisher=st.sampled_from([None, "p1", "p2"]),
+        number=st.integers(0, 12),
+    ),
+)
 seconds = st.sampled_from([0.0, 0.5, 1.0, 2.0, 3.5, 4.0, 7.0, 20.0])
 
 
@@ -76,6 +94,7 @@ class AnyHistory(RuleBasedStateMachine):
         self.priorities: dict[str, str] = {}
         self.declared: set[str] = set()
         self.hashes: dict[int, str] = {}
+        self.newest: dict[str, int] = {}
 
     def teardown(self) -> None:
         try:
@@ -201,6 +220,20 @@ class AnyHistory(RuleBasedStateMachine):
         if isinstance(ack, replies.SchemaRegistered):
             assert self.hashes.setdefault(ack.schema_id, ack.schema_hash) == ack.schema_hash, "ids are never reused"
 
+    @rule(command=topic_commands)
+    def change_topics(self, command: commands.Command) -> None:
+        ack = self.apply(command)
+        if isinstance(ack, replies.MessagesKept) and isinstance(command, commands.PublishMessages):
+            if command.publisher is not None:
+                again = self.apply(command)
+                assert isinstance(again, replies.MessagesKept)
+                assert (again.offset, again.duplicate) == (ack.offset, True), "saying it again gives the same answer"
+            newest = self.newest.get(command.topic, 0)
+            assert ack.duplicate or ack.offset == newest + 1, "offsets have no holes"
+            self.newest[command.topic] = max(newest, ack.offset + ack.count - 1)
+        elif isinstance(ack, replies.TopicDeleted):
+            self.newest.pop(ack.topic, None)
+
     @rule(passing=seconds)
     def wait(self, passing: float) -> None:
         self.now += passing
@@ -235,6 +268,7 @@ class AnyHistory(RuleBasedStateMachine):
             modes=saved.modes,
             revision=saved.revision,
         )
+        self.registry.topics.restore(saved.topics)
         self.registry.restore(saved.channels, revision=saved.revision, now=self.now)
         self.watcher = Watcher(self.registry)
         held = {lease for lease, _ in self.members.values()}
@@ -291,6 +325,7 @@ class AnyHistory(RuleBasedStateMachine):
         catalog = self.registry.schemas
         assert (saved.last_schema_id, saved.configs, saved.modes) == (catalog.last_id, catalog.configs, catalog.modes)
         assert sorted(saved.schemas, key=_place) == sorted(catalog.every(), key=_place)
+        assert sorted(saved.topics, key=_topic_name) == sorted(self.registry.topics.every(), key=_topic_name)
         kept_channels = {channel.name: _as_after_restart(channel) for channel in saved.channels}
         assert kept_channels == {n: _as_after_restart(c) for n, c in self.registry.channels.items()}
 
@@ -317,6 +352,10 @@ class AnyHistory(RuleBasedStateMachine):
 
 def _place(version: SchemaVersion) -> tuple[str, int]:
     return version.subject, version.version
+
+
+def _topic_name(saved: SavedTopic) -> str:
+    return saved.topic.name
 
 
 def _as_after_restart(channel: Channel) -> dict[str, Any]:

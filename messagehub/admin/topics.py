@@ -1,0 +1,94 @@
+"""Kept topics under /api/v1/topics."""
+
+from urllib.parse import unquote
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from messagehub.admin import parameters
+from messagehub.admin.backend import Backend
+from messagehub.admin.endpoints import Endpoint
+from messagehub.admin.errors import HttpError, answer
+from registry import commands, replies
+from registry.records import Keep, KeptTopic
+
+MOST = 2**53
+
+
+class KeepBody(msgspec.Struct):
+    """What TOPIC_KEEP takes."""
+
+    keep: Keep = msgspec.field(default_factory=Keep)
+    replace: bool = False
+
+
+class TopicPaths:
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+
+    async def topics(self, request: Request) -> Response:
+        found: list[KeptTopic] = []
+        after: str | None = ""
+        while after is not None:
+            command = commands.ListTopics(pattern=request.query_params.get("pattern", ">")[:300], after=after)
+            page = await self._backend.ask(command, replies.TopicList)
+            found += page.topics
+            after = page.next
+        return answer(200, found)
+
+    async def topic(self, request: Request) -> Response:
+        """A kept topic, and how much of it there is."""
+        command = commands.DescribeTopic(topic=_topic(request))
+        return answer(200, await self._backend.ask(command, replies.TopicDescription))
+
+    async def messages(self, request: Request) -> Response:
+        """A page of what a kept topic holds; payloads in base64."""
+        command = commands.ReadTopic(
+            topic=_topic(request),
+            offset=_number(request, "offset", 0),
+            since=_since(request),
+            limit=max(min(_number(request, "limit", 100), 10_000), 1),
+        )
+        return answer(200, await self._backend.ask(command, replies.TopicPage))
+
+    async def keep_topic(self, request: Request) -> Response:
+        """Store what is published to a topic from now on, within bounds."""
+        body = await parameters.body(request, KeepBody)
+        command = commands.KeepTopic(topic=_topic(request), keep=body.keep, replace=body.replace)
+        return answer(200, await self._backend.ask(command, replies.TopicKept))
+
+    async def delete_topic(self, request: Request) -> Response:
+        """Keep a topic no longer, and forget what was kept."""
+        command = commands.DeleteTopic(topic=_topic(request))
+        return answer(200, await self._backend.ask(command, replies.TopicDeleted))
+
+
+def _topic(request: Request) -> str:
+    return unquote(request.path_params["topic"], errors="replace")[:300]
+
+
+def _number(request: Request, name: str, default: int) -> int:
+    text = request.query_params.get(name)
+    if text is None:
+        return default
+    if not (text.isascii() and text.isdigit() and int(text[:20]) <= MOST):
+        raise HttpError(422, 42202, f"{name} is a number from 0 to {MOST}, not {text[:40]!r}")
+    return int(text)
+
+
+def _since(request: Request) -> float | None:
+    text = request.query_params.get("since")
+    try:
+        return None if text is None else msgspec.json.decode(text, type=float)
+    except msgspec.DecodeError:
+        raise HttpError(422, 42202, f"since is seconds since the epoch, not {(text or '')[:40]!r}") from None
+
+
+ENDPOINTS = (
+    Endpoint("GET", "/api/v1/topics", TopicPaths.topics, query=("pattern",)),
+    Endpoint("GET", "/api/v1/topics/{topic}", TopicPaths.topic),
+    Endpoint("POST", "/api/v1/topics/{topic}", TopicPaths.keep_topic, writes=True, body=KeepBody),
+    Endpoint("DELETE", "/api/v1/topics/{topic}", TopicPaths.delete_topic, writes=True),
+    Endpoint("GET", "/api/v1/topics/{topic}/messages", TopicPaths.messages, query=("offset", "since", "limit")),
+)

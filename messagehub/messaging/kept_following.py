@@ -1,0 +1,125 @@
+"""The thread of a client that reads kept topics for its subscriptions, while one of them is behind and has room.
+
+It also asks now and then which topics match and how far they are: what was announced while the connection to the topic
+proxy was away, or was dropped on the way, is found so.
+"""
+
+import logging
+import threading
+import time
+
+from messagehub.client.connection import Connection
+from messagehub.errors import BrokerUnavailable, HubError, TopicNotFound
+from messagehub.messaging.kept_subscriptions import KeptSubscription
+from registry import commands, replies
+from registry.records import KeptTopic
+
+log = logging.getLogger("messagehub.topics")
+
+LOOK_SECONDS = 1.0
+RETRY_SECONDS = 0.05
+ASK_SECONDS = 2.0
+CLOSE_SECONDS = 5.0
+
+
+class KeptFollower:
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._subscriptions: list[KeptSubscription] = []
+        self._lock = threading.Lock()
+        self._wanted = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._is_closed = False
+
+    def add(self, subscription: KeptSubscription, *, timeout: float) -> None:
+        """Begin; raises what speaks against it now: no broker, or a topic that is not kept."""
+        subscription.follow(self.topics(subscription.pattern, timeout=timeout))
+        if subscription.failure is not None:
+            raise subscription.failure
+        with self._lock:
+            self._subscriptions = [*self._subscriptions, subscription]
+            if self._thread is None and not self._is_closed:
+                self._thread = threading.Thread(target=self._run, name="messagehub-kept", daemon=True)
+                self._thread.start()
+        self._wanted.set()
+
+    def remove(self, subscription: KeptSubscription) -> None:
+        with self._lock:
+            self._subscriptions = [other for other in self._subscriptions if other is not subscription]
+
+    def want(self) -> None:
+        self._wanted.set()
+
+    def close(self) -> None:
+        with self._lock:
+            self._is_closed = True
+            thread = self._thread
+        self._wanted.set()
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(CLOSE_SECONDS)
+
+    def topics(self, pattern: str, *, timeout: float) -> list[KeptTopic]:
+        """The kept topics that match."""
+        deadline = time.monotonic() + timeout
+        found: list[KeptTopic] = []
+        after: str | None = ""
+        while after is not None:
+            asked = commands.ListTopics(pattern=pattern, after=after)
+            page = self._connection.request(asked, timeout=max(deadline - time.monotonic(), 0.001))
+            assert isinstance(page, replies.TopicList)
+            found += page.topics
+            after = page.next
+        return found
+
+    # -- on the thread -------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        look_at = time.monotonic() + LOOK_SECONDS
+        while not self._is_closed:
+            self._wanted.wait(max(look_at - time.monotonic(), 0.0))
+            self._wanted.clear()
+            is_due = time.monotonic() >= look_at
+            if is_due:
+                look_at = time.monotonic() + LOOK_SECONDS
+            try:
+                self._look(is_due=is_due)
+                while not self._is_closed and self._read():
+                    if time.monotonic() >= look_at:
+                        break
+            except BrokerUnavailable:
+                look_at = time.monotonic() + RETRY_SECONDS  # it comes back, or the hub is closed
+            except Exception:  # a defect must not end the reading for good; the next look is in a second
+                log.exception("kept topics could not be read")
+
+    def _look(self, *, is_due: bool) -> None:
+        wanting = [one for one in self._subscriptions if is_due or one.wants_topics]
+        for pattern in {one.pattern for one in wanting}:
+            found = self.topics(pattern, timeout=ASK_SECONDS)
+            for one in wanting:
+                if one.pattern == pattern:
+                    one.follow(found)
+
+    def _read(self) -> bool:
+        """One page for each that is behind and has room; False when none is."""
+        has_read = False
+        for subscription in self._subscriptions:
+            wanted = subscription.next_read()
+            if wanted is None or self._is_closed:
+                continue
+            topic, offset, since, room = wanted
+            asked = commands.ReadTopic(topic=topic, offset=offset, since=since, limit=min(room, 1000))
+            try:
+                page = self._connection.request(asked, timeout=ASK_SECONDS)
+            except TopicNotFound:
+                subscription.wants_topics = True
+                self._wanted.set()
+                continue
+            except BrokerUnavailable:
+                raise
+            except HubError as refused:  # of this topic; the others go on, and this one is tried again at the next look
+                log.warning("topic %r cannot be read now: %s", topic, refused.message)
+                continue
+            assert isinstance(page, replies.TopicPage)
+            subscription.take_page(page)
+            has_read = True
+        return has_read
