@@ -21,7 +21,7 @@ from messagehub.errors import (
     from_wire,
 )
 from registry import commands, replies
-from registry.events import AnyEvent
+from registry.events import AnyEvent, ServiceChanged
 
 VERSION = "1.0"
 MAJOR, MINOR = 1, 0
@@ -49,6 +49,7 @@ _command_decoder: msgspec.json.Decoder[commands.AnyCommand] = msgspec.json.Decod
 _envelope_decoder: msgspec.json.Decoder[_Envelope] = msgspec.json.Decoder(_Envelope)
 _reply_decoder: msgspec.json.Decoder[replies.AnyReply] = msgspec.json.Decoder(replies.AnyReply)
 _event_decoder: msgspec.json.Decoder[AnyEvent | Beacon] = msgspec.json.Decoder(AnyEvent | Beacon)
+_service_event_decoder: msgspec.json.Decoder[ServiceChanged | Beacon] = msgspec.json.Decoder(ServiceChanged | Beacon)
 _encoder = msgspec.json.Encoder()
 _CONTAINERS = (dict, list, msgspec.Struct)
 
@@ -85,7 +86,7 @@ def decode(data: bytes) -> commands.AnyCommand:
     try:
         if command.protocol != VERSION:
             negotiate([command.protocol])
-        if command.writes or isinstance(command, commands.SchemaText):
+        if command.writes or isinstance(command, commands.SchemaText | commands.ReportDeadLetter):
             _check_nesting(command)
     except ProtocolError as refused:
         refused.request_id = command.id
@@ -135,6 +136,14 @@ def unwrap(reply: replies.AnyReply) -> replies.AnyReply:
 def decode_event(data: bytes) -> AnyEvent | Beacon:
     try:
         return _event_decoder.decode(data)
+    except _UNDECODABLE as error:
+        raise InternalError(f"the broker's event cannot be read: {error}") from None
+
+
+def decode_service_event(data: bytes) -> ServiceChanged | Beacon:
+    """Events about services, which are counted and heard apart from all others."""
+    try:
+        return _service_event_decoder.decode(data)
     except _UNDECODABLE as error:
         raise InternalError(f"the broker's event cannot be read: {error}") from None
 

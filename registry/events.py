@@ -10,7 +10,7 @@ from typing import ClassVar, Literal
 
 from msgspec import Struct
 
-from registry.records import Channel, Consumer, Group, Mode, Producer, SchemaConfig, SchemaVersion, Table
+from registry.records import Channel, Consumer, Group, Mode, Producer, SchemaConfig, SchemaVersion, Service, Table
 
 Reason = Literal["released", "expired", "replaced", "died"]
 
@@ -152,6 +152,20 @@ class SchemaModeChanged(SubjectEvent, tag="SCHEMA_MODE_CHANGED"):
     mode: Mode | None
 
 
+class ServiceChanged(Event, tag="SERVICE_CHANGED"):
+    """Who serves an address changed; null: nobody does, and it is not a pool. Not kept by any store.
+
+    Revisions of services are counted apart, anew by each run of the broker.
+    """
+
+    address: str
+    service: Service | None
+
+    @property
+    def topic(self) -> str:
+        return service_topic(self.address)
+
+
 AnyChannelEvent = (
     ChannelCreated
     | ChannelDeclared
@@ -180,3 +194,7 @@ def channel_topic(channel: str) -> str:
 
 def schema_topic(subject: str) -> str:
     return f"schema/{subject}/"
+
+
+def service_topic(address: str) -> str:
+    return f"service/{address}/"

@@ -66,6 +66,10 @@ class Registry(Sightings):
                 self._emit_schema(event, now)
             if isinstance(reply, _REVISED) and (happened or not reply.revision):
                 reply.revision = self.revision
+        elif isinstance(command, commands.ServiceCommand):
+            reply = self.services.decide(command, now)
+            if isinstance(command, commands.RegisterWorker):
+                self._renew(command.lease, Member("worker", command.address, command.worker_id), now)
         elif kind in _JUDGED:
             reply = _JUDGED[kind](self, command, now, verdict)
         else:

@@ -44,13 +44,7 @@ class Message(msgspec.Struct, frozen=True, eq=False, gc=False):
     @property
     def payload(self) -> Any:
         """Bytes, what the JSON says, or an Arrow record batch or table, as it was published."""
-        body = memoryview(self._frame)[self._body_at :]
-        if self._kind == BYTES:
-            return bytes(body)
-        try:
-            return _decode_json(body) if self._kind == JSON else _read_arrow(body, self._kind)
-        except (ValueError, RecursionError, OSError, EOFError, StopIteration) as error:  # as msgspec and Arrow raise
-            raise MalformedRequest(f"the payload of a message of {self.topic!r} cannot be read: {error}") from None
+        return decode_payload(self._kind, memoryview(self._frame)[self._body_at :], self.topic)
 
     @property
     def is_bytes(self) -> bool:
@@ -78,6 +72,20 @@ def encode_payload(payload: Any) -> tuple[int, bytes]:
         except (TypeError, ValueError, RecursionError) as error:  # as msgspec raises for what JSON has no form for
             raise InvalidRequest(f"a payload is bytes, a JSON value or an Arrow batch; this is none: {error}") from None
     return found
+
+
+def decode_payload(kind: int, body: memoryview, source: str) -> Any:
+    if kind == BYTES:
+        return bytes(body)
+    try:
+        return _decode_json(body) if kind == JSON else _read_arrow(body, kind)
+    except (ValueError, RecursionError, OSError, EOFError, StopIteration) as error:  # as msgspec and Arrow raise
+        raise MalformedRequest(f"the payload of a message of {source!r} cannot be read: {error}") from None
+
+
+def decode_headers(encoded: bytes | memoryview) -> dict[str, Any]:
+    """Raises ValueError."""
+    return _decode_headers(encoded) if encoded else {}
 
 
 def encode_headers(headers: dict[str, Any]) -> bytes:
