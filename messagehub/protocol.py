@@ -48,8 +48,9 @@ _UNDECODABLE = (msgspec.DecodeError, RecursionError, UnicodeError, ValueError)
 _command_decoder: msgspec.json.Decoder[commands.AnyCommand] = msgspec.json.Decoder(commands.AnyCommand)
 _envelope_decoder: msgspec.json.Decoder[_Envelope] = msgspec.json.Decoder(_Envelope)
 _reply_decoder: msgspec.json.Decoder[replies.AnyReply] = msgspec.json.Decoder(replies.AnyReply)
-_event_decoder: msgspec.json.Decoder[AnyEvent | Beacon] = msgspec.json.Decoder(AnyEvent | Beacon)
-_service_event_decoder: msgspec.json.Decoder[ServiceChanged | Beacon] = msgspec.json.Decoder(ServiceChanged | Beacon)
+_event_decoder: msgspec.json.Decoder[AnyEvent | ServiceChanged | Beacon] = msgspec.json.Decoder(
+    AnyEvent | ServiceChanged | Beacon
+)
 _encoder = msgspec.json.Encoder()
 _CONTAINERS = (dict, list, msgspec.Struct)
 
@@ -133,17 +134,9 @@ def unwrap(reply: replies.AnyReply) -> replies.AnyReply:
     return reply
 
 
-def decode_event(data: bytes) -> AnyEvent | Beacon:
+def decode_event(data: bytes) -> AnyEvent | ServiceChanged | Beacon:
     try:
         return _event_decoder.decode(data)
-    except _UNDECODABLE as error:
-        raise InternalError(f"the broker's event cannot be read: {error}") from None
-
-
-def decode_service_event(data: bytes) -> ServiceChanged | Beacon:
-    """Events about services, which are counted and heard apart from all others."""
-    try:
-        return _service_event_decoder.decode(data)
     except _UNDECODABLE as error:
         raise InternalError(f"the broker's event cannot be read: {error}") from None
 

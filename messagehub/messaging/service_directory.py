@@ -14,9 +14,9 @@ from collections.abc import Callable
 
 from messagehub.client.connection import Connection
 from messagehub.errors import BrokerRequired, BrokerTimeout, BrokerUnavailable, HubError
-from messagehub.protocol import Beacon, decode_service_event
+from messagehub.protocol import Beacon, decode_event
 from registry import commands, replies
-from registry.events import service_topic
+from registry.events import ServiceChanged, service_topic
 from registry.records import DeadLetter, Service, Strategy, Worker
 
 MOST_FOLLOWED = 4096
@@ -171,12 +171,14 @@ class ServiceDirectory:
         entry = self._topics.get(topic)
         if entry is None:
             return
-        event = decode_service_event(payload)
+        event = decode_event(payload)
         if isinstance(event, Beacon):
             entry.heard = event.revision
             if (event.broker_id, event.revision) != (entry.broker_id, entry.revision):
                 self._ask(entry)
-        elif entry.broker_id != self._broker_id or event.revision > entry.revision:
+        elif isinstance(event, ServiceChanged) and (
+            entry.broker_id != self._broker_id or event.revision > entry.revision
+        ):
             self._take(entry, event.service, event.revision)
 
     def tick(self, now: float) -> float:
