@@ -112,7 +112,8 @@ class Services:
             replaced = self._check_free(worker, kind)
             service = self._services.get(worker.address)
             strategy = self._check_strategy(service, command.strategy)
-            if not replaced and len(self._services) + 2 > MOST_ADDRESSES:
+            added = {worker.address, f"id:{worker.worker_id}"} - self._services.keys()
+            if added and len(self._services) + len(added) > MOST_ADDRESSES:
                 raise RegistryError(
                     f"the registry of services is full: {MOST_ADDRESSES} addresses", limit=MOST_ADDRESSES
                 )
@@ -180,7 +181,7 @@ class Services:
 
     def mark(self, worker_id: str, status: MemberStatus, now: float) -> None:
         worker = self._workers[worker_id] = replace(self._workers[worker_id], status=status)
-        for address in (worker.address, f"id:{worker_id}"):
+        for address in dict.fromkeys((worker.address, f"id:{worker_id}")):
             service = self._services.get(address)
             if service is not None:
                 workers = [worker if w.worker_id == worker_id else w for w in service.workers]
