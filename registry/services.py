@@ -112,8 +112,8 @@ class Services:
             replaced = self._check_free(worker, kind)
             service = self._services.get(worker.address)
             strategy = self._check_strategy(service, command.strategy)
-            added = {worker.address, f"id:{worker.worker_id}"} - self._services.keys()
-            if added and len(self._services) + len(added) > MOST_ADDRESSES:
+            added = sum(a not in self._services for a in {worker.address, f"id:{worker.worker_id}"})
+            if added and len(self._services) + added > MOST_ADDRESSES:
                 raise RegistryError(
                     f"the registry of services is full: {MOST_ADDRESSES} addresses", limit=MOST_ADDRESSES
                 )

@@ -162,7 +162,8 @@ class ServiceDirectory:
         self._broker_id, self._is_connected = hello.broker_id, True
         for entry in list(self._entries.values()):
             entry.is_asked = False
-            self._ask(entry)
+            if entry.broker_id != hello.broker_id:  # of the same one, a beacon tells whether anything was missed
+                self._ask(entry)
 
     def on_disconnected(self) -> None:
         self._is_connected = self._is_reporting = False
