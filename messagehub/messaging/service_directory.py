@@ -7,10 +7,12 @@ Rule 3: a new broker that does not know a worker yet does not end it: it registe
 """
 
 import itertools
+import logging
 import random
 import threading
 from collections import deque
 from collections.abc import Callable
+from time import monotonic
 
 from messagehub.client.connection import Connection
 from messagehub.errors import BrokerRequired, BrokerTimeout, BrokerUnavailable, HubError
@@ -18,6 +20,8 @@ from messagehub.protocol import Beacon, decode_event
 from registry import commands, replies
 from registry.events import ServiceChanged, service_topic
 from registry.records import DeadLetter, Service, Strategy, Worker
+
+log = logging.getLogger("messagehub.services")
 
 MOST_FOLLOWED = 4096
 MOST_UNREPORTED = 1000
@@ -138,6 +142,19 @@ class ServiceDirectory:
         self._unreported.append(letter)
         self._connection.wake()
 
+    def flush(self, seconds: float) -> None:
+        """Before closing: report what is left, if a broker answers, within a bound."""
+        deadline = monotonic() + seconds
+        with self._changed:
+            self._changed.wait_for(lambda: not self._is_reporting, seconds)
+        while self._unreported and monotonic() < deadline:
+            try:
+                command = commands.ReportDeadLetter(letter=self._unreported.popleft())
+                self._connection.request(command, timeout=max(deadline - monotonic(), 0.001))
+            except HubError as error:
+                log.warning("%d dead letters are lost: %s", len(self._unreported) + 1, error.message)
+                return
+
     def is_known(self, endpoint: str) -> bool:
         return any(route.worker.endpoint == endpoint for e in list(self._entries.values()) for route in e.routes)
 
@@ -166,7 +183,7 @@ class ServiceDirectory:
                 self._ask(entry)
 
     def on_disconnected(self) -> None:
-        self._is_connected = self._is_reporting = False
+        self._is_connected = False
 
     def on_event(self, topic: bytes, payload: bytes) -> None:
         entry = self._topics.get(topic)
@@ -184,18 +201,22 @@ class ServiceDirectory:
 
     def tick(self, now: float) -> float:
         if self._is_connected and self._unreported and not self._is_reporting:
-            self._is_reporting = True
-            letter = self._unreported[0]
-            timeout = self._connection.settings.request_timeout_seconds
-            self._connection.submit(commands.ReportDeadLetter(letter=letter), self._after_report, timeout=timeout)
+            self._send_letter(self._unreported.popleft())
         return now + 60.0
 
-    def _after_report(self, reply: replies.AnyReply | None, error: HubError | None) -> None:
-        self._is_reporting = False
-        if reply is not None and self._unreported:  # also a refused one is done with
-            self._unreported.popleft()
-        if self._unreported and error is None:
-            self._connection.wake()
+    def _send_letter(self, letter: DeadLetter) -> None:
+        def done(reply: replies.AnyReply | None, error: HubError | None) -> None:  # noqa: ARG001
+            with self._changed:
+                self._is_reporting = False
+                if reply is None:  # also a refused one is done with
+                    self._unreported.appendleft(letter)
+                self._changed.notify_all()
+            if reply is not None and self._unreported:
+                self._connection.wake()
+
+        self._is_reporting = True
+        timeout = self._connection.settings.request_timeout_seconds
+        self._connection.submit(commands.ReportDeadLetter(letter=letter), done, timeout=timeout)
 
     def _ask(self, entry: Resolved) -> None:
         if entry.is_asked:

@@ -47,6 +47,7 @@ from registry.records import DeadLetter, Priority, Strategy
 from registry.services import check_address
 
 BACKOFF_FIRST_SECONDS, BACKOFF_MAX_SECONDS = 0.02, 1.0
+FLUSH_SECONDS = 1.0
 _SAFE = (AddressNotFound, PoolEmpty, RouteError, MailboxFull, MailboxClosed)
 _UNDELIVERABLE = (*_SAFE, SendTimeout, BrokerRequired)
 T = TypeVar("T")
@@ -279,6 +280,7 @@ class Services:
         if server is not None:
             server.close()
         self._links.close()
+        self.directory.flush(FLUSH_SECONDS)
 
     def abandon(self) -> None:
         """In a forked child: the sockets are the parent's, and so is what it serves."""

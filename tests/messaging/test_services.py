@@ -905,8 +905,8 @@ def test_a_worker_that_dies_while_no_broker_runs_is_noticed_by_its_callers(
     with pytest.raises(BrokerRequired):
         caller.request("service:echo", 2, timeout=SECONDS)
     broker.start()
+    eventually(caller.connect)
     with pytest.raises(ServiceNotFound):
-        eventually(lambda: caller.connect())
         caller.request("service:echo", 3, timeout=SECONDS)
 
 
