@@ -1,12 +1,14 @@
 """A caller's connection to one process that serves.
 
 Rule 1: a caller that finds the link idle reads its answer from the socket itself: no other thread is involved. Callers
-that come meanwhile wait; whoever reads hands out all answers, and when it leaves the reading thread takes over.
+that come meanwhile wait; whoever reads hands out all answers, and when it has its own, one of those who wait reads on,
+or, when answers are due that no thread waits for, the reading thread.
 Rule 2: whoever reads holds `_reading`, whoever writes holds `_sending`; a lost link is closed by whoever leaves last.
 Rule 3: an answer that nobody waits for any more is late, and is counted.
 Rule 4: every request ends once: by its answer, its deadline, or the loss of the link, which ends all that are on it.
 """
 
+import queue
 import select
 import socket
 import threading
@@ -37,27 +39,47 @@ class Waiting(Protocol):
 
     def lose(self, error: HubError) -> None: ...
 
+    def wake(self) -> bool:
+        """Have its thread read, if one waits."""
+
 
 class Answer:
-    """The one answer to a request."""
+    """The one answer to a request. `news` wakes its thread: the answer is here, or it is its turn to read."""
 
-    __slots__ = ("arrived", "error", "form", "frame", "kind", "load")
+    __slots__ = ("error", "form", "frame", "is_awaited", "kind", "load", "news")
 
     def __init__(self) -> None:
         self.form = -1
         self.kind = self.load = 0
         self.frame = b""
         self.error: HubError | None = None
-        self.arrived = threading.Lock()
-        self.arrived.acquire()
+        self.is_awaited = False
+        self.news: queue.SimpleQueue[None] = queue.SimpleQueue()
+
+    @property
+    def has_arrived(self) -> bool:
+        return self.form >= 0 or self.error is not None
 
     def take(self, form: int, kind: int, load: int, frame: bytes) -> None:
         self.kind, self.load, self.frame, self.form = kind, load, frame, form
-        self.arrived.release()
+        if self.is_awaited:
+            self.news.put(None)
 
     def lose(self, error: HubError) -> None:
         self.error = error
-        self.arrived.release()
+        self.news.put(None)
+
+    def wake(self) -> bool:
+        if self.is_awaited:
+            self.news.put(None)
+        return self.is_awaited
+
+    def wait(self, seconds: float) -> bool:
+        try:
+            self.news.get(timeout=max(seconds, 0.0))
+        except queue.Empty:
+            return False
+        return True
 
 
 class NotSent(Exception):
@@ -93,14 +115,28 @@ class Link:
             if is_leader:
                 self._reading.release()
                 self.leave()
-        if not is_leader:
-            answer.arrived.acquire(timeout=max(deadline - monotonic(), 0.0))
-        if answer.form < 0 and answer.error is None:
+        if not answer.has_arrived:
+            self._follow(answer, deadline)
+        if not answer.has_arrived:
             if self.give_up(number):
                 raise RequestTimeout("the worker did not answer in time", endpoint=self.endpoint)
-            answer.arrived.acquire(timeout=HAND_OVER_SECONDS)  # it is being handed over at this very moment
+            answer.wait(HAND_OVER_SECONDS)  # it is being handed over at this very moment
         if answer.error is not None:
             raise answer.error
+
+    def _follow(self, answer: Answer, deadline: float) -> None:
+        """Somebody else reads; from when it leaves, perhaps we do."""
+        answer.is_awaited = True  # from now on whoever leaves may wake us; if it left before, the lock is free
+        while not answer.has_arrived and (remaining := deadline - monotonic()) > 0:
+            if self._reading.acquire(blocking=False):
+                try:
+                    self._lead(answer, deadline)
+                finally:
+                    self._reading.release()
+            else:
+                answer.wait(remaining)
+        answer.is_awaited = False
+        self.leave()  # we may have been woken to read, and have what we wanted
 
     @property
     def is_idle(self) -> bool:
@@ -128,6 +164,8 @@ class Link:
         if self.is_lost:
             self._bury()
         elif self._pending or self._late:
+            if self._reading.locked() or any(waiting.wake() for waiting in list(self._pending.values())):
+                return
             self._reader.watch(self)
 
     def read_once(self) -> None:
@@ -165,7 +203,7 @@ class Link:
     # -- inside --------------------------------------------------------------------------------------------
 
     def _lead(self, answer: Answer, deadline: float) -> None:
-        while answer.form < 0 and answer.error is None:
+        while not answer.has_arrived:
             remaining = deadline - monotonic()
             if remaining <= 0:
                 return

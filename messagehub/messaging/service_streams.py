@@ -60,6 +60,9 @@ class _Routed:
         name = PARTIALS if form == PARTIAL else REPLY
         self._router.route(Message(self._request_id, name, (kind, frame)), now=monotonic())
 
+    def wake(self) -> bool:
+        return False  # its reader takes from a queue, not from the link
+
     def lose(self, error: HubError) -> None:
         self._router.route(Message(self._request_id, FAILURE, error), now=monotonic())
 

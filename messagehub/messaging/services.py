@@ -126,10 +126,10 @@ class Services:
                     time.sleep(wait)
 
     def _ask(self, outgoing: Outgoing) -> Answer:
-        answer = Answer()
         number = next(self._numbers)
         for entry, route in self._routes(outgoing):
             frame = outgoing.frame(number, route.target)
+            answer = Answer()
             is_counted = entry.strategy == "least_busy"
             if is_counted:
                 self._count(route, 1)
