@@ -1,30 +1,39 @@
 """Services beside request-reply over Redis lists and over NATS: one worker in another process, all from Python."""
 
 import asyncio
-import itertools
 import subprocess
 import sys
+from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from time import perf_counter
+from typing import Protocol
 
 import nats
 
 from benchmarks.brokers import hub_broker
-from benchmarks.clients import Trips, p50_us, timed
+from benchmarks.clients import p50_us, timed
 from benchmarks.harness import Bench, CannotMeasure, Measure, comparison, enter_or_say_why, if_present, until
-from benchmarks.peers import Peer, nats_server, redis_server
+from benchmarks.peers import nats_server, redis_server
 from benchmarks.processes import spawn, stop
 from benchmarks.service_workers import SERVICE, SUBJECT, queue_of, redis_client
 from benchmarks.verdicts import at_least, at_most
 from messagehub import MessageHub
+from messagehub.messaging.services import PendingReply
 
 PAYLOAD = b"x" * 100
 IN_FLIGHT = 16
 OURS, REDIS, REDIS_UNIX, NATS = "messagehub", "redis-py", "redis-py, unix socket", "nats-py"
-Call = Callable[[], bool]
-Load = Callable[[float], int]  # so many seconds long; how many were answered
+
+
+class Client(Protocol):
+    """Asks for so many seconds: one after the other, each timed, or with 16 on their way, counted."""
+
+    def trips(self, seconds: float) -> list[float]: ...
+
+    def load(self, seconds: float) -> int: ...
+
+    def close(self) -> None: ...
 
 
 @contextmanager
@@ -41,55 +50,55 @@ def worker(kind: str, address: str) -> Iterator[None]:
         process.stdout.close()
 
 
-@contextmanager
-def hub_call(endpoint: str) -> Iterator[Callable[[], Call]]:
-    """Makes calls; each may be used by one thread. Threads share the hub, as a user's would."""
-    with MessageHub(endpoint=endpoint) as hub:
-        yield lambda: lambda: bool(hub.request(SERVICE, PAYLOAD, timeout=10) == PAYLOAD)
+class Hub:
+    def __init__(self, endpoint: str) -> None:
+        self._hub = MessageHub(endpoint=endpoint)
 
+    def trips(self, seconds: float) -> list[float]:
+        return timed(lambda: bool(self._hub.request(SERVICE, PAYLOAD, timeout=10) == PAYLOAD))(seconds)
 
-@contextmanager
-def redis_call(address: str) -> Iterator[Callable[[], Call]]:
-    """The request goes out and the reply is waited for in one round trip."""
-    names, queue = itertools.count(), queue_of(address)
-    with ExitStack() as stack:
-
-        def make() -> Call:
-            client = stack.enter_context(redis_client(address))
-            reply_to = f"{queue}:reply:{next(names)}"
-            request = reply_to.encode() + b" " + PAYLOAD
-
-            def call() -> bool:
-                with client.pipeline(transaction=False) as pipeline:
-                    pipeline.lpush(queue, request)
-                    pipeline.brpop([reply_to], timeout=10)
-                    return bool(pipeline.execute()[1][1] == PAYLOAD)
-
-            return call
-
-        yield make
-
-
-def threaded(make: Callable[[], Call]) -> Load:
-    calls = [make() for _ in range(IN_FLIGHT)]
-
-    def run(call: Call, seconds: float) -> int:
+    def load(self, seconds: float) -> int:
+        """As many on their way as the others have, from one thread."""
         count = 0
+        pending: deque[PendingReply] = deque()
         for _ in until(seconds):
-            if not call():
-                raise CannotMeasure("a wrong reply")
-            count += 1
-        return count
+            pending.append(self._hub.begin_request(SERVICE, PAYLOAD, timeout=10))
+            if len(pending) == IN_FLIGHT:
+                count += _right(pending.popleft().result())
+        return count + sum(_right(each.result()) for each in pending)
 
-    def load(seconds: float) -> int:
-        with ThreadPoolExecutor(IN_FLIGHT) as threads:
-            return sum(threads.map(run, calls, [seconds] * IN_FLIGHT))
+    def close(self) -> None:
+        self._hub.close()
 
-    return load
+
+class Redis:
+    """Requests go out and their replies are waited for in one round trip."""
+
+    def __init__(self, address: str) -> None:
+        self._client = redis_client(address)
+        self._queue = queue_of(address)
+        self._reply_to = f"{self._queue}:reply"
+
+    def trips(self, seconds: float) -> list[float]:
+        return timed(lambda: self._ask(1) == 1)(seconds)
+
+    def load(self, seconds: float) -> int:
+        return sum(self._ask(IN_FLIGHT) for _ in until(seconds))
+
+    def close(self) -> None:
+        self._client.close()
+
+    def _ask(self, count: int) -> int:
+        with self._client.pipeline(transaction=False) as pipeline:
+            for _ in range(count):
+                pipeline.rpush(self._queue, self._reply_to.encode() + b" " + PAYLOAD)
+            for _ in range(count):
+                pipeline.blpop([self._reply_to], timeout=10)
+            return sum(_right(reply[1]) for reply in pipeline.execute()[count:])
 
 
 class Nats:
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: str) -> None:
         self._loop = asyncio.new_event_loop()
         self._client = self._loop.run_until_complete(nats.connect(f"nats://127.0.0.1:{port}"))
 
@@ -118,49 +127,31 @@ class Nats:
         self._loop.close()
 
 
-def _a_second(load: Load, seconds: float) -> Measure:
-    def measure() -> float:
-        started = perf_counter()
-        return load(seconds) / (perf_counter() - started)
-
-    return measure
+def _right(reply: bytes) -> int:
+    if reply != PAYLOAD:
+        raise CannotMeasure("a wrong reply")
+    return 1
 
 
-def _compare(
-    bench: Bench,
-    *,
-    of_calls: Callable[[Callable[[], Call]], Measure],
-    of_nats: Callable[[Nats], Measure],
-    unit: str,
-    is_latency: bool,
-) -> None:
+def _compare(bench: Bench, measure: Callable[[Client], Measure], *, unit: str, is_latency: bool) -> None:
     with ExitStack() as stack:
         broker = stack.enter_context(hub_broker(bench))
         redis_peer = enter_or_say_why(stack, redis_server())
         nats_peer = enter_or_say_why(stack, nats_server())
-        stack.enter_context(worker("messagehub", broker.endpoint))
 
-        def of_redis(peer: Peer) -> Measure:
-            stack.enter_context(worker("redis", str(peer.port)))
-            return of_calls(stack.enter_context(redis_call(str(peer.port))))
-
-        def of_redis_unix(peer: Peer) -> Measure:
-            stack.enter_context(worker("redis", peer.unix_socket))
-            return of_calls(stack.enter_context(redis_call(peer.unix_socket)))
-
-        def with_nats(peer: Peer) -> Measure:
-            stack.enter_context(worker("nats", str(peer.port)))
-            client = Nats(peer.port)
+        def contender(kind: str, address: str, connect: Callable[[str], Client]) -> Measure:
+            stack.enter_context(worker(kind, address))
+            client = connect(address)
             stack.callback(client.close)
-            return of_nats(client)
+            return measure(client)
 
         bound = at_most if is_latency else at_least
         bench.compare(
             {
-                OURS: of_calls(stack.enter_context(hub_call(broker.endpoint))),
-                REDIS: if_present(redis_peer, of_redis),
-                REDIS_UNIX: if_present(redis_peer, of_redis_unix),
-                NATS: if_present(nats_peer, with_nats),
+                OURS: contender("messagehub", broker.endpoint, Hub),
+                REDIS: if_present(redis_peer, lambda peer: contender("redis", str(peer.port), Redis)),
+                REDIS_UNIX: if_present(redis_peer, lambda peer: contender("redis", peer.unix_socket, Redis)),
+                NATS: if_present(nats_peer, lambda peer: contender("nats", str(peer.port), Nats)),
             },
             unit=unit,
             claims=[bound(1.0, OURS, REDIS), bound(1.0, OURS, REDIS_UNIX), bound(1.0, OURS, NATS)],
@@ -170,25 +161,16 @@ def _compare(
 
 @comparison("a request of 100 bytes and its reply, p50")
 def request_latency(bench: Bench) -> None:
-    def of_calls(make: Callable[[], Call]) -> Measure:
-        trips: Trips = timed(make())
-        return p50_us(trips, bench.slice_seconds)
-
-    _compare(
-        bench,
-        of_calls=of_calls,
-        of_nats=lambda client: p50_us(client.trips, bench.slice_seconds),
-        unit="µs",
-        is_latency=True,
-    )
+    _compare(bench, lambda client: p50_us(client.trips, bench.slice_seconds), unit="µs", is_latency=True)
 
 
 @comparison("requests of 100 bytes, 16 at once from one process, a second")
 def request_throughput(bench: Bench) -> None:
-    _compare(
-        bench,
-        of_calls=lambda make: _a_second(threaded(make), bench.seconds),
-        of_nats=lambda client: _a_second(client.load, bench.seconds),
-        unit="/s",
-        is_latency=False,
-    )
+    def measured(client: Client) -> Measure:
+        def measure() -> float:
+            started = perf_counter()
+            return client.load(bench.seconds) / (perf_counter() - started)
+
+        return measure
+
+    _compare(bench, measured, unit="/s", is_latency=False)

@@ -115,6 +115,10 @@ class Link:
             if is_leader:
                 self._reading.release()
                 self.leave()
+        self.finish(number, answer, deadline)
+
+    def finish(self, number: int, answer: Answer, deadline: float) -> None:
+        """Wait until `answer` has arrived, for what was posted; raises as `ask` does."""
         if not answer.has_arrived:
             self._follow(answer, deadline)
         if not answer.has_arrived:
@@ -236,7 +240,9 @@ class Link:
 
     def _send(self, frame: bytes, deadline: float) -> None:
         """All of it, or nothing that counts: what was begun is completed by the next, and is then past its deadline."""
-        if not self._sending.acquire(timeout=max(deadline - monotonic(), 0.0)):
+        if not self._sending.acquire(blocking=False) and not self._sending.acquire(
+            timeout=max(deadline - monotonic(), 0.0)
+        ):
             raise SendTimeout("others were sending to the worker all the time", endpoint=self.endpoint)
         try:
             if self.is_lost:

@@ -82,7 +82,8 @@ class Mailbox:
         self._queues: tuple[deque[Job], ...] = tuple(deque() for _ in PRIORITIES)
         self._queued = 0
         self._blocked: deque[Caller] = deque()
-        self._changed = threading.Condition(threading.Lock())
+        self._lock = threading.Lock()
+        self._drained = threading.Condition(self._lock)
         self._metrics = metrics
         self._on_expired = on_expired
 
@@ -93,7 +94,7 @@ class Mailbox:
 
     def offer(self, job: Job) -> Outcome:
         """Blocked: its caller is handed out by `unblocked`, perhaps at once and to another thread."""
-        with self._changed:
+        with self._lock:
             if self.is_closed:
                 return "closed"
             if self._queued >= self._size:
@@ -106,32 +107,29 @@ class Mailbox:
             self._queued += 1
             return "taken"
 
-    def take(self) -> Job | None:
-        """The next for a handler, of the highest priority first; None when there is none or all handlers are busy."""
-        expired: list[Job] = []
-        with self._changed:
-            job = self._take(expired)
-        for each in expired:
+    def take(self, *, is_done: bool = False) -> Job | None:
+        """The next for a handler, of the highest priority first; None when there is none or all handlers are busy.
+
+        `is_done` says that the one that was taken before is handled.
+        """
+        expired: list[Job] | None = None
+        taken: Job | None = None
+        with self._lock:
+            self.busy -= is_done
+            while self._queued and self.busy < self.concurrency:
+                job = (self._queues[0] or self._queues[1] or self._queues[2]).popleft()
+                self._queued -= 1
+                if job.deadline > monotonic():
+                    self.busy += 1
+                    taken = job
+                    break
+                expired = [*(expired or ()), job]
+            if self.is_closed:
+                self._drained.notify_all()
+        for each in expired or ():
             self._metrics.count("expired")
             self._on_expired(each)
-        return job
-
-    def _take(self, expired: list[Job]) -> Job | None:
-        while self._queued and self.busy < self.concurrency:
-            queue = self._queues[0] or self._queues[1] or self._queues[2]
-            job = queue.popleft()
-            self._queued -= 1
-            if job.deadline > monotonic():
-                self.busy += 1
-                return job
-            expired.append(job)
-        return None
-
-    def done(self) -> None:
-        with self._changed:
-            self.busy -= 1
-            if self.is_closed:
-                self._changed.notify_all()
+        return taken
 
     def has_work(self) -> bool:
         return self._queued > 0 and self.busy < self.concurrency
@@ -140,19 +138,19 @@ class Mailbox:
         """A caller that waits for room, when there is some now."""
         if not self._blocked:
             return None
-        with self._changed:
+        with self._lock:
             has_room = self._queued < self._size or self.is_closed
             return self._blocked.popleft() if self._blocked and has_room else None
 
     def close(self) -> None:
         """Take nothing more; what is queued is still handled."""
-        with self._changed:
+        with self._lock:
             self.is_closed = True
 
     def drain(self, timeout: float) -> list[Job]:
         """Wait until all is handled; what is left at the timeout is taken out and returned."""
-        with self._changed:
-            self._changed.wait_for(lambda: not self.busy and not self._queued, timeout)
+        with self._lock:
+            self._drained.wait_for(lambda: not self.busy and not self._queued, timeout)
             left = [job for queue in self._queues for job in queue]
             for queue in self._queues:
                 queue.clear()

@@ -7,7 +7,7 @@ from typing import Any
 from messagehub.messaging.service_mailbox import Overflow
 from messagehub.messaging.service_streams import StreamedReply
 from messagehub.messaging.service_workers import Handler, Served
-from messagehub.messaging.services import Services
+from messagehub.messaging.services import PendingReply, Services
 from registry import commands, replies
 from registry.records import Priority, Strategy
 
@@ -81,6 +81,24 @@ class ServiceMethods(ABC):
             headers=headers,
             priority=priority,
             idempotent=idempotent,
+        )
+
+    def begin_request(
+        self,
+        address: str,
+        payload: Any = None,
+        *,
+        timeout: float | None = None,
+        retries: int = 0,
+        headers: dict[str, Any] | None = None,
+        priority: Priority = "normal",
+    ) -> PendingReply:
+        """As `request`, without waiting: `result()` of what it returns does. Many may be on their way from one thread.
+
+        Take every result: what nobody takes is given up only when the hub is closed.
+        """
+        return self._services.begin(
+            address, payload, timeout=timeout, retries=retries, headers=headers, priority=priority
         )
 
     def send(

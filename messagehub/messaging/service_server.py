@@ -194,16 +194,16 @@ class ServiceServer:
         touched: list[Served] = []
         while caller.held:
             frame = caller.held[0]
-            if caller.is_welcome:
-                is_frame, served = self._addressed(caller, frame)
-                if served is not None:
-                    if not self._admit(served, _job(caller, frame)):
-                        return touched
-                    if served not in touched:
-                        touched.append(served)
-            else:
-                is_frame = self._greets(caller, frame)
-            if not is_frame:
+            job = _job(caller, frame) if caller.is_welcome else None
+            if job is not None:
+                served = self._served.get(frame[CALL.size : job.headers_at])
+                if served is None:
+                    self._refuse(job)
+                elif not self._admit(served, job):
+                    return touched
+                elif served not in touched:
+                    touched.append(served)
+            elif caller.is_welcome or not self._greets(caller, frame):
                 self._metrics.count("malformed")
                 self._drop(caller)
                 return touched
@@ -224,19 +224,11 @@ class ServiceServer:
         caller.send(answer(WELCOME, 0, 0, 0, b""))
         return True
 
-    def _addressed(self, caller: Caller, frame: bytes) -> "tuple[bool, Served | None]":
-        """Whether it is a message, and whom it is for; a caller of somebody who is not here any more is told."""
-        _, form, priority, kind, number, _, target_bytes, headers_bytes = _unpack(frame)
-        headers_at = CALL.size + target_bytes
-        is_known = GREETING < form <= STREAM and priority < len(PRIORITIES) and kind <= ARROW_TABLE
-        if not is_known or headers_at + headers_bytes > len(frame):
-            return False, None
-        served = self._served.get(frame[CALL.size : headers_at])
-        if served is None:
-            self._metrics.count("received")
-            self._metrics.count("refused")
-            caller.send(failure(number, 0, MailboxClosed("this worker serves here no more")))
-        return True, served
+    def _refuse(self, job: Job) -> None:
+        """Whoever it is for has ended here."""
+        self._metrics.count("received")
+        self._metrics.count("refused")
+        job.caller.send(failure(job.number, 0, MailboxClosed("this worker serves here no more")))
 
     def _admit(self, served: "Served", job: Job) -> bool:
         """False when the caller has to wait with it."""
@@ -279,14 +271,16 @@ class ServiceServer:
     def _work(self, served: "Served") -> None:
         """Handle what is queued, as long as a handler may run; have others help when there is more."""
         mailbox = served.mailbox
-        while (job := mailbox.take()) is not None:
+        job = mailbox.take()
+        while job is not None:
             if mailbox.has_work():
                 self.nudge()
             self._let_in(served)
             try:
                 served.handle(job)
-            finally:
-                mailbox.done()
+            except Exception:  # a defect of ours must not end the thread
+                log.exception("internal error while handling a message to %s", served.address)
+            job = mailbox.take(is_done=True)
         self._let_in(served)
 
     def _let_in(self, served: "Served") -> None:
@@ -304,7 +298,12 @@ class ServiceServer:
         caller.close()
 
 
-def _job(caller: Caller, frame: bytes) -> Job:
+def _job(caller: Caller, frame: bytes) -> Job | None:
+    """None for what is no message."""
     _, form, priority, kind, number, deadline, target_bytes, headers_bytes = _unpack(frame)
     headers_at = CALL.size + target_bytes
-    return Job(caller, form, priority, kind, number, deadline, frame, headers_at, headers_at + headers_bytes)
+    body_at = headers_at + headers_bytes
+    is_known = GREETING < form <= STREAM and priority < len(PRIORITIES) and kind <= ARROW_TABLE
+    if not is_known or body_at > len(frame):
+        return None
+    return Job(caller, form, priority, kind, number, deadline, frame, headers_at, body_at)

@@ -130,10 +130,12 @@ class Served:
         try:
             kind, body = encode_payload(payload)
             check_size(len(body))
-        except HubError as error:
+        except Exception as error:  # also what Arrow raises of a payload of its own
             if not is_last:
                 raise
-            told = HandlerFailed(f"the reply cannot be sent: {error.message}", error=error.code, address=self.address)
+            log.exception("what the handler of %s returned cannot be sent", self.address)
+            name = type(error).__name__
+            told = HandlerFailed(f"the reply cannot be sent: {error}", error=name, address=self.address)
             job.caller.send(failure(job.number, load, told))
             return
         job.caller.send(answer(REPLY if is_last else PARTIAL, kind, job.number, load, body))

@@ -34,7 +34,7 @@ from messagehub.errors import (
 from messagehub.messaging.service_directory import Resolved, Route, ServiceDirectory
 from messagehub.messaging.service_frames import ANSWER, FAILURE, REQUEST, SEND, STREAM, read_failure
 from messagehub.messaging.service_letters import Outgoing, letter_of
-from messagehub.messaging.service_link import Answer, NotSent
+from messagehub.messaging.service_link import Answer, Link, NotSent
 from messagehub.messaging.service_links import Links
 from messagehub.messaging.service_mailbox import Job, Overflow
 from messagehub.messaging.service_metrics import ServiceMetrics
@@ -51,6 +51,27 @@ FLUSH_SECONDS = 1.0
 _SAFE = (AddressNotFound, PoolEmpty, RouteError, MailboxFull, MailboxClosed)
 _UNDELIVERABLE = (*_SAFE, SendTimeout, BrokerRequired)
 T = TypeVar("T")
+
+
+class PendingReply:
+    """A request on its way; `result` waits for its reply."""
+
+    def __init__(self, finish: Callable[[], Any]) -> None:
+        self._finish: Callable[[], Any] | None = finish
+        self._result: Any = None
+        self._error: HubError | None = None
+
+    def result(self) -> Any:
+        """The reply; raises what `hub.request` would. Again and again, the same."""
+        finish, self._finish = self._finish, None
+        if finish is not None:
+            try:
+                self._result = finish()
+            except HubError as error:
+                self._error = error
+        if self._error is not None:
+            raise self._error
+        return self._result
 
 
 class Services:
@@ -84,9 +105,11 @@ class Services:
     def request(self, address: str, payload: Any, *, timeout: float | None = None, **options: Any) -> Any:
         """The options are those of `hub.request`."""
         answer = self._deliver(self._outgoing(REQUEST, address, payload, timeout, options), self._ask)
-        if answer.kind == BYTES:
-            return answer.frame[ANSWER.size :]
-        return decode_payload(answer.kind, memoryview(answer.frame)[ANSWER.size :], address)
+        return payload_of(answer, address)
+
+    def begin(self, address: str, payload: Any, *, timeout: float | None = None, **options: Any) -> "PendingReply":
+        """The request is on its way when this returns; the retries are for getting it there."""
+        return self._deliver(self._outgoing(REQUEST, address, payload, timeout, options), self._begin)
 
     def send(self, address: str, payload: Any, *, timeout: float | None = None, **options: Any) -> None:
         """Returns when the worker's mailbox has it."""
@@ -138,21 +161,51 @@ class Services:
             except (NotSent, RouteError) as unreached:
                 self._unreached(outgoing, entry, route, unreached)
                 continue
-            except NoResponse:
-                self.directory.lost(entry, route)
-                raise
-            except RequestTimeout:
-                self.metrics.count("timeouts")
-                if outgoing.form == SEND:
-                    raise SendTimeout(f"no worker of {outgoing.address} took the message in time") from None
+            except HubError as error:
+                self._failed(outgoing, entry, route, error)
                 raise
             finally:
                 if is_counted:
                     self._count(route, -1, answer)
-            if answer.form == FAILURE:
-                raise read_failure(memoryview(answer.frame)[ANSWER.size :])
-            return answer
+            return checked(answer)
         raise RouteError(f"no worker of {outgoing.address} can be reached", address=outgoing.address)
+
+    def _begin(self, outgoing: Outgoing) -> "PendingReply":
+        number = next(self._numbers)
+        for entry, route in self._routes(outgoing):
+            frame = outgoing.frame(number, route.target)
+            answer = Answer()
+            try:
+                link = self._links.to(route.worker, outgoing.deadline)
+                link.post(number, frame, answer, outgoing.deadline)
+            except (NotSent, RouteError) as unreached:
+                self._unreached(outgoing, entry, route, unreached)
+                continue
+            self._count(route, 1)
+
+            def finish(
+                link: Link = link, answer: Answer = answer, entry: Resolved = entry, route: Route = route
+            ) -> Any:
+                try:
+                    link.finish(number, answer, outgoing.deadline)
+                except HubError as error:
+                    self._failed(outgoing, entry, route, error)
+                    raise
+                finally:
+                    self._count(route, -1, answer)
+                return payload_of(checked(answer), outgoing.address)
+
+            return PendingReply(finish)
+        raise RouteError(f"no worker of {outgoing.address} can be reached", address=outgoing.address)
+
+    def _failed(self, outgoing: Outgoing, entry: Resolved, route: Route, error: HubError) -> None:
+        """A request ended without an answer; of what was only sent, the deadline says that nobody took it."""
+        if isinstance(error, NoResponse):
+            self.directory.lost(entry, route)
+        elif isinstance(error, RequestTimeout):
+            self.metrics.count("timeouts")
+            if outgoing.form == SEND:
+                raise SendTimeout(f"no worker of {outgoing.address} took the message in time") from None
 
     def _open_stream(self, outgoing: Outgoing) -> StreamedReply:
         number = next(self._numbers)
@@ -290,3 +343,16 @@ class Services:
         if self._server is not None:
             self._server.abandon()
         self._links.abandon()
+
+
+def checked(answer: Answer) -> Answer:
+    """The answer, if it is none of a failure."""
+    if answer.form == FAILURE:
+        raise read_failure(memoryview(answer.frame)[ANSWER.size :])
+    return answer
+
+
+def payload_of(answer: Answer, address: str) -> Any:
+    if answer.kind == BYTES:
+        return answer.frame[ANSWER.size :]
+    return decode_payload(answer.kind, memoryview(answer.frame)[ANSWER.size :], address)
