@@ -5,9 +5,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from messagehub.messaging.service_mailbox import Overflow
+from messagehub.messaging.service_replies import PendingReply
 from messagehub.messaging.service_streams import StreamedReply
 from messagehub.messaging.service_workers import Handler, Served
-from messagehub.messaging.services import PendingReply, Services
+from messagehub.messaging.services import Services
 from registry import commands, replies
 from registry.records import Priority, Strategy
 

@@ -32,16 +32,16 @@ from messagehub.errors import (
     SendTimeout,
 )
 from messagehub.messaging.service_directory import Resolved, Route, ServiceDirectory
-from messagehub.messaging.service_frames import ANSWER, FAILURE, REQUEST, SEND, STREAM, read_failure
+from messagehub.messaging.service_frames import REQUEST, SEND, STREAM
 from messagehub.messaging.service_letters import Outgoing, letter_of
 from messagehub.messaging.service_link import Answer, Link, NotSent
 from messagehub.messaging.service_links import Links
 from messagehub.messaging.service_mailbox import Job, Overflow
 from messagehub.messaging.service_metrics import ServiceMetrics
+from messagehub.messaging.service_replies import PendingReply, checked, payload_of
 from messagehub.messaging.service_server import ServiceServer
 from messagehub.messaging.service_streams import StreamedReply, Streams
 from messagehub.messaging.service_workers import Handler, Served
-from messagehub.messaging.topic_messages import BYTES, decode_payload
 from registry import commands
 from registry.records import DeadLetter, Priority, Strategy
 from registry.services import check_address
@@ -51,27 +51,6 @@ FLUSH_SECONDS = 1.0
 _SAFE = (AddressNotFound, PoolEmpty, RouteError, MailboxFull, MailboxClosed)
 _UNDELIVERABLE = (*_SAFE, SendTimeout, BrokerRequired)
 T = TypeVar("T")
-
-
-class PendingReply:
-    """A request on its way; `result` waits for its reply."""
-
-    def __init__(self, finish: Callable[[], Any]) -> None:
-        self._finish: Callable[[], Any] | None = finish
-        self._result: Any = None
-        self._error: HubError | None = None
-
-    def result(self) -> Any:
-        """The reply; raises what `hub.request` would. Again and again, the same."""
-        finish, self._finish = self._finish, None
-        if finish is not None:
-            try:
-                self._result = finish()
-            except HubError as error:
-                self._error = error
-        if self._error is not None:
-            raise self._error
-        return self._result
 
 
 class Services:
@@ -107,7 +86,7 @@ class Services:
         answer = self._deliver(self._outgoing(REQUEST, address, payload, timeout, options), self._ask)
         return payload_of(answer, address)
 
-    def begin(self, address: str, payload: Any, *, timeout: float | None = None, **options: Any) -> "PendingReply":
+    def begin(self, address: str, payload: Any, *, timeout: float | None = None, **options: Any) -> PendingReply:
         """The request is on its way when this returns; the retries are for getting it there."""
         return self._deliver(self._outgoing(REQUEST, address, payload, timeout, options), self._begin)
 
@@ -170,7 +149,7 @@ class Services:
             return checked(answer)
         raise RouteError(f"no worker of {outgoing.address} can be reached", address=outgoing.address)
 
-    def _begin(self, outgoing: Outgoing) -> "PendingReply":
+    def _begin(self, outgoing: Outgoing) -> PendingReply:
         number = next(self._numbers)
         for entry, route in self._routes(outgoing):
             frame = outgoing.frame(number, route.target)
@@ -343,16 +322,3 @@ class Services:
         if self._server is not None:
             self._server.abandon()
         self._links.abandon()
-
-
-def checked(answer: Answer) -> Answer:
-    """The answer, if it is none of a failure."""
-    if answer.form == FAILURE:
-        raise read_failure(memoryview(answer.frame)[ANSWER.size :])
-    return answer
-
-
-def payload_of(answer: Answer, address: str) -> Any:
-    if answer.kind == BYTES:
-        return answer.frame[ANSWER.size :]
-    return decode_payload(answer.kind, memoryview(answer.frame)[ANSWER.size :], address)
