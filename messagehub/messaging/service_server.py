@@ -4,7 +4,6 @@ Rule 1: there is one thread more than handlers may run at once, and all of them 
 reads a message and, when a handler may run, runs it itself. So a message changes threads only under load, and somebody
 always reads.
 Rule 2: a connection is read by one thread at a time (EPOLLONESHOT), so the messages of a caller are admitted in order.
-Rule 3: a caller that does not read its answers loses its connection; nobody else waits for it.
 """
 
 import hmac
@@ -13,6 +12,7 @@ import os
 import select
 import socket
 import threading
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -46,6 +46,7 @@ log = logging.getLogger("messagehub.services")
 
 BACKLOG = 1024
 CLOSE_SECONDS = 5.0
+REFUSED_SECONDS = 0.05
 _ONCE = select.EPOLLIN | select.EPOLLONESHOT
 _unpack = CALL.unpack_from
 
@@ -124,14 +125,14 @@ class ServiceServer:
     def _run(self) -> None:
         poll = self._epoll.poll
         while not self._ends():
-            for fd, _ in poll(-1, 1):
+            for fd, events in poll(-1, 1):
                 if fd == self._wake_fd:
                     self._work_everywhere()
                 elif fd == self._listener.fileno():
                     self._accept()
                 else:
                     caller = self._callers.get(fd)
-                    if caller is not None:
+                    if caller is not None and caller.is_to_be_read(events):
                         self._receive(caller)
 
     def _ends(self) -> bool:
@@ -148,26 +149,24 @@ class ServiceServer:
         try:
             while True:
                 connection, _ = self._listener.accept()
-                caller = Caller(connection)
+                caller = Caller(connection, self._epoll)
                 with self._lock:
                     self._callers[caller.fd] = caller
-                    self._epoll.register(caller.fd, _ONCE)
+                    caller.start()  # from here on other threads may have it
         except BlockingIOError:
             pass  # that was all of them
         except OSError as error:
             log.warning("a caller could not be accepted: %s", error)
-        self._rearm(self._listener.fileno())
-
-    def _rearm(self, fd: int) -> None:
+            time.sleep(REFUSED_SECONDS)  # no descriptor is free, and the caller waits on
         with self._lock:
             if not self._is_closed:
-                self._epoll.modify(fd, _ONCE)
+                self._epoll.modify(self._listener.fileno(), _ONCE)
 
     def _receive(self, caller: Caller) -> None:
         try:
             data = caller.socket.recv(CHUNK)
         except BlockingIOError:
-            self._rearm(caller.fd)
+            caller.read_on()
             return
         except OSError:
             data = b""
@@ -208,7 +207,7 @@ class ServiceServer:
                 self._drop(caller)
                 return touched
             caller.held.popleft()
-        self._rearm(caller.fd)
+        caller.read_on()
         return touched
 
     def _greets(self, caller: Caller, frame: bytes) -> bool:
@@ -293,9 +292,7 @@ class ServiceServer:
     def _drop(self, caller: Caller) -> None:
         with self._lock:
             self._callers.pop(caller.fd, None)
-            if not self._is_closed:
-                self._epoll.unregister(caller.fd)
-        caller.close()
+            caller.close()
 
 
 def _job(caller: Caller, frame: bytes) -> Job | None:

@@ -1,7 +1,10 @@
 """Services when brokers and workers are killed, processes fork and strangers call."""
 
 import os
+import subprocess
+import sys
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
@@ -13,7 +16,7 @@ from messagehub.errors import (
     NoResponse,
     ServiceNotFound,
 )
-from tests.integration.harness import Served, eventually, hub_of
+from tests.integration.harness import ROOT, Served, clean_environment, eventually, hub_of
 from tests.messaging.service_harness import SECONDS, Gate, WorkerProcess, metrics, pids, services
 
 # -- broker restarts, forks, ends ------------------------------------------------------------------------------
@@ -148,3 +151,40 @@ def test_strangers_on_the_socket_harm_nobody(broker: Served, caller: MessageHub)
                     pass  # it hung up on what it had not read
         assert caller.request("name:one", 1, timeout=SECONDS) == 1
         assert metrics(hub)["malformed"] >= 3
+
+
+def test_a_caller_that_does_not_read_holds_up_nobody(broker: Served, caller: MessageHub) -> None:
+    large = b"x" * 2**19
+    with (
+        hub_of(broker) as hub,
+        hub_of(broker) as patient,
+        hub.serve("name:large", lambda message, context: message.payload, mailbox=1000),
+    ):
+        pending = [caller.begin_request("name:large", large, timeout=60) for _ in range(20)]  # and reads nothing
+        started = time.monotonic()
+        for number in range(50):
+            assert patient.request("name:large", number, timeout=SECONDS) == number
+        assert time.monotonic() - started < SECONDS
+        assert all(each.result() == large for each in pending)
+
+
+def test_a_stopped_caller_holds_up_nobody(broker: Served, caller: MessageHub) -> None:
+    flood = """
+import os, signal, sys
+from messagehub import MessageHub
+hub = MessageHub(endpoint=sys.argv[1])
+pending = [hub.begin_request("name:echo", b"x" * 10_000, timeout=60) for _ in range(100)]
+os.kill(os.getpid(), signal.SIGSTOP)
+"""
+    with hub_of(broker) as hub, hub.serve("name:echo", lambda message, context: message.payload, mailbox=1000):
+        process = subprocess.Popen([sys.executable, "-c", flood, broker.endpoint], env=clean_environment(), cwd=ROOT)
+        try:
+            eventually(lambda: metrics(hub)["handled"] == 100)
+            for number in range(100):
+                assert caller.request("name:echo", number, timeout=SECONDS) == number
+        finally:
+            process.kill()
+            process.wait()
+        server = services(hub)._server
+        assert server is not None
+        eventually(lambda: len(server._callers) == 1)
