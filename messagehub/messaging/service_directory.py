@@ -54,6 +54,7 @@ class Resolved:
         self.heard = 0
         self.broker_id = ""
         self.is_asked = False
+        self.is_suspect = False
         self._turns = itertools.count()
 
     def update(self, service: Service, broker_id: str, turn: int | None = None) -> None:
@@ -69,7 +70,7 @@ class Resolved:
             routes.append(route)
         if turn is not None and self.revision < 0:
             self._turns = itertools.count(turn)
-        self.strategy, self.routes = service.strategy, routes
+        self.strategy, self.routes, self.is_suspect = service.strategy, routes, False
         self.revision, self.broker_id = service.revision, broker_id
 
     def choose(self, tried: set[str]) -> Route | None:
@@ -131,6 +132,7 @@ class ServiceDirectory:
         """The link to a worker ended: it is not tried again until somebody says that it is there."""
         with self._changed:
             entry.routes = [other for other in entry.routes if other is not route]
+            entry.is_suspect = True  # the broker is asked with the next beacon: it may live after all
 
     def wait(self, seconds: float) -> None:
         """Until something is heard of any address, or the seconds have passed."""
@@ -192,7 +194,7 @@ class ServiceDirectory:
         event = decode_event(payload)
         if isinstance(event, Beacon):
             entry.heard = event.revision
-            if (event.broker_id, event.revision) != (entry.broker_id, entry.revision):
+            if entry.is_suspect or (event.broker_id, event.revision) != (entry.broker_id, entry.revision):
                 self._ask(entry)
         elif isinstance(event, ServiceChanged) and (
             entry.broker_id != self._broker_id or event.revision > entry.revision
@@ -238,7 +240,7 @@ class ServiceDirectory:
             if service is not None and service.workers:
                 entry.update(service, self._broker_id)
             elif entry.broker_id == self._broker_id:
-                entry.routes, entry.revision = [], revision
+                entry.routes, entry.revision, entry.is_suspect = [], revision, False
             else:
                 entry.routes = [route for route in entry.routes if self._is_linked(route.worker.endpoint)]
             self._changed.notify_all()

@@ -19,7 +19,7 @@ from messagehub.messaging.topic_messages import MAX_MESSAGE_BYTES
 from registry.records import Priority
 
 GREETING, REQUEST, SEND, STREAM = range(4)
-WELCOME, REPLY, PARTIAL, FAILURE, TAKEN = range(5)
+WELCOME, REPLY, PARTIAL, REFUSED, TAKEN, FAILED = range(6)
 PRIORITIES: tuple[Priority, ...] = ("high", "normal", "low")
 CALL = struct.Struct("<IBBBQdBI")
 ANSWER = struct.Struct("<IBBQI")
@@ -69,7 +69,8 @@ def greeting(key: str, sender: str) -> bytes:
     return call(GREETING, 1, 0, 0, 0.0, b"", b"", _encode_json(Greeting(key, sender)))
 
 
-def failure(number: int, load: int, error: HubError) -> bytes:
+def failure(number: int, load: int, error: HubError, form: int = REFUSED) -> bytes:
+    """Refused: no handler has seen the message, so that it may be tried again. Failed: one has."""
     details = error.details
     try:
         body = _encode_json(Failure(error.code, error.message, details, error.retryable))
@@ -77,7 +78,7 @@ def failure(number: int, load: int, error: HubError) -> bytes:
         body = _encode_json(Failure(error.code, error.message, {}, error.retryable))
     if len(body) > MAX_MESSAGE_BYTES:
         body = _encode_json(Failure(error.code, error.message[:1000], {}, error.retryable))
-    return answer(FAILURE, 0, number, load, body)
+    return answer(form, 0, number, load, body)
 
 
 def read_failure(body: bytes | memoryview) -> HubError:

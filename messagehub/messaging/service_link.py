@@ -104,8 +104,9 @@ class Link:
         self._poll = select.poll()
         self._poll.register(self.fd, select.POLLIN)
 
-    def ask(self, number: int, frame: bytes, answer: Answer, deadline: float) -> None:
-        """Send and wait until `answer` has arrived. RequestTimeout at the deadline, NoResponse at a loss."""
+    def ask(self, number: int, frame: bytes, deadline: float) -> Answer:
+        """Send and wait for the answer. RequestTimeout at the deadline, NoResponse at a loss."""
+        answer = Answer()
         is_leader = self._reading.acquire(blocking=False)
         try:
             self.post(number, frame, answer, deadline)
@@ -115,10 +116,16 @@ class Link:
             if is_leader:
                 self._reading.release()
                 self.leave()
-        self.finish(number, answer, deadline)
+        return self.finish(number, answer, deadline)
 
-    def finish(self, number: int, answer: Answer, deadline: float) -> None:
-        """Wait until `answer` has arrived, for what was posted; raises as `ask` does."""
+    def begin(self, number: int, frame: bytes, deadline: float) -> "tuple[Link, Answer]":
+        """Send, and `finish` later."""
+        answer = Answer()
+        self.post(number, frame, answer, deadline)
+        return self, answer
+
+    def finish(self, number: int, answer: Answer, deadline: float) -> Answer:
+        """Wait for the answer to what was posted; raises as `ask` does."""
         if not answer.has_arrived:
             self._follow(answer, deadline)
         if not answer.has_arrived:
@@ -127,6 +134,7 @@ class Link:
             answer.wait(HAND_OVER_SECONDS)  # it is being handed over at this very moment
         if answer.error is not None:
             raise answer.error
+        return answer
 
     def _follow(self, answer: Answer, deadline: float) -> None:
         """Somebody else reads; from when it leaves, perhaps we do."""

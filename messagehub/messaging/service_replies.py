@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from messagehub.errors import HubError
-from messagehub.messaging.service_frames import ANSWER, FAILURE, read_failure
+from messagehub.messaging.service_frames import ANSWER, FAILED, REFUSED, read_failure
 from messagehub.messaging.service_link import Answer
 from messagehub.messaging.topic_messages import BYTES, decode_payload
 
@@ -31,13 +31,15 @@ class PendingReply:
 
 
 def checked(answer: Answer) -> Answer:
-    """The answer, if it is none of a failure."""
-    if answer.form == FAILURE:
+    """The answer, unless the message was refused before a handler saw it: that is raised."""
+    if answer.form == REFUSED:
         raise read_failure(memoryview(answer.frame)[ANSWER.size :])
     return answer
 
 
 def payload_of(answer: Answer, address: str) -> Any:
-    if answer.kind == BYTES:
-        return answer.frame[ANSWER.size :]
-    return decode_payload(answer.kind, memoryview(answer.frame)[ANSWER.size :], address)
+    """What the handler returned; what it raised is raised."""
+    body = memoryview(answer.frame)[ANSWER.size :]
+    if answer.form == FAILED:
+        raise read_failure(body)
+    return bytes(body) if answer.kind == BYTES else decode_payload(answer.kind, body, address)

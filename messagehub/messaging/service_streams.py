@@ -9,8 +9,7 @@ from time import monotonic
 from typing import Any
 
 from messagehub.errors import HubError, RequestTimeout
-from messagehub.messaging.service_frames import ANSWER, PARTIAL, read_failure
-from messagehub.messaging.service_frames import FAILURE as FAILURE_FORM
+from messagehub.messaging.service_frames import ANSWER, FAILED, PARTIAL, REFUSED, read_failure
 from messagehub.messaging.service_link import Link
 from messagehub.messaging.service_metrics import ServiceMetrics
 from messagehub.messaging.streams import Message, StreamRouter
@@ -25,7 +24,7 @@ class Streams:
         self.router = StreamRouter(CATEGORIES)
         self._metrics = metrics
 
-    def open(self, link: Link, number: int, frame: bytes, address: str, deadline: float) -> "StreamedReply":
+    def open(self, link: Link, number: int, frame: bytes, deadline: float) -> "StreamedReply":
         """Registered before it is sent, so that nothing comes too early."""
         request_id = str(number)
         arrived: queue.SimpleQueue[Message] = queue.SimpleQueue()
@@ -41,7 +40,7 @@ class Streams:
             self.router.unregister(request_id)
             link.give_up(number)
 
-        return StreamedReply(address, arrived, deadline, end, self._metrics)
+        return StreamedReply(arrived, deadline, end, self._metrics)
 
 
 class _Routed:
@@ -54,7 +53,7 @@ class _Routed:
         self._request_id = request_id
 
     def take(self, form: int, kind: int, load: int, frame: bytes) -> None:  # noqa: ARG002  a pool's load needs requests
-        if form == FAILURE_FORM:
+        if form in (REFUSED, FAILED):
             self.lose(read_failure(memoryview(frame)[ANSWER.size :]))
             return
         name = PARTIALS if form == PARTIAL else REPLY
@@ -72,13 +71,12 @@ class StreamedReply:
 
     def __init__(
         self,
-        address: str,
         arrived: "queue.SimpleQueue[Message]",
         deadline: float,
         end: Callable[[], None],
         metrics: ServiceMetrics,
     ) -> None:
-        self.address = address
+        self.address = ""
         self._arrived = arrived
         self._deadline = deadline
         self._end = end

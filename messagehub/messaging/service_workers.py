@@ -7,7 +7,7 @@ from typing import Any
 from messagehub.client.heartbeats import Registration
 from messagehub.errors import HandlerFailed, HubError, MailboxClosed
 from messagehub.messaging.service_context import Asks, ServiceContext, ServiceMessage
-from messagehub.messaging.service_frames import PARTIAL, PRIORITIES, REPLY, SEND, STREAM, answer, failure
+from messagehub.messaging.service_frames import FAILED, PARTIAL, PRIORITIES, REPLY, SEND, STREAM, answer, failure
 from messagehub.messaging.service_mailbox import Job, Mailbox, Overflow
 from messagehub.messaging.service_metrics import ServiceMetrics
 from messagehub.messaging.service_server import ServiceServer
@@ -125,7 +125,7 @@ class Served:
     def _answer(self, job: Job, payload: Any, is_last: bool) -> None:
         load = max(self.mailbox.load - is_last, 0)
         if isinstance(payload, HubError):
-            job.caller.send(failure(job.number, load, payload))
+            job.caller.send(failure(job.number, load, payload, FAILED))
             return
         try:
             kind, body = encode_payload(payload)
@@ -136,7 +136,7 @@ class Served:
             log.exception("what the handler of %s returned cannot be sent", self.address)
             name = type(error).__name__
             told = HandlerFailed(f"the reply cannot be sent: {error}", error=name, address=self.address)
-            job.caller.send(failure(job.number, load, told))
+            job.caller.send(failure(job.number, load, told, FAILED))
             return
         job.caller.send(answer(REPLY if is_last else PARTIAL, kind, job.number, load, body))
 

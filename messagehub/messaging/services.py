@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from time import monotonic
-from typing import Any, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from messagehub.client.connection import Connection
 from messagehub.client.heartbeats import Heartbeats
@@ -51,6 +51,15 @@ FLUSH_SECONDS = 1.0
 _SAFE = (AddressNotFound, PoolEmpty, RouteError, MailboxFull, MailboxClosed)
 _UNDELIVERABLE = (*_SAFE, SendTimeout, BrokerRequired)
 T = TypeVar("T")
+
+
+class Reached(NamedTuple, Generic[T]):
+    """What came of a message, and of whom."""
+
+    entry: Resolved
+    route: Route
+    number: int
+    got: T
 
 
 class Services:
@@ -128,53 +137,51 @@ class Services:
                     time.sleep(wait)
 
     def _ask(self, outgoing: Outgoing) -> Answer:
-        number = next(self._numbers)
-        for entry, route in self._routes(outgoing):
-            frame = outgoing.frame(number, route.target)
-            answer = Answer()
-            is_counted = entry.strategy == "least_busy"
-            if is_counted:
-                self._count(route, 1)
-            try:
-                self._links.to(route.worker, outgoing.deadline).ask(number, frame, answer, outgoing.deadline)
-            except (NotSent, RouteError) as unreached:
-                self._unreached(outgoing, entry, route, unreached)
-                continue
-            except HubError as error:
-                self._failed(outgoing, entry, route, error)
-                raise
-            finally:
-                if is_counted:
-                    self._count(route, -1, answer)
-            return checked(answer)
-        raise RouteError(f"no worker of {outgoing.address} can be reached", address=outgoing.address)
+        reached = self._reach(outgoing, Link.ask)
+        self._count(reached.route, -1, reached.got)
+        return checked(reached.got)
 
     def _begin(self, outgoing: Outgoing) -> PendingReply:
-        number = next(self._numbers)
+        reached = self._reach(outgoing, Link.begin)
+        return PendingReply(lambda: self._end(outgoing, reached))
+
+    def _end(self, outgoing: Outgoing, reached: Reached[tuple[Link, Answer]]) -> Any:
+        """The reply to what was begun."""
+        link, answer = reached.got
+        try:
+            link.finish(reached.number, answer, outgoing.deadline)
+        except HubError as error:
+            self._failed(outgoing, reached.entry, reached.route, error)
+            raise
+        finally:
+            self._count(reached.route, -1, answer)
+        return payload_of(checked(answer), outgoing.address)
+
+    def _open_stream(self, outgoing: Outgoing) -> StreamedReply:
+        reached = self._reach(outgoing, self._streams.open)
+        reached.got.address = outgoing.address
+        self._count(reached.route, -1)  # streams are not weighed: they may take any time
+        return reached.got
+
+    def _reach(self, outgoing: Outgoing, use: Callable[[Link, int, bytes, float], T]) -> Reached[T]:
+        """Use the link to the first worker that can be reached. Whoever gets it counts the worker's load down again."""
+        number, deadline = next(self._numbers), outgoing.deadline
         for entry, route in self._routes(outgoing):
             frame = outgoing.frame(number, route.target)
-            answer = Answer()
-            try:
-                link = self._links.to(route.worker, outgoing.deadline)
-                link.post(number, frame, answer, outgoing.deadline)
-            except (NotSent, RouteError) as unreached:
-                self._unreached(outgoing, entry, route, unreached)
-                continue
             self._count(route, 1)
-
-            def finish(
-                link: Link = link, answer: Answer = answer, entry: Resolved = entry, route: Route = route
-            ) -> Any:
+            try:
                 try:
-                    link.finish(number, answer, outgoing.deadline)
-                except HubError as error:
-                    self._failed(outgoing, entry, route, error)
-                    raise
-                finally:
-                    self._count(route, -1, answer)
-                return payload_of(checked(answer), outgoing.address)
-
-            return PendingReply(finish)
+                    got = use(self._links.to(route.worker, deadline), number, frame, deadline)
+                except NotSent:  # that link had ended; a new one shows whether the worker has too
+                    got = use(self._links.to(route.worker, deadline), number, frame, deadline)
+                return Reached(entry, route, number, got)
+            except (NotSent, RouteError) as unreached:
+                self._count(route, -1)
+                self._unreached(outgoing, entry, route, unreached)
+            except HubError as error:
+                self._count(route, -1)
+                self._failed(outgoing, entry, route, error)
+                raise
         raise RouteError(f"no worker of {outgoing.address} can be reached", address=outgoing.address)
 
     def _failed(self, outgoing: Outgoing, entry: Resolved, route: Route, error: HubError) -> None:
@@ -185,17 +192,6 @@ class Services:
             self.metrics.count("timeouts")
             if outgoing.form == SEND:
                 raise SendTimeout(f"no worker of {outgoing.address} took the message in time") from None
-
-    def _open_stream(self, outgoing: Outgoing) -> StreamedReply:
-        number = next(self._numbers)
-        for entry, route in self._routes(outgoing):
-            frame = outgoing.frame(number, route.target)
-            try:
-                link = self._links.to(route.worker, outgoing.deadline)
-                return self._streams.open(link, number, frame, outgoing.address, outgoing.deadline)
-            except (NotSent, RouteError) as unreached:
-                self._unreached(outgoing, entry, route, unreached)
-        raise RouteError(f"no worker of {outgoing.address} can be reached", address=outgoing.address)
 
     def _routes(self, outgoing: Outgoing) -> Iterator[tuple[Resolved, Route]]:
         """Workers to try, each once, by the address's strategy; what is known first, then what the broker says."""

@@ -14,6 +14,7 @@ from messagehub import MessageHub
 from messagehub.errors import (
     BrokerRequired,
     DuplicateRegistration,
+    HubError,
     MailboxClosed,
     MailboxFull,
     NameNotFound,
@@ -70,6 +71,22 @@ def test_after_n_retries_the_error_is_raised_and_the_message_is_kept(caller: Mes
     assert (letter.headers, letter.payload_kind, letter.payload_base64) == ({"trace": "t"}, "json", "eyJuIjoxfQ==")
     assert letter.sender == services(caller)._sender
     assert caller.dead_letters("service:other").letters == []
+
+
+def test_what_a_handler_raised_is_neither_tried_again_nor_a_dead_letter(broker: Served, caller: MessageHub) -> None:
+    """Although the same error would be, had it come from the way to the worker."""
+    errors: list[HubError] = [ServiceNotFound("of its own"), MailboxFull("of its own"), NoResponse("of its own")]
+    with hub_of(broker) as hub:
+
+        def fail(message: ServiceMessage, context: ServiceContext) -> None:
+            raise errors[message.payload]
+
+        hub.serve("name:failing", fail)
+        for number, error in enumerate(errors):
+            with pytest.raises(type(error), match="of its own"):
+                caller.request("name:failing", number, retries=5, idempotent=True, timeout=SECONDS)
+        assert metrics(hub)["handled"] == len(errors)
+    assert (metrics(caller)["retried"], metrics(caller)["dead_letters"]) == (0, 0)
 
 
 def test_retries_end_at_the_timeout(caller: MessageHub) -> None:
