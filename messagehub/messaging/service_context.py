@@ -1,6 +1,7 @@
 """What a handler is given: the message, and a context to answer and to ask others in turn."""
 
 from collections.abc import Callable
+from math import inf
 from time import monotonic
 from typing import Any, Protocol
 
@@ -81,7 +82,7 @@ class ServiceContext:
 
     @property
     def remaining_seconds(self) -> float:
-        """Until the caller gives up; not below 0."""
+        """Until the caller gives up, not below 0; of what was only sent, without end."""
         return max(self.deadline - monotonic(), 0.0)
 
     def reply(self, payload: Any) -> None:
@@ -122,5 +123,7 @@ class ServiceContext:
         if self.is_answered:
             raise InvalidRequest(f"{self._message!r} has been answered already")
 
-    def _limited(self, timeout: float | None) -> float:
+    def _limited(self, timeout: float | None) -> float | None:
+        if self.deadline == inf:
+            return timeout
         return self.remaining_seconds if timeout is None else min(timeout, self.remaining_seconds)

@@ -19,7 +19,7 @@ from messagehub.messaging.topic_messages import MAX_MESSAGE_BYTES
 from registry.records import Priority
 
 GREETING, REQUEST, SEND, STREAM = range(4)
-WELCOME, REPLY, PARTIAL, REFUSED, TAKEN, FAILED = range(6)
+WELCOME, REPLY, PARTIAL, REFUSED, TAKEN, FAILED, EXPIRED = range(7)
 PRIORITIES: tuple[Priority, ...] = ("high", "normal", "low")
 CALL = struct.Struct("<IBBBQdBI")
 ANSWER = struct.Struct("<IBBQI")

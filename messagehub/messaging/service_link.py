@@ -4,7 +4,7 @@ Rule 1: a caller that finds the link idle reads its answer from the socket itsel
 that come meanwhile wait; whoever reads hands out all answers, and when it has its own, one of those who wait reads on,
 or, when answers are due that no thread waits for, the reading thread.
 Rule 2: whoever reads holds `_reading`, whoever writes holds `_sending`; a lost link is closed by whoever leaves last.
-Rule 3: an answer that nobody waits for any more is late, and is counted.
+Rule 3: every request gets one answer, and be it that it expired unseen. One that nobody waits for any more is late.
 Rule 4: every request ends once: by its answer, its deadline, or the loss of the link, which ends all that are on it.
 """
 
@@ -16,7 +16,17 @@ from time import monotonic
 from typing import Protocol
 
 from messagehub.errors import HubError, NoResponse, RequestTimeout, RouteError, SendTimeout
-from messagehub.messaging.service_frames import ANSWER, CHUNK, PARTIAL, SCHEME, WELCOME, Frames, NotAFrame, greeting
+from messagehub.messaging.service_frames import (
+    ANSWER,
+    CHUNK,
+    EXPIRED,
+    PARTIAL,
+    SCHEME,
+    WELCOME,
+    Frames,
+    NotAFrame,
+    greeting,
+)
 from messagehub.messaging.service_metrics import ServiceMetrics
 from registry.records import Worker
 
@@ -130,11 +140,18 @@ class Link:
             self._follow(answer, deadline)
         if not answer.has_arrived:
             if self.give_up(number):
-                raise RequestTimeout("the worker did not answer in time", endpoint=self.endpoint)
-            answer.wait(HAND_OVER_SECONDS)  # it is being handed over at this very moment
+                raise self._too_late()
+            answer.is_awaited = True
+            if not answer.has_arrived:
+                answer.wait(HAND_OVER_SECONDS)  # it is being handed over at this very moment
         if answer.error is not None:
             raise answer.error
+        if answer.form == EXPIRED:
+            raise self._too_late()
         return answer
+
+    def _too_late(self) -> RequestTimeout:
+        return RequestTimeout("the worker did not answer in time", endpoint=self.endpoint)
 
     def _follow(self, answer: Answer, deadline: float) -> None:
         """Somebody else reads; from when it leaves, perhaps we do."""
@@ -244,7 +261,8 @@ class Link:
                 waiting.take(form, kind, load, frame)
             elif form != PARTIAL:
                 self._late = max(self._late - 1, 0)
-                self._metrics.count("late_replies")
+                if form != EXPIRED:
+                    self._metrics.count("late_replies")
 
     def _send(self, frame: bytes, deadline: float) -> None:
         """All of it, or nothing that counts: what was begun is completed by the next, and is then past its deadline."""

@@ -28,7 +28,7 @@ class Reader:
     def watch(self, link: Link) -> None:
         """Until something comes; once."""
         with self._lock:
-            if self._is_closed:
+            if self._is_closed or link.is_lost:  # a lost one is closed only after it was forgotten here
                 return
             epoll = self._epoll or self._start()
             flags = select.EPOLLIN | select.EPOLLONESHOT

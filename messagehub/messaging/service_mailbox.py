@@ -3,7 +3,8 @@
 Rule 1: a message is in the mailbox, in a handler, or answered for; the counts add up:
 received == handled + dropped + refused + expired + what is queued.
 Rule 2: at most `concurrency` messages are in handlers.
-Rule 3: a message whose deadline has passed is never given to a handler: its sender has been told that it timed out.
+Rule 3: a request whose deadline has passed is never given to a handler: its caller has been told that it timed out.
+The deadline of what is only sent is for the way into the mailbox.
 """
 
 import threading
@@ -14,12 +15,11 @@ from typing import Literal, get_args
 
 from messagehub.errors import ConfigurationError
 from messagehub.messaging.service_callers import Caller
-from messagehub.messaging.service_frames import PRIORITIES
-from messagehub.messaging.service_metrics import ServiceMetrics
+from messagehub.messaging.service_frames import PRIORITIES, SEND
 from registry.records import Priority
 
 Overflow = Literal["block", "drop", "error"]
-Outcome = Literal["taken", "closed", "blocked", "drop", "error"]
+Outcome = Literal["taken", "closed", "expired", "blocked", "drop", "error"]
 BY_PRIORITY: Mapping[Priority, Overflow] = {"high": "block", "normal": "error", "low": "drop"}
 
 
@@ -69,7 +69,6 @@ class Mailbox:
         size: int,
         concurrency: int,
         overflow: Overflow | Mapping[Priority, Overflow] | None,
-        metrics: ServiceMetrics,
         on_expired: Callable[[Job], None],
     ) -> None:
         if size < 1 or concurrency < 1:
@@ -84,7 +83,6 @@ class Mailbox:
         self._blocked: deque[Caller] = deque()
         self._lock = threading.Lock()
         self._drained = threading.Condition(self._lock)
-        self._metrics = metrics
         self._on_expired = on_expired
 
     @property
@@ -97,6 +95,8 @@ class Mailbox:
         with self._lock:
             if self.is_closed:
                 return "closed"
+            if job.deadline <= monotonic():
+                return "expired"
             if self._queued >= self._size:
                 policy = self._policies[job.priority]
                 if policy == "block":
@@ -119,7 +119,7 @@ class Mailbox:
             while self._queued and self.busy < self.concurrency:
                 job = (self._queues[0] or self._queues[1] or self._queues[2]).popleft()
                 self._queued -= 1
-                if job.deadline > monotonic():
+                if job.form == SEND or job.deadline > monotonic():
                     self.busy += 1
                     taken = job
                     break
@@ -127,7 +127,6 @@ class Mailbox:
             if self.is_closed:
                 self._drained.notify_all()
         for each in expired or ():
-            self._metrics.count("expired")
             self._on_expired(each)
         return taken
 

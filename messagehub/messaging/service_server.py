@@ -182,7 +182,10 @@ class ServiceServer:
         self._go_on(caller)
 
     def _go_on(self, caller: Caller) -> None:
-        for served in self._admit_held(caller):
+        touched = self._admit_held(caller)
+        if len(touched) > 1:
+            self.nudge()  # the first may take its time
+        for served in touched:
             self._work(served)
 
     def _admit_held(self, caller: Caller) -> "list[Served]":
@@ -236,6 +239,9 @@ class ServiceServer:
         if outcome == "blocked":
             return False
         self._metrics.count("received")
+        if outcome == "expired":
+            served.expire(job)
+            return True
         where = {"address": served.address, "worker_id": served.worker_id}
         error: HubError | None = None
         if outcome == "closed":
@@ -265,6 +271,11 @@ class ServiceServer:
         with self._lock:
             everyone = list(self._served.values())
         for served in everyone:
+            self._let_in(served)
+        waiting = [served for served in everyone if served.mailbox.has_work()]
+        if len(waiting) > 1:
+            self.nudge()  # the first may take its time
+        for served in waiting:
             self._work(served)
 
     def _work(self, served: "Served") -> None:

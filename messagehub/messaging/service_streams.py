@@ -9,7 +9,7 @@ from time import monotonic
 from typing import Any
 
 from messagehub.errors import HubError, RequestTimeout
-from messagehub.messaging.service_frames import ANSWER, FAILED, PARTIAL, REFUSED, read_failure
+from messagehub.messaging.service_frames import ANSWER, EXPIRED, FAILED, PARTIAL, REFUSED, read_failure
 from messagehub.messaging.service_link import Link
 from messagehub.messaging.service_metrics import ServiceMetrics
 from messagehub.messaging.streams import Message, StreamRouter
@@ -55,6 +55,9 @@ class _Routed:
     def take(self, form: int, kind: int, load: int, frame: bytes) -> None:  # noqa: ARG002  a pool's load needs requests
         if form in (REFUSED, FAILED):
             self.lose(read_failure(memoryview(frame)[ANSWER.size :]))
+            return
+        if form == EXPIRED:
+            self.lose(RequestTimeout("the worker did not come to it in time"))
             return
         name = PARTIALS if form == PARTIAL else REPLY
         self._router.route(Message(self._request_id, name, (kind, frame)), now=monotonic())

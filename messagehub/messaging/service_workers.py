@@ -2,12 +2,23 @@
 
 import logging
 from collections.abc import Callable, Mapping
+from math import inf
 from typing import Any
 
 from messagehub.client.heartbeats import Registration
 from messagehub.errors import HandlerFailed, HubError, MailboxClosed
 from messagehub.messaging.service_context import Asks, ServiceContext, ServiceMessage
-from messagehub.messaging.service_frames import FAILED, PARTIAL, PRIORITIES, REPLY, SEND, STREAM, answer, failure
+from messagehub.messaging.service_frames import (
+    EXPIRED,
+    FAILED,
+    PARTIAL,
+    PRIORITIES,
+    REPLY,
+    SEND,
+    STREAM,
+    answer,
+    failure,
+)
 from messagehub.messaging.service_mailbox import Job, Mailbox, Overflow
 from messagehub.messaging.service_metrics import ServiceMetrics
 from messagehub.messaging.service_server import ServiceServer
@@ -40,7 +51,7 @@ class Served:
     ) -> None:
         self.address = address
         self.worker_id = worker_id
-        self.mailbox = Mailbox(mailbox, concurrency, overflow, metrics, self._expired)
+        self.mailbox = Mailbox(mailbox, concurrency, overflow, self.expire)
         self.registration: Registration | None = None
         self._handler = handler
         self._metrics = metrics
@@ -72,7 +83,7 @@ class Served:
         context = ServiceContext(
             message,
             worker_id=self.worker_id,
-            deadline=job.deadline,
+            deadline=inf if job.form == SEND else job.deadline,
             is_streamed=job.form == STREAM,
             answer=give,
             asks=self._asks,
@@ -140,6 +151,7 @@ class Served:
             return
         job.caller.send(answer(REPLY if is_last else PARTIAL, kind, job.number, load, body))
 
-    def _expired(self, job: Job) -> None:
-        if job.form == SEND:
-            self._on_dropped(self, job, MailboxClosed(f"its deadline passed before {self.address} came to it"))
+    def expire(self, job: Job) -> None:
+        """Its caller has given up, or is about to."""
+        self._metrics.count("expired")
+        job.caller.send(answer(EXPIRED, 0, job.number, self.mailbox.load, b""))

@@ -21,6 +21,7 @@ from messagehub.errors import (
     AddressNotFound,
     BrokerRequired,
     BrokerUnavailable,
+    ConfigurationError,
     HubError,
     MailboxClosed,
     MailboxFull,
@@ -48,6 +49,7 @@ from registry.services import check_address
 
 BACKOFF_FIRST_SECONDS, BACKOFF_MAX_SECONDS = 0.02, 1.0
 FLUSH_SECONDS = 1.0
+MOST_SECONDS = 1_000_000.0  # beyond this, the kernel cannot be told how long to wait
 _SAFE = (AddressNotFound, PoolEmpty, RouteError, MailboxFull, MailboxClosed)
 _UNDELIVERABLE = (*_SAFE, SendTimeout, BrokerRequired)
 T = TypeVar("T")
@@ -113,7 +115,9 @@ class Services:
         if self._is_closed:
             raise NotInitialised("this hub is closed")
         limit = self._default_timeout if timeout is None else timeout
-        return Outgoing(form, address, payload, deadline=monotonic() + limit, **options)
+        if not limit >= 0:
+            raise ConfigurationError(f"a timeout is a number of seconds, not {timeout}")
+        return Outgoing(form, address, payload, deadline=monotonic() + min(limit, MOST_SECONDS), **options)
 
     def _deliver(self, outgoing: Outgoing, attempt: Callable[[Outgoing], T]) -> T:
         """One attempt after the other, with growing pauses, as long as it is safe, allowed and in time."""

@@ -191,6 +191,37 @@ def test_by_default_high_waits_normal_is_refused_low_is_dropped_and_high_goes_fi
     assert (counted["received"], counted["handled"], counted["dropped"], counted["refused"]) == (7, 5, 1, 1)
 
 
+def test_a_request_that_expired_in_the_mailbox_is_not_handled_but_what_was_sent_is(
+    broker: Served, caller: MessageHub
+) -> None:
+    gate = Gate()
+    with hub_of(broker) as hub, hub.serve("name:busy", gate):
+        caller.send("name:busy", "running", timeout=SECONDS)
+        assert gate.entered.acquire(timeout=SECONDS)
+        caller.send("name:busy", "sent", timeout=0.2)
+        with pytest.raises(RequestTimeout):
+            caller.request("name:busy", "asked", timeout=0.2)
+        gate.opened.set()
+        assert caller.request("name:busy", "last", timeout=SECONDS) == "last"
+        (link,) = services(caller)._links._links.values()
+        eventually(lambda: link._late == 0)
+    assert gate.seen == ["running", "sent", "last"]
+    assert metrics(hub)["expired"] == metrics(caller)["timeouts"] == 1
+    assert metrics(caller)["late_replies"] == 0
+
+
+def test_a_busy_service_does_not_hold_up_another_of_its_process(broker: Served, caller: MessageHub) -> None:
+    gate = Gate()
+    with hub_of(broker) as hub, hub.serve("name:slow", gate), hub.serve("name:quick", lambda message, context: 1):
+        slow = [caller.begin_request("name:slow", n, timeout=SECONDS) for n in range(3)]
+        assert gate.entered.acquire(timeout=SECONDS)
+        for _ in range(50):
+            quick = [caller.begin_request(f"name:{name}", 0, timeout=SECONDS) for name in ("quick", "quick")]
+            assert [each.result() for each in quick] == [1, 1]
+        gate.opened.set()
+        assert [each.result() for each in slow] == [0, 1, 2]
+
+
 def test_a_policy_can_be_given_for_one_priority(broker: Served, caller: MessageHub) -> None:
     gate = Gate()
     with hub_of(broker) as hub, hub.serve("name:full", gate, mailbox=1, overflow={"normal": "drop"}):

@@ -167,7 +167,7 @@ def test_payloads_and_headers_arrive_as_what_they_were(broker: Served, caller: M
     with hub_of(broker) as hub, hub.serve("service:echo", echo):
         for payload in payloads:
             assert caller.request("service:echo", payload, headers={"n": 1}, priority="high") == payload
-        assert caller.request("service:echo", bytearray(b"ab")) == b"ab"
+        assert caller.request("service:echo", bytearray(b"ab"), timeout=float("inf")) == b"ab"
     assert seen[0] == ({"n": 1}, "service:echo", "high", services(caller)._sender)
     assert seen[-1][0] == {}
 
@@ -181,6 +181,9 @@ def test_what_cannot_be_sent_is_refused(broker: Served, caller: MessageHub) -> N
         caller.send("service:echo", b"", headers={"a": object()})
     with pytest.raises(ConfigurationError):
         caller.send("service:echo", b"", priority="urgent")  # type: ignore[arg-type]
+    for seconds in (-1, float("nan")):
+        with pytest.raises(ConfigurationError):
+            caller.request("service:echo", b"", timeout=seconds)
     with hub_of(broker) as hub:
         for options in ({"mailbox": 0}, {"concurrency": 0}, {"overflow": "explode"}, {"overflow": {"urgent": "drop"}}):
             with pytest.raises(ConfigurationError):
