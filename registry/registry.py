@@ -70,6 +70,8 @@ class Registry(Sightings):
             reply = self.services.decide(command, now)
             if isinstance(command, commands.RegisterWorker):
                 self._renew(command.lease, Member("worker", command.address, command.worker_id), now)
+                if isinstance(reply, replies.WorkerRegistered):  # which its recovery may have moved on
+                    reply.revision = self.services.revision_of(command.address)
         elif kind in _JUDGED:
             reply = _JUDGED[kind](self, command, now, verdict)
         else:
