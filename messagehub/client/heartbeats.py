@@ -35,6 +35,8 @@ class Registration:
 
     def __init__(self, command: Register, heartbeats: "Heartbeats") -> None:
         self.command = command
+        is_worker = isinstance(command, commands.RegisterWorker)
+        self.topic = None if is_worker else channel_topic(self.channel).encode()
         self.ack: Ack | None = None
         self.error: HubError | None = None
         self.local: Ack | None = None
@@ -172,11 +174,7 @@ class Heartbeats:
         return bool(self._registrations)
 
     def topics(self) -> set[bytes]:
-        return {
-            channel_topic(registration.channel).encode()
-            for registration in list(self._registrations)
-            if not isinstance(registration.command, commands.RegisterWorker)
-        }
+        return {registration.topic for registration in list(self._registrations) if registration.topic is not None}
 
     def on_event(self, topic: bytes, payload: bytes) -> None:
         """Something happened to a channel of ours: fetch the notice of it now instead of with the next heartbeat."""
@@ -194,7 +192,7 @@ class Heartbeats:
     def on_disconnected(self) -> None:
         self._is_connected = False
         for registration in list(self._registrations):
-            if registration.local is None and not isinstance(registration.command, commands.RegisterWorker):
+            if registration.local is None and registration.topic is not None:
                 self._when_alone(registration)
 
     def tick(self, now: float) -> float:

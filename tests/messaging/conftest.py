@@ -7,8 +7,8 @@ import pytest
 
 from messagehub import MessageHub
 from tests.conftest import QUICK
-from tests.integration.harness import Served, hub_of
-from tests.messaging.service_harness import WorkerProcess
+from tests.integration.harness import Served
+from tests.messaging.service_harness import WorkerProcess, patient_hub
 
 
 @pytest.fixture
@@ -31,5 +31,5 @@ def worker(broker: Served) -> Iterator[Callable[..., WorkerProcess]]:
 
 @pytest.fixture
 def caller(broker: Served) -> Iterator[MessageHub]:
-    with hub_of(broker) as hub:
+    with patient_hub(broker) as hub:
         yield hub

@@ -5,15 +5,21 @@ import signal
 import subprocess
 import sys
 import threading
+from contextlib import AbstractContextManager
 from typing import Any
 
 from messagehub import MessageHub
 from messagehub.messaging.service_context import ServiceContext, ServiceMessage
 from messagehub.messaging.services import Services
-from tests.integration.harness import ROOT, Served, clean_environment
+from tests.integration.harness import ROOT, Served, clean_environment, hub_of
 
 SECONDS = 20.0
 SOON = 2.0  # far below every timeout that is given, far above what it takes
+
+
+def patient_hub(broker: Served, **settings: Any) -> AbstractContextManager[MessageHub]:
+    """A broker on a loaded machine may need more than half a second to say hello."""
+    return hub_of(broker, hello_timeout_seconds=5.0, **settings)
 
 
 class WorkerProcess:

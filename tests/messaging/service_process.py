@@ -41,7 +41,10 @@ def main() -> None:
     options = dict(option.split("=") for option in sys.argv[3:])
     numbers = {name: int(options[name]) for name in ("concurrency", "mailbox") if name in options}
     words = {name: options[name] for name in ("overflow", "strategy") if name in options}
-    with MessageHub(endpoint=endpoint) as hub, hub.serve(address, handle, **numbers, **words) as served:
+    with (
+        MessageHub(endpoint=endpoint, hello_timeout_seconds=5) as hub,
+        hub.serve(address, handle, **numbers, **words) as served,
+    ):
         print(served.worker_id, flush=True)
         sys.stdin.read()
 

@@ -30,8 +30,8 @@ from messagehub.errors import (
 from messagehub.messaging.service_context import ServiceContext, ServiceMessage
 from registry import commands, replies
 from registry.services import MOST_ADDRESSES
-from tests.integration.harness import Peer, Served, eventually, hub_of
-from tests.messaging.service_harness import SECONDS, SOON, Gate, WorkerProcess, metrics, services
+from tests.integration.harness import Peer, Served, eventually
+from tests.messaging.service_harness import SECONDS, SOON, Gate, WorkerProcess, metrics, patient_hub, services
 
 # -- delivery, retries, dead letters ---------------------------------------------------------------------------
 
@@ -76,7 +76,7 @@ def test_after_n_retries_the_error_is_raised_and_the_message_is_kept(caller: Mes
 def test_what_a_handler_raised_is_neither_tried_again_nor_a_dead_letter(broker: Served, caller: MessageHub) -> None:
     """Although the same error would be, had it come from the way to the worker."""
     errors: list[HubError] = [ServiceNotFound("of its own"), MailboxFull("of its own"), NoResponse("of its own")]
-    with hub_of(broker) as hub:
+    with patient_hub(broker) as hub:
 
         def fail(message: ServiceMessage, context: ServiceContext) -> None:
             raise errors[message.payload]
@@ -116,7 +116,7 @@ def fill(hub: MessageHub, caller: MessageHub, address: str, gate: Gate, size: in
 
 def test_a_full_mailbox_refuses_when_error_is_asked_for(broker: Served, caller: MessageHub) -> None:
     gate = Gate()
-    with hub_of(broker) as hub, hub.serve("name:full", gate, mailbox=2, overflow="error"):
+    with patient_hub(broker) as hub, hub.serve("name:full", gate, mailbox=2, overflow="error"):
         fill(hub, caller, "name:full", gate, 2)
         for ask in (caller.request, caller.send):
             with pytest.raises(MailboxFull):
@@ -129,7 +129,7 @@ def test_a_full_mailbox_refuses_when_error_is_asked_for(broker: Served, caller: 
 
 def test_a_full_mailbox_drops_when_drop_is_asked_for(broker: Served, caller: MessageHub) -> None:
     gate = Gate()
-    with hub_of(broker) as hub, hub.serve("name:full", gate, mailbox=2, overflow="drop"):
+    with patient_hub(broker) as hub, hub.serve("name:full", gate, mailbox=2, overflow="drop"):
         fill(hub, caller, "name:full", gate, 2)
         caller.send("name:full", "lost", timeout=SECONDS)
         with pytest.raises(NoResponse, match="dropped"):
@@ -144,8 +144,8 @@ def test_a_full_mailbox_drops_when_drop_is_asked_for(broker: Served, caller: Mes
 def test_a_full_mailbox_has_senders_wait_when_block_is_asked_for(broker: Served, caller: MessageHub) -> None:
     gate = Gate()
     with (
-        hub_of(broker) as hub,
-        hub_of(broker) as impatient,
+        patient_hub(broker) as hub,
+        patient_hub(broker) as impatient,
         hub.serve("name:full", gate, mailbox=2, overflow="block"),
         ThreadPoolExecutor(1) as threads,
     ):
@@ -167,8 +167,8 @@ def test_by_default_high_waits_normal_is_refused_low_is_dropped_and_high_goes_fi
 ) -> None:
     gate = Gate()
     with (
-        hub_of(broker) as hub,
-        hub_of(broker) as other,
+        patient_hub(broker) as hub,
+        patient_hub(broker) as other,
         hub.serve("name:full", gate, mailbox=3),
         ThreadPoolExecutor(1) as threads,
     ):
@@ -195,7 +195,7 @@ def test_a_request_that_expired_in_the_mailbox_is_not_handled_but_what_was_sent_
     broker: Served, caller: MessageHub
 ) -> None:
     gate = Gate()
-    with hub_of(broker) as hub, hub.serve("name:busy", gate):
+    with patient_hub(broker) as hub, hub.serve("name:busy", gate):
         caller.send("name:busy", "running", timeout=SECONDS)
         assert gate.entered.acquire(timeout=SECONDS)
         caller.send("name:busy", "sent", timeout=0.2)
@@ -212,7 +212,7 @@ def test_a_request_that_expired_in_the_mailbox_is_not_handled_but_what_was_sent_
 
 def test_a_busy_service_does_not_hold_up_another_of_its_process(broker: Served, caller: MessageHub) -> None:
     gate = Gate()
-    with hub_of(broker) as hub, hub.serve("name:slow", gate), hub.serve("name:quick", lambda message, context: 1):
+    with patient_hub(broker) as hub, hub.serve("name:slow", gate), hub.serve("name:quick", lambda message, context: 1):
         slow = [caller.begin_request("name:slow", n, timeout=SECONDS) for n in range(3)]
         assert gate.entered.acquire(timeout=SECONDS)
         for _ in range(50):
@@ -224,7 +224,7 @@ def test_a_busy_service_does_not_hold_up_another_of_its_process(broker: Served, 
 
 def test_a_policy_can_be_given_for_one_priority(broker: Served, caller: MessageHub) -> None:
     gate = Gate()
-    with hub_of(broker) as hub, hub.serve("name:full", gate, mailbox=1, overflow={"normal": "drop"}):
+    with patient_hub(broker) as hub, hub.serve("name:full", gate, mailbox=1, overflow={"normal": "drop"}):
         fill(hub, caller, "name:full", gate, 1)
         caller.send("name:full", "lost", timeout=SECONDS)
         assert metrics(hub)["dropped"] == 1
@@ -264,7 +264,7 @@ def test_a_name_is_free_as_soon_as_its_process_was_killed(
         caller.serve("name:one", lambda message, context: None)
     assert caught.value.details["pid"] == first.pid
     first.kill()
-    with caller.serve("name:one", lambda message, context: "second"), hub_of(broker) as other:
+    with caller.serve("name:one", lambda message, context: "second"), patient_hub(broker) as other:
         assert other.request("name:one") == "second"
 
 
@@ -274,7 +274,7 @@ def test_unregistering_an_unknown_is_an_error(caller: MessageHub) -> None:
 
 
 def test_a_refused_registration_leaves_nothing_behind(broker: Served, caller: MessageHub) -> None:
-    with hub_of(broker) as hub, hub.serve("name:one", lambda message, context: 1):
+    with patient_hub(broker) as hub, hub.serve("name:one", lambda message, context: 1):
         with pytest.raises(DuplicateRegistration):
             caller.serve("name:one", lambda message, context: 2)
         assert [s.address for s in caller.services()] == ["name:one"]
@@ -286,7 +286,7 @@ def test_a_refused_registration_leaves_nothing_behind(broker: Served, caller: Me
 
 def test_a_closed_mailbox_says_so(broker: Served, caller: MessageHub) -> None:
     gate = Gate()
-    with hub_of(broker) as hub, ThreadPoolExecutor(2) as threads:
+    with patient_hub(broker) as hub, ThreadPoolExecutor(2) as threads:
         ending = hub.serve("name:ending", gate)
         caller.send("name:ending", "running", timeout=SECONDS)
         assert gate.entered.acquire(timeout=SECONDS)
@@ -308,7 +308,7 @@ def test_a_closed_mailbox_says_so(broker: Served, caller: MessageHub) -> None:
 
 def test_closing_handles_what_was_taken(broker: Served, caller: MessageHub) -> None:
     gate = Gate()
-    with hub_of(broker) as hub, ThreadPoolExecutor(1) as threads:
+    with patient_hub(broker) as hub, ThreadPoolExecutor(1) as threads:
         ending = hub.serve("name:ending", gate)
         for number in range(4):
             caller.send("name:ending", number, timeout=SECONDS)
@@ -367,7 +367,7 @@ def test_a_stranger_in_the_place_of_a_worker_is_a_route_error_and_a_wrong_key_ge
     broker: Served, caller: MessageHub
 ) -> None:
     handled: list[Any] = []
-    with hub_of(broker) as hub, hub.serve("name:one", lambda message, context: handled.append(1)):
+    with patient_hub(broker) as hub, hub.serve("name:one", lambda message, context: handled.append(1)):
         resolved = caller.ask(commands.ResolveService(address="name:one"))
         assert isinstance(resolved, replies.ServiceResolved)
         (real,) = resolved.service.workers
@@ -422,7 +422,7 @@ def test_metrics_are_exact_under_many_threads(broker: Served, caller: MessageHub
     def count(message: ServiceMessage, context: ServiceContext) -> None:
         handled.release()
 
-    with hub_of(broker) as hub, hub.serve("name:count", count, concurrency=4, mailbox=10, overflow="error"):
+    with patient_hub(broker) as hub, hub.serve("name:count", count, concurrency=4, mailbox=10, overflow="error"):
 
         def ask(_: int) -> int:
             refused = 0

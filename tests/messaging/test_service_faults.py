@@ -16,8 +16,8 @@ from messagehub.errors import (
     NoResponse,
     ServiceNotFound,
 )
-from tests.integration.harness import ROOT, Served, clean_environment, eventually, hub_of
-from tests.messaging.service_harness import SECONDS, Gate, WorkerProcess, metrics, pids, services
+from tests.integration.harness import ROOT, Served, clean_environment, eventually
+from tests.messaging.service_harness import SECONDS, Gate, WorkerProcess, metrics, patient_hub, pids, services
 
 # -- broker restarts, forks, ends ------------------------------------------------------------------------------
 
@@ -44,7 +44,7 @@ def test_under_load_a_killed_broker_costs_no_request_and_services_come_back_by_t
         before = metrics(caller)["sent"]
         eventually(lambda: metrics(caller)["sent"] > before + 100)  # nobody needs the broker to go on
         broker.start()
-        with hub_of(broker) as fresh:  # knows nothing of before
+        with patient_hub(broker) as fresh:  # knows nothing of before
             addresses = {"pool:crew", "service:echo"}
             eventually(lambda: {s.address for s in fresh.services() if s.workers} == addresses)
             assert fresh.request("service:echo", "again", timeout=SECONDS) == "again"
@@ -81,7 +81,7 @@ def test_dead_letters_wait_for_a_broker(broker: Served, caller: MessageHub) -> N
 
 
 def test_a_forked_child_has_services_of_its_own(broker: Served, caller: MessageHub) -> None:
-    with hub_of(broker) as hub, hub.serve("name:parent", lambda message, context: os.getpid()) as parent:
+    with patient_hub(broker) as hub, hub.serve("name:parent", lambda message, context: os.getpid()) as parent:
         assert caller.request("name:parent") == os.getpid()
         child = os.fork()
         if child == 0:
@@ -102,7 +102,7 @@ def test_a_forked_child_has_services_of_its_own(broker: Served, caller: MessageH
 
 def test_closing_a_hub_ends_what_it_asked_and_serves(broker: Served, caller: MessageHub) -> None:
     gate = Gate()
-    with hub_of(broker) as hub, ThreadPoolExecutor(1) as threads:
+    with patient_hub(broker) as hub, ThreadPoolExecutor(1) as threads:
         hub.serve("name:gate", gate)
         asked = threads.submit(caller.request, "name:gate", 1, timeout=60)
         assert gate.entered.acquire(timeout=SECONDS)
@@ -114,7 +114,7 @@ def test_closing_a_hub_ends_what_it_asked_and_serves(broker: Served, caller: Mes
 
 
 def test_a_thousand_requests_use_one_connection(broker: Served, caller: MessageHub) -> None:
-    with hub_of(broker) as hub, hub.serve("name:a", lambda m, c: 1), hub.serve("name:b", lambda m, c: 2):
+    with patient_hub(broker) as hub, hub.serve("name:a", lambda m, c: 1), hub.serve("name:b", lambda m, c: 2):
         for _ in range(500):
             assert (caller.request("name:a"), caller.request("name:b")) == (1, 2)
         assert len(services(caller)._links._links) == 1
@@ -124,7 +124,7 @@ def test_a_thousand_requests_use_one_connection(broker: Served, caller: MessageH
 
 
 def test_threads_of_a_closed_service_end(broker: Served) -> None:
-    with hub_of(broker) as hub:
+    with patient_hub(broker) as hub:
         kept = hub.serve("name:kept", lambda message, context: 1)
         before = threading.active_count()
         for _ in range(5):
@@ -136,7 +136,7 @@ def test_threads_of_a_closed_service_end(broker: Served) -> None:
 def test_strangers_on_the_socket_harm_nobody(broker: Served, caller: MessageHub) -> None:
     import socket
 
-    with hub_of(broker) as hub, hub.serve("name:one", lambda message, context: message.payload):
+    with patient_hub(broker) as hub, hub.serve("name:one", lambda message, context: message.payload):
         server = services(hub)._server
         assert server is not None
         for said in (b"", b"\x00" * 100, b"\xff" * 100, os.urandom(5000), b"GET / HTTP/1.1\r\n\r\n"):
@@ -156,8 +156,8 @@ def test_strangers_on_the_socket_harm_nobody(broker: Served, caller: MessageHub)
 def test_a_caller_that_does_not_read_holds_up_nobody(broker: Served, caller: MessageHub) -> None:
     large = b"x" * 2**19
     with (
-        hub_of(broker) as hub,
-        hub_of(broker) as patient,
+        patient_hub(broker) as hub,
+        patient_hub(broker) as patient,
         hub.serve("name:large", lambda message, context: message.payload, mailbox=1000),
     ):
         pending = [caller.begin_request("name:large", large, timeout=60) for _ in range(20)]  # and reads nothing
@@ -176,7 +176,7 @@ hub = MessageHub(endpoint=sys.argv[1])
 pending = [hub.begin_request("name:echo", b"x" * 10_000, timeout=60) for _ in range(100)]
 os.kill(os.getpid(), signal.SIGSTOP)
 """
-    with hub_of(broker) as hub, hub.serve("name:echo", lambda message, context: message.payload, mailbox=1000):
+    with patient_hub(broker) as hub, hub.serve("name:echo", lambda message, context: message.payload, mailbox=1000):
         process = subprocess.Popen([sys.executable, "-c", flood, broker.endpoint], env=clean_environment(), cwd=ROOT)
         try:
             eventually(lambda: metrics(hub)["handled"] == 100)

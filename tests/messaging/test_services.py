@@ -28,8 +28,8 @@ from messagehub.errors import (
     ServiceNotFound,
 )
 from messagehub.messaging.service_context import ServiceContext, ServiceMessage
-from tests.integration.harness import Served, eventually, hub_of
-from tests.messaging.service_harness import SECONDS, SOON, Gate, WorkerProcess, metrics, pids, services
+from tests.integration.harness import Served, eventually
+from tests.messaging.service_harness import SECONDS, SOON, Gate, WorkerProcess, metrics, patient_hub, pids, services
 
 # -- addresses -------------------------------------------------------------------------------------------------
 
@@ -75,7 +75,7 @@ def test_another_caller_of_a_pool_begins_with_another_worker(
 ) -> None:
     crew = [worker("pool:crew") for _ in range(2)]
     assert pids(caller, "pool:crew", 2) == [crew[0].pid, crew[1].pid]
-    with hub_of(broker) as other:
+    with patient_hub(broker) as other:
         assert pids(other, "pool:crew", 3) == [crew[1].pid, crew[0].pid, crew[1].pid]
 
 
@@ -107,7 +107,7 @@ def test_least_busy_learns_from_replies_what_others_ask_for(
 ) -> None:
     crew = [worker("pool:crew", strategy="least_busy", concurrency=8) for _ in range(2)]
     gate = tmp_path / "gate"
-    with hub_of(broker) as other, ThreadPoolExecutor(4) as threads:
+    with patient_hub(broker) as other, ThreadPoolExecutor(4) as threads:
         busy = f"id:{crew[0].worker_id}"
         held = [threads.submit(other.request, busy, {"until": str(gate)}, timeout=SECONDS) for _ in range(4)]
         eventually(lambda: metrics(other)["sent"] == 4)
@@ -164,7 +164,7 @@ def test_payloads_and_headers_arrive_as_what_they_were(broker: Served, caller: M
         seen.append((message.headers, message.address, message.priority, message.sender))
         return message.payload
 
-    with hub_of(broker) as hub, hub.serve("service:echo", echo):
+    with patient_hub(broker) as hub, hub.serve("service:echo", echo):
         for payload in payloads:
             assert caller.request("service:echo", payload, headers={"n": 1}, priority="high") == payload
         assert caller.request("service:echo", bytearray(b"ab"), timeout=float("inf")) == b"ab"
@@ -184,7 +184,7 @@ def test_what_cannot_be_sent_is_refused(broker: Served, caller: MessageHub) -> N
     for seconds in (-1, float("nan")):
         with pytest.raises(ConfigurationError):
             caller.request("service:echo", b"", timeout=seconds)
-    with hub_of(broker) as hub:
+    with patient_hub(broker) as hub:
         for options in ({"mailbox": 0}, {"concurrency": 0}, {"overflow": "explode"}, {"overflow": {"urgent": "drop"}}):
             with pytest.raises(ConfigurationError):
                 hub.serve("name:x", lambda message, context: None, **options)  # type: ignore[arg-type]
@@ -204,7 +204,7 @@ def test_an_instant_reply_is_never_lost(worker: Callable[..., WorkerProcess], ca
 
 def test_a_timeout_clears_what_was_pending_and_the_late_reply_is_counted(broker: Served, caller: MessageHub) -> None:
     gate = Gate()
-    with hub_of(broker) as hub, hub.serve("service:slow", gate, concurrency=2):
+    with patient_hub(broker) as hub, hub.serve("service:slow", gate, concurrency=2):
         started = time.monotonic()
         with pytest.raises(RequestTimeout):
             caller.request("service:slow", 1, timeout=0.2)
@@ -305,7 +305,7 @@ def test_a_handler_can_send_request_and_reply(broker: Served, caller: MessageHub
             context.reply(0)
 
     with (
-        hub_of(broker) as hub,
+        patient_hub(broker) as hub,
         hub.serve("service:front", front),
         hub.serve("service:double", lambda message, context: 2 * message.payload),
         hub.serve("name:log", lambda message, context: noted.append(message.payload)),
@@ -319,12 +319,12 @@ def test_a_deferred_reply_comes_from_another_thread(broker: Served, caller: Mess
         context.defer()
         threading.Timer(0.05, context.reply, [message.payload]).start()
 
-    with hub_of(broker) as hub, hub.serve("service:later", later):
+    with patient_hub(broker) as hub, hub.serve("service:later", later):
         assert caller.request("service:later", 7, timeout=SECONDS) == 7
 
 
 def test_a_handler_sees_the_callers_deadline(broker: Served, caller: MessageHub) -> None:
-    with hub_of(broker) as hub, hub.serve("name:d", lambda message, context: context.deadline):
+    with patient_hub(broker) as hub, hub.serve("name:d", lambda message, context: context.deadline):
         before = time.monotonic()
         assert before + 7 <= caller.request("name:d", timeout=7) <= time.monotonic() + 7
 
@@ -345,7 +345,7 @@ def test_what_a_handler_raises_is_raised_at_the_callers(
 
 def test_a_reply_that_cannot_be_sent_is_the_handlers_failure(broker: Served, caller: MessageHub) -> None:
     results: list[Any] = [object(), b"x" * (2**20 + 1)]
-    with hub_of(broker) as hub, hub.serve("name:bad", lambda message, context: results.pop()):
+    with patient_hub(broker) as hub, hub.serve("name:bad", lambda message, context: results.pop()):
         for _ in range(2):
             with pytest.raises(HandlerFailed):
                 caller.request("name:bad", timeout=SECONDS)
@@ -353,7 +353,7 @@ def test_a_reply_that_cannot_be_sent_is_the_handlers_failure(broker: Served, cal
 
 def test_up_to_concurrency_handlers_run_at_once(broker: Served, caller: MessageHub) -> None:
     gate = Gate()
-    with hub_of(broker) as hub, hub.serve("name:gate", gate, concurrency=3), ThreadPoolExecutor(5) as threads:
+    with patient_hub(broker) as hub, hub.serve("name:gate", gate, concurrency=3), ThreadPoolExecutor(5) as threads:
         asked = [threads.submit(caller.request, "name:gate", n, timeout=SECONDS) for n in range(5)]
         for _ in range(3):
             assert gate.entered.acquire(timeout=SECONDS)
