@@ -24,6 +24,7 @@ LOAD_SECONDS = 60
 @dataclass(frozen=True)
 class Peer:
     port: int
+    unix_socket: str = ""
 
 
 @contextmanager
@@ -31,9 +32,10 @@ def redis_server() -> Iterator[Peer]:
     program = packages.program("redis-server", "redis-server")
     port = free_port()
     with tempfile.TemporaryDirectory() as directory:
+        unix_socket = f"{directory}/redis.sock"
         command = [program, "--port", str(port), "--bind", "127.0.0.1", "--dir", directory, "--save", ""]
-        with running(command, is_ready=accepts(port)):
-            yield Peer(port)
+        with running([*command, "--unixsocket", unix_socket], is_ready=accepts(port)):
+            yield Peer(port, unix_socket)
 
 
 @contextmanager

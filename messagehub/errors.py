@@ -8,13 +8,20 @@ HubError                             registry/errors.py; has code, message, deta
 │   ├── MessageTooLarge              MESSAGE_TOO_LARGE
 │   └── UnsupportedProtocol          UNSUPPORTED_PROTOCOL
 ├── BrokerUnavailable                BROKER_UNAVAILABLE: nobody answers; raised by the client only
-│   └── RequestTimeout               REQUEST_TIMEOUT
+│   └── BrokerTimeout                also a RequestTimeout
+├── RequestTimeout                   REQUEST_TIMEOUT: no answer came in time
 ├── BrokerRequired                   BROKER_REQUIRED: this cannot be done without a broker
 ├── BrokerAlreadyRunning             BROKER_ALREADY_RUNNING
 ├── SendTimeout                      SEND_TIMEOUT: the broker did not take a message in time
 ├── ReceiveTimeout                   RECEIVE_TIMEOUT: no message came in time
 ├── SubscriptionClosed               SUBSCRIPTION_CLOSED: nothing more will come
 ├── SubscriberTooSlow                SUBSCRIBER_TOO_SLOW: the buffer overflowed, and that was to end the subscription
+├── RouteError                       ROUTE_ERROR: a worker is registered but cannot be reached
+├── MailboxFull                      MAILBOX_FULL: the worker has more to do than it takes
+├── MailboxClosed                    MAILBOX_CLOSED: the worker takes nothing more
+├── NoResponse                       NO_RESPONSE: the worker ended or dropped the request before it answered
+├── HandlerFailed                    HANDLER_FAILED: the worker's handler raised
+├── NotInitialised                   NOT_INITIALISED: this hub object is closed
 ├── DataLost                         DATA_LOST: a consumer fell behind and asked to be told by an exception
 ├── StoreError                       STORE_ERROR: the database cannot be used as it is
 │   └── StoreReadOnly                STORE_READ_ONLY: the disk is full or failing; reads go on
@@ -26,30 +33,39 @@ HubError                             registry/errors.py; has code, message, deta
 from typing import Any
 
 from registry.errors import (
+    AddressNotFound,
     ChannelAlreadyExists,
     ChannelClosed,
     ChannelNotFound,
     ChannelNotReady,
     CompatibilityNotSet,
     ConsumerAlreadyRegistered,
+    DuplicateRegistration,
     HubError,
+    IdNotFound,
     InvalidName,
     InvalidRequest,
     InvalidSchema,
     ModeNotSet,
+    NameNotFound,
     NotOwner,
     NotRegistered,
     OperationNotPermitted,
     PolicyMismatch,
+    PoolEmpty,
+    PoolNotEmpty,
+    PoolNotFound,
     ProducerAlreadyRegistered,
     ReferenceExists,
     Refusal,
+    RegistryError,
     SchemaHashMismatch,
     SchemaIncompatible,
     SchemaInUse,
     SchemaMismatch,
     SchemaNotFound,
     SchemaTooComplex,
+    ServiceNotFound,
     SubjectNotFound,
     SubjectNotSoftDeleted,
     SubjectSoftDeleted,
@@ -63,8 +79,10 @@ from registry.errors import (
 
 __all__ = [
     "BY_CODE",
+    "AddressNotFound",
     "BrokerAlreadyRunning",
     "BrokerRequired",
+    "BrokerTimeout",
     "BrokerUnavailable",
     "ChannelAlreadyExists",
     "ChannelClosed",
@@ -74,25 +92,38 @@ __all__ = [
     "ConfigurationError",
     "ConsumerAlreadyRegistered",
     "DataLost",
+    "DuplicateRegistration",
+    "HandlerFailed",
     "HubError",
+    "IdNotFound",
     "InternalError",
     "InvalidName",
     "InvalidRequest",
     "InvalidSchema",
+    "MailboxClosed",
+    "MailboxFull",
     "MalformedRequest",
     "MessageTooLarge",
     "ModeNotSet",
+    "NameNotFound",
+    "NoResponse",
+    "NotInitialised",
     "NotOwner",
     "NotRegistered",
     "OperationNotPermitted",
     "PolicyMismatch",
+    "PoolEmpty",
+    "PoolNotEmpty",
+    "PoolNotFound",
     "ProducerAlreadyRegistered",
     "ProtocolError",
     "RateLimited",
     "ReceiveTimeout",
     "ReferenceExists",
     "Refusal",
+    "RegistryError",
     "RequestTimeout",
+    "RouteError",
     "SchemaHashMismatch",
     "SchemaInUse",
     "SchemaIncompatible",
@@ -100,6 +131,7 @@ __all__ = [
     "SchemaNotFound",
     "SchemaTooComplex",
     "SendTimeout",
+    "ServiceNotFound",
     "StoreError",
     "StoreReadOnly",
     "SubjectNotFound",
@@ -146,8 +178,13 @@ class BrokerUnavailable(HubError):
     retryable = True
 
 
-class RequestTimeout(BrokerUnavailable):
+class RequestTimeout(HubError):
     code = "REQUEST_TIMEOUT"
+    retryable = True
+
+
+class BrokerTimeout(RequestTimeout, BrokerUnavailable):
+    """Of a request to the broker: it may be gone or only slow."""
 
 
 class BrokerRequired(HubError):
@@ -175,6 +212,33 @@ class SubscriptionClosed(HubError):
 
 class SubscriberTooSlow(HubError):
     code = "SUBSCRIBER_TOO_SLOW"
+
+
+class RouteError(HubError):
+    code = "ROUTE_ERROR"
+    retryable = True
+
+
+class MailboxFull(HubError):
+    code = "MAILBOX_FULL"
+    retryable = True
+
+
+class MailboxClosed(HubError):
+    code = "MAILBOX_CLOSED"
+    retryable = True
+
+
+class NoResponse(HubError):
+    code = "NO_RESPONSE"
+
+
+class HandlerFailed(HubError):
+    code = "HANDLER_FAILED"
+
+
+class NotInitialised(HubError):
+    code = "NOT_INITIALISED"
 
 
 class DataLost(HubError):

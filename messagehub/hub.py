@@ -31,6 +31,8 @@ from messagehub.discovery.via_files import ViaFiles
 from messagehub.discovery.via_shm_name import ViaShmName
 from messagehub.errors import BrokerRequired, BrokerUnavailable, ChannelNotFound, ChannelNotReady, HubError
 from messagehub.messaging.kept_subscriptions import Since
+from messagehub.messaging.service_methods import ServiceMethods
+from messagehub.messaging.services import Services
 from messagehub.messaging.subscriptions import Callback, Overflow, Subscription
 from messagehub.messaging.topic import Topic
 from messagehub.messaging.topics import Topics
@@ -46,7 +48,7 @@ MAX_ENTERED = 64
 _AnyReply = TypeVar("_AnyReply", bound=replies.Reply)
 
 
-class MessageHub(DataMethods):
+class MessageHub(DataMethods, ServiceMethods):
     """A client of one hub. Threads share it; a forked child gets a connection and registrations of its own."""
 
     _instance: ClassVar["MessageHub | None"] = None
@@ -80,8 +82,22 @@ class MessageHub(DataMethods):
         self._chain = Chain(self._via_broker, files, ViaShmName(directory))
         self._group_news = GroupNews(self._connection)
         self._topics = Topics(self._connection)
+        self._services = Services(
+            self._connection,
+            self._heartbeats,
+            sender=self._role("hub"),
+            owner=self._owner(),
+            default_timeout=self.settings.request_timeout_seconds,
+        )
         self._open = set()
-        self._connection.parts = (self._heartbeats, self._via_broker.cache, self._watches, self._taps, self._group_news)
+        self._connection.parts = (
+            self._heartbeats,
+            self._via_broker.cache,
+            self._watches,
+            self._taps,
+            self._group_news,
+            self._services.directory,
+        )
 
     @classmethod
     def get_instance(cls, **arguments: Any) -> "MessageHub":
@@ -111,6 +127,7 @@ class MessageHub(DataMethods):
         """Give up registrations and the connection; the next call connects again."""
         for opened in list(self._open):
             opened.close()
+        self._services.close()
         self._heartbeats.end_all()
         self._chain.files.close()
         self._watches.close_all()
@@ -153,6 +170,7 @@ class MessageHub(DataMethods):
             "requests": connection.metrics.report(),
             **counters,
             "reconnects": max(counters["connects"] - 1, 0),
+            "services": self._services.metrics.report(),
         }
 
     def stats(self, *, timeout: float | None = None) -> replies.StatsReport | None:
@@ -568,6 +586,7 @@ def _forget_parent() -> None:
         hub._heartbeats.forget_parent()
         hub._watches.forget_parent()
         hub._topics.abandon()
+        hub._services.abandon()
         hub._connection.abandon()
         hub._begin()
 

@@ -21,7 +21,7 @@ from messagehub.errors import (
     from_wire,
 )
 from registry import commands, replies
-from registry.events import AnyEvent
+from registry.events import AnyEvent, ServiceChanged
 
 VERSION = "1.0"
 MAJOR, MINOR = 1, 0
@@ -48,7 +48,9 @@ _UNDECODABLE = (msgspec.DecodeError, RecursionError, UnicodeError, ValueError)
 _command_decoder: msgspec.json.Decoder[commands.AnyCommand] = msgspec.json.Decoder(commands.AnyCommand)
 _envelope_decoder: msgspec.json.Decoder[_Envelope] = msgspec.json.Decoder(_Envelope)
 _reply_decoder: msgspec.json.Decoder[replies.AnyReply] = msgspec.json.Decoder(replies.AnyReply)
-_event_decoder: msgspec.json.Decoder[AnyEvent | Beacon] = msgspec.json.Decoder(AnyEvent | Beacon)
+_event_decoder: msgspec.json.Decoder[AnyEvent | ServiceChanged | Beacon] = msgspec.json.Decoder(
+    AnyEvent | ServiceChanged | Beacon
+)
 _encoder = msgspec.json.Encoder()
 _CONTAINERS = (dict, list, msgspec.Struct)
 
@@ -85,7 +87,7 @@ def decode(data: bytes) -> commands.AnyCommand:
     try:
         if command.protocol != VERSION:
             negotiate([command.protocol])
-        if command.writes or isinstance(command, commands.SchemaText):
+        if command.writes or isinstance(command, commands.SchemaText | commands.ReportDeadLetter):
             _check_nesting(command)
     except ProtocolError as refused:
         refused.request_id = command.id
@@ -132,7 +134,7 @@ def unwrap(reply: replies.AnyReply) -> replies.AnyReply:
     return reply
 
 
-def decode_event(data: bytes) -> AnyEvent | Beacon:
+def decode_event(data: bytes) -> AnyEvent | ServiceChanged | Beacon:
     try:
         return _event_decoder.decode(data)
     except _UNDECODABLE as error:

@@ -19,7 +19,7 @@ import msgspec
 
 from messagehub import protocol
 from registry import commands, replies
-from registry.events import AnyEvent
+from registry.events import AnyEvent, ServiceChanged
 from registry.records import Keep, KeptTopic, Table
 from registry.registry import Registry
 
@@ -31,7 +31,7 @@ MESSAGES: dict[str, dict[str, type[msgspec.Struct]]] = {
     for kind, members in {
         "request": get_args(commands.AnyCommand),
         "reply": get_args(replies.AnyReply),
-        "event": (*get_args(AnyEvent), protocol.Beacon),
+        "event": (*get_args(AnyEvent), ServiceChanged, protocol.Beacon),
     }.items()
 }
 
@@ -108,6 +108,41 @@ _SCENARIO: tuple[dict[str, Any] | float, ...] = (
     {"type": "TOPIC_READ_REQUEST", "id": "30", "topic": "orders.eu", "offset": 1, "limit": 100},
     {"type": "TOPIC_DESCRIBE_REQUEST", "id": "31", "topic": "orders.eu"},
     {"type": "TOPIC_DELETE", "id": "32", "topic": "orders.eu"},
+    {
+        "type": "SERVICE_REGISTER",
+        "id": "27",
+        "address": "pool:resizers",
+        "worker_id": "resizer-1",
+        "endpoint": "unix:@messagehub-0123456789abcdef",
+        "key": "00112233445566778899aabbccddeeff",
+        "lease": "host:4242",
+        "strategy": "least_busy",
+        "concurrency": 4,
+        "host": "host",
+        "pid": 4242,
+    },
+    {"type": "SERVICE_RESOLVE_REQUEST", "id": "28", "address": "pool:resizers"},
+    {"type": "SERVICE_LIST_REQUEST", "id": "29", "prefix": "pool:"},
+    {"type": "SERVICE_UNREGISTER", "id": "30", "worker_id": "resizer-1", "lease": "host:4242"},
+    {"type": "POOL_REMOVE", "id": "31", "address": "pool:resizers"},
+    {
+        "type": "DEAD_LETTER_REPORT",
+        "id": "32",
+        "letter": {
+            "address": "service:resize",
+            "code": "SERVICE_NOT_FOUND",
+            "reason": "nobody serves service:resize",
+            "form": "send",
+            "sender": "hub-1",
+            "attempts": 3,
+            "headers": {"trace": "abc"},
+            "payload_kind": "json",
+            "payload_base64": "eyJ3aWR0aCI6NjR9",
+            "payload_bytes": 12,
+            "at": 1.0,
+        },
+    },
+    {"type": "DEAD_LETTER_LIST_REQUEST", "id": "33", "limit": 10},
     {"type": "HELLO", "id": "14", "versions": ["1.0"], "client": "example/1.0", "features": []},
     {"type": "PING", "id": "15"},
     {"type": "STATS_REQUEST", "id": "16"},
@@ -275,7 +310,7 @@ def _played() -> Iterator[dict[str, Any]]:
             continue
         reply, happened = registry.apply(command, now=now)
         yield msgspec.json.decode(protocol.encode_reply(reply, command.id))
-        yield from map(msgspec.to_builtins, happened)
+        yield from map(msgspec.to_builtins, [*happened, *registry.services.take_happened()])
     yield from map(msgspec.to_builtins, _seen())
 
 

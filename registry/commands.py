@@ -11,6 +11,7 @@ from registry.records import (
     Access,
     Block,
     Count,
+    DeadLetter,
     Keep,
     KeptMessage,
     Label,
@@ -21,6 +22,7 @@ from registry.records import (
     SchemaConfig,
     SchemaType,
     SchemaVersion,
+    Strategy,
     Text,
 )
 
@@ -329,6 +331,62 @@ class Snapshot(Command, tag="SNAPSHOT_REQUEST"):
     limit: Limit = 500
 
 
+class ServiceCommand(Command):
+    """About services, which live in memory alone: they end with their processes, and those register again."""
+
+
+class RegisterWorker(ServiceCommand, tag="SERVICE_REGISTER"):
+    """Serve `id:…`, `name:…` or `service:…` alone, or `pool:…` with others. Also reached as `id:<worker_id>`."""
+
+    writes = True  # a sign of life of its process, whose channels may recover by it
+
+    address: Text
+    worker_id: Text
+    endpoint: Label
+    key: Label
+    lease: Label
+    strategy: Strategy | None = None
+    concurrency: Annotated[int, Meta(ge=1, le=10_000)] = 1
+    host: Text | None = None
+    pid: Count | None = None
+    start_time: Count | None = None
+    boot_id: Text | None = None
+
+
+class UnregisterWorker(ServiceCommand, tag="SERVICE_UNREGISTER"):
+    worker_id: Text
+    lease: Label
+
+
+class ResolveService(ServiceCommand, tag="SERVICE_RESOLVE_REQUEST"):
+    """Who serves an address now."""
+
+    address: Text
+
+
+class ListServices(ServiceCommand, tag="SERVICE_LIST_REQUEST"):
+    prefix: Text = ""
+    after: Text = ""
+    limit: Limit = 1000
+
+
+class RemovePool(ServiceCommand, tag="POOL_REMOVE"):
+    """A pool stays when its last worker leaves; this ends an empty one."""
+
+    address: Text
+
+
+class ReportDeadLetter(ServiceCommand, tag="DEAD_LETTER_REPORT"):
+    letter: DeadLetter
+
+
+class ListDeadLetters(ServiceCommand, tag="DEAD_LETTER_LIST_REQUEST"):
+    """The newest, oldest of them first; of one address when one is named."""
+
+    address: Text | None = None
+    limit: Limit = 100
+
+
 class Ping(Command, tag="PING"):
     pass
 
@@ -375,6 +433,13 @@ AnyCommand = (
     | PublishMessages
     | ReadTopic
     | Snapshot
+    | RegisterWorker
+    | UnregisterWorker
+    | ResolveService
+    | ListServices
+    | RemovePool
+    | ReportDeadLetter
+    | ListDeadLetters
     | Ping
     | Stats
     | Trace

@@ -32,6 +32,15 @@ HubError
     ├── TopicAlreadyExists           TOPIC_ALREADY_EXISTS
     ├── TopicLimitExceeded           TOPIC_LIMIT_EXCEEDED
     ├── SchemaTooComplex             SCHEMA_TOO_COMPLEX
+    ├── AddressNotFound              never raised itself
+    │   ├── IdNotFound               ID_NOT_FOUND
+    │   ├── NameNotFound             NAME_NOT_FOUND
+    │   ├── ServiceNotFound          SERVICE_NOT_FOUND
+    │   └── PoolNotFound             POOL_NOT_FOUND
+    ├── PoolEmpty                    POOL_EMPTY
+    ├── PoolNotEmpty                 POOL_NOT_EMPTY
+    ├── DuplicateRegistration        DUPLICATE_REGISTRATION
+    ├── RegistryError                REGISTRY_ERROR
     └── InvalidSchema                INVALID_SCHEMA
 """
 
@@ -189,3 +198,47 @@ class SchemaTooComplex(Refusal):
 
 class InvalidSchema(Refusal):
     code = "INVALID_SCHEMA"
+
+
+class AddressNotFound(Refusal):
+    """Nobody serves the address; each kind of address has its own."""
+
+    retryable = True
+
+
+class IdNotFound(AddressNotFound):
+    code = "ID_NOT_FOUND"
+
+
+class NameNotFound(AddressNotFound):
+    code = "NAME_NOT_FOUND"
+
+
+class ServiceNotFound(AddressNotFound):
+    code = "SERVICE_NOT_FOUND"
+
+
+class PoolNotFound(AddressNotFound):
+    code = "POOL_NOT_FOUND"
+
+
+class PoolEmpty(Refusal):
+    code = "POOL_EMPTY"
+    retryable = True
+
+
+class PoolNotEmpty(Refusal):
+    code = "POOL_NOT_EMPTY"
+    retryable = True
+
+
+class DuplicateRegistration(Refusal):
+    code = "DUPLICATE_REGISTRATION"
+    retryable = True
+
+
+class RegistryError(Refusal):
+    """The registry of services cannot take any more."""
+
+    code = "REGISTRY_ERROR"
+    retryable = True

@@ -20,6 +20,7 @@ from registry.records import (
     Producer,
     SchemaConfig,
     SchemaVersion,
+    Service,
     Table,
 )
 
@@ -196,6 +197,20 @@ class MessagesKept(TopicEvent, tag="MESSAGES_KEPT"):
     number: int
 
 
+class ServiceChanged(Event, tag="SERVICE_CHANGED"):
+    """Who serves an address changed; null: nobody does, and it is not a pool. Not kept by any store.
+
+    Revisions of services are counted apart, anew by each run of the broker.
+    """
+
+    address: str
+    service: Service | None
+
+    @property
+    def topic(self) -> str:
+        return service_topic(self.address)
+
+
 AnyChannelEvent = (
     ChannelCreated
     | ChannelDeclared
@@ -225,3 +240,7 @@ def channel_topic(channel: str) -> str:
 
 def schema_topic(subject: str) -> str:
     return f"schema/{subject}/"
+
+
+def service_topic(address: str) -> str:
+    return f"service/{address}/"

@@ -21,7 +21,7 @@ Term = Literal["stalled", "ended"]
 
 
 class Member(NamedTuple):
-    kind: Literal["producer", "consumer"]
+    kind: Literal["producer", "consumer", "worker"]  # of a worker, `channel` is its address
     channel: str
     member_id: str
 

@@ -15,6 +15,7 @@ from registry.leases import Lease, Leases, Member, Terms
 from registry.notices import audience, notice
 from registry.records import Channel, Priority
 from registry.schema_catalog import SchemaCatalog
+from registry.services import Services
 from registry.state import Channels, SortedNames, discovered
 from registry.topics import TopicCatalog
 
@@ -27,6 +28,7 @@ class Ledger:
         self.schemas = SchemaCatalog()
         self.topics = TopicCatalog()
         self.leases = Leases(self.terms)
+        self.services = Services(self.leases, lease_seconds=self.terms.lease_seconds)
         self.priorities: dict[str, Priority] = {}
         self._shm_prefix = shm_prefix
         self._names = SortedNames(self.channels)
@@ -49,11 +51,21 @@ class Ledger:
             channel.groups = {name: group for name, group in dealt.items() if group.members}
         self.revision = revision
 
+    def keep_services(self, services: Services, *, now: float) -> None:
+        """After starting over from a store, which knows nothing of them."""
+        services.move(self.leases, now=now)
+        self.services = services
+
     def expire(self, *, now: float) -> list[events.AnyEvent]:
         """Stall and end what has been silent for too long."""
         for lease, term in self.leases.due(now=now):
             for member in list(lease.members):
-                if term == "stalled":
+                if member.kind == "worker":
+                    if term == "stalled":
+                        self.services.mark(member.member_id, "stalled", now)
+                    else:
+                        self.services.ended(member.member_id, now)
+                elif term == "stalled":
                     self._emit(_STALLED[member.kind](member), now)
                 else:
                     self._remove(member, "expired", now)
@@ -139,7 +151,10 @@ class Ledger:
     def _revive(self, lease: Lease, now: float) -> None:
         if self.leases.renew(lease, now=now):
             for member in lease.members:
-                self._emit(_RECOVERED[member.kind](member), now)
+                if member.kind == "worker":
+                    self.services.mark(member.member_id, "active", now)
+                else:
+                    self._emit(_RECOVERED[member.kind](member), now)
 
     def _found(self, channel: Channel) -> replies.Discovered:
         found = self._discovered.get(channel.name)

@@ -26,6 +26,7 @@ Mode = Literal["READWRITE", "READONLY", "READONLY_OVERRIDE", "IMPORT"]
 ChannelStatus = Literal["active", "pending", "stalled", "conflict"]
 Verification = Literal["verified", "unverified"]
 PayloadKind = Literal["bytes", "json", "arrow_batch", "arrow_table"]
+Strategy = Literal["round_robin", "random", "least_busy"]
 
 Text = Annotated[str, Meta(max_length=1024)]
 Label = Annotated[str, Meta(min_length=1, max_length=256)]
@@ -226,3 +227,45 @@ class SchemaConfig(Struct, kw_only=True, frozen=True):
     override_metadata: dict[str, Any] | None = None
     default_rule_set: dict[str, Any] | None = None
     override_rule_set: dict[str, Any] | None = None
+
+
+class Worker(Struct, kw_only=True, frozen=True):
+    """Who serves an address: where to reach it, and the key that it asks of whoever calls."""
+
+    worker_id: str
+    address: str
+    endpoint: str
+    key: str
+    lease: str
+    concurrency: int = 1
+    status: MemberStatus = "active"
+    host: str | None = None
+    pid: int | None = None
+    start_time: int | None = None
+    boot_id: str | None = None
+    registered_at: float = 0.0
+
+
+class Service(Struct, kw_only=True, frozen=True):
+    """An address and who serves it, in the order of their registration. Only a pool can be without workers."""
+
+    address: str
+    strategy: Strategy = "round_robin"
+    workers: list[Worker] = field(default_factory=list)
+    revision: int = 0
+
+
+class DeadLetter(Struct, kw_only=True, frozen=True):
+    """A message that could not be delivered, and why. A payload beyond 64 KiB is not kept, only its size."""
+
+    address: Text
+    code: Label
+    reason: Text
+    form: Literal["request", "send"]
+    sender: Text = ""
+    attempts: Count = 1
+    headers: dict[str, Any] = field(default_factory=dict)
+    payload_kind: Literal["bytes", "json", "arrow_batch", "arrow_table"] = "bytes"
+    payload_base64: Annotated[str, Meta(max_length=2**17)] | None = None
+    payload_bytes: Count = 0
+    at: float = 0.0

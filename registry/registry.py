@@ -71,6 +71,12 @@ class Registry(Sightings):
             reply, kept = self.topics.decide(command, revision=self.revision, now=now)
             if kept is not None:
                 self._emit_topic(kept, now)
+        elif isinstance(command, commands.ServiceCommand):
+            reply = self.services.decide(command, now)
+            if isinstance(command, commands.RegisterWorker):
+                self._renew(command.lease, Member("worker", command.address, command.worker_id), now)
+                if isinstance(reply, replies.WorkerRegistered):  # which its recovery may have moved on
+                    reply.revision = self.services.revision_of(command.address)
         elif kind in _JUDGED:
             reply = _JUDGED[kind](self, command, now, verdict)
         else:

@@ -11,8 +11,10 @@ from registry.records import (
     Channel,
     ChannelStatus,
     Consumer,
+    DeadLetter,
     KeptTopic,
     Level,
+    MemberStatus,
     Mode,
     PayloadKind,
     Priority,
@@ -20,6 +22,8 @@ from registry.records import (
     SchemaConfig,
     SchemaType,
     SchemaVersion,
+    Service,
+    Strategy,
     Verification,
 )
 
@@ -334,6 +338,68 @@ class SnapshotPage(Reply, tag="SNAPSHOT_RESPONSE"):
     broker_id: str | UnsetType = UNSET
 
 
+class WorkerRegistered(Reply, tag="SERVICE_REGISTER_ACK"):
+    address: str
+    worker_id: str
+    lease: str
+    lease_seconds: float
+    revision: int
+
+
+class WorkerUnregistered(Reply, tag="SERVICE_UNREGISTER_ACK"):
+    address: str
+    worker_id: str
+    revision: int
+
+
+class ServiceResolved(Reply, tag="SERVICE_RESOLVE_RESPONSE"):
+    """`turn` counts who resolved the address before, so that callers of a pool do not all begin with one worker."""
+
+    service: Service
+    turn: int
+
+
+class WorkerSummary(Struct, kw_only=True, frozen=True):
+    """A worker without the key that opens it."""
+
+    worker_id: str
+    status: MemberStatus
+    concurrency: int
+    host: str | None
+    pid: int | None
+    registered_at: float
+
+
+class ServiceSummary(Struct, kw_only=True, frozen=True):
+    address: str
+    strategy: Strategy
+    workers: list[WorkerSummary]
+    revision: int
+
+
+class ServiceList(Reply, tag="SERVICE_LIST_RESPONSE"):
+    services: list[ServiceSummary]
+    next: str | None
+    revision: int
+
+
+class PoolRemoved(Reply, tag="POOL_REMOVE_ACK"):
+    address: str
+    revision: int
+
+
+class DeadLetterReported(Reply, tag="DEAD_LETTER_REPORT_ACK"):
+    kept: int
+
+
+class DeadLetterList(Reply, tag="DEAD_LETTER_LIST_RESPONSE"):
+    """`dropped` counts those that made room for newer ones."""
+
+    letters: list[DeadLetter]
+    kept: int
+    dropped: int
+
+
 class Pong(Reply, tag="PONG"):
     broker_id: str
     revision: int
@@ -390,6 +456,13 @@ AnyReply = (
     | MessagesKept
     | TopicPage
     | SnapshotPage
+    | WorkerRegistered
+    | WorkerUnregistered
+    | ServiceResolved
+    | ServiceList
+    | PoolRemoved
+    | DeadLetterReported
+    | DeadLetterList
     | Pong
     | StatsReport
     | TraceReport

@@ -16,6 +16,9 @@ class Sightings(Ledger):
     def died(self, members: Iterable[Member], *, now: float) -> list[events.AnyEvent]:
         """Their process is gone. Who is not registered any more is passed over."""
         for member in members:
+            if member.kind == "worker":
+                self.services.ended(member.member_id, now)
+                continue
             channel = self.channels.get(member.channel)
             if channel is not None and member.member_id in _of_kind(channel, member):
                 self._remove(member, "died", now)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import zmq
 
 from messagehub.protocol import Beacon, encode
-from registry.events import AnyEvent, AnySchemaEvent, AnyTopicEvent
+from registry.events import AnyEvent, AnySchemaEvent, AnyTopicEvent, ServiceChanged
 from registry.registry import Registry
 
 BEACONS_PER_TURN = 256
@@ -41,12 +41,13 @@ class Publisher:
         self._due: deque[bytes] = deque()
         self._watched: set[bytes] = set()
         self._waiting: deque[Waiting] = deque()
-        self._group_revisions = {b"": 0, b"channel/": 0, b"schema/": 0, b"topic/": 0}
+        self._group_revisions = {b"": 0, b"channel/": 0, b"schema/": 0, b"topic/": 0, b"service/": 0}
 
     def reset(self, revision: int) -> None:
         """Start, or start over after a failed store: what was not written never happened."""
         self._waiting.clear()
-        self._group_revisions = dict.fromkeys(self._group_revisions, revision)
+        services = self._group_revisions[b"service/"]
+        self._group_revisions = dict.fromkeys(self._group_revisions, revision) | {b"service/": services}
 
     def enqueue(self, event: AnyEvent) -> None:
         """Encode now, since records go on changing; nobody watching means nobody to encode for."""
@@ -63,6 +64,14 @@ class Publisher:
                 self.socket.send(topic, zmq.SNDMORE)
                 self.socket.send(waiting.payload)
                 self.published += 1
+
+    def announce(self, event: ServiceChanged) -> None:
+        """About services no store knows: it leaves at once, on topics and with revisions of its own."""
+        self._group_revisions[b"service/"] = event.revision
+        if self._watched:
+            self.socket.send(event.topic.encode(), zmq.SNDMORE)
+            self.socket.send(encode(event))
+            self.published += 1
 
     def read_subscriptions(self, registry: Registry) -> None:
         while self.socket.poll(0):
@@ -106,6 +115,8 @@ class Publisher:
             return channel.revision if channel else 0
         if kind == "topic":
             return registry.topics.revision(rest.removesuffix("/"))
+        if kind == "service":
+            return registry.services.revision_of(rest.removesuffix("/"))
         return registry.schemas.revision(rest.removesuffix("/")) if kind == "schema" else None
 
 

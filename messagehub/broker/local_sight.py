@@ -24,7 +24,7 @@ from messagehub.entries import Live, clash_of, command_of, is_about_members, new
 from registry import events
 from registry.errors import InvalidName, Refusal
 from registry.leases import Member
-from registry.records import Channel, Consumer, Producer
+from registry.records import Channel, Consumer, Producer, Worker
 from registry.registry import Registry
 
 log = logging.getLogger("messagehub.broker")
@@ -95,6 +95,13 @@ class LocalSight:
                 self._destroyed_at[event.channel] = time.time()
                 self._dirty.add(event.channel)
 
+    def follow_worker(self, registry: Registry, worker: Worker) -> bool:
+        """False where its process is gone already."""
+        return self._follow(registry, Member("worker", "", worker.worker_id), worker)
+
+    def forget_worker(self, worker_id: str) -> None:
+        self._forget(Member("worker", "", worker_id))
+
     def look(self, registry: Registry, *, now: float) -> list[events.AnyEvent]:
         """Everything that the kernel told since the last time."""
         happened: list[events.AnyEvent] = []
@@ -112,7 +119,7 @@ class LocalSight:
 
     # -- processes -----------------------------------------------------------------------------------------
 
-    def _follow(self, registry: Registry, member: Member, record: Producer | Consumer) -> bool:
+    def _follow(self, registry: Registry, member: Member, record: Producer | Consumer | Worker) -> bool:
         """False where the process is of this host and is gone."""
         if record.pid is None or record.start_time is None:
             return True

@@ -28,6 +28,7 @@ from messagehub.broker.judging import Judge
 from messagehub.broker.kept_topics import READ_COMMANDS, KeptTopics
 from messagehub.broker.local_sight import LocalSight
 from messagehub.broker.place import Place
+from messagehub.broker.service_desk import settle
 from messagehub.broker.topic_proxy import TopicProxy
 from messagehub.broker.tracing import TraceRing
 from messagehub.datablock.directory import Directory
@@ -211,6 +212,7 @@ class Broker:
             self._note_unsynced(expired)
             self._happened(expired)
             deadline = self._registry.next_deadline()
+        settle(self._registry, self._publisher, self._sight)
         idle_seconds = self._publisher.beacons(self._registry, now=now)
         if self._backlog:
             return 0
@@ -387,7 +389,7 @@ class Broker:
 
     def _reads_unsynced(self, command: commands.AnyCommand) -> int:
         """The unwritten revision this command's answer may reveal; one that names no record may reveal any."""
-        if type(command) in self._own or isinstance(command, commands.Heartbeat):
+        if type(command) in self._own or isinstance(command, commands.Heartbeat | commands.ServiceCommand):
             return 0
         if isinstance(command, commands.RequestSchema) and command.subject is not None:
             by_name = command.schema_id is None and command.schema_hash is None and command.guid is None
@@ -511,7 +513,9 @@ class Broker:
 
     def _go_back(self) -> None:
         """To what the store has. What was not written never happened, but its revisions were seen in replies."""
+        services = self._registry.services
         self._registry, _ = self._load(self._commit.store, at_least=self._registry.revision)
+        self._registry.keep_services(services, now=self._now())
         self._submitted = self._registry.revision
         self._kept.reset()
         self._publisher.reset(self._registry.revision)

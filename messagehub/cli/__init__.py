@@ -15,8 +15,10 @@ from messagehub.cli import (
     doctor,
     publish,
     register,
+    request,
     schemas,
     serve,
+    services,
     status,
     subscribe,
     tail,
@@ -50,12 +52,14 @@ for command in (
     validate.validate,
     publish.publish,
     subscribe.subscribe,
+    request.request,
 ):
     app.command(cls=HubCommand)(command)
 app.add_typer(channels.app)
 app.add_typer(schemas.app)
 app.add_typer(blocks.app)
 app.add_typer(topics.app)
+app.add_typer(services.app)
 
 
 def _print_version(is_asked: bool) -> None:

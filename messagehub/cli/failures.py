@@ -13,7 +13,14 @@ REFUSED, NO_BROKER = 1, 3
 _START = "start one with `messagehub serve`, or say where it is with --dir or --endpoint; `messagehub doctor` explains"
 _SEE_CHANNELS = "`messagehub channels` lists those that exist"
 _SEE_SCHEMAS = "`messagehub schemas` lists what is registered"
+_SEE_SERVICES = "`messagehub services` lists who serves what; --retries waits for a worker"
 _NEXT_STEPS = {
+    "ID_NOT_FOUND": _SEE_SERVICES,
+    "NAME_NOT_FOUND": _SEE_SERVICES,
+    "SERVICE_NOT_FOUND": _SEE_SERVICES,
+    "POOL_NOT_FOUND": _SEE_SERVICES,
+    "POOL_EMPTY": _SEE_SERVICES,
+    "NO_RESPONSE": "the request may have been handled: ask again if it may be done twice",
     "BROKER_UNAVAILABLE": _START,
     "REQUEST_TIMEOUT": "it may be busy or stopped: give it a longer --timeout, or ask `messagehub doctor`",
     "CHANNEL_NOT_FOUND": f"{_SEE_CHANNELS}; `messagehub discover NAME --wait` waits for one",

@@ -2,13 +2,13 @@
 
 import sys
 from collections.abc import Iterator
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-import msgspec
 import typer
 
 from messagehub.cli.options import Dir, Endpoint, Json, Timeout
 from messagehub.cli.output import echo_json_line
+from messagehub.cli.payloads import header_of, value_of
 from messagehub.cli.session import connected
 
 
@@ -35,10 +35,10 @@ def publish(
     """
     if lines and message is not None:
         raise typer.BadParameter("--lines reads stdin: leave MESSAGE out.")
-    headers = dict(_header(text) for text in header or [])
+    headers = dict(header_of(text) for text in header or [])
     with connected(endpoint, dir, timeout) as hub:
         for text in _texts(message, lines=lines):
-            payload = _payload(text) if format == "json" else text
+            payload = value_of(text) if format == "json" else text
             number = hub.publish(topic, payload, headers=headers, timeout=timeout)
             if as_json:
                 echo_json_line({"topic": topic, "number": number})
@@ -52,17 +52,3 @@ def _texts(message: str | None, *, lines: bool) -> Iterator[bytes]:
             yield line.rstrip(b"\r\n")
     else:
         yield sys.stdin.buffer.read()
-
-
-def _header(text: str) -> tuple[str, str]:
-    name, sign, value = text.partition("=")
-    if not sign or not name:
-        raise typer.BadParameter(f"{text!r} is not NAME=VALUE.", param_hint="--header")
-    return name, value
-
-
-def _payload(text: bytes) -> Any:
-    try:
-        return msgspec.json.decode(text)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise typer.BadParameter(f"the message is not JSON: {error}.") from None

@@ -1,16 +1,15 @@
 """`messagehub subscribe`: the messages of topics as they come."""
 
-import base64
 import datetime
 import re
 import time
 from typing import TYPE_CHECKING, Annotated, Any
 
-import msgspec
 import typer
 
 from messagehub.cli.options import Dir, Endpoint, Json, Timeout
-from messagehub.cli.output import complain, echo, echo_json_line, instant, shown
+from messagehub.cli.output import complain, echo, echo_json_line, instant
+from messagehub.cli.payloads import fields_of, text_of
 from messagehub.cli.session import TURN_SECONDS, connected, interrupt
 from messagehub.cli.topics import age
 from messagehub.errors import ReceiveTimeout
@@ -63,7 +62,7 @@ def subscribe(
             if as_json:
                 echo_json_line(_fields(message))
             else:
-                echo(f"{instant(message.sent_at)}  {message.topic}  {_text(message)}")
+                echo(f"{instant(message.sent_at)}  {message.topic}  {text_of(message.payload)}")
 
 
 def _since(text: str) -> int | float:
@@ -89,22 +88,4 @@ def _fields(message: "Message") -> dict[str, Any]:
     }
     if message.offset is not None:
         fields["offset"] = message.offset
-    payload = message.payload
-    if isinstance(payload, bytes):
-        try:
-            return fields | {"payload": payload.decode()}
-        except UnicodeDecodeError:
-            return fields | {"payload_base64": base64.b64encode(payload).decode()}
-    return fields | {"payload": _plain(payload)}
-
-
-def _text(message: "Message") -> str:
-    payload = message.payload
-    if isinstance(payload, bytes):
-        return shown(payload.decode("utf-8", errors="backslashreplace"))
-    return msgspec.json.encode(_plain(payload)).decode()
-
-
-def _plain(payload: Any) -> Any:
-    """Arrow as a list of rows."""
-    return payload.to_pylist() if hasattr(payload, "to_pylist") else payload
+    return fields | fields_of(message.payload)

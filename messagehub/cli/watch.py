@@ -7,7 +7,7 @@ import typer
 from messagehub.cli.options import Dir, Endpoint, Json, Timeout
 from messagehub.cli.output import complain, echo, echo_json_line, instant, short, shown
 from messagehub.cli.session import TURN_SECONDS, Interrupt, connected, connections, interrupt
-from messagehub.errors import RequestTimeout
+from messagehub.errors import BrokerTimeout
 from registry import events, names, records
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def watch(
         channel = names.check_channel(names.logical(channel))
     with interrupt() as interrupted, connected(endpoint, dir, timeout) as hub, hub.watch(channel) as watched:
         if not watched.wait_current(hub.settings.request_timeout_seconds):
-            raise RequestTimeout("the broker answers, but its events do not arrive in time")
+            raise BrokerTimeout("the broker answers, but its events do not arrive in time")
         complain(f"messagehub: watching {channel or _number(watched)} from revision {watched.revision}")
         _follow(hub, watched, interrupted, as_json=as_json)
 

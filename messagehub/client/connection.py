@@ -21,7 +21,7 @@ import zmq
 
 from messagehub import protocol
 from messagehub.client.wire import Context, Wire
-from messagehub.errors import BrokerUnavailable, HubError, MessageTooLarge, RequestTimeout
+from messagehub.errors import BrokerTimeout, BrokerUnavailable, HubError, MessageTooLarge
 from messagehub.metrics import Metrics
 from messagehub.settings import Settings
 from messagehub.status import is_held, running_broker
@@ -216,7 +216,7 @@ class Connection:
             self.metrics.count("handed_over")
             self._pending[waiter.request_id] = waiter.share()
         except BrokerUnavailable as lost:
-            if not isinstance(lost, RequestTimeout):
+            if not isinstance(lost, BrokerTimeout):
                 self._drop(lost.message)
             raise
         finally:
@@ -255,10 +255,10 @@ class Connection:
         assert waiter.reply is not None
         return waiter.reply
 
-    def _timed_out(self) -> RequestTimeout:
+    def _timed_out(self) -> BrokerTimeout:
         self.metrics.count("timeouts")
         self.suspect()
-        return RequestTimeout("the broker did not answer in time", endpoint=self.settings.endpoint)
+        return BrokerTimeout("the broker did not answer in time", endpoint=self.settings.endpoint)
 
     def _account(self, command: commands.Command, request_id: str, refusal: str, started: float) -> None:
         elapsed = time.monotonic() - started
@@ -414,7 +414,7 @@ class Connection:
         for waiter in list(self._pending.values()):
             if waiter.done is not None and waiter.deadline <= now:
                 del self._pending[waiter.request_id]
-                waiter.finish(None, RequestTimeout("the broker did not answer in time"))
+                waiter.finish(None, BrokerTimeout("the broker did not answer in time"))
 
     def _deliver(self, reply: replies.AnyReply) -> None:
         waiter = self._pending.pop(reply.id, None) if isinstance(reply.id, str) else None

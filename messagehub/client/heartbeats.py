@@ -26,15 +26,17 @@ log = logging.getLogger("messagehub.client")
 
 SOON_SECONDS = 0.05
 
-Register = commands.RegisterProducer | commands.RegisterConsumer
-Ack = replies.ProducerRegistered | replies.ConsumerRegistered
+Register = commands.RegisterProducer | commands.RegisterConsumer | commands.RegisterWorker
+Ack = replies.ProducerRegistered | replies.ConsumerRegistered | replies.WorkerRegistered
 
 
 class Registration:
-    """A producer or consumer of this process. True while the hub knows it; closing it twice is harmless."""
+    """A producer, consumer or worker of this process. True while the hub knows it; closing it twice is harmless."""
 
     def __init__(self, command: Register, heartbeats: "Heartbeats") -> None:
         self.command = command
+        is_worker = isinstance(command, commands.RegisterWorker)
+        self.topic = None if is_worker else channel_topic(self.channel).encode()
         self.ack: Ack | None = None
         self.error: HubError | None = None
         self.local: Ack | None = None
@@ -45,12 +47,16 @@ class Registration:
 
     @property
     def channel(self) -> str:
-        return self.command.channel
+        """Of a worker: the address that it serves."""
+        command = self.command
+        return command.address if isinstance(command, commands.RegisterWorker) else command.channel
 
     @property
     def member(self) -> tuple[type[Register], str, str | None]:
-        """Which producer or consumer of which channel."""
+        """Which producer or consumer of which channel, or which worker of which address."""
         command = self.command
+        if isinstance(command, commands.RegisterWorker):
+            return type(command), command.address, command.worker_id
         if isinstance(command, commands.RegisterProducer):
             return type(command), command.channel, command.producer_id
         return type(command), command.channel, command.consumer_id
@@ -65,7 +71,7 @@ class Registration:
     @property
     def shm_name(self) -> str | None:
         taken = self.ack or self.local
-        return taken.shm_name if taken else None
+        return getattr(taken, "shm_name", None)
 
     def close(self) -> None:
         if self.on_close is not None:
@@ -168,7 +174,7 @@ class Heartbeats:
         return bool(self._registrations)
 
     def topics(self) -> set[bytes]:
-        return {channel_topic(registration.channel).encode() for registration in list(self._registrations)}
+        return {registration.topic for registration in list(self._registrations) if registration.topic is not None}
 
     def on_event(self, topic: bytes, payload: bytes) -> None:
         """Something happened to a channel of ours: fetch the notice of it now instead of with the next heartbeat."""
@@ -186,7 +192,7 @@ class Heartbeats:
     def on_disconnected(self) -> None:
         self._is_connected = False
         for registration in list(self._registrations):
-            if registration.local is None:
+            if registration.local is None and registration.topic is not None:
                 self._when_alone(registration)
 
     def tick(self, now: float) -> float:
@@ -262,6 +268,8 @@ class Heartbeats:
 
     def unregistration(self, registration: Registration) -> commands.Command:
         command = registration.command
+        if isinstance(command, commands.RegisterWorker):
+            return commands.UnregisterWorker(worker_id=command.worker_id, lease=self.lease)
         if isinstance(command, commands.RegisterProducer):
             return commands.UnregisterProducer(
                 channel=command.channel, producer_id=command.producer_id, lease=self.lease

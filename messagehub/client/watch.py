@@ -13,7 +13,7 @@ from messagehub.client.view import View
 from messagehub.errors import HubError
 from messagehub.protocol import Beacon, decode_event
 from registry import commands, replies
-from registry.events import AnyChannelEvent, AnySchemaEvent, AnyTopicEvent, channel_topic
+from registry.events import AnyChannelEvent, AnySchemaEvent, AnyTopicEvent, ServiceChanged, channel_topic
 from registry.records import Channel
 
 MAX_QUEUED = 10_000
@@ -182,7 +182,7 @@ class Watches:
         for watch in self._watches:
             if topic.startswith(watch.topic):
                 message = decode_event(payload)  # for each anew: a view keeps and changes the records in it
-                if not isinstance(message, AnySchemaEvent | AnyTopicEvent):
+                if not isinstance(message, AnySchemaEvent | AnyTopicEvent | ServiceChanged):
                     watch.on_message(message, topic, self._connection)
 
     def tick(self, now: float) -> float:

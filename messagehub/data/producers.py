@@ -62,7 +62,7 @@ class Producer:
         forget: Callable[["Producer"], None],
     ) -> None:
         self.registration = registration
-        self.channel = registration.command.channel
+        self.channel = registration.channel
         self.last_written: Written | None = None
         self._writer = writer
         self._files = files

@@ -62,13 +62,7 @@ class Message(msgspec.Struct, frozen=True, eq=False, gc=False):
         """
         if self._block is not None:
             return _from_block(self._block, self._kind)
-        body = memoryview(self._frame)[self._body_at :]
-        if self._kind == BYTES:
-            return bytes(body)
-        try:
-            return _decode_json(body) if self._kind == JSON else _read_arrow(body, self._kind)
-        except (ValueError, RecursionError, OSError, EOFError, StopIteration) as error:  # as msgspec and Arrow raise
-            raise MalformedRequest(f"the payload of a message of {self.topic!r} cannot be read: {error}") from None
+        return decode_payload(self._kind, memoryview(self._frame)[self._body_at :], self.topic)
 
     @property
     def is_bytes(self) -> bool:
@@ -108,6 +102,20 @@ def arrow_kind(payload: Any) -> int:
     import pyarrow as pa
 
     return ARROW_BATCH if isinstance(payload, pa.RecordBatch) else ARROW_TABLE
+
+
+def decode_payload(kind: int, body: memoryview, source: str) -> Any:
+    if kind == BYTES:
+        return bytes(body)
+    try:
+        return _decode_json(body) if kind == JSON else _read_arrow(body, kind)
+    except (ValueError, RecursionError, OSError, EOFError, StopIteration) as error:  # as msgspec and Arrow raise
+        raise MalformedRequest(f"the payload of a message of {source!r} cannot be read: {error}") from None
+
+
+def decode_headers(encoded: bytes | memoryview) -> dict[str, Any]:
+    """Raises ValueError."""
+    return _decode_headers(encoded) if encoded else {}
 
 
 def encode_headers(headers: dict[str, Any]) -> bytes:

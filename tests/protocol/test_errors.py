@@ -16,6 +16,14 @@ SCHEMA = {"type": "SCHEMA_REGISTER", "subject": "s", "schema": OBJECT}
 DELETE = {"type": "SCHEMA_DELETE", "subject": "s"}
 OBJECT_HASH = judge(Question(schema_type="JSON", text=text_of(OBJECT))).schema_hash
 CONSUMER = {"type": "CONSUMER_REGISTER", "channel": "c", "consumer_id": "r"}
+WORKER = {
+    "type": "SERVICE_REGISTER",
+    "address": "pool:p",
+    "worker_id": "w",
+    "endpoint": "unix:@e",
+    "key": "k",
+    "lease": "l",
+}
 
 RAISED: dict[str, list[dict[str, Any]]] = {
     "INVALID_REQUEST": [{"type": "SCHEMA_REQUEST"}],
@@ -68,6 +76,17 @@ RAISED: dict[str, list[dict[str, Any]]] = {
         {"type": "TOPIC_KEEP", "topic": "t", "keep": {"messages": 5}},
     ],
     "TOPIC_LIMIT_EXCEEDED": [{"type": "TOPIC_KEEP", "topic": "t", "keep": {"size_bytes": 2**53}}],
+    "ID_NOT_FOUND": [{"type": "SERVICE_RESOLVE_REQUEST", "address": "id:w"}],
+    "NAME_NOT_FOUND": [{"type": "SERVICE_RESOLVE_REQUEST", "address": "name:w"}],
+    "SERVICE_NOT_FOUND": [{"type": "SERVICE_RESOLVE_REQUEST", "address": "service:w"}],
+    "POOL_NOT_FOUND": [{"type": "SERVICE_RESOLVE_REQUEST", "address": "pool:w"}],
+    "POOL_EMPTY": [
+        WORKER,
+        {"type": "SERVICE_UNREGISTER", "worker_id": "w", "lease": "l"},
+        {"type": "SERVICE_RESOLVE_REQUEST", "address": "pool:p"},
+    ],
+    "POOL_NOT_EMPTY": [WORKER, {"type": "POOL_REMOVE", "address": "pool:p"}],
+    "DUPLICATE_REGISTRATION": [WORKER, WORKER | {"lease": "other"}],
     "INVALID_SCHEMA": [{"type": "SCHEMA_REGISTER", "subject": "s", "schema": "{"}],
 }
 ELSEWHERE = {
@@ -77,10 +96,17 @@ ELSEWHERE = {
     "CHANNEL_CLOSED": "DataBlocks",
     "CONFIGURATION_ERROR": "settings",
     "DATA_LOST": "consumers",
+    "HANDLER_FAILED": "services",
     "INTERNAL_ERROR": "decoding of replies, and defects",
+    "MAILBOX_CLOSED": "services",
+    "MAILBOX_FULL": "services",
+    "NO_RESPONSE": "services",
+    "NOT_INITIALISED": "services",
     "RATE_LIMITED": "the broker, when too much waits to be stored, read or judged",
     "RECEIVE_TIMEOUT": "topics",
+    "REGISTRY_ERROR": "tests/registry/test_services.py: it takes many registrations",
     "REQUEST_TIMEOUT": "the client",
+    "ROUTE_ERROR": "services",
     "SEND_TIMEOUT": "topics",
     "STORE_ERROR": "stores",
     "STORE_READ_ONLY": "the broker after a failed write",

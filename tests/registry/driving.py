@@ -62,7 +62,9 @@ class Driver:
         consumers = {
             (m.lease, "consumer", c.name, m.consumer_id) for c in channels.values() for m in c.consumers.values()
         }
-        assert listed == producers | consumers
+        services = self.registry.services.addresses()
+        workers = {(w.lease, "worker", w.address, w.worker_id) for s in services for w in s.workers}
+        assert listed == producers | consumers | workers
 
     # -- the usual ---------------------------------------------------------------------------------------
 

@@ -23,6 +23,7 @@ def whole_state(registry: Registry) -> bytes:
             "priorities": registry.priorities,
             "schemas": _schemas(registry),
             "topics": registry.topics.every(),
+            "services": _services(registry),
             "unsent": registry._emitted,
         }
     )
@@ -32,6 +33,11 @@ def _schemas(registry: Registry) -> dict[str, Any]:
     catalog = registry.schemas
     kept = {"last_id": catalog.last_id, "configs": catalog.configs, "modes": catalog.modes}
     return kept | {"versions": catalog.every(), "revisions": catalog._revisions}
+
+
+def _services(registry: Registry) -> dict[str, Any]:
+    services = registry.services
+    return {"revision": services.revision, "addresses": services.addresses(), "unsent": services._happened}
 
 
 def _leases(registry: Registry) -> list[dict[str, Any]]:
@@ -68,7 +74,7 @@ class Watcher:
 
     def hear(self, event: events.AnyEvent) -> None:
         heard = decode_event(encode(event))
-        assert not isinstance(heard, Beacon)
+        assert not isinstance(heard, Beacon | events.ServiceChanged)
         assert heard.revision == self.revision + 1, "revisions increase by one"
         self.revision = heard.revision
         if isinstance(heard, events.AnySchemaEvent):

@@ -36,6 +36,7 @@ class Player:
         elif line.startswith("+ "):
             self.now += float(line[2:])
             yield from map(_event, self.registry.expire(now=self.now))
+            yield from map(_event, self.registry.services.take_happened())
         elif line == "restart":
             self._restart()
         else:
@@ -52,6 +53,7 @@ class Player:
             return
         yield f"  < {_shown(reply)}"
         yield from map(_event, happened)
+        yield from map(_event, self.registry.services.take_happened())
 
     def _restart(self) -> None:
         """What a store would give back."""

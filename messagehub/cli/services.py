@@ -1,0 +1,88 @@
+"""`messagehub services`: who serves what, and what could not be delivered."""
+
+from typing import Annotated, Any
+
+import typer
+
+from messagehub.cli.failures import HubCommand
+from messagehub.cli.options import Dir, Endpoint, Json, Timeout
+from messagehub.cli.output import echo, echo_json, echo_table, instant
+from messagehub.cli.session import connected
+from messagehub.cli.subcommands import ListingGroup
+
+app = typer.Typer(
+    name="services",
+    cls=ListingGroup,
+    help="List services and their workers; dead letters; remove an empty pool.",
+    rich_markup_mode=None,
+)
+
+
+@app.command(name="list", cls=HubCommand)
+def list_services(
+    prefix: Annotated[str, typer.Argument(metavar="PREFIX", help="Only addresses that start with this.")] = "",
+    *,
+    endpoint: Endpoint = None,
+    dir: Dir = None,
+    timeout: Timeout = None,
+    as_json: Json = False,
+) -> None:
+    """List services and who serves them; the default when no other word is given."""
+    with connected(endpoint, dir, timeout) as hub:
+        found = hub.services(prefix)
+    if as_json:
+        echo_json(found)
+    elif not found:
+        echo(f"no address starts with {prefix!r}" if prefix else "no services yet")
+    else:
+        rows: list[tuple[Any, ...]] = []
+        for service in found:
+            start = (service.address, service.strategy if service.address.startswith("pool:") else None)
+            rows += [
+                (*start, w.worker_id, w.status, w.concurrency, w.pid, w.host, instant(w.registered_at))
+                for w in service.workers
+            ] or [(*start, *(None,) * 6)]
+        echo_table(("ADDRESS", "STRATEGY", "WORKER", "STATUS", "CONCURRENCY", "PID", "HOST", "SINCE"), rows)
+
+
+@app.command(name="dead-letters", cls=HubCommand)
+def dead_letters(
+    address: Annotated[str | None, typer.Argument(metavar="[ADDRESS]", help="Only those to this address.")] = None,
+    *,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=10_000, help="At most so many, the newest.")] = 100,
+    endpoint: Endpoint = None,
+    dir: Dir = None,
+    timeout: Timeout = None,
+    as_json: Json = False,
+) -> None:
+    """List messages that could not be delivered, oldest first."""
+    with connected(endpoint, dir, timeout) as hub:
+        found = hub.dead_letters(address, limit=limit)
+    if as_json:
+        echo_json({"letters": found.letters, "kept": found.kept, "dropped": found.dropped})
+    elif not found.letters:
+        echo("no dead letters")
+    else:
+        rows = [
+            (instant(one.at), one.address, one.form, one.code, one.attempts, one.sender, one.payload_bytes, one.reason)
+            for one in found.letters
+        ]
+        echo_table(("AT", "ADDRESS", "FORM", "CODE", "ATTEMPTS", "SENDER", "BYTES", "REASON"), rows)
+
+
+@app.command(name="remove-pool", cls=HubCommand)
+def remove_pool(
+    address: Annotated[str, typer.Argument(metavar="ADDRESS", help="pool:…")],
+    *,
+    endpoint: Endpoint = None,
+    dir: Dir = None,
+    timeout: Timeout = None,
+    as_json: Json = False,
+) -> None:
+    """Forget a pool that has no workers."""
+    with connected(endpoint, dir, timeout) as hub:
+        hub.remove_pool(address)
+    if as_json:
+        echo_json({"address": address})
+    else:
+        echo(f"{address} is removed")

@@ -1,0 +1,88 @@
+"""A message as its sender has it: encoded once, sent as often as it takes, a dead letter when it is given up."""
+
+import base64
+import time
+from typing import Any, Literal
+
+from messagehub.errors import ConfigurationError, HubError
+from messagehub.messaging.service_frames import PRIORITIES, SEND, call
+from messagehub.messaging.service_mailbox import Job
+from messagehub.messaging.topic_messages import check_size, decode_headers, encode_headers, encode_payload
+from registry.records import DeadLetter, Priority
+
+MOST_LETTER_BYTES = 65_536
+_KINDS: tuple[Literal["bytes", "json", "arrow_batch", "arrow_table"], ...] = (
+    *("bytes", "json"),
+    *("arrow_batch", "arrow_table"),
+)
+_PRIORITY = {name: number for number, name in enumerate(PRIORITIES)}
+
+
+class Outgoing:
+    __slots__ = ("address", "body", "deadline", "form", "headers", "idempotent", "kind", "priority", "retries")
+
+    def __init__(
+        self,
+        form: int,
+        address: str,
+        payload: Any,
+        *,
+        deadline: float,
+        headers: dict[str, Any] | None = None,
+        priority: Priority = "normal",
+        retries: int = 0,
+        idempotent: bool = False,
+    ) -> None:
+        if priority not in _PRIORITY:
+            raise ConfigurationError(f"priority is one of {', '.join(PRIORITIES)}, not {priority!r}")
+        self.kind, self.body = encode_payload(payload)
+        self.headers = encode_headers(headers) if headers else b""
+        check_size(len(self.headers) + len(self.body))
+        self.form = form
+        self.address = address
+        self.priority = _PRIORITY[priority]
+        self.deadline = deadline
+        self.retries = retries
+        self.idempotent = idempotent
+
+    def frame(self, number: int, target: bytes) -> bytes:
+        return call(self.form, self.priority, self.kind, number, self.deadline, target, self.headers, self.body)
+
+    def letter(self, sender: str, error: HubError, attempts: int) -> DeadLetter:
+        form: Literal["request", "send"] = "send" if self.form == SEND else "request"
+        return _letter(self.address, form, sender, error, attempts, self.headers, self.kind, self.body)
+
+
+def letter_of(address: str, job: Job, error: HubError) -> DeadLetter:
+    """Of a message that a worker took and will not handle."""
+    headers, body = job.frame[job.headers_at : job.body_at], job.frame[job.body_at :]
+    return _letter(address, "send", job.caller.sender, error, 1, headers, job.kind, body)
+
+
+def _letter(
+    address: str,
+    form: Literal["request", "send"],
+    sender: str,
+    error: HubError,
+    attempts: int,
+    headers: bytes,
+    kind: int,
+    body: bytes,
+) -> DeadLetter:
+    try:
+        said = decode_headers(headers)
+    except (ValueError, RecursionError):
+        said = {}  # whatever a stranger sent
+    return DeadLetter(
+        address=address[:1024],
+        code=error.code,
+        reason=error.message[:1024],
+        form=form,
+        sender=sender,
+        attempts=attempts,
+        headers=said,
+        payload_kind=_KINDS[kind],
+        payload_base64=base64.b64encode(body).decode() if len(body) <= MOST_LETTER_BYTES else None,
+        payload_bytes=len(body),
+        at=time.time(),
+    )

@@ -1,0 +1,141 @@
+"""All links of a hub, and the one thread that reads what no caller reads itself."""
+
+import os
+import select
+import threading
+from collections.abc import Callable
+from time import monotonic
+
+from messagehub.errors import SendTimeout
+from messagehub.messaging.service_link import Link
+from messagehub.messaging.service_metrics import ServiceMetrics
+from registry.records import Worker
+
+CLOSE_SECONDS = 5.0
+
+
+class Reader:
+    """Started when it is first needed; a link is watched until something comes, once."""
+
+    def __init__(self) -> None:
+        self._links: dict[int, Link] = {}
+        self._lock = threading.Lock()
+        self._epoll: select.epoll | None = None
+        self._wake_fd = -1
+        self._thread: threading.Thread | None = None
+        self._is_closed = False
+
+    def watch(self, link: Link) -> None:
+        """Until something comes; once."""
+        with self._lock:
+            if self._is_closed or link.is_lost:  # a lost one is closed only after it was forgotten here
+                return
+            epoll = self._epoll or self._start()
+            flags = select.EPOLLIN | select.EPOLLONESHOT
+            if self._links.get(link.fd) is link:
+                epoll.modify(link.fd, flags)
+            else:
+                self._links[link.fd] = link
+                epoll.register(link.fd, flags)
+
+    def forget(self, link: Link) -> None:
+        with self._lock:
+            if self._links.get(link.fd) is link and self._epoll is not None:
+                del self._links[link.fd]
+                self._epoll.unregister(link.fd)
+
+    def close(self) -> None:
+        with self._lock:
+            self._is_closed = True
+            thread = self._thread
+            if thread is not None:
+                os.eventfd_write(self._wake_fd, 1)
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(CLOSE_SECONDS)
+
+    def abandon(self) -> None:
+        if self._epoll is not None:
+            self._epoll.close()
+            os.close(self._wake_fd)
+
+    def _start(self) -> select.epoll:
+        self._epoll = select.epoll()
+        self._wake_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._epoll.register(self._wake_fd, select.EPOLLIN)
+        self._thread = threading.Thread(target=self._run, args=(self._epoll,), name="messagehub-answers", daemon=True)
+        self._thread.start()
+        return self._epoll
+
+    def _run(self, epoll: select.epoll) -> None:
+        while not self._is_closed:
+            for fd, _ in epoll.poll():
+                link = self._links.get(fd)
+                if link is not None:
+                    link.read_once()
+        with self._lock:
+            epoll.close()
+            os.close(self._wake_fd)
+            self._epoll = None
+
+
+class Links:
+    def __init__(self, sender: str, metrics: ServiceMetrics) -> None:
+        self._sender = sender
+        self._metrics = metrics
+        self._reader = Reader()
+        self._links: dict[str, Link] = {}
+        self._connecting: dict[str, threading.Lock] = {}
+        self._lock = threading.Lock()
+        self._is_closed = False
+
+    def to(self, worker: Worker, deadline: float) -> Link:
+        """The link to a worker, made when there is none."""
+        link = self._links.get(worker.endpoint)
+        if link is not None and not link.is_lost:
+            return link
+        with self._lock:
+            connecting = self._connecting.setdefault(worker.endpoint, threading.Lock())
+        if not connecting.acquire(timeout=max(deadline - monotonic(), 0.0)):
+            raise SendTimeout("others were connecting to the worker all the time", endpoint=worker.endpoint)
+        try:
+            link = self._links.get(worker.endpoint)
+            if link is None or link.is_lost:
+                link = Link(worker, self._sender, deadline, self._metrics, self._reader)
+                with self._lock:
+                    if self._is_closed:
+                        link.close()
+                    else:
+                        self._links[worker.endpoint] = link
+            return link
+        finally:
+            connecting.release()
+
+    def is_alive(self, endpoint: str) -> bool:
+        link = self._links.get(endpoint)
+        return link is not None and not link.is_lost
+
+    def drop_lost(self, is_known: Callable[[str], bool]) -> None:
+        """Forget links that are lost, and close idle ones to whom nobody serves any more."""
+        with self._lock:
+            gone = [e for e, link in self._links.items() if link.is_lost or (link.is_idle and not is_known(e))]
+            links = [self._links.pop(endpoint) for endpoint in gone]
+            for endpoint in gone:
+                self._connecting.pop(endpoint, None)
+        for link in links:
+            link.close()
+
+    def close(self) -> None:
+        with self._lock:
+            self._is_closed = True
+            links = list(self._links.values())
+            self._links.clear()
+        for link in links:
+            link.lose("this hub is closed")
+        self._reader.close()
+        for link in links:
+            link.close()
+
+    def abandon(self) -> None:
+        for link in self._links.values():
+            link.abandon()
+        self._reader.abandon()

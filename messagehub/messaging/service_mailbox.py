@@ -1,0 +1,157 @@
+"""A worker's mailbox: bounded, by priority, with a policy for what does not fit.
+
+Rule 1: a message is in the mailbox, in a handler, or answered for; the counts add up:
+received == handled + dropped + refused + expired + what is queued.
+Rule 2: at most `concurrency` messages are in handlers.
+Rule 3: a request whose deadline has passed is never given to a handler: its caller has been told that it timed out.
+The deadline of what is only sent is for the way into the mailbox.
+"""
+
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping
+from time import monotonic
+from typing import Literal, get_args
+
+from messagehub.errors import ConfigurationError
+from messagehub.messaging.service_callers import Caller
+from messagehub.messaging.service_frames import PRIORITIES, SEND
+from registry.records import Priority
+
+Overflow = Literal["block", "drop", "error"]
+Outcome = Literal["taken", "closed", "expired", "blocked", "drop", "error"]
+BY_PRIORITY: Mapping[Priority, Overflow] = {"high": "block", "normal": "error", "low": "drop"}
+
+
+class Job:
+    """A message on its way to a handler."""
+
+    __slots__ = ("body_at", "caller", "deadline", "form", "frame", "headers_at", "kind", "number", "priority")
+
+    def __init__(
+        self,
+        caller: Caller,
+        form: int,
+        priority: int,
+        kind: int,
+        number: int,
+        deadline: float,
+        frame: bytes,
+        headers_at: int,
+        body_at: int,
+    ) -> None:
+        self.caller = caller
+        self.form = form
+        self.priority = priority
+        self.kind = kind
+        self.number = number
+        self.deadline = deadline
+        self.frame = frame
+        self.headers_at = headers_at
+        self.body_at = body_at
+
+
+def policies(overflow: Overflow | Mapping[Priority, Overflow] | None) -> list[Overflow]:
+    """What to do at a full mailbox, for each priority."""
+    if isinstance(overflow, str):
+        overflow = dict.fromkeys(PRIORITIES, overflow)
+    by_priority = {**BY_PRIORITY, **(overflow or {})}
+    if by_priority.keys() != set(PRIORITIES) or not set(by_priority.values()) <= set(get_args(Overflow)):
+        raise ConfigurationError(
+            f"overflow is block, drop or error, or one of these by priority (high, normal, low), not {overflow!r}"
+        )
+    return [by_priority[name] for name in PRIORITIES]
+
+
+class Mailbox:
+    def __init__(
+        self,
+        size: int,
+        concurrency: int,
+        overflow: Overflow | Mapping[Priority, Overflow] | None,
+        on_expired: Callable[[Job], None],
+    ) -> None:
+        if size < 1 or concurrency < 1:
+            raise ConfigurationError("a mailbox holds at least one message, and concurrency is at least one")
+        self._policies = policies(overflow)
+        self.concurrency = concurrency
+        self.is_closed = False
+        self.busy = 0
+        self._size = size
+        self._queues: tuple[deque[Job], ...] = tuple(deque() for _ in PRIORITIES)
+        self._queued = 0
+        self._blocked: deque[Caller] = deque()
+        self._lock = threading.Lock()
+        self._drained = threading.Condition(self._lock)
+        self._on_expired = on_expired
+
+    @property
+    def load(self) -> int:
+        """What is in hand: in handlers and queued."""
+        return self.busy + self._queued
+
+    def offer(self, job: Job) -> Outcome:
+        """Blocked: its caller is handed out by `unblocked`, perhaps at once and to another thread."""
+        with self._lock:
+            if self.is_closed:
+                return "closed"
+            if job.deadline <= monotonic():
+                return "expired"
+            if self._queued >= self._size:
+                policy = self._policies[job.priority]
+                if policy == "block":
+                    self._blocked.append(job.caller)
+                    return "blocked"
+                return policy
+            self._queues[job.priority].append(job)
+            self._queued += 1
+            return "taken"
+
+    def take(self, *, is_done: bool = False) -> Job | None:
+        """The next for a handler, of the highest priority first; None when there is none or all handlers are busy.
+
+        `is_done` says that the one that was taken before is handled.
+        """
+        expired: list[Job] | None = None
+        taken: Job | None = None
+        with self._lock:
+            self.busy -= is_done
+            while self._queued and self.busy < self.concurrency:
+                job = (self._queues[0] or self._queues[1] or self._queues[2]).popleft()
+                self._queued -= 1
+                if job.form == SEND or job.deadline > monotonic():
+                    self.busy += 1
+                    taken = job
+                    break
+                expired = [*(expired or ()), job]
+            if self.is_closed:
+                self._drained.notify_all()
+        for each in expired or ():
+            self._on_expired(each)
+        return taken
+
+    def has_work(self) -> bool:
+        return self._queued > 0 and self.busy < self.concurrency
+
+    def unblocked(self) -> Caller | None:
+        """A caller that waits for room, when there is some now."""
+        if not self._blocked:
+            return None
+        with self._lock:
+            has_room = self._queued < self._size or self.is_closed
+            return self._blocked.popleft() if self._blocked and has_room else None
+
+    def close(self) -> None:
+        """Take nothing more; what is queued is still handled."""
+        with self._lock:
+            self.is_closed = True
+
+    def drain(self, timeout: float) -> list[Job]:
+        """Wait until all is handled; what is left at the timeout is taken out and returned."""
+        with self._lock:
+            self._drained.wait_for(lambda: not self.busy and not self._queued, timeout)
+            left = [job for queue in self._queues for job in queue]
+            for queue in self._queues:
+                queue.clear()
+            self._queued = 0
+        return left

@@ -1,0 +1,317 @@
+"""The worker's side: one listening socket for all that a hub serves, and threads that read, handle and answer.
+
+Rule 1: there is one thread more than handlers may run at once, and all of them wait in one epoll: whoever is woken
+reads a message and, when a handler may run, runs it itself. So a message changes threads only under load, and somebody
+always reads.
+Rule 2: a connection is read by one thread at a time (EPOLLONESHOT), so the messages of a caller are admitted in order.
+"""
+
+import hmac
+import logging
+import os
+import select
+import socket
+import threading
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from messagehub.errors import HubError, MailboxClosed, MailboxFull, NoResponse
+from messagehub.messaging.service_callers import Caller
+from messagehub.messaging.service_frames import (
+    CALL,
+    CHUNK,
+    GREETING,
+    PRIORITIES,
+    SCHEME,
+    SEND,
+    STREAM,
+    TAKEN,
+    WELCOME,
+    NotAFrame,
+    answer,
+    decode_greeting,
+    failure,
+)
+from messagehub.messaging.service_mailbox import Job
+from messagehub.messaging.service_metrics import ServiceMetrics
+from messagehub.topic_frames import ARROW_TABLE
+
+if TYPE_CHECKING:
+    from messagehub.messaging.service_workers import Served
+
+log = logging.getLogger("messagehub.services")
+
+BACKLOG = 1024
+CLOSE_SECONDS = 5.0
+REFUSED_SECONDS = 0.05
+_ONCE = select.EPOLLIN | select.EPOLLONESHOT
+_unpack = CALL.unpack_from
+
+
+class ServiceServer:
+    def __init__(self, metrics: ServiceMetrics, on_dropped: Callable[["Served", Job, HubError], None]) -> None:
+        """`on_dropped` hears of every message that its sender believes to be delivered and that never will be."""
+        self.key = os.urandom(16).hex()
+        self._metrics = metrics
+        self._on_dropped = on_dropped
+        self._served: dict[bytes, Served] = {}
+        self._callers: dict[int, Caller] = {}
+        self._lock = threading.Lock()
+        self._threads: set[threading.Thread] = set()
+        self._wanted = 0
+        self._is_closed = False
+        name = f"messagehub-{os.urandom(8).hex()}"
+        self.endpoint = SCHEME + name
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+        self._listener.bind("\0" + name)
+        self._listener.listen(BACKLOG)
+        self._listener.setblocking(False)
+        self._wake_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._epoll = select.epoll()
+        self._epoll.register(self._listener.fileno(), _ONCE)
+        self._epoll.register(self._wake_fd, select.EPOLLIN | select.EPOLLET)  # each write wakes one thread
+
+    def add(self, served: "Served") -> None:
+        with self._lock:
+            self._served[served.worker_id.encode()] = served
+            self._wanted += served.mailbox.concurrency + (not self._wanted)
+            while len(self._threads) < self._wanted:
+                thread = threading.Thread(target=self._run, name="messagehub-service", daemon=True)
+                self._threads.add(thread)
+                thread.start()
+
+    def remove(self, served: "Served") -> None:
+        with self._lock:
+            if self._served.pop(served.worker_id.encode(), None) is not None:
+                self._wanted -= served.mailbox.concurrency
+        self.nudge()
+
+    def nudge(self) -> None:
+        """Wake a thread to look for work, or to end."""
+        with self._lock:
+            if not self._is_closed:
+                os.eventfd_write(self._wake_fd, 1)
+
+    def close(self) -> None:
+        with self._lock:
+            self._is_closed = True
+            threads = [thread for thread in self._threads if thread is not threading.current_thread()]
+            self._wanted = 0
+            os.eventfd_write(self._wake_fd, 1)
+        for thread in threads:
+            thread.join(CLOSE_SECONDS)
+        with self._lock:
+            callers, self._callers = list(self._callers.values()), {}
+        for caller in callers:
+            caller.close()
+        self._listener.close()
+        if not any(thread.is_alive() for thread in threads):  # a handler that does not end keeps what it would touch
+            self._epoll.close()
+            os.close(self._wake_fd)
+
+    def abandon(self) -> None:
+        """In a forked child: its copies of the descriptors are closed; the parent's epoll is not touched."""
+        for caller in self._callers.values():
+            caller.socket.close()
+        self._listener.close()
+        self._epoll.close()
+        os.close(self._wake_fd)
+
+    # -- on the threads ------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        poll = self._epoll.poll
+        while not self._ends():
+            for fd, events in poll(-1, 1):
+                if fd == self._wake_fd:
+                    self._work_everywhere()
+                elif fd == self._listener.fileno():
+                    self._accept()
+                else:
+                    caller = self._callers.get(fd)
+                    if caller is not None and caller.is_to_be_read(events):
+                        self._receive(caller)
+
+    def _ends(self) -> bool:
+        """Whether there is one thread too many; the next one is told to look too."""
+        with self._lock:
+            if len(self._threads) <= self._wanted:
+                return False
+            self._threads.discard(threading.current_thread())
+            if len(self._threads) > self._wanted:
+                os.eventfd_write(self._wake_fd, 1)
+            return True
+
+    def _accept(self) -> None:
+        try:
+            while True:
+                connection, _ = self._listener.accept()
+                caller = Caller(connection, self._epoll)
+                with self._lock:
+                    self._callers[caller.fd] = caller
+                    caller.start()  # from here on other threads may have it
+        except BlockingIOError:
+            pass  # that was all of them
+        except OSError as error:
+            log.warning("a caller could not be accepted: %s", error)
+            time.sleep(REFUSED_SECONDS)  # no descriptor is free, and the caller waits on
+        with self._lock:
+            if not self._is_closed:
+                self._epoll.modify(self._listener.fileno(), _ONCE)
+
+    def _receive(self, caller: Caller) -> None:
+        try:
+            data = caller.socket.recv(CHUNK)
+        except BlockingIOError:
+            caller.read_on()
+            return
+        except OSError:
+            data = b""
+        try:
+            frames = caller.frames.feed(data) if data else []
+        except NotAFrame:
+            self._metrics.count("malformed")
+            data = b""
+        if not data:
+            self._drop(caller)
+            return
+        caller.held.extend(frames)
+        self._go_on(caller)
+
+    def _go_on(self, caller: Caller) -> None:
+        touched = self._admit_held(caller)
+        if len(touched) > 1:
+            self.nudge()  # the first may take its time
+        for served in touched:
+            self._work(served)
+
+    def _admit_held(self, caller: Caller) -> "list[Served]":
+        """Admit what has been read, then have it read on; returns whose mailboxes got something.
+
+        A caller that a full mailbox has wait belongs, from the offer on, to whoever makes room.
+        """
+        touched: list[Served] = []
+        while caller.held:
+            frame = caller.held[0]
+            job = _job(caller, frame) if caller.is_welcome else None
+            if job is not None:
+                served = self._served.get(frame[CALL.size : job.headers_at])
+                if served is None:
+                    self._refuse(job)
+                elif not self._admit(served, job):
+                    return touched
+                elif served not in touched:
+                    touched.append(served)
+            elif caller.is_welcome or not self._greets(caller, frame):
+                self._metrics.count("malformed")
+                self._drop(caller)
+                return touched
+            caller.held.popleft()
+        caller.read_on()
+        return touched
+
+    def _greets(self, caller: Caller, frame: bytes) -> bool:
+        if frame[4] != GREETING:
+            return False
+        try:
+            said = decode_greeting(memoryview(frame)[CALL.size :])
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return False
+        if not hmac.compare_digest(said.key.encode(), self.key.encode()):
+            return False
+        caller.sender, caller.is_welcome = said.sender, True
+        caller.send(answer(WELCOME, 0, 0, 0, b""))
+        return True
+
+    def _refuse(self, job: Job) -> None:
+        """Whoever it is for has ended here."""
+        self._metrics.count("received")
+        self._metrics.count("refused")
+        job.caller.send(failure(job.number, 0, MailboxClosed("this worker serves here no more")))
+
+    def _admit(self, served: "Served", job: Job) -> bool:
+        """False when the caller has to wait with it."""
+        mailbox = served.mailbox
+        outcome = mailbox.offer(job)
+        if outcome == "blocked":
+            return False
+        self._metrics.count("received")
+        if outcome == "expired":
+            served.expire(job)
+            return True
+        where = {"address": served.address, "worker_id": served.worker_id}
+        error: HubError | None = None
+        if outcome == "closed":
+            self._metrics.count("refused")
+            error = MailboxClosed(f"{served.address} takes nothing more", **where)
+        elif outcome == "error":
+            self._metrics.count("refused")
+            error = MailboxFull(f"the mailbox of {served.address} is full", **where)
+        elif outcome == "drop":
+            self._metrics.count("dropped")
+            dropped = NoResponse(f"the mailbox of {served.address} is full and dropped the message", **where)
+            if job.form == SEND:
+                self._on_dropped(served, job, dropped)
+            else:
+                error = dropped
+        if error is not None:
+            job.caller.send(failure(job.number, mailbox.load, error))
+        elif job.form == SEND:
+            job.caller.send(answer(TAKEN, 0, job.number, mailbox.load, b""))
+        return True
+
+    def _work_everywhere(self) -> None:
+        try:
+            os.eventfd_read(self._wake_fd)
+        except BlockingIOError:
+            pass  # another thread has read it, and looks too
+        with self._lock:
+            everyone = list(self._served.values())
+        for served in everyone:
+            self._let_in(served)
+        waiting = [served for served in everyone if served.mailbox.has_work()]
+        if len(waiting) > 1:
+            self.nudge()  # the first may take its time
+        for served in waiting:
+            self._work(served)
+
+    def _work(self, served: "Served") -> None:
+        """Handle what is queued, as long as a handler may run; have others help when there is more."""
+        mailbox = served.mailbox
+        job = mailbox.take()
+        while job is not None:
+            if mailbox.has_work():
+                self.nudge()
+            self._let_in(served)
+            try:
+                served.handle(job)
+            except Exception:  # a defect of ours must not end the thread
+                log.exception("internal error while handling a message to %s", served.address)
+            job = mailbox.take(is_done=True)
+        self._let_in(served)
+
+    def _let_in(self, served: "Served") -> None:
+        """Admit what callers had to wait with; whoever handles finds it."""
+        while (caller := served.mailbox.unblocked()) is not None:
+            others = [touched for touched in self._admit_held(caller) if touched is not served]
+            if others or served.mailbox.has_work():
+                self.nudge()
+
+    def _drop(self, caller: Caller) -> None:
+        with self._lock:
+            self._callers.pop(caller.fd, None)
+            caller.close()
+
+
+def _job(caller: Caller, frame: bytes) -> Job | None:
+    """None for what is no message."""
+    _, form, priority, kind, number, deadline, target_bytes, headers_bytes = _unpack(frame)
+    headers_at = CALL.size + target_bytes
+    body_at = headers_at + headers_bytes
+    is_known = GREETING < form <= STREAM and priority < len(PRIORITIES) and kind <= ARROW_TABLE
+    if not is_known or body_at > len(frame):
+        return None
+    return Job(caller, form, priority, kind, number, deadline, frame, headers_at, body_at)

@@ -1,0 +1,35 @@
+"""Messages that were given up: the newest are kept, in memory."""
+
+from collections import deque
+
+from registry.records import DeadLetter
+
+MOST_LETTERS = 1_000
+MOST_LETTER_BYTES = 16 * 2**20
+
+
+class DeadLetters:
+    """The newest undeliverable messages, bounded in number and bytes."""
+
+    def __init__(self) -> None:
+        self._letters: deque[DeadLetter] = deque()
+        self._bytes = 0
+        self.dropped = 0
+
+    def __len__(self) -> int:
+        return len(self._letters)
+
+    def add(self, letter: DeadLetter) -> None:
+        self._letters.append(letter)
+        self._bytes += _size(letter)
+        while len(self._letters) > MOST_LETTERS or self._bytes > MOST_LETTER_BYTES:
+            self._bytes -= _size(self._letters.popleft())
+            self.dropped += 1
+
+    def newest(self, address: str | None, limit: int) -> list[DeadLetter]:
+        found = [letter for letter in self._letters if address in (None, letter.address)]
+        return found[-limit:]
+
+
+def _size(letter: DeadLetter) -> int:
+    return 500 + len(letter.payload_base64 or "") + 2 * len(str(letter.headers))

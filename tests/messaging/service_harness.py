@@ -1,0 +1,90 @@
+"""What the tests of services share: workers as processes of their own, handlers that wait, numbers."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from contextlib import AbstractContextManager
+from typing import Any
+
+from messagehub import MessageHub
+from messagehub.messaging.service_context import ServiceContext, ServiceMessage
+from messagehub.messaging.services import Services
+from tests.integration.harness import ROOT, Served, clean_environment, hub_of
+
+SECONDS = 20.0
+SOON = 2.0  # far below every timeout that is given, far above what it takes
+
+
+def patient_hub(broker: Served, **settings: Any) -> AbstractContextManager[MessageHub]:
+    """A broker on a loaded machine may need more than half a second to say hello."""
+    return hub_of(broker, hello_timeout_seconds=5.0, **settings)
+
+
+class WorkerProcess:
+    def __init__(self, broker: Served, address: str, **options: Any) -> None:
+        words = [f"{name}={value}" for name, value in options.items()]
+        self.process = subprocess.Popen(
+            [sys.executable, "-W", "error", "-m", "tests.messaging.service_process", broker.endpoint, address, *words],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=clean_environment(),
+            cwd=ROOT,
+        )
+        assert self.process.stdout is not None
+        self.worker_id = self.process.stdout.readline().strip()
+        assert self.worker_id, "the worker did not start"
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def signal(self, number: int) -> None:
+        os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        self.signal(signal.SIGKILL)
+        self.process.wait(SECONDS)
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.signal(signal.SIGCONT)
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.close()
+        try:
+            self.process.wait(SECONDS)
+        finally:
+            self.process.kill()
+            self.process.wait()
+            self.process.stdout.close()
+
+
+def metrics(hub: MessageHub) -> dict[str, int]:
+    found: dict[str, int] = hub.metrics()["services"]
+    return found
+
+
+def services(hub: MessageHub) -> Services:
+    return hub._services
+
+
+def pids(hub: MessageHub, address: str, count: int) -> list[int]:
+    return [hub.request(address, {}, timeout=SECONDS)["pid"] for _ in range(count)]
+
+
+class Gate:
+    """Holds handlers of this process until it is opened."""
+
+    def __init__(self) -> None:
+        self.entered = threading.Semaphore(0)
+        self.opened = threading.Event()
+        self.seen: list[Any] = []
+
+    def __call__(self, message: ServiceMessage, context: ServiceContext) -> Any:
+        self.seen.append(message.payload)
+        self.entered.release()
+        assert self.opened.wait(SECONDS)
+        return message.payload
