@@ -18,7 +18,10 @@ HubError                             registry/errors.py; has code, message, deta
 ├── DataLost                         DATA_LOST: a consumer fell behind and asked to be told by an exception
 ├── StoreError                       STORE_ERROR: the database cannot be used as it is
 │   └── StoreReadOnly                STORE_READ_ONLY: the disk is full or failing; reads go on
+├── Unauthorized                     UNAUTHORIZED: who asks is not known here, or no longer
 ├── RateLimited                      RATE_LIMITED: too much at once; try again later
+├── TooManyRegistrations             TOO_MANY_REGISTRATIONS: this peer holds as many as one may
+├── TooManySubscriptions             TOO_MANY_SUBSCRIPTIONS: likewise
 ├── ConfigurationError               CONFIGURATION_ERROR
 └── InternalError                    INTERNAL_ERROR: a defect in the broker
 """
@@ -32,6 +35,7 @@ from registry.errors import (
     ChannelNotReady,
     CompatibilityNotSet,
     ConsumerAlreadyRegistered,
+    Forbidden,
     HubError,
     InvalidName,
     InvalidRequest,
@@ -71,6 +75,7 @@ __all__ = [
     "ConfigurationError",
     "ConsumerAlreadyRegistered",
     "DataLost",
+    "Forbidden",
     "HubError",
     "InternalError",
     "InvalidName",
@@ -104,6 +109,9 @@ __all__ = [
     "SubjectSoftDeleted",
     "SubscriberTooSlow",
     "SubscriptionClosed",
+    "TooManyRegistrations",
+    "TooManySubscriptions",
+    "Unauthorized",
     "UnknownType",
     "UnsupportedProtocol",
     "VersionNotFound",
@@ -184,9 +192,21 @@ class StoreReadOnly(StoreError):
     retryable = True
 
 
+class Unauthorized(HubError):
+    code = "UNAUTHORIZED"
+
+
 class RateLimited(HubError):
     code = "RATE_LIMITED"
     retryable = True
+
+
+class TooManyRegistrations(HubError):
+    code = "TOO_MANY_REGISTRATIONS"
+
+
+class TooManySubscriptions(HubError):
+    code = "TOO_MANY_SUBSCRIPTIONS"
 
 
 class ConfigurationError(HubError):

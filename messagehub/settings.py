@@ -21,6 +21,8 @@ _ENVIRONMENT = {
     "domain": "MESSAGEHUB_DOMAIN",
     "log": "MESSAGEHUB_LOG",
     "store_sync": "MESSAGEHUB_STORE_SYNC",
+    "server_key": "MESSAGEHUB_SERVER_KEY",
+    "key_file": "MESSAGEHUB_KEY",
 }
 
 
@@ -42,6 +44,22 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     reconnect_max_seconds: float = 2.0
     trace_size: int = 10_000
     store_sync: str = "full"
+    # Who may come in (docs/howto/shared-hub.md). A client names its own key and the server's public one.
+    curve: bool = False
+    group: str = ""
+    group_roles: str = "consume produce"
+    server_key: str = ""
+    key_file: str = ""
+    audit: bool | None = None
+    audit_bytes: int = 10 << 20
+    # What one peer of a shared hub may take; 0 is without a limit.
+    requests_per_second: float = 10_000.0
+    registrations_per_peer: int = 10_000
+    subscriptions_per_peer: int = 10_000
+    http_cert: str = ""
+    http_key: str = ""
+    http_anonymous: str | None = None
+    http_cors: str = ""
 
     @classmethod
     def load(cls, **arguments: Any) -> "Settings":
@@ -65,6 +83,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         if self.endpoint and not self.endpoint.startswith(("ipc://", "tcp://")):
             raise ConfigurationError(f"endpoint {self.endpoint!r} must start with ipc:// or tcp://")
         endpoint = self.endpoint or f"ipc://{socket_path(self.dir, 'broker.sock')}"
+        if self.curve and not endpoint.startswith("tcp://"):
+            raise ConfigurationError("keys (curve) are for TCP: say where with --endpoint tcp://HOST:PORT")
+        if self.group and not self.curve and not endpoint.startswith("ipc://"):
+            raise ConfigurationError("a hub of a group takes ipc:// endpoints, or TCP with keys (curve)")
+        if self.group and socket_path(self.dir, "broker.sock").parent != self.dir:
+            raise ConfigurationError(f"{self.dir} is too long for the sockets of a group: choose a shorter --dir")
         events = self.events_endpoint or _events_beside(endpoint)
         for used in (endpoint, events):
             if used.startswith("ipc://") and len(os.fsencode(used[6:])) > SOCKET_PATH_LIMIT_BYTES:
@@ -85,6 +109,24 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     @property
     def database_path(self) -> Path:
         return self.dir / "registry.db"
+
+    @property
+    def access_path(self) -> Path:
+        return self.dir / "access.json"
+
+    @property
+    def keys_path(self) -> Path:
+        return self.dir / "keys"
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether anybody but the user who runs the hub is meant to use it."""
+        return self.curve or bool(self.group)
+
+    @property
+    def local(self) -> "Settings":
+        """With keys on TCP, the ipc endpoints in the directory, which local peers use beside it."""
+        return msgspec.structs.replace(self, endpoint="", events_endpoint="", curve=False)._checked()
 
     @property
     def topic_endpoints(self) -> tuple[str, str]:

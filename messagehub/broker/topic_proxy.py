@@ -9,19 +9,50 @@ import threading
 
 import zmq
 
-from messagehub.errors import BrokerAlreadyRunning
+from messagehub.broker.door import TOPICS_IN, TOPICS_OUT, Door
 
 HIGH_WATER_MARK = 10_000
 HEARTBEAT_MS = 2_000
 SILENCE_MS = 10_000
+Ends = tuple[str, str]
+"""Where publishers push, and where subscribers listen."""
 
 
 class TopicProxy:
-    def __init__(self, *, max_frame_bytes: int) -> None:
+    def __init__(self, door: Door, *, max_frame_bytes: int) -> None:
+        self._door = door
+        self._max_frame_bytes = max_frame_bytes
+        self._ends: Ends = ("", "")
+        self._local_ends: Ends = ("", "")
+        self._is_closed = False
+        self._changing = threading.Lock()
+        self._open()
+
+    def start(self, ends: Ends, local_ends: Ends) -> tuple[dict[str, str], dict[str, str]]:
+        """Bind and begin; returns the endpoints as HELLO_ACK names them, and those for this host."""
+        bind = self._door.bind
+        incoming, local_incoming = bind(self.incoming, TOPICS_IN, ends[0], local_ends[0], or_any_port=True)
+        outgoing, local_outgoing = bind(self.outgoing, TOPICS_OUT, ends[1], local_ends[1], or_any_port=True)
+        self._ends, self._local_ends = (incoming, outgoing), (local_incoming, local_outgoing)
+        self._thread.start()
+        return _named(self._ends), _named(self._local_ends)
+
+    def cut(self) -> None:
+        """End all connections; they come again by themselves, if they are let in. What is under way may be lost."""
+        threading.Thread(target=self._begin_again, name="messagehub-topic-cut", daemon=True).start()
+
+    def close(self) -> None:
+        """What is on its way to subscribers that still read is sent."""
+        with self._changing:
+            self._is_closed = True
+            self._end()
+
+    def _open(self) -> None:
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._door.guard(self._context)
         self.incoming = self._context.socket(zmq.PULL)
         self.incoming.setsockopt(zmq.RCVHWM, HIGH_WATER_MARK)
-        self.incoming.setsockopt(zmq.MAXMSGSIZE, max_frame_bytes)
+        self.incoming.setsockopt(zmq.MAXMSGSIZE, self._max_frame_bytes)
         self.outgoing = self._context.socket(zmq.PUB)
         self.outgoing.setsockopt(zmq.SNDHWM, HIGH_WATER_MARK)
         self.outgoing.setsockopt(zmq.HEARTBEAT_IVL, HEARTBEAT_MS)
@@ -29,14 +60,14 @@ class TopicProxy:
         self.outgoing.setsockopt(zmq.LINGER, 1000)
         self._thread = threading.Thread(target=self._run, name="messagehub-topic-proxy", daemon=True)
 
-    def start(self, incoming: str, outgoing: str) -> dict[str, str]:
-        """Bind and begin; returns the endpoints as HELLO_ACK names them."""
-        endpoints = {"topics_in": _bind(self.incoming, incoming), "topics_out": _bind(self.outgoing, outgoing)}
-        self._thread.start()
-        return endpoints
+    def _begin_again(self) -> None:
+        with self._changing:
+            if not self._is_closed:
+                self._end()
+                self._open()
+                self.start(self._ends, self._local_ends)
 
-    def close(self) -> None:
-        """What is on its way to subscribers that still read is sent."""
+    def _end(self) -> None:
         if self._thread.ident is None:
             self._close_sockets()
         self._context.term()
@@ -54,14 +85,5 @@ class TopicProxy:
         self.outgoing.close()
 
 
-def _bind(socket: zmq.Socket[bytes], endpoint: str) -> str:
-    """Clients ask for the endpoint, so where a TCP port is taken any other will do."""
-    try:
-        socket.bind(endpoint)
-    except zmq.ZMQError as error:
-        if error.errno != zmq.EADDRINUSE:
-            raise
-        if not endpoint.startswith("tcp://"):
-            raise BrokerAlreadyRunning(f"{endpoint} is in use, perhaps by another broker") from None
-        socket.bind(f"{endpoint.rpartition(':')[0]}:0")
-    return socket.getsockopt_string(zmq.LAST_ENDPOINT)
+def _named(ends: Ends) -> dict[str, str]:
+    return {"topics_in": ends[0], "topics_out": ends[1]}

@@ -13,6 +13,7 @@ from messagehub.cli import (
     channels,
     discover,
     doctor,
+    keys,
     publish,
     register,
     schemas,
@@ -20,6 +21,7 @@ from messagehub.cli import (
     status,
     subscribe,
     tail,
+    tokens,
     trace,
     validate,
     watch,
@@ -54,6 +56,8 @@ for command in (
 app.add_typer(channels.app)
 app.add_typer(schemas.app)
 app.add_typer(blocks.app)
+app.add_typer(keys.app)
+app.add_typer(tokens.app)
 
 
 def _print_version(is_asked: bool) -> None:

@@ -16,13 +16,12 @@ from typing import Any
 import zmq
 
 from messagehub.client.connection import Connection
-from messagehub.errors import BrokerRequired, BrokerUnavailable, RequestTimeout, SendTimeout
+from messagehub.errors import BrokerRequired, BrokerUnavailable, Forbidden, RequestTimeout, SendTimeout
 from messagehub.messaging.subscriptions import Overflow, Subscription
 from messagehub.messaging.topic_messages import PUBLISHER_BYTES, REST, check_size, encode_headers, encode_payload
 from messagehub.messaging.topic_patterns import END, Pattern, check_topic
 from messagehub.messaging.topic_receiver import Context, TopicReceiver
 from messagehub.messaging.topic_routes import TopicRoutes
-from registry import commands
 
 SEND_QUEUE = 10_000
 LINGER_MS = 2_000
@@ -148,12 +147,13 @@ class Topics:
 
     def _connected(self, deadline: float) -> zmq.Socket[bytes]:
         """The PUSH socket, at the endpoint that the broker names now."""
-        endpoint = self._endpoints(deadline)["topics_in"]
+        endpoint = self._endpoint("topics_in", deadline)
         if self._push is None:
             self._push = self._open_context().socket(zmq.PUSH)
             self._push.setsockopt(zmq.IMMEDIATE, 1)  # a message waits for a broker that is there, not for the next one
             self._push.setsockopt(zmq.SNDHWM, SEND_QUEUE)
             self._push.setsockopt(zmq.RECONNECT_IVL, 20)
+            self._connection.keys(endpoint).secure(self._push)
         if endpoint != self._push_endpoint:
             if self._push_endpoint:
                 self._push.disconnect(self._push_endpoint)
@@ -163,17 +163,18 @@ class Topics:
 
     # -- inside --------------------------------------------------------------------------------------------
 
-    def _endpoints(self, deadline: float) -> dict[str, str]:
+    def _endpoint(self, name: str, deadline: float) -> str:
+        """Where the broker takes or gives topics now, to us."""
         try:
-            self._connection.request(commands.Ping(), timeout=max(deadline - time.monotonic(), 0.001))
+            hello = self._connection.ask_hello(timeout=max(deadline - time.monotonic(), 0.001))
         except RequestTimeout as late:
             raise SendTimeout("the broker did not answer in time") from late
         except BrokerUnavailable as missing:
             raise BrokerRequired(f"topics need a broker: {missing.message}", **missing.details) from missing
-        hello = self._connection.hello
-        if hello is None or "topics_in" not in hello.endpoints:
-            raise BrokerRequired("topics need a broker, and a connected one that carries topics")
-        return hello.endpoints
+        if name not in hello.endpoints:
+            doing = "publish" if name == "topics_in" else "subscribe to"
+            raise Forbidden(f"this peer may not {doing} topics: that takes a right without a pattern")
+        return hello.endpoints[name]
 
     def _open_context(self) -> Context:
         with self._opening:
@@ -184,13 +185,14 @@ class Topics:
             return self._context
 
     def _listening(self, deadline: float) -> TopicReceiver:
-        endpoint = self._endpoints(deadline)["topics_out"]
+        endpoint = self._endpoint("topics_out", deadline)
         context = self._open_context()
         with self._opening:
             if self._is_closed:
                 raise BrokerRequired("this client is closed")
             if self._receiver is None:
-                self._receiver = TopicReceiver(context, endpoint, self._routes)
+                secure = self._connection.keys(endpoint).secure
+                self._receiver = TopicReceiver(context, endpoint, self._routes, secure)
             elif self._receiver.endpoint != endpoint:
                 self._receiver.move(endpoint)
             return self._receiver

@@ -71,8 +71,9 @@ ELSEWHERE = {
     "CHANNEL_CLOSED": "DataBlocks",
     "CONFIGURATION_ERROR": "settings",
     "DATA_LOST": "consumers",
+    "FORBIDDEN": "rights, in tests/access",
     "INTERNAL_ERROR": "decoding of replies, and defects",
-    "RATE_LIMITED": "limits per peer, which nothing has yet",
+    "RATE_LIMITED": "limits per peer, in tests/access",
     "RECEIVE_TIMEOUT": "topics",
     "REQUEST_TIMEOUT": "the client",
     "SEND_TIMEOUT": "topics",
@@ -80,6 +81,9 @@ ELSEWHERE = {
     "STORE_READ_ONLY": "the broker after a failed write",
     "SUBSCRIBER_TOO_SLOW": "topics",
     "SUBSCRIPTION_CLOSED": "topics",
+    "TOO_MANY_REGISTRATIONS": "limits per peer, in tests/access",
+    "TOO_MANY_SUBSCRIPTIONS": "limits per peer, in tests/access",
+    "UNAUTHORIZED": "keys, in tests/access",
 }
 
 
