@@ -83,12 +83,6 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         if self.endpoint and not self.endpoint.startswith(("ipc://", "tcp://")):
             raise ConfigurationError(f"endpoint {self.endpoint!r} must start with ipc:// or tcp://")
         endpoint = self.endpoint or f"ipc://{socket_path(self.dir, 'broker.sock')}"
-        if self.curve and not endpoint.startswith("tcp://"):
-            raise ConfigurationError("keys (curve) are for TCP: say where with --endpoint tcp://HOST:PORT")
-        if self.group and not self.curve and not endpoint.startswith("ipc://"):
-            raise ConfigurationError("a hub of a group takes ipc:// endpoints, or TCP with keys (curve)")
-        if self.group and socket_path(self.dir, "broker.sock").parent != self.dir:
-            raise ConfigurationError(f"{self.dir} is too long for the sockets of a group: choose a shorter --dir")
         events = self.events_endpoint or _events_beside(endpoint)
         for used in (endpoint, events):
             if used.startswith("ipc://") and len(os.fsencode(used[6:])) > SOCKET_PATH_LIMIT_BYTES:
@@ -141,7 +135,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     @property
     def is_local(self) -> bool:
         """Whether the endpoint is the one of this directory, so that its lock tells if a broker runs."""
-        return self.endpoint == f"ipc://{socket_path(self.dir, 'broker.sock')}"
+        own = f"ipc://{socket_path(self.dir, 'broker.sock')}"
+        return self.endpoint == own or (self.curve and not self.key_file)  # the file there says where it listens
 
 
 def default_dir() -> Path:

@@ -182,3 +182,14 @@ def _forbidden(rights: Rights, command: commands.Command, role: Role, name: str 
         role=role,
         name=name if name is None else name[: names.MAX_LENGTH],
     )
+
+
+def may_see(rights: Rights, topic: str) -> bool:
+    """Events of a topic: `channel/NAME/` is about one name, anything shorter about all that begin so."""
+    if rights.allows_everything("observe"):
+        return True
+    kind, _, rest = topic.partition("/")
+    if kind not in ("channel", "schema"):
+        return False
+    name, is_whole, _ = rest.partition("/")
+    return rights.allows("observe", name) if is_whole else rights.allows_prefix("observe", rest)

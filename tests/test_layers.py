@@ -22,7 +22,7 @@ ROWS: list[set[str]] = [
     {"registry"},
     {"errors", "version"},
     {"settings"},
-    {"protocol", "datablock", "metrics", "private_files", "audit"},
+    {"protocol", "datablock", "metrics", "private_files", "audit", "limits"},
     {"status", "entries", "payload_schema", "documents", "credentials"},
     {"client", "store", "schema_files"},
     {"broker", "messaging", "discovery"},

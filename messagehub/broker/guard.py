@@ -21,6 +21,7 @@ from messagehub.audit import AuditLog
 from messagehub.broker.door import EVENTS, TOPICS_IN, TOPICS_OUT, user_of
 from messagehub.credentials import AccessFile, AccessList
 from messagehub.errors import ConfigurationError, Forbidden, HubError, RateLimited, TooManyRegistrations, Unauthorized
+from messagehub.limits import TokenBuckets
 from messagehub.settings import Settings
 from registry import access, commands, names, replies
 from registry.access import ADMIN, Rights
@@ -53,7 +54,7 @@ class Guard:
         self._rights: dict[str, Rights] = {}
         self._group_rights = Rights.parse(settings.group_roles.split()) if settings.group else ADMIN
         self._own_uids = {os.geteuid(), 0}
-        self._buckets: dict[str, tuple[float, float]] = {}
+        self._buckets = TokenBuckets(settings.requests_per_second)
         self._leases: dict[str, dict[str, None]] = {}
         self._owners: dict[str, str] = {}
         self._watched: dict[str, set[bytes]] = {}
@@ -114,23 +115,12 @@ class Guard:
     def decode(self, path: list[bytes], body: bytes, registry: Registry, *, now: float) -> commands.AnyCommand:
         """The command, if its sender may ask for it, now and so often; what comes too often is not even read."""
         user = _user(path)
-        self._check_rate(user, now)
+        if not self._buckets.take(user, now):
+            rate = self._buckets.rate
+            raise RateLimited(f"more than {rate:g} requests a second come from this peer", requests_per_second=rate)
         command = protocol.decode(body)
         self._admit(user, command, registry)
         return command
-
-    def _check_rate(self, user: str, now: float) -> None:
-        """A bucket of one second's worth, refilled as time passes."""
-        rate = self._settings.requests_per_second
-        if not rate:
-            return
-        left, at = self._buckets.get(user, (rate, now))
-        left = min(left + (now - at) * rate, rate)
-        if left >= 1.0:
-            self._buckets[user] = (left - 1.0, now)
-            return
-        self._buckets[user] = (left, now)
-        raise RateLimited(f"more than {rate:g} requests a second come from this peer", requests_per_second=rate)
 
     def _admit(self, user: str, command: commands.AnyCommand, registry: Registry) -> None:
         rights = self._rights_of(user)
@@ -176,7 +166,7 @@ class Guard:
             self.subscriptions_refused += 1
             self._audit.write("refused", user, code="TOO_MANY_SUBSCRIPTIONS", topic=_shown(topic))
             return False
-        if rights is None or not _may_see(rights, topic.decode(errors="replace")):
+        if rights is None or not access.may_see(rights, topic.decode(errors="replace")):
             self.subscriptions_refused += 1
             self._audit.write("refused", user, code="FORBIDDEN", topic=_shown(topic))
             return False
@@ -287,16 +277,6 @@ def _may_connect(rights: Rights, domain: str) -> bool:
     if domain == TOPICS_OUT:
         return rights.allows_everything("consume") or rights.allows_everything("observe")
     return domain != EVENTS or rights.has("observe")
-
-
-def _may_see(rights: Rights, topic: str) -> bool:
-    if rights.allows_everything("observe"):
-        return True
-    kind, _, rest = topic.partition("/")
-    if kind not in ("channel", "schema"):
-        return False
-    name, is_whole, _ = rest.partition("/")
-    return rights.allows("observe", name) if is_whole else rights.allows_prefix("observe", rest)
 
 
 def _shown(topic: bytes) -> str:

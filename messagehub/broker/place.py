@@ -10,9 +10,17 @@ from pathlib import Path
 from messagehub.datablock.locks import OWNER, Descriptor, exclusive, try_lock
 from messagehub.errors import BrokerAlreadyRunning, ConfigurationError
 from messagehub.private_files import GROUP_MAY_READ, OTHERS, OTHERS_WRITE, check_private, private_directory
-from messagehub.settings import Settings
+from messagehub.settings import Settings, socket_path
 
-SECRET_FILES = ("registry.db", "registry.db-wal", "registry.db-shm", "http.token", "access.json", "audit.log")
+SECRET_FILES = (
+    "registry.db",
+    "registry.db-wal",
+    "registry.db-shm",
+    "http.token",
+    "access.json",
+    "audit.log",
+    "audit-http.log",
+)
 SHARED_FILES = ("broker.lock", "broker.json")
 """What clients read: to be seen by the hub's group, if it has one."""
 
@@ -26,6 +34,7 @@ class Place:
 
     def __init__(self, settings: Settings) -> None:
         self._locks: list[Descriptor] = []
+        _check_sharing(settings)
         self.gid = group_id(settings.group) if settings.group else -1
         if not settings.curve:
             for endpoint in (settings.endpoint, settings.events_endpoint):
@@ -103,6 +112,16 @@ def is_listening(path: Path) -> bool:
         except OSError:
             return False
         return True
+
+
+def _check_sharing(settings: Settings) -> None:
+    is_tcp = settings.endpoint.startswith("tcp://")
+    if settings.curve and not is_tcp:
+        raise ConfigurationError("keys (--curve) are for TCP: say where with --endpoint tcp://HOST:PORT")
+    if settings.group and is_tcp and not settings.curve:
+        raise ConfigurationError("a hub of a group takes ipc:// endpoints, or TCP with keys (--curve)")
+    if settings.group and socket_path(settings.dir, "broker.sock").parent != settings.dir:
+        raise ConfigurationError(f"{settings.dir} is too long for the sockets of a group: choose a shorter --dir")
 
 
 def _check_files(settings: Settings) -> None:
