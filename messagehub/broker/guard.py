@@ -49,6 +49,8 @@ class Guard:
         self._file = AccessFile(settings.access_path)
         self._version = self._file.version()
         self._look_at = 0.0
+        self._looking = threading.Lock()
+        self._is_reduced = False
         self._list = self._file.read()
         self._names: dict[str, str] = {}
         self._rights: dict[str, Rights] = {}
@@ -75,8 +77,7 @@ class Guard:
 
     def identify(self, domain: str, mechanism: str, address: str, key: str) -> str | None:
         """The name of a peer that may connect to the socket of this domain, or None."""
-        if monotonic() >= self._look_at:
-            self._look()
+        self._look()
         user = self._names.get(key) if mechanism == "CURVE" else self._local_user(address)
         rights = self._rights_of(user) if user is not None else None
         if rights is None or not _may_connect(rights, domain):
@@ -182,27 +183,27 @@ class Guard:
 
     def refresh(self) -> bool:
         """Read the list again if it has changed; True when somebody may do less than before."""
-        if monotonic() < self._look_at:
-            return False
-        before = self._list
-        self._look()
-        return self._list is not before and any(
-            name not in self._list.keys or self._list.keys[name] != listed for name, listed in before.keys.items()
-        )
+        if monotonic() >= self._look_at:
+            self._look_at = monotonic() + LOOK_SECONDS
+            self._look()
+        is_reduced, self._is_reduced = self._is_reduced, False
+        return is_reduced
 
     def _look(self) -> None:
-        self._look_at = monotonic() + LOOK_SECONDS
-        version = self._file.version()
-        if version == self._version:
-            return
-        self._version = version
-        try:
-            self._list = self._file.read()
-        except (ConfigurationError, OSError) as error:
-            log.error("%s; what was listed before stays in force", error)
-            return
-        self._enforce(self._list)
-        log.info("%d keys are listed now", len(self._list.keys))
+        with self._looking:
+            version = self._file.version()
+            if version == self._version:
+                return
+            self._version = version
+            try:
+                listed = self._file.read()
+            except (ConfigurationError, OSError) as error:
+                log.error("%s; what was listed before stays in force", error)
+                return
+            before, self._list = self._list, listed
+            self._enforce(listed)
+            self._is_reduced |= any(listed.keys.get(name) != key for name, key in before.keys.items())
+        log.info("%d keys are listed now", len(listed.keys))
 
     def _enforce(self, listed: AccessList) -> None:
         if self._settings.curve:

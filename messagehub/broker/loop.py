@@ -557,7 +557,9 @@ class Broker:
             reply.warning = warning
         return reply
 
-    def _ping(self, _: Any) -> replies.Reply:
+    def _ping(self, command: Any) -> replies.Reply:
+        if command.echo is not None:
+            self._topics.echo(command.echo.encode())
         return replies.Pong(broker_id=self.broker_id, revision=self._registry.revision, read_only=self.is_read_only)
 
     def _stats(self, _: Any) -> replies.Reply:

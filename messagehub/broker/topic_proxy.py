@@ -5,15 +5,19 @@ tells that the broker is behind, so that a publisher's deadline could not be kep
 the queue of a subscriber that is behind; heartbeats end a stopped subscriber, and with it its queue.
 """
 
+import logging
 import threading
 
 import zmq
 
 from messagehub.broker.door import TOPICS_IN, TOPICS_OUT, Door
 
+log = logging.getLogger("messagehub.broker")
+
 HIGH_WATER_MARK = 10_000
 HEARTBEAT_MS = 2_000
 SILENCE_MS = 10_000
+INSIDE = "inproc://topics"
 Ends = tuple[str, str]
 """Where publishers push, and where subscribers listen."""
 
@@ -37,6 +41,21 @@ class TopicProxy:
         self._thread.start()
         return _named(self._ends), _named(self._local_ends)
 
+    def echo(self, text: bytes) -> None:
+        """Behind a zero byte, with which no topic begins. Lost while the proxy begins again: who asked asks again."""
+        if not self._changing.acquire(blocking=False):
+            return
+        try:
+            socket = self._context.socket(zmq.PUSH)
+            socket.setsockopt(zmq.LINGER, 100)
+            socket.connect(INSIDE)
+            socket.send(b"\0" + text, zmq.NOBLOCK)
+            socket.close()
+        except zmq.ZMQError as error:
+            log.debug("an echo is lost: %s", error)
+        finally:
+            self._changing.release()
+
     def cut(self) -> None:
         """End all connections; they come again by themselves, if they are let in. What is under way may be lost."""
         threading.Thread(target=self._begin_again, name="messagehub-topic-cut", daemon=True).start()
@@ -53,6 +72,7 @@ class TopicProxy:
         self.incoming = self._context.socket(zmq.PULL)
         self.incoming.setsockopt(zmq.RCVHWM, HIGH_WATER_MARK)
         self.incoming.setsockopt(zmq.MAXMSGSIZE, self._max_frame_bytes)
+        self.incoming.bind(INSIDE)
         self.outgoing = self._context.socket(zmq.PUB)
         self.outgoing.setsockopt(zmq.SNDHWM, HIGH_WATER_MARK)
         self.outgoing.setsockopt(zmq.HEARTBEAT_IVL, HEARTBEAT_MS)

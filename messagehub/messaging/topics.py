@@ -22,6 +22,7 @@ from messagehub.messaging.topic_messages import PUBLISHER_BYTES, REST, check_siz
 from messagehub.messaging.topic_patterns import END, Pattern, check_topic
 from messagehub.messaging.topic_receiver import Context, TopicReceiver
 from messagehub.messaging.topic_routes import TopicRoutes
+from registry import commands, replies
 
 SEND_QUEUE = 10_000
 LINGER_MS = 2_000
@@ -165,16 +166,19 @@ class Topics:
 
     def _endpoint(self, name: str, deadline: float) -> str:
         """Where the broker takes or gives topics now, to us."""
-        try:
-            hello = self._connection.ask_hello(timeout=max(deadline - time.monotonic(), 0.001))
-        except RequestTimeout as late:
-            raise SendTimeout("the broker did not answer in time") from late
-        except BrokerUnavailable as missing:
-            raise BrokerRequired(f"topics need a broker: {missing.message}", **missing.details) from missing
+        hello = self._hello(deadline)
         if name not in hello.endpoints:
             doing = "publish" if name == "topics_in" else "subscribe to"
             raise Forbidden(f"this peer may not {doing} topics: that takes a right without a pattern")
         return hello.endpoints[name]
+
+    def _hello(self, deadline: float) -> replies.HelloAck:
+        try:
+            return self._connection.ask_hello(timeout=max(deadline - time.monotonic(), 0.001))
+        except RequestTimeout as late:
+            raise SendTimeout("the broker did not answer in time") from late
+        except BrokerUnavailable as missing:
+            raise BrokerRequired(f"topics need a broker: {missing.message}", **missing.details) from missing
 
     def _open_context(self) -> Context:
         with self._opening:
@@ -199,13 +203,18 @@ class Topics:
 
     def _await_echo(self, receiver: TopicReceiver, deadline: float) -> None:
         """Until a frame of our own has come back; those that overtook its filter are lost, so it is sent again."""
-        echo = END + self._publisher + next(self._echoes).to_bytes(8, "little")
+        text = f"{self._publisher.hex()}.{next(self._echoes)}"
+        echo = END + text.encode()
+        is_publisher = "topics_in" in self._hello(deadline).endpoints
         heard = receiver.expect(echo)
         wait = ECHO_FIRST_SECONDS
         try:
             while (remaining := deadline - time.monotonic()) > 0:
-                with self._sending:
-                    self._send(echo, remaining)
+                if is_publisher:
+                    with self._sending:
+                        self._send(echo, remaining)
+                else:
+                    self._connection.request(commands.Ping(echo=text), timeout=remaining)
                 if heard.wait(min(wait, remaining)):
                     return
                 wait = min(2 * wait, ECHO_MAX_SECONDS)
