@@ -21,7 +21,6 @@ from messagehub.limits import TokenBuckets
 from registry import access, commands, replies
 from registry.access import ADMIN, Rights, Role
 
-LOOK_SECONDS = 0.05
 _DENIED = (
     "this needs a token (http.token in the hub's directory, or one of `messagehub tokens`),"
     " as Bearer token or Basic password"
@@ -60,7 +59,6 @@ class Callers:
         self._version = file.version()
         self._list = file.read()
         self._rights = _rights(self._list)
-        self._look_at = 0.0
         self._buckets = TokenBuckets(requests_per_second)
         self._audit = audit
 
@@ -137,9 +135,6 @@ class Callers:
             self._audit.write(event, who.name, request_id=who.request_id, address=who.address, **what)
 
     def _look(self) -> None:
-        if time.monotonic() < self._look_at:
-            return
-        self._look_at = time.monotonic() + LOOK_SECONDS
         version = self._file.version()
         if version != self._version:
             try:
