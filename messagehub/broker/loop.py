@@ -49,7 +49,7 @@ log = logging.getLogger("messagehub.broker")
 RECEIVED_PER_TURN = 1024
 SERVED_PER_TURN = 64
 MAX_BACKLOG = 16_384
-MAX_RATE_LIMITED = 32
+MAX_RATE_LIMITED = 8
 """So many of them end a turn's receiving: a peer that floods must not keep the others waiting."""
 STOP_SECONDS = 5.0
 DRAIN_SECONDS = 0.1

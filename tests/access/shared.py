@@ -45,10 +45,10 @@ class SharedHub:
     def revoke(self, name: str) -> None:
         revoke(self.access, "key", name)
 
-    def peer(self, name: str, kind: int = zmq.REQ, *, endpoint: str = "", server_key: str = "") -> Peer:
+    def peer(self, name: str, kind: int = zmq.REQ, *, endpoint: str = "", **more: int) -> Peer:
         pair = self.keys[name]
-        options: dict[str, Any] = {
-            "CURVE_SERVERKEY": (server_key or self.server_key).encode(),
+        options: dict[str, Any] = more | {
+            "CURVE_SERVERKEY": self.server_key.encode(),
             "CURVE_PUBLICKEY": pair.public.encode(),
             "CURVE_SECRETKEY": pair.secret.encode(),
         }

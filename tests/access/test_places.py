@@ -132,7 +132,7 @@ def test_members_of_the_group_may_work_and_others_stay_outside(tmp_path: Path) -
         assert modes["registry.db"] == modes["audit.log"] == 0o600
         assert as_nobody(lambda: connect_to(f"{directory}/broker.sock")) == ["PermissionError"]
         assert as_nobody(lambda: work_in_the_group(directory), groups=(1,)) == ["broker", "FORBIDDEN"]
-        seen = as_nobody(lambda: readable(str(directory)), groups=(1,))
+        seen = [n for n in as_nobody(lambda: readable(str(directory)), groups=(1,)) if not n.endswith(".sock")]
         assert set(seen) <= {"broker.json", "broker.lock", "broker.sock.lock", "broker-events.sock.lock", *OF_THE_TEST}
         with Peer(server.endpoint) as peer:  # whoever runs the hub may do everything
             assert peer.ask({"type": "CHANNEL_CREATE", "channel": "x"})["type"] == "CHANNEL_CREATE_ACK"
