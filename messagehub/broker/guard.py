@@ -34,6 +34,8 @@ LOOK_SECONDS = 0.05
 AUDIT_SECONDS = 1.0
 _NOBLOCK = int(zmq.NOBLOCK)
 _KEY, _USER = "key:", "user:"
+LOOPBACK = "loopback"
+"""Anybody on this host, over plain TCP: as without a guard."""
 
 
 class ReturnPath(list[bytes]):
@@ -54,8 +56,8 @@ class Guard:
         self._list = self._file.read()
         self._names: dict[str, str] = {}
         self._rights: dict[str, Rights] = {}
-        self._group_rights = Rights.parse(settings.group_roles.split()) if settings.group else ADMIN
-        self._own_uids = {os.geteuid(), 0}
+        self._group_rights = Rights.parse(settings.group_roles.split()) if settings.group else None
+        self._own_users = {f"{_USER}{os.geteuid()}", f"{_USER}0", LOOPBACK}
         self._buckets = TokenBuckets(settings.requests_per_second)
         self._leases: dict[str, dict[str, None]] = {}
         self._owners: dict[str, str] = {}
@@ -91,7 +93,7 @@ class Guard:
         uid = user_of(address)
         if uid is not None:
             return f"{_USER}{uid}"
-        return None if self._settings.is_shared else "loopback"  # anybody on this host, as without a guard
+        return None if self._settings.is_shared else LOOPBACK
 
     # -- requests ------------------------------------------------------------------------------------------
 
@@ -116,7 +118,7 @@ class Guard:
     def decode(self, path: list[bytes], body: bytes, registry: Registry, *, now: float) -> commands.AnyCommand:
         """The command, if its sender may ask for it, now and so often; what comes too often is not even read."""
         user = _user(path)
-        if not self._buckets.take(user, now):
+        if not self._is_own(user) and not self._buckets.take(user, now):
             rate = self._buckets.rate
             raise RateLimited(f"more than {rate:g} requests a second come from this peer", requests_per_second=rate)
         command = protocol.decode(body)
@@ -215,9 +217,10 @@ class Guard:
         found = self._rights.get(user)
         if found is not None or user.startswith(_KEY):
             return found
-        if user.startswith(_USER) and int(user[len(_USER) :]) not in self._own_uids:
-            return self._group_rights
-        return ADMIN
+        return ADMIN if self._is_own(user) else self._group_rights
+
+    def _is_own(self, user: str) -> bool:
+        return user in self._own_users
 
     def reachable(self, path: list[bytes], endpoints: dict[str, str], local: dict[str, str]) -> dict[str, str]:
         """Those that the peer may connect to, the way that it came."""

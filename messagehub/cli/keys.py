@@ -73,8 +73,10 @@ def new_key(
     from messagehub.credentials import AccessFile, KeyPair, allow_key, check_key, server_keys
     from messagehub.private_files import private_directory
     from registry import names
+    from registry.access import Rights
 
     names.check_role("key", name)
+    Rights.parse(role or [])
     settings = Settings.load(dir=dir)
     if server_key is not None:
         check_key(server_key)
