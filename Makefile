@@ -40,7 +40,7 @@ demo: $(VENV)/.dev ## sensor data through a ring into Spark and out again, with 
 	@$(BIN)/python examples/spark_demo.py
 
 soak: $(VENV)/.dev ## the long fault and fuzz runs
-	@MESSAGEHUB_SOAK_SECONDS=$${MESSAGEHUB_SOAK_SECONDS:-600} $(BIN)/python -m pytest -q -m slow --timeout 3600
+	@MESSAGEHUB_SOAK_SECONDS=$${MESSAGEHUB_SOAK_SECONDS:-1800} $(BIN)/python -m pytest -q -m slow --timeout 7200
 
 schemas: $(VENV)/.dev ## write schemas/ anew from registry/commands.py and replies.py
 	@$(BIN)/python -m messagehub.schema_files

@@ -491,7 +491,7 @@ class MessageHub(DataMethods):
             return
         try:
             taken = self._chain.files.ask(registration.command, timeout=0.0)
-        except (HubError, DataBlockError) as error:
+        except HubError as error:
             log.debug("%r is known to no one until a broker comes: %s", registration, error)
         else:
             self._is_listed(registration, taken)
@@ -504,7 +504,7 @@ class MessageHub(DataMethods):
     def _leave_directory(self, registration: Registration) -> None:
         try:
             self._chain.files.ask(self._heartbeats.unregistration(registration), timeout=self._limit(None))
-        except (HubError, DataBlockError) as error:
+        except HubError as error:
             log.debug("the entry stays until it is cleaned: %s", error)
 
     def _owner(self) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from time import perf_counter
 
+from benchmarks.brokers import hub_broker
 from benchmarks.harness import Bench, CannotMeasure, Measure, NotMeasured, comparison, enter_or_say_why, until
 from benchmarks.shared_memory import (
     fifo_trip,
@@ -219,3 +220,36 @@ def idle_reader(bench: Bench) -> None:
 def _cpu_ticks(pid: int) -> int:
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return int(fields[11]) + int(fields[12])
+
+
+@comparison("a consumer is killed: until its producer's process is told")
+def death_told(bench: Bench) -> None:
+    """From kill -9 to the event, through the broker, at its default settings."""
+    from messagehub import MessageHub
+    from registry.events import ConsumerRegistered, ConsumerUnregistered
+
+    with (
+        fresh_place(bench) as place,
+        hub_broker(bench, directory=place, environment={"MESSAGEHUB_DOMAIN": place.name}) as broker,
+        MessageHub(endpoint=broker.endpoint, dir=place, domain=place.name) as hub,
+        hub.producer("stream"),
+        hub.watch("stream") as watch,
+    ):
+        if not watch.wait_current(10.0):
+            raise CannotMeasure("the watch has no view")
+
+        def wait_for(kind: type) -> None:
+            while (event := watch.get(timeout=10.0)) is not None:
+                if isinstance(event, kind):
+                    return
+            raise CannotMeasure(f"no {kind.__name__} came")
+
+        def told() -> float:
+            with partner("swallow", place) as process:
+                wait_for(ConsumerRegistered)
+                start = perf_counter()
+                process.kill()
+                wait_for(ConsumerUnregistered)
+                return (perf_counter() - start) * 1e3
+
+        bench.compare({"told": told}, unit="ms", claims=[at_most(100.0, "told")], repetitions=bench.scaled(11, 5))

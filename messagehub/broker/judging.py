@@ -93,17 +93,24 @@ class Judge(Generic[Ticket]):
             self._process.kill()
 
     def _judge(self, question: Question) -> Verdict:
-        try:
-            if self._process is None:
-                self._process = _Process()
-            return self._process.judge(question)
-        except (OSError, msgspec.DecodeError, EOFError) as error:
-            log.warning("the schema judge is replaced: %s", error)
-            if self._process is not None:
-                self._process.kill()
-            self._process = None
-            reason = str(error) if isinstance(error, TimeoutError) else "could not be judged: its judge died"
-            return Verdict(refusal=reason, is_budget=True, revision=question.revision)
+        """A process that dies is replaced and asked again, once: somebody may have killed it, or the schema did."""
+        for is_last in (False, True):
+            try:
+                if self._process is None:
+                    self._process = _Process()
+                return self._process.judge(question)
+            except (OSError, msgspec.DecodeError, EOFError) as error:
+                if not self._is_closing:
+                    log.warning("the schema judge is replaced: %s", error)
+                if self._process is not None:
+                    self._process.kill()
+                self._process = None
+                if isinstance(error, TimeoutError):
+                    return Verdict(refusal=str(error), is_budget=True, revision=question.revision)
+                if is_last or self._is_closing:
+                    break
+        reason = "could not be judged: its judge died"
+        return Verdict(refusal=reason, is_budget=True, revision=question.revision)
 
 
 class _Process:

@@ -615,7 +615,7 @@ class Broker:
         self._topics.close()
         if self._guard is not None:
             self._guard.close()
-        self._place.release()
+        self._place.leave()
         os.close(self._stop_fd)
 
     def _now(self) -> float:

@@ -5,6 +5,7 @@ import ipaddress
 import os
 import socket
 import stat
+from collections.abc import Iterable
 from pathlib import Path
 
 from messagehub.datablock.locks import OWNER, Descriptor, exclusive, try_lock
@@ -33,6 +34,7 @@ class Place:
     """
 
     def __init__(self, settings: Settings) -> None:
+        self._settings = settings
         self._locks: list[Descriptor] = []
         _check_sharing(settings)
         self.gid = group_id(settings.group) if settings.group else -1
@@ -43,7 +45,8 @@ class Place:
         _check_files(settings)
         try:
             self._take(settings.lock_path, f"directory {settings.dir}")
-            for path in _sockets(settings):
+            used = [endpoint for each in _bound(settings) for endpoint in (each.endpoint, each.events_endpoint)]
+            for path in _sockets(used):
                 if path.parent != settings.dir:
                     _socket_directory(path.parent)
                 self._take(path.with_name(path.name + ".lock"), f"endpoint ipc://{path}")
@@ -58,6 +61,13 @@ class Place:
                 if self.gid >= 0:
                     os.chown(endpoint[6:], -1, self.gid)
                 os.chmod(endpoint[6:], 0o600 if self.gid < 0 else 0o660)
+
+    def leave(self) -> None:
+        """After a clean end: nothing stale stays behind. Before the locks go, or it could be a successor's."""
+        for settings in _bound(self._settings):
+            for path in _sockets((settings.endpoint, settings.events_endpoint, *settings.topic_endpoints)):
+                path.unlink(missing_ok=True)
+        self.release()
 
     def release(self) -> None:
         for lock in self._locks:
@@ -146,7 +156,10 @@ def _socket_directory(path: Path) -> None:
             raise ConfigurationError(f"directory {place} can be changed by other users: choose another endpoint")
 
 
-def _sockets(settings: Settings) -> list[Path]:
-    used = (settings, settings.local) if settings.curve else (settings,)
-    endpoints = [endpoint for each in used for endpoint in (each.endpoint, each.events_endpoint)]
-    return [Path(endpoint[6:]) for endpoint in endpoints if endpoint.startswith("ipc://")]
+def _bound(settings: Settings) -> list[Settings]:
+    """With keys on TCP, the ipc endpoints of the directory are bound too."""
+    return [settings, settings.local] if settings.curve else [settings]
+
+
+def _sockets(endpoints: Iterable[str]) -> list[Path]:
+    return [Path(endpoint.removeprefix("ipc://")) for endpoint in endpoints if endpoint.startswith("ipc://")]

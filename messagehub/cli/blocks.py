@@ -1,17 +1,14 @@
 """`messagehub blocks`: what lies in shared memory; needs no broker."""
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from messagehub.cli.failures import REFUSED, HubCommand
 from messagehub.cli.options import Dir, Json
-from messagehub.cli.output import echo, echo_fields, echo_json, echo_table, instant
+from messagehub.cli.output import complain, echo, echo_fields, echo_json, echo_table, instant
 from messagehub.cli.subcommands import ListingGroup
-from messagehub.errors import from_wire
 from messagehub.settings import Settings
 
 if TYPE_CHECKING:
@@ -35,8 +32,8 @@ def list_blocks(prefix: Prefix = "", *, domain: Domain = None, dir: Dir = None, 
     """List rings and tables; the default when no other word is given."""
     from messagehub.data.inventory import inventory
 
-    with _directory(domain, dir) as directory:
-        found = [block for block in inventory(directory) if block.channel.startswith(prefix)]
+    directory = _directory(domain, dir)
+    found = [block for block in inventory(directory) if block.channel.startswith(prefix)]
     if as_json:
         echo_json(found)
     elif not found:
@@ -58,8 +55,7 @@ def inspect(
     """Show a block's header."""
     from messagehub.data.inventory import header
 
-    with _directory(domain, dir) as directory:
-        found = header(directory, name)
+    found = header(_directory(domain, dir), name)
     if as_json:
         echo_json(found)
     else:
@@ -72,9 +68,9 @@ def verify(prefix: Prefix = "", *, domain: Domain = None, dir: Dir = None, as_js
     from messagehub.data.inventory import inventory
     from messagehub.data.inventory import verify as verify_block
 
-    with _directory(domain, dir) as directory:
-        blocks = [block for block in inventory(directory) if block.channel.startswith(prefix)]
-        results = [verify_block(directory, block) for block in blocks]
+    directory = _directory(domain, dir)
+    blocks = [block for block in inventory(directory) if block.channel.startswith(prefix)]
+    results = [verify_block(directory, block) for block in blocks]
     if as_json:
         echo_json(results)
     else:
@@ -96,22 +92,19 @@ def clean(
     from messagehub.datablock.cleaning import LINGER_SECONDS
     from messagehub.datablock.cleaning import clean as clean_directory
 
-    with _directory(domain, dir) as directory:
-        done = clean_directory(directory, now=time.time(), linger_seconds=0.0 if now else LINGER_SECONDS)
+    linger = 0.0 if now else LINGER_SECONDS
+    done = clean_directory(_directory(domain, dir), now=time.time(), linger_seconds=linger)
     if as_json:
-        echo_json({"producers": done.producers, "blocks": done.blocks, "busy": done.busy})
+        echo_json({"producers": done.producers, "blocks": done.blocks, "busy": done.busy, "flaws": done.flaws})
         return
     echo(f"removed {len(done.producers)} dead producers and {len(done.blocks)} blocks")
     for channel in done.busy:
         echo(f"channel {channel} is being changed by somebody else: try again")
+    for flaw in done.flaws:
+        complain(f"left alone: {flaw}")
 
 
-@contextmanager
-def _directory(domain: str | None, dir: Any) -> Iterator["Directory"]:
+def _directory(domain: str | None, dir: Any) -> "Directory":
     from messagehub.datablock.directory import Directory
-    from messagehub.datablock.errors import DataBlockError
 
-    try:
-        yield Directory(Settings.load(domain=domain, dir=dir).domain)
-    except DataBlockError as error:
-        raise from_wire(error.code, str(error), {}, retryable=False) from None
+    return Directory(Settings.load(domain=domain, dir=dir).domain)

@@ -20,7 +20,7 @@ _COLOURS = {"ok": "green", "info": "cyan", "warning": "yellow", "error": "red"}
 def doctor(endpoint: Endpoint = None, dir: Dir = None, timeout: Timeout = None, as_json: Json = False) -> None:
     """Explain what is wrong with the set-up and what to do about it.
 
-    Looks at the machine, the directory, its sockets and database, and the broker; changes nothing.
+    Looks at the machine, shared memory, the directory, its sockets and database, and the broker; changes nothing.
     0: all is fine; 1: something needs attention.
     """
     findings = list(_diagnose(endpoint, dir, timeout))
@@ -34,6 +34,7 @@ def doctor(endpoint: Endpoint = None, dir: Dir = None, timeout: Timeout = None, 
 
 
 def _diagnose(endpoint: str | None, dir: Path | None, timeout: float | None) -> Iterator[Finding]:
+    from messagehub.cli.diagnosis.blocks import check_blocks
     from messagehub.cli.diagnosis.contact import check_broker
     from messagehub.cli.diagnosis.machine import check_java, check_shared_memory, check_system
     from messagehub.cli.diagnosis.place import check_database, check_directory, check_disk, check_sockets
@@ -48,6 +49,7 @@ def _diagnose(endpoint: str | None, dir: Path | None, timeout: float | None) -> 
         yield Finding("settings", "error", error.message, "correct the option, MESSAGEHUB_* variable or file it names")
         yield from check_directory(Path(dir or os.environ.get("MESSAGEHUB_DIR") or default_dir()).absolute())
         return
+    yield from check_blocks(settings.domain)
     directory = list(check_directory(settings.dir))
     yield from directory
     try:

@@ -8,7 +8,6 @@ from messagehub.cli.blocks import Domain
 from messagehub.cli.options import Dir, Endpoint, Json
 from messagehub.cli.output import complain, echo_json_line, echo_table
 from messagehub.cli.session import TURN_SECONDS, interrupt
-from messagehub.errors import from_wire
 
 
 def tail(
@@ -25,20 +24,19 @@ def tail(
     as_json: Json = False,
 ) -> None:
     """Print batches as they come, as tables or, with --json, a line of JSON for each row."""
-    from messagehub.datablock.errors import DataBlockError
     from messagehub.hub import MessageHub
 
     seen = 0
-    with MessageHub(endpoint=endpoint, dir=dir, domain=domain) as hub, interrupt() as interrupted:
-        try:
-            with hub.consumer(channel, start=start) as consumer:
-                while not interrupted.has_come and seen != count and (follow or not consumer.has_ended):
-                    value = consumer.read(timeout=TURN_SECONDS)
-                    if value is not None:
-                        _show(value, as_json=as_json)
-                        seen += 1
-        except DataBlockError as error:
-            raise from_wire(error.code, str(error), {}, retryable=False) from None
+    with (
+        MessageHub(endpoint=endpoint, dir=dir, domain=domain) as hub,
+        interrupt() as interrupted,
+        hub.consumer(channel, start=start) as consumer,
+    ):
+        while not interrupted.has_come and seen != count and (follow or not consumer.has_ended):
+            value = consumer.read(timeout=TURN_SECONDS)
+            if value is not None:
+                _show(value, as_json=as_json)
+                seen += 1
 
 
 def _show(value: Any, *, as_json: bool) -> None:

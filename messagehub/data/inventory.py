@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from messagehub.datablock.directory import Directory
-from messagehub.datablock.errors import ChecksumMismatch, DataBlockError, StreamEnded
+from messagehub.datablock.errors import ChecksumMismatch, DataBlockError, NameRefused, WriterGone
 from messagehub.datablock.items import Item
 from messagehub.datablock.lanes import live_lanes
 from messagehub.datablock.layout import Checksum
@@ -55,6 +55,8 @@ def inventory(directory: Directory) -> list[BlockInfo]:
 
 def header(directory: Directory, shm_name: str) -> dict[str, Any]:
     """All that a block says of itself."""
+    if "\0" in shm_name or ".." in shm_name.split("/"):
+        raise NameRefused(shm_name, f"it must be a name in {directory.root}")
     fixed, changing = describe(os.path.join(directory.root, shm_name.lstrip("/")))
     return {
         "shm_name": shm_name,
@@ -147,7 +149,7 @@ def _verify_ring(path: str) -> int:
         while reader.position.sequence < stop:
             try:
                 found = reader.read(0.0)
-            except StreamEnded:
+            except WriterGone:
                 break
             checked += isinstance(found, Item)
             if found is None:

@@ -1,6 +1,6 @@
 """What can go wrong between a process and shared memory: one class per condition.
 
-DataBlockError
+DataBlockError                  a HubError
 ├── NotLinux                    no OFD locks here
 ├── NameRefused                 not usable as one path component
 │   └── NameTooLong
@@ -37,13 +37,25 @@ DataBlockError
 └── TransactionEnded            committed, aborted or swept before this call
 """
 
-from typing import ClassVar
+from typing import Any
+
+from messagehub.errors import HubError
 
 
-class DataBlockError(Exception):
+class DataBlockError(HubError):
     """Every refusal of this package; `code` is stable, the text says what to do next."""
 
-    code: ClassVar[str] = "DATABLOCK_ERROR"
+    code = "DATABLOCK_ERROR"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _restored, (type(self), self.message), self.__dict__
+
+
+def _restored(kind: type[DataBlockError], message: str) -> DataBlockError:
+    """From a pickle: the text is already written, so the constructor of its kind is not asked again."""
+    error = kind.__new__(kind, message)
+    HubError.__init__(error, message)
+    return error
 
 
 class NotLinux(DataBlockError):

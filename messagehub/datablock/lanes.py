@@ -153,8 +153,9 @@ class LaneBoard:
         """The highest sequence that every lossless lane and every group is done with."""
         lowest = _UNLIMITED
         for lane in self._all:
-            if lane.is_lossless and lane.words[CURSOR] < lowest:
-                lowest = lane.words[CURSOR]
+            if lane.is_lossless:
+                cursor = lane.words[CURSOR]  # once: read again it may have passed a slower reader's
+                lowest = min(lowest, cursor)
         for group in self._groups.values():
             lowest = min(lowest, group.floor())
         return lowest

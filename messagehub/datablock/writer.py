@@ -184,6 +184,7 @@ class RingWriter:
             # seen here, or it sees that this slot is taken.
             if self._index[0] != self._board.token and self._is_needed(slot):
                 unlock(fd, self._unlock[slot])
+                self._board.ring()  # who found the slot locked meanwhile sleeps, with unread data in it
                 return None
             del order[place]
             return slot
@@ -239,6 +240,7 @@ class RingWriter:
         """Give back a claimed slot; it is empty now and the first to be used again."""
         self._order.appendleft(slot)
         unlock(self._descriptor.fd, self._unlock[slot])
+        self._board.ring()
 
     def _finish_loan(self, slot: int, size: int | None) -> int | None:
         self._check_open()

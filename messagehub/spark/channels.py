@@ -9,7 +9,7 @@ from typing import Final
 import pyarrow as pa
 from pyspark.sql.types import StructType
 
-from messagehub.datablock.errors import BlockOnOtherHost, DataBlockError, TableMissing
+from messagehub.datablock.errors import BlockOnOtherHost, TableMissing
 from messagehub.datablock.identity import host
 from messagehub.datablock.snapshot import Snapshot
 from messagehub.errors import ChannelNotFound, ChannelNotReady, HubError, SchemaMismatch
@@ -43,7 +43,7 @@ def generation_gone(options: Options, generation: int) -> HubError:
     )
 
 
-def nothing_to_read(options: Options, advice: str) -> HubError | DataBlockError:
+def nothing_to_read(options: Options, advice: str) -> HubError:
     """Elsewhere, known but empty, or not known at all; then with the name that was perhaps meant."""
     from messagehub.hub import MessageHub
 

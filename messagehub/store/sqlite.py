@@ -73,7 +73,7 @@ class SQLiteStore:
         _check_file(path)
         try:
             self._connection = self._open()
-        except sqlite3.Error as error:
+        except (sqlite3.Error, OSError) as error:
             raise StoreError(f"cannot open the registry database {path}: {error}", path=str(path)) from error
 
     def load(self) -> Saved:
@@ -119,14 +119,31 @@ class SQLiteStore:
             raise StoreError(f"the registry database cannot be written: {error}", path=str(self._path)) from error
 
     def _open(self) -> sqlite3.Connection:
-        os.close(os.open(self._path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
-        connection = _connect(self._path)
-        connection.execute("PRAGMA journal_mode = WAL")
-        if connection.execute("PRAGMA user_version").fetchone()[0] == 0:
-            connection.executescript(
-                f"BEGIN; PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {FORMAT}; {_TABLES} COMMIT;"
-            )
-        return connection
+        if not _has_content(self._path):
+            _create(self._path)
+        return _connect(self._path)
+
+
+def _create(path: Path) -> None:
+    """A new database gets its name when it is whole: a broker killed while making it leaves none."""
+    unfinished = path.with_name(path.name + ".new")
+    for suffix in ("", "-journal", "-wal", "-shm"):
+        unfinished.with_name(unfinished.name + suffix).unlink(missing_ok=True)
+    os.close(os.open(unfinished, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600))
+    connection = _connect(unfinished)
+    try:
+        connection.executescript(
+            f"BEGIN; PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {FORMAT}; {_TABLES} COMMIT;"
+            "PRAGMA journal_mode = WAL;"
+        )
+    finally:
+        connection.close()
+    os.rename(unfinished, path)
+    directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
 
 
 def _connect(path: Path) -> sqlite3.Connection:
@@ -134,14 +151,17 @@ def _connect(path: Path) -> sqlite3.Connection:
     return sqlite3.connect(path, timeout=BUSY_TIMEOUT_SECONDS, isolation_level=None, check_same_thread=False)
 
 
+def _has_content(path: Path) -> bool:
+    return path.exists() and path.stat().st_size > 0
+
+
 def _check_file(path: Path) -> None:
     """Refuse, without touching it, what is not a registry database of a version we know."""
-    try:
-        if path.stat().st_size == 0:
-            return
-    except FileNotFoundError:
-        return
     advice = "it was not changed; move it away or point --dir somewhere else"
+    if path.is_symlink():
+        raise StoreError(f"{path} is a symbolic link, which is not followed: {advice}", path=str(path))
+    if not _has_content(path):
+        return
     try:
         connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=BUSY_TIMEOUT_SECONDS)
         try:

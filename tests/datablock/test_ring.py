@@ -1,4 +1,5 @@
 import os
+import select
 import threading
 import time
 
@@ -314,3 +315,49 @@ def test_a_lossless_reader_that_attaches_during_a_write_loses_nothing_it_was_pro
             assert drain(reader) == [2, 3, 4, 5]
             fill(made, 6, 9)
             assert drain(reader) == [6, 7, 8, 9]
+
+
+def test_the_slowest_reader_counts_however_the_others_move_meanwhile(root: str) -> None:
+    """A writer paused between two looks at a cursor must not take the second for the lowest of all."""
+
+    class Advancing:
+        def __init__(self) -> None:
+            self.cursor = 1
+
+        def __getitem__(self, _: int) -> int:
+            self.cursor += 100
+            return self.cursor - 100
+
+    made = writer(root, when_full=WhenFull.BLOCK, slot_count=8)
+    slow, quick = open_reader(made.path, start="oldest"), open_reader(made.path, start="oldest")
+    made.write(payload(1))
+    made.write(payload(2))
+    assert drain(slow) == drain(quick) == [1, 2]
+    board = made._board
+    board.refresh()
+    board._all[1].words = Advancing()  # type: ignore[assignment]
+    assert board.floor() == 1
+    made.close()
+
+
+def test_a_reader_that_met_a_locked_slot_is_woken_when_the_writer_lets_go_of_it(root: str) -> None:
+    """Else both would wait: the writer for the reader, the reader for the next publication."""
+    made = writer(root, when_full=WhenFull.BLOCK, slot_count=2)
+    first = open_reader(made.path, start="oldest")
+    made.write(payload(1))
+    made.write(payload(2))
+    assert first.take() is not None  # lets the writer try the first slot
+    second = open_reader(made.path, start="oldest")
+    look = made._board.refresh
+
+    def refresh() -> bool:
+        assert second.arm() is None  # the writer holds the slot: nothing to read
+        return look()
+
+    made._board.refresh = refresh  # type: ignore[method-assign]
+    assert made._free_slot() is None
+    made._board.refresh = look  # type: ignore[method-assign]
+    assert select.select([second.wake_fds()[0]], [], [], 5)[0]
+    assert checked(second.take()) == 1
+    for handle in (first, second, made):
+        handle.close()

@@ -178,6 +178,7 @@ def test_a_stopped_broker_answers_what_has_arrived_and_ends_with_zero(
     assert kept == [f"c{index}" for index in range(len(kept))]
     assert len(kept) > 0
     assert not (server.dir / "broker.json").exists()
+    assert not list(server.dir.glob("*.sock"))
     assert not is_held(server.dir / "broker.lock")
     server.close()
     server.start()
@@ -196,7 +197,6 @@ def test_signals_while_stopping_do_no_harm(served: Callable[..., Served]) -> Non
     server.close()
 
 
-@pytest.mark.slow  # failed once in three runs: the race is not found yet, see docs/TODO
 def test_a_signal_at_any_moment_of_the_start_leaves_nothing_locked(tmp_path: Path) -> None:
     for attempt in range(3):
         process = launch(tmp_path / "hub")

@@ -1,5 +1,6 @@
 """A database that is damaged, foreign or newer is refused with a clear message and stays as it is, byte for byte."""
 
+import signal
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +11,7 @@ from messagehub.errors import StoreError
 from messagehub.store.sqlite import APPLICATION_ID, SQLiteStore
 from registry import commands
 from registry.registry import Registry
+from tests.datablock.children import fork, wait
 from tests.integration.harness import refused
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
@@ -161,3 +163,24 @@ def test_an_empty_file_is_taken_as_new(tmp_path: Path) -> None:
     with sqlite3.connect(path) as connection:
         assert connection.execute("PRAGMA application_id").fetchone() == (APPLICATION_ID,)
     connection.close()
+
+
+def test_a_broker_killed_while_it_makes_its_database_leaves_nothing_foreign(tmp_path: Path) -> None:
+    """Killed later and later, wherever that is, until one gets to the end."""
+    killed = 0
+    for delay in range(1, 100_000):
+        path = tmp_path / f"{delay}" / "registry.db"
+        path.parent.mkdir()
+        if wait(fork(lambda: made_within(path, delay * 50e-6))) == 0:  # noqa: B023  over before the loop goes on
+            break
+        killed += 1
+        SQLiteStore(path).close()
+        assert SQLiteStore(path).load().revision == 0
+    assert killed > 5
+
+
+def made_within(path: Path, seconds: float) -> None:
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    SQLiteStore(path).close()
+    signal.setitimer(signal.ITIMER_REAL, 0)

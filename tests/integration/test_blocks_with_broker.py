@@ -98,11 +98,8 @@ def test_death_of_a_member_is_told_at_once(place: Place, serve: Callable[[], Ser
         assert watch.wait_current(30.0)
         eventually(lambda: len(hub.consumers("watched")) == 1)
         consumer.kill()
-        killed_at = time.monotonic()
-        event = _next(watch, events.ConsumerUnregistered)
-        took = time.monotonic() - killed_at
-        assert event.reason == "died"
-        assert took < 2.0, took  # 100 ms on an idle machine: measured by the benchmarks
+        # Seen, not expired; how soon is measured by the benchmarks (shared_memory/death-told).
+        assert _next(watch, events.ConsumerUnregistered).reason == "died"
         eventually(lambda: any(notice.event == "CONSUMER_UNREGISTERED" for notice in hub.notices()), timeout=5.0)
     producer.close()
 

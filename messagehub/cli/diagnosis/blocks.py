@@ -1,0 +1,39 @@
+"""Shared memory of this user: blocks that nobody writes any more, and damaged ones."""
+
+from collections.abc import Iterator
+
+from messagehub.cli.diagnosis import Finding
+from messagehub.data.inventory import BlockInfo, inventory
+from messagehub.datablock.directory import Directory
+from messagehub.datablock.errors import DataBlockError
+
+
+def check_blocks(domain: str) -> Iterator[Finding]:
+    try:
+        blocks = inventory(Directory(domain))
+    except DataBlockError as error:
+        yield Finding("blocks", "error", str(error), "let your user read and write its directory in /dev/shm")
+        return
+    for block in blocks:
+        if block.flaw:
+            yield Finding(
+                "blocks",
+                "warning",
+                f"block {block.shm_name} of channel {block.channel} is {block.state}: {block.flaw}",
+                f"restart its producer, or remove it: messagehub blocks clean --now --domain {domain}",
+            )
+    stale = [block for block in blocks if block.state == "dead"]
+    if stale:
+        yield Finding(
+            "blocks",
+            "info",
+            f"{_count(stale)} whose producer is gone, kept for readers and for its return",
+            f"messagehub blocks clean --domain {domain} (a running broker does it by itself)",
+        )
+    elif not any(block.flaw for block in blocks):
+        yield Finding("blocks", "ok", f"{_count(blocks)} in use")
+
+
+def _count(blocks: list[BlockInfo]) -> str:
+    size = sum(block.size_bytes for block in blocks)
+    return f"{len(blocks)} {'block' if len(blocks) == 1 else 'blocks'} ({size / (1 << 20):.1f} MiB)"

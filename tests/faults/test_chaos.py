@@ -1,0 +1,69 @@
+"""Everything at once: a storm of kills, pauses and restarts over a whole hub, and then the accounts are checked.
+
+MESSAGEHUB_KILL_SECONDS: how long in CI; MESSAGEHUB_SOAK_SECONDS: how long under `make soak`. A failure names the seed
+and the directory of its history; MESSAGEHUB_CHAOS_SEED=… strikes in the same order again.
+"""
+
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from messagehub.datablock.directory import Directory
+from tests.faults.chaos import checker
+from tests.faults.chaos.storm import ROLES, Storm
+from tests.integration.block_processes import Place, place_in
+from tests.integration.harness import Served, eventually
+
+SHORT_SECONDS = float(os.environ.get("MESSAGEHUB_KILL_SECONDS", "10"))
+LONG_SECONDS = float(os.environ.get("MESSAGEHUB_SOAK_SECONDS", "1800"))
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Place]:
+    with place_in(tmp_path / "hub", f"chaos{os.getpid()}") as made:
+        yield made
+
+
+@pytest.mark.parametrize(
+    "seconds",
+    [
+        pytest.param(SHORT_SECONDS, id="short", marks=pytest.mark.timeout(SHORT_SECONDS + 400)),
+        pytest.param(LONG_SECONDS, id="long", marks=[pytest.mark.slow, pytest.mark.timeout(LONG_SECONDS + 600)]),
+    ],
+)
+def test_a_storm_breaks_no_promise_and_leaves_nothing(place: Place, seconds: float) -> None:
+    seed = int(os.environ.get("MESSAGEHUB_CHAOS_SEED", time.time_ns() % 1_000_000))
+    print(f"MESSAGEHUB_CHAOS_SEED={seed}, history in {place.dir / 'history'}")
+    with_spark = seconds >= 60 and shutil.which("java") is not None
+    storm = Storm(place.dir, place.domain, seed, with_spark=with_spark)
+    try:
+        storm.begin()
+        strikes = storm.rage(seconds)
+        names = sorted({role.partition("-")[0] for role in ROLES})
+        checker.everybody_goes_on(storm.history, names)
+        storm.stop_writing()
+        eventually(lambda: _is_done(storm), timeout=checker.STALL_SECONDS)
+        storm.end()
+        assert storm.broker.stop() == 0
+    finally:
+        storm.close()
+    checker.every_item_was_done(storm.history)
+    with Served(place.dir) as again:
+        kept = checker.every_promise_is_kept(storm.history, place.hub())
+        assert again.stop() == 0
+    kept["tables"] = checker.tables_are_newest(storm.history, Directory(place.domain))
+    kept["events"] = checker.revisions_only_grew(storm.history)
+    checker.nothing_is_left(place.dir, Directory(place.domain))
+    print(f"{strikes} strikes, {kept}")
+
+
+def _is_done(storm: Storm) -> bool:
+    try:
+        checker.every_item_was_done(storm.history)
+    except AssertionError:
+        return False
+    return True
