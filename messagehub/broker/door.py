@@ -7,6 +7,7 @@ Rule 2: each socket asks with its own domain, since it takes other rights to pub
 
 import logging
 import threading
+import time
 from collections.abc import Callable
 
 import zmq
@@ -21,6 +22,7 @@ from messagehub.settings import Settings
 log = logging.getLogger("messagehub.broker")
 
 HANDSHAKE_MS = 5_000
+REBIND_SECONDS = 2.0
 CONTROL, EVENTS, TOPICS_IN, TOPICS_OUT = "control", "events", "topics_in", "topics_out"
 Context = zmq.Context[zmq.Socket[bytes]]
 Identify = Callable[[str, str, str, str], str | None]
@@ -78,6 +80,24 @@ class Door:
         bound = socket.getsockopt_string(zmq.LAST_ENDPOINT)
         self._place.share(bound)
         return bound
+
+
+def rebind(socket: "zmq.Socket[bytes]", endpoint: str) -> None:
+    """End the connections from other hosts; they come again by themselves, if they are let in. Not those of ipc."""
+    if not endpoint.startswith("tcp://"):
+        return
+    socket.unbind(endpoint)
+    deadline = time.monotonic() + REBIND_SECONDS
+    while True:
+        socket.poll(1, zmq.POLLIN | zmq.POLLOUT)  # libzmq ends connections when the socket is used
+        try:
+            socket.bind(endpoint)
+            return
+        except zmq.ZMQError as error:
+            if time.monotonic() > deadline:
+                log.error("cannot listen on %s again: %s; start the hub anew", endpoint, error)
+                return
+        time.sleep(0.001)
 
 
 def user_of(address: str) -> int | None:

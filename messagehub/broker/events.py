@@ -8,13 +8,12 @@ Rule 4: a new subscription is echoed by a beacon; what a snapshot holds after th
 but leave no gap.
 """
 
-import time
 from collections import deque
 from typing import NamedTuple
 
 import zmq
 
-from messagehub.broker.door import EVENTS, Door
+from messagehub.broker.door import EVENTS, Door, rebind
 from messagehub.broker.guard import Guard
 from messagehub.protocol import Beacon, encode
 from registry.events import AnyEvent, AnySchemaEvent
@@ -23,7 +22,6 @@ from registry.registry import Registry
 BEACONS_PER_TURN = 256
 SEND_HIGH_WATER_MARK = 10_000
 MAX_TOPIC_BYTES = 1024
-REBIND_SECONDS = 1.0
 MAX_WATCHED = 100_000
 
 
@@ -64,20 +62,8 @@ class Publisher:
         return self._endpoint, bound_locally
 
     def cut(self) -> None:
-        """End the connections from other hosts; they come again by themselves, if they are let in."""
-        if not self._endpoint.startswith("tcp://"):
-            return
-        self.socket.unbind(self._endpoint)
-        deadline = time.monotonic() + REBIND_SECONDS
-        while True:
-            self.socket.poll(1, zmq.POLLOUT)  # libzmq ends them when the socket is used
-            try:
-                self.socket.bind(self._endpoint)
-                return
-            except zmq.ZMQError as error:
-                if error.errno != zmq.EADDRINUSE or time.monotonic() > deadline:
-                    raise
-                time.sleep(0.001)
+        """End the connections from other hosts: they come in again through the door."""
+        rebind(self.socket, self._endpoint)
 
     def reset(self, revision: int) -> None:
         """Start, or start over after a failed store: what was not written never happened."""

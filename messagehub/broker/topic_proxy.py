@@ -10,7 +10,7 @@ import threading
 
 import zmq
 
-from messagehub.broker.door import TOPICS_IN, TOPICS_OUT, Door
+from messagehub.broker.door import TOPICS_IN, TOPICS_OUT, Door, rebind
 
 log = logging.getLogger("messagehub.broker")
 
@@ -18,6 +18,7 @@ HIGH_WATER_MARK = 10_000
 HEARTBEAT_MS = 2_000
 SILENCE_MS = 10_000
 INSIDE = "inproc://topics"
+STEERING = "inproc://topics-steering"
 Ends = tuple[str, str]
 """Where publishers push, and where subscribers listen."""
 
@@ -25,69 +26,56 @@ Ends = tuple[str, str]
 class TopicProxy:
     def __init__(self, door: Door, *, max_frame_bytes: int) -> None:
         self._door = door
-        self._max_frame_bytes = max_frame_bytes
         self._ends: Ends = ("", "")
-        self._local_ends: Ends = ("", "")
-        self._is_closed = False
-        self._changing = threading.Lock()
-        self._open()
-
-    def start(self, ends: Ends, local_ends: Ends) -> tuple[dict[str, str], dict[str, str]]:
-        """Bind and begin; returns the endpoints as HELLO_ACK names them, and those for this host."""
-        bind = self._door.bind
-        incoming, local_incoming = bind(self.incoming, TOPICS_IN, ends[0], local_ends[0], or_any_port=True)
-        outgoing, local_outgoing = bind(self.outgoing, TOPICS_OUT, ends[1], local_ends[1], or_any_port=True)
-        self._ends, self._local_ends = (incoming, outgoing), (local_incoming, local_outgoing)
-        self._thread.start()
-        return _named(self._ends), _named(self._local_ends)
-
-    def echo(self, text: bytes) -> None:
-        """Behind a zero byte, with which no topic begins. Lost while the proxy begins again: who asked asks again."""
-        if not self._changing.acquire(blocking=False):
-            return
-        try:
-            socket = self._context.socket(zmq.PUSH)
-            socket.setsockopt(zmq.LINGER, 100)
-            socket.connect(INSIDE)
-            socket.send(b"\0" + text, zmq.NOBLOCK)
-            socket.close()
-        except zmq.ZMQError as error:
-            log.debug("an echo is lost: %s", error)
-        finally:
-            self._changing.release()
-
-    def cut(self) -> None:
-        """End all connections; they come again by themselves, if they are let in. What is under way may be lost."""
-        threading.Thread(target=self._begin_again, name="messagehub-topic-cut", daemon=True).start()
-
-    def close(self) -> None:
-        """What is on its way to subscribers that still read is sent."""
-        with self._changing:
-            self._is_closed = True
-            self._end()
-
-    def _open(self) -> None:
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self._door.guard(self._context)
+        door.guard(self._context)
         self.incoming = self._context.socket(zmq.PULL)
         self.incoming.setsockopt(zmq.RCVHWM, HIGH_WATER_MARK)
-        self.incoming.setsockopt(zmq.MAXMSGSIZE, self._max_frame_bytes)
+        self.incoming.setsockopt(zmq.MAXMSGSIZE, max_frame_bytes)
         self.incoming.bind(INSIDE)
         self.outgoing = self._context.socket(zmq.PUB)
         self.outgoing.setsockopt(zmq.SNDHWM, HIGH_WATER_MARK)
         self.outgoing.setsockopt(zmq.HEARTBEAT_IVL, HEARTBEAT_MS)
         self.outgoing.setsockopt(zmq.HEARTBEAT_TIMEOUT, SILENCE_MS)
         self.outgoing.setsockopt(zmq.LINGER, 1000)
+        self._steered: zmq.Socket[bytes] | None = None
+        self._steering: zmq.Socket[bytes] | None = None
+        if door.server_key:
+            self._steered, self._steering = self._context.socket(zmq.PAIR), self._context.socket(zmq.PAIR)
+            self._steered.bind(STEERING)
+            self._steering.connect(STEERING)
         self._thread = threading.Thread(target=self._run, name="messagehub-topic-proxy", daemon=True)
 
-    def _begin_again(self) -> None:
-        with self._changing:
-            if not self._is_closed:
-                self._end()
-                self._open()
-                self.start(self._ends, self._local_ends)
+    def start(self, ends: Ends, local_ends: Ends) -> tuple[dict[str, str], dict[str, str]]:
+        """Bind and begin; returns the endpoints as HELLO_ACK names them, and those for this host."""
+        bind = self._door.bind
+        incoming, incoming_here = bind(self.incoming, TOPICS_IN, ends[0], local_ends[0], or_any_port=True)
+        outgoing, outgoing_here = bind(self.outgoing, TOPICS_OUT, ends[1], local_ends[1], or_any_port=True)
+        self._ends = incoming, outgoing
+        self._thread.start()
+        return _named(self._ends), _named((incoming_here, outgoing_here))
 
-    def _end(self) -> None:
+    def echo(self, text: bytes) -> None:
+        """Behind a zero byte, with which no topic begins."""
+        socket = self._context.socket(zmq.PUSH)
+        socket.setsockopt(zmq.LINGER, 100)
+        try:
+            socket.connect(INSIDE)
+            socket.send(b"\0" + text, zmq.NOBLOCK)
+        except zmq.Again:
+            log.debug("an echo is lost: whoever asked for it asks again")
+        finally:
+            socket.close()
+
+    def cut(self) -> None:
+        """End the connections from other hosts: they come in again through the door. What is under way may be lost."""
+        if self._steering is not None:
+            self._steering.send(b"TERMINATE", zmq.NOBLOCK)
+
+    def close(self) -> None:
+        """What is on its way to subscribers that still read is sent."""
+        if self._steering is not None:
+            self._steering.close(0)
         if self._thread.ident is None:
             self._close_sockets()
         self._context.term()
@@ -96,13 +84,21 @@ class TopicProxy:
 
     def _run(self) -> None:
         try:
-            zmq.proxy(self.incoming, self.outgoing)
+            while True:
+                if self._steered is None:
+                    zmq.proxy(self.incoming, self.outgoing)
+                else:
+                    zmq.proxy_steerable(self.incoming, self.outgoing, None, self._steered)
+                    for socket, endpoint in zip((self.incoming, self.outgoing), self._ends, strict=True):
+                        rebind(socket, endpoint)
         except zmq.ContextTerminated:
             self._close_sockets()
 
     def _close_sockets(self) -> None:
         self.incoming.close(0)
         self.outgoing.close()
+        if self._steered is not None:
+            self._steered.close(0)
 
 
 def _named(ends: Ends) -> dict[str, str]:

@@ -192,6 +192,25 @@ def test_only_so_many_bodies_arrive_at_once(many: WebOfMany) -> None:
     eventually(lambda: many.try_with(many.tokens["observe"], "POST", "/subjects/there", SCHEMA).status_code == 200)
 
 
+def test_only_so_many_event_streams_are_open(many: WebOfMany) -> None:
+    host, port = many.url.removeprefix("http://").split(":")
+    listeners = []
+    try:
+        for _ in range(100):
+            listener = socket.create_connection((host, int(port)), 60)
+            listeners.append(listener)
+            listener.sendall(
+                b"GET /api/v1/events HTTP/1.1\r\nhost: x\r\nauthorization: Bearer %s\r\n\r\n" % many.token.encode()
+            )
+            assert listener.recv(4096).startswith(b"HTTP/1.1 200")
+        eventually(lambda: many.ask("GET", "/api/v1/events?prefix=nothing").status_code == 429)
+        assert many.ask("GET", "/api/v1/events").json()["code"] == "TOO_MANY_SUBSCRIPTIONS"
+        assert "messagehub_http_event_streams_total" in many.ask("GET", "/metrics").text
+    finally:
+        for listener in listeners:
+            listener.close()
+
+
 def test_http_beyond_loopback_takes_a_certificate(tmp_path: Path) -> None:
     code, complaint = refused_web(tmp_path / "a", "--http", "0.0.0.0:0")
     assert code == 1
