@@ -25,7 +25,10 @@ HubError                             registry/errors.py; has code, message, deta
 ├── DataLost                         DATA_LOST: a consumer fell behind and asked to be told by an exception
 ├── StoreError                       STORE_ERROR: the database cannot be used as it is
 │   └── StoreReadOnly                STORE_READ_ONLY: the disk is full or failing; reads go on
+├── Unauthorized                     UNAUTHORIZED: who asks is not known here, or no longer
 ├── RateLimited                      RATE_LIMITED: too much at once; try again later
+├── TooManyRegistrations             TOO_MANY_REGISTRATIONS: this peer holds as many as one may
+├── TooManySubscriptions             TOO_MANY_SUBSCRIPTIONS: likewise
 ├── ConfigurationError               CONFIGURATION_ERROR
 └── InternalError                    INTERNAL_ERROR: a defect in the broker
 """
@@ -41,6 +44,7 @@ from registry.errors import (
     CompatibilityNotSet,
     ConsumerAlreadyRegistered,
     DuplicateRegistration,
+    Forbidden,
     HubError,
     IdNotFound,
     InvalidName,
@@ -93,6 +97,7 @@ __all__ = [
     "ConsumerAlreadyRegistered",
     "DataLost",
     "DuplicateRegistration",
+    "Forbidden",
     "HandlerFailed",
     "HubError",
     "IdNotFound",
@@ -139,9 +144,12 @@ __all__ = [
     "SubjectSoftDeleted",
     "SubscriberTooSlow",
     "SubscriptionClosed",
+    "TooManyRegistrations",
+    "TooManySubscriptions",
     "TopicAlreadyExists",
     "TopicLimitExceeded",
     "TopicNotFound",
+    "Unauthorized",
     "UnknownType",
     "UnsupportedProtocol",
     "VersionNotFound",
@@ -254,9 +262,21 @@ class StoreReadOnly(StoreError):
     retryable = True
 
 
+class Unauthorized(HubError):
+    code = "UNAUTHORIZED"
+
+
 class RateLimited(HubError):
     code = "RATE_LIMITED"
     retryable = True
+
+
+class TooManyRegistrations(HubError):
+    code = "TOO_MANY_REGISTRATIONS"
+
+
+class TooManySubscriptions(HubError):
+    code = "TOO_MANY_SUBSCRIPTIONS"
 
 
 class ConfigurationError(HubError):

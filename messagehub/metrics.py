@@ -45,14 +45,18 @@ class Histogram:
 
 
 class Metrics:
-    """Histograms by request type, made beforehand, and named counters."""
+    """Histograms by request type, made beforehand, named counters, and refusals by our own codes."""
 
     def __init__(self, types: list[str], counters: list[str]) -> None:
         self.requests = {name: Histogram() for name in types}
         self.counters = dict.fromkeys(counters, 0)
+        self.refusals: dict[str, int] = {}
 
     def count(self, name: str, by: int = 1) -> None:
         self.counters[name] += by
+
+    def refuse(self, code: str) -> None:
+        self.refusals[code] = self.refusals.get(code, 0) + 1
 
     def report(self) -> dict[str, Any]:
         return {name: histogram.report() for name, histogram in self.requests.items() if histogram.count}

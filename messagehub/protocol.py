@@ -95,6 +95,25 @@ def decode(data: bytes) -> commands.AnyCommand:
     return command
 
 
+def request_id(data: bytes) -> str | None:
+    """The id of a request that is refused unread, so that the answer finds whoever waits for it."""
+    found = _envelope(data).id
+    return found if isinstance(found, str) else None
+
+
+def request_type(data: bytes) -> str:
+    """One of our own types, or "?": never a peer's string."""
+    found = _envelope(data).type
+    return found if isinstance(found, str) and found in COMMANDS_BY_TYPE else "?"
+
+
+def _envelope(data: bytes) -> _Envelope:
+    try:
+        return _envelope_decoder.decode(data)
+    except _UNDECODABLE:
+        return _Envelope()
+
+
 def negotiate(versions: Sequence[str]) -> tuple[str, str | None]:
     """The version to speak and a warning when the peer's is a newer minor one."""
     for version in versions:

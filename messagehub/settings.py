@@ -21,6 +21,8 @@ _ENVIRONMENT = {
     "domain": "MESSAGEHUB_DOMAIN",
     "log": "MESSAGEHUB_LOG",
     "store_sync": "MESSAGEHUB_STORE_SYNC",
+    "server_key": "MESSAGEHUB_SERVER_KEY",
+    "key_file": "MESSAGEHUB_KEY",
 }
 
 
@@ -43,6 +45,22 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     trace_size: int = 10_000
     store_sync: str = "full"
     kept_limit_bytes: int = 64 * 2**30
+    # Who may come in (docs/howto/shared-hub.md). A client names its own key and the server's public one.
+    curve: bool = False
+    group: str = ""
+    group_roles: str = "consume produce"
+    server_key: str = ""
+    key_file: str = ""
+    audit: bool | None = None
+    audit_bytes: int = 10 << 20
+    # What one peer of a shared hub may take; 0 is without a limit.
+    requests_per_second: float = 10_000.0
+    registrations_per_peer: int = 10_000
+    subscriptions_per_peer: int = 10_000
+    http_cert: str = ""
+    http_key: str = ""
+    http_anonymous: str | None = None
+    http_cors: str = ""
 
     @classmethod
     def load(cls, **arguments: Any) -> "Settings":
@@ -88,6 +106,24 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         return self.dir / "registry.db"
 
     @property
+    def access_path(self) -> Path:
+        return self.dir / "access.json"
+
+    @property
+    def keys_path(self) -> Path:
+        return self.dir / "keys"
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether anybody but the user who runs the hub is meant to use it."""
+        return self.curve or bool(self.group)
+
+    @property
+    def local(self) -> "Settings":
+        """With keys on TCP, the ipc endpoints in the directory, which local peers use beside it."""
+        return msgspec.structs.replace(self, endpoint="", events_endpoint="", curve=False)._checked()
+
+    @property
     def topic_endpoints(self) -> tuple[str, str]:
         """Where publishers push and where subscribers listen, beside the endpoint."""
         if self.endpoint.startswith("ipc://"):
@@ -100,7 +136,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     @property
     def is_local(self) -> bool:
         """Whether the endpoint is the one of this directory, so that its lock tells if a broker runs."""
-        return self.endpoint == f"ipc://{socket_path(self.dir, 'broker.sock')}"
+        own = f"ipc://{socket_path(self.dir, 'broker.sock')}"
+        return self.endpoint == own or (self.curve and not self.key_file)  # the file there says where it listens
 
 
 def default_dir() -> Path:

@@ -6,6 +6,7 @@ from pathlib import Path
 import msgspec
 
 from messagehub.datablock.locks import OWNER, Descriptor, exclusive, is_locked
+from messagehub.private_files import write_private
 from messagehub.settings import Settings
 from messagehub.version import __version__
 
@@ -18,6 +19,8 @@ class BrokerStatus(msgspec.Struct, kw_only=True, frozen=True):
     pid: int
     version: str
     broker_id: str
+    server_key: str = ""
+    remote_endpoint: str = ""
 
     @classmethod
     def of(cls, settings: Settings, *, broker_id: str) -> "BrokerStatus":
@@ -31,11 +34,9 @@ class BrokerStatus(msgspec.Struct, kw_only=True, frozen=True):
             broker_id=broker_id,
         )
 
-    def write(self, path: Path) -> None:
-        """Atomically: a reader sees the whole file or none."""
-        temporary = path.with_name(f"{path.name}.{os.getpid()}")
-        temporary.write_bytes(msgspec.json.encode(self))
-        temporary.replace(path)
+    def write(self, path: Path, *, gid: int = -1) -> None:
+        """Atomically: a reader sees the whole file or none. Private, or for the eyes of a group."""
+        write_private(path, msgspec.json.encode(self), mode=0o600 if gid < 0 else 0o640, gid=gid)
 
 
 def running_broker(settings: Settings) -> BrokerStatus | None:

@@ -388,7 +388,9 @@ class ListDeadLetters(ServiceCommand, tag="DEAD_LETTER_LIST_REQUEST"):
 
 
 class Ping(Command, tag="PING"):
-    pass
+    """Health. `echo` is also sent to who subscribes to it among the topics, so that a subscriber hears that it is."""
+
+    echo: Label | None = None
 
 
 class Stats(Command, tag="STATS_REQUEST"):

@@ -4,6 +4,7 @@ HubError
 └── Refusal                          the registry said no; nothing changed
     ├── InvalidRequest               INVALID_REQUEST
     ├── InvalidName                  INVALID_NAME
+    ├── Forbidden                    FORBIDDEN
     ├── ChannelNotFound              CHANNEL_NOT_FOUND
     ├── ChannelNotReady              CHANNEL_NOT_READY
     ├── ChannelClosed                CHANNEL_CLOSED
@@ -76,6 +77,12 @@ class InvalidRequest(Refusal):
 
 class InvalidName(Refusal):
     code = "INVALID_NAME"
+
+
+class Forbidden(Refusal):
+    """The peer is known, but has no right to this."""
+
+    code = "FORBIDDEN"
 
 
 class ChannelNotFound(Refusal):

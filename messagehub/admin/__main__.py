@@ -9,9 +9,17 @@ from pathlib import Path
 import uvicorn
 
 from messagehub.admin.app import create_app
+from messagehub.admin.callers import Callers
+from messagehub.admin.hardening import PatientProtocol
+from messagehub.audit import AuditLog
+from messagehub.credentials import AccessFile
 from messagehub.hub import MessageHub
+from messagehub.private_files import read_private
+from registry.access import Rights
 
 _PR_SET_PDEATHSIG = 1
+MAX_CONNECTIONS = 1000
+"""More are answered 503."""
 
 
 def main() -> None:
@@ -19,15 +27,41 @@ def main() -> None:
     parser.add_argument("--fd", type=int, required=True, help="a bound listening socket")
     parser.add_argument("--dir", required=True)
     parser.add_argument("--endpoint", required=True)
-    parser.add_argument("--token-file", type=Path, help="writes need its content; without it they are open")
+    parser.add_argument("--token-file", type=Path, help="its content lets in whoever runs the hub; none: everybody")
+    parser.add_argument("--anonymous", default="", help="rights of requests without a token")
+    parser.add_argument("--cert")
+    parser.add_argument("--key")
     parser.add_argument("--log", default="warning")
     arguments = parser.parse_args()
     _end_with_parent()
-    token = arguments.token_file.read_text().strip() if arguments.token_file else None
+    token = read_private(arguments.token_file).decode().strip() if arguments.token_file else None
     hub = MessageHub(dir=arguments.dir, endpoint=arguments.endpoint)
+    settings = hub.settings
+    audit = (
+        AuditLog(settings.dir / "audit-http.log", max_bytes=settings.audit_bytes)
+        if settings.audit is not False
+        else None
+    )
+    callers = Callers(
+        AccessFile(settings.access_path),
+        token=token,
+        anonymous=Rights.parse(arguments.anonymous.split()),
+        requests_per_second=settings.requests_per_second,
+        audit=audit,
+    )
     try:
-        app = create_app(hub, token=token)
-        config = uvicorn.Config(app, log_level=arguments.log.lower(), access_log=False, timeout_keep_alive=60)
+        app = create_app(hub, callers, is_tls=bool(arguments.cert))
+        config = uvicorn.Config(
+            app,
+            log_level=arguments.log.lower(),
+            access_log=False,
+            server_header=False,
+            http=PatientProtocol,
+            timeout_keep_alive=60,
+            limit_concurrency=MAX_CONNECTIONS,
+            ssl_certfile=arguments.cert,
+            ssl_keyfile=arguments.key,
+        )
         # Not `fd=`: uvicorn takes that for a unix socket, asyncio leaves TCP_NODELAY off, and answers wait 40 ms.
         uvicorn.Server(config).run(sockets=[socket.socket(fileno=arguments.fd)])
     finally:

@@ -11,13 +11,15 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from messagehub.admin import parameters, topics
+from messagehub.admin.backend import Backend
+from messagehub.admin.callers import counters
 from messagehub.admin.confluent import schema_fields
 from messagehub.admin.endpoints import Endpoint
 from messagehub.admin.errors import HttpError, answer, error_body, hub_error_body
 from messagehub.admin.parameters import SchemaBody
 from messagehub.admin.prometheus import exposition
 from messagehub.documents import document_schema
-from messagehub.errors import HubError
+from messagehub.errors import HubError, TooManySubscriptions
 from registry import commands, replies
 from registry.groups import assignment
 from registry.records import Level
@@ -26,6 +28,7 @@ from registry.schema_catalog import LATEST
 MAX_EVENTS_WAITING = 10_000
 KEEP_ALIVE_SECONDS = 15.0
 MAX_BATCH = 1000
+MAX_STREAMS = 100
 DRAIN = "/api/v1/drain"
 
 
@@ -47,6 +50,10 @@ class BatchItem(SchemaBody):
 
 
 class Api(topics.TopicPaths):
+    def __init__(self, backend: Backend) -> None:
+        super().__init__(backend)
+        self._streams = 0
+
     # -- health --------------------------------------------------------------------------------------------
 
     async def health(self, _: Request) -> Response:
@@ -74,7 +81,7 @@ class Api(topics.TopicPaths):
 
     async def metrics(self, _: Request) -> Response:
         report = await self._backend.ask(commands.Stats(), replies.StatsReport)
-        return Response(exposition(report), 200, None, "text/plain; version=0.0.4")
+        return Response(exposition(report, counters), 200, None, "text/plain; version=0.0.4")
 
     async def stats(self, _: Request) -> Response:
         return answer(200, await self._backend.ask(commands.Stats(), replies.StatsReport))
@@ -213,8 +220,12 @@ class Api(topics.TopicPaths):
 
     async def events(self, request: Request) -> Response:
         """Server-sent events: everything the broker publishes, as it happens."""
-        prefix = request.query_params.get("prefix", "channel/")[:300].encode()
-        return StreamingResponse(self._stream(prefix), media_type="text/event-stream")
+        prefix = request.query_params.get("prefix", "channel/")[:300]
+        self._backend.callers.check_events(prefix)
+        if self._streams >= MAX_STREAMS:
+            counters["http_event_streams"] += 1
+            raise TooManySubscriptions(f"{MAX_STREAMS} event streams are open, and no more may be", limit=MAX_STREAMS)
+        return StreamingResponse(self._stream(prefix.encode()), media_type="text/event-stream")
 
     async def _stream(self, prefix: bytes) -> AsyncIterator[bytes]:
         loop = asyncio.get_running_loop()
@@ -228,6 +239,7 @@ class Api(topics.TopicPaths):
             loop.call_soon_threadsafe(put, payload)
 
         end = self._backend.hub.tap(prefix, on_event)
+        self._streams += 1
         try:
             yield b": connected\n\n"
             while True:
@@ -241,6 +253,7 @@ class Api(topics.TopicPaths):
                 elif not payload.startswith(b'{"type":"BEACON"'):
                     yield b"data: " + payload + b"\n\n"
         finally:
+            self._streams -= 1
             end()
 
 
@@ -262,26 +275,28 @@ def _bounded(request: Request, name: str, default: int, most: int) -> int:
 
 
 ENDPOINTS = (
-    Endpoint("GET", "/healthz", Api.health),
-    Endpoint("GET", "/readyz", Api.ready),
-    Endpoint("GET", "/metrics", Api.metrics, media="text/plain"),
-    Endpoint("GET", "/api/v1/stats", Api.stats),
-    Endpoint("GET", "/api/v1/channels", Api.channels, query=("prefix",)),
-    Endpoint("GET", "/api/v1/channels/{channel}", Api.channel),
-    Endpoint("POST", "/api/v1/channels/{channel}", Api.create_channel, writes=True, body=ChannelBody),
-    Endpoint("DELETE", "/api/v1/channels/{channel}", Api.destroy_channel, writes=True),
-    Endpoint("GET", "/api/v1/channels/{channel}/discovery", Api.discover),
-    Endpoint("GET", "/api/v1/channels/{channel}/producers", Api.producers),
-    Endpoint("GET", "/api/v1/channels/{channel}/consumers", Api.consumers),
-    Endpoint("GET", "/api/v1/channels/{channel}/groups", Api.groups),
-    Endpoint("GET", "/api/v1/channels/{channel}/blocks", Api.blocks),
+    Endpoint("GET", "/healthz", Api.health, None),
+    Endpoint("GET", "/readyz", Api.ready, None),
+    Endpoint("GET", "/metrics", Api.metrics, "observe", media="text/plain"),
+    Endpoint("GET", "/api/v1/stats", Api.stats, "observe"),
+    Endpoint("GET", "/api/v1/channels", Api.channels, "observe", query=("prefix",)),
+    Endpoint("GET", "/api/v1/channels/{channel}", Api.channel, "observe"),
+    Endpoint("POST", "/api/v1/channels/{channel}", Api.create_channel, "admin", writes=True, body=ChannelBody),
+    Endpoint("DELETE", "/api/v1/channels/{channel}", Api.destroy_channel, "admin", writes=True),
+    Endpoint("GET", "/api/v1/channels/{channel}/discovery", Api.discover, "observe"),
+    Endpoint("GET", "/api/v1/channels/{channel}/producers", Api.producers, "observe"),
+    Endpoint("GET", "/api/v1/channels/{channel}/consumers", Api.consumers, "observe"),
+    Endpoint("GET", "/api/v1/channels/{channel}/groups", Api.groups, "observe"),
+    Endpoint("GET", "/api/v1/channels/{channel}/blocks", Api.blocks, "observe"),
     *topics.ENDPOINTS,
-    Endpoint("POST", "/api/v1/schemas", Api.register, writes=True, query=("normalize",), body=list[BatchItem]),
-    Endpoint("GET", "/api/v1/schemas/{subject}/diff", Api.diff, query=("from", "to")),
-    Endpoint("POST", "/api/v1/schemas/{subject}/check", Api.check, query=("normalize",), body=SchemaBody),
-    Endpoint("POST", "/api/v1/validate/{subject}", Api.validate, query=("version",), body=Any),
-    Endpoint("GET", "/api/v1/traces", Api.traces, query=("id", "limit")),
-    Endpoint("GET", "/api/v1/events", Api.events, query=("prefix",), media="text/event-stream"),
-    Endpoint("POST", DRAIN, Api.drain, writes=True),
-    Endpoint("DELETE", DRAIN, Api.end_drain, writes=True),
+    Endpoint(
+        "POST", "/api/v1/schemas", Api.register, "schema-admin", writes=True, query=("normalize",), body=list[BatchItem]
+    ),
+    Endpoint("GET", "/api/v1/schemas/{subject}/diff", Api.diff, "observe", query=("from", "to")),
+    Endpoint("POST", "/api/v1/schemas/{subject}/check", Api.check, "observe", query=("normalize",), body=SchemaBody),
+    Endpoint("POST", "/api/v1/validate/{subject}", Api.validate, "observe", query=("version",), body=Any),
+    Endpoint("GET", "/api/v1/traces", Api.traces, "observe", query=("id", "limit")),
+    Endpoint("GET", "/api/v1/events", Api.events, "observe", query=("prefix",), media="text/event-stream"),
+    Endpoint("POST", DRAIN, Api.drain, "admin", writes=True),
+    Endpoint("DELETE", DRAIN, Api.end_drain, "admin", writes=True),
 )

@@ -1,13 +1,12 @@
-"""The ASGI application: routes, one place for errors, the token, media types and the shortcut for hot reads."""
+"""The ASGI application: routes, one place for errors, rights, media types and the shortcut for hot reads."""
 
-import base64
-import hmac
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
 from fastapi import FastAPI
 from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -15,8 +14,10 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from messagehub.admin import api, confluent
 from messagehub.admin.backend import Backend
+from messagehub.admin.callers import Callers
 from messagehub.admin.endpoints import Endpoint
 from messagehub.admin.errors import MEDIA_TYPE, HttpError, error_answer, hub_error_answer
+from messagehub.admin.hardening import Hardened
 from messagehub.admin.openapi import document
 from messagehub.errors import HubError
 from messagehub.hub import MessageHub
@@ -32,59 +33,46 @@ _ACCEPTED = (
 _FREE_ACCEPT = ("/docs", "/openapi.json", "/metrics", "/api/v1/events")
 
 
-def create_app(hub: MessageHub, *, token: str | None) -> ASGIApp:
-    """`token` is what writes need; None opens them to everybody who can connect."""
-    backend = Backend(hub)
+def create_app(hub: MessageHub, callers: Callers, *, is_tls: bool = False) -> ASGIApp:
+    backend = Backend(hub, callers)
     owners = ((confluent.ENDPOINTS, confluent.Confluent(backend)), (api.ENDPOINTS, api.Api(backend)))
     app = FastAPI(title="MessageHub", version=__version__, docs_url="/docs", redoc_url=None)
     app.router.redirect_slashes = False
     for endpoints, owner in owners:
         for endpoint in endpoints:
-            handler = partial(_guarded, partial(endpoint.handler, owner), endpoint, backend, token)
+            handler = partial(_guarded, partial(endpoint.handler, owner), endpoint, backend)
             app.router.routes.append(Route(endpoint.path, handler, methods=[endpoint.method]))
     app.openapi = lambda: document([*confluent.ENDPOINTS, *api.ENDPOINTS])  # type: ignore[method-assign]
     app.add_exception_handler(HTTPException, _on_http_exception)
     app.add_exception_handler(Exception, _on_defect)
-    return Shortcut(app, backend)
+    served: ASGIApp = Shortcut(app, backend)
+    if hub.settings.http_cors:
+        served = CORSMiddleware(
+            served,
+            allow_origins=hub.settings.http_cors.split(),
+            allow_methods=["GET", "POST", "PUT", "DELETE"],
+            allow_headers=["authorization", "content-type", "x-request-id"],
+        )
+    return Hardened(served, is_tls=is_tls)
 
 
 async def _guarded(
     handler: Callable[[Request], Awaitable[Response]],
     endpoint: Endpoint,
     backend: Backend,
-    token: str | None,
     request: Request,
 ) -> Response:
-    """One operation: token and media types before, errors to answers after."""
+    """One operation: rights and media types before, errors to answers after."""
     try:
-        if endpoint.writes:
-            if token is not None:
-                _check_token(request, token)
-            if backend.is_draining and endpoint.path != api.DRAIN:
-                raise HttpError(503, 503, f"draining: no writes are taken until DELETE {api.DRAIN}")
+        backend.callers.enter(request, endpoint.role)
+        if endpoint.writes and backend.is_draining and endpoint.path != api.DRAIN:
+            raise HttpError(503, 503, f"draining: no writes are taken until DELETE {api.DRAIN}")
         _check_accept(request)
         return await handler(request)
     except HttpError as error:
         return error_answer(error.status, error.error_code, error.message, error.headers)
     except HubError as error:
         return hub_error_answer(error)
-
-
-def _check_token(request: Request, token: str) -> None:
-    """Bearer, or the password of HTTP Basic, which existing registry clients can send."""
-    scheme, _, given = request.headers.get("authorization", "").partition(" ")
-    if scheme.lower() == "basic":
-        try:
-            given = base64.b64decode(given, validate=True).decode().partition(":")[2]
-        except ValueError:
-            given = ""
-    if not hmac.compare_digest(given.strip().encode(), token.encode()):
-        raise HttpError(
-            401,
-            40101,
-            "this needs the hub's token (http.token in the hub's directory), as Bearer token or Basic password",
-            {"www-authenticate": 'Basic realm="messagehub"'},
-        )
 
 
 def _check_accept(request: Request) -> None:
@@ -111,12 +99,13 @@ class Shortcut:
     def __init__(self, app: FastAPI, backend: Backend) -> None:
         self._app = app
         self._kept = backend.kept
+        self._is_open = backend.callers.anonymous.allows_everything("observe")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
             path: str = scope["raw_path"].decode("latin-1") if scope.get("raw_path") else scope["path"]
             scope["path"] = path = path.partition("?")[0]
-            if scope["method"] == "GET" and not scope["query_string"]:
+            if self._is_open and scope["method"] == "GET" and not scope["query_string"]:
                 kept = self._kept(path)
                 if kept is not None and _takes_default(scope):
                     await send({"type": "http.response.start", "status": 200, "headers": kept.headers})

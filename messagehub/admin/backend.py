@@ -12,6 +12,7 @@ import msgspec
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
+from messagehub.admin.callers import Callers
 from messagehub.hub import MessageHub
 from registry import commands, replies
 
@@ -28,8 +29,9 @@ class Kept(NamedTuple):
 
 
 class Backend:
-    def __init__(self, hub: MessageHub) -> None:
+    def __init__(self, hub: MessageHub, callers: Callers) -> None:
         self.hub = hub
+        self.callers = callers
         self.is_draining = False
         self.generation = 0
         self._by_id: dict[str, Kept] = {}
@@ -38,7 +40,9 @@ class Backend:
         hub.tap(b"schema/", self._on_schema_event)
 
     async def ask(self, command: commands.Command, kind: type[R]) -> R:
+        self.callers.check(command)
         reply = await run_in_threadpool(self.hub.ask, command)
+        self.callers.check_answer(command, reply)
         if command.writes:
             self._change(permanent=isinstance(command, commands.DeleteSchema))
         assert isinstance(reply, kind), reply

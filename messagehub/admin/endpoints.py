@@ -7,14 +7,20 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from messagehub.admin.errors import MEDIA_TYPE
+from registry.access import Role
 
 
 class Endpoint(NamedTuple):
-    """The handler is a method; its first argument is the object that owns it."""
+    """The handler is a method; its first argument is the object that owns it.
+
+    The role is what a caller must have, for some name at least; None is open to all. Every command that the handler
+    asks is checked besides, with the name that it is about.
+    """
 
     method: str
     path: str
     handler: Callable[[Any, Request], Awaitable[Response]]
+    role: Role | None
     writes: bool = False
     query: tuple[str, ...] = ()
     body: Any = None

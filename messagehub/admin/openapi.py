@@ -31,9 +31,12 @@ TYPES: dict[str, dict[str, Any]] = {
 }
 CODES = {
     400: "the body is not JSON",
+    401: "the token is missing or wrong",
+    403: "no right to this",
     404: "not found",
     405: "method not allowed",
     406: "not acceptable",
+    408: "the body did not arrive in time",
     409: "conflict",
     415: "unsupported media type",
     422: "refused",
@@ -75,7 +78,7 @@ def _operation(endpoint: Endpoint) -> dict[str, Any]:
         schema = msgspec.json.schema(endpoint.body)
         content = {"application/json": {"schema": _without_references(schema, schema.pop("$defs", {}))}}
         found["requestBody"] = {"required": True, "content": content}
-    if endpoint.writes:
+    if endpoint.role is not None:
         found["security"] = [{"bearer": []}, {"basic": []}]
     return found
 
@@ -94,13 +97,12 @@ def _parameter(name: str, place: str) -> dict[str, Any]:
 
 def codes(endpoint: Endpoint) -> list[int]:
     """Every status that an operation may answer with."""
-    return sorted({200, *CODES, *((401,) if endpoint.writes else ()), *((304,) if endpoint.is_immutable else ())})
+    return sorted({200, *CODES, *((304,) if endpoint.is_immutable else ())})
 
 
 def _responses(endpoint: Endpoint) -> dict[str, Any]:
     error = {"content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Error"}}}}
     said: dict[int, dict[str, Any]] = {code: {"description": text} | error for code, text in CODES.items()}
-    said[401] = {"description": "the token is missing"} | error
     said[304] = {"description": "not modified"}
     said[200] = {"description": "done", "content": {endpoint.media: {}}}
     if endpoint.path == "/readyz":

@@ -1,17 +1,21 @@
 """Path and query parameters and bodies of the registry API, each refused with its documented code."""
 
+import asyncio
 from typing import Annotated, Any, TypeVar
 from urllib.parse import unquote
 
 import msgspec
 from starlette.requests import Request
 
+from messagehub.admin.callers import counters
 from messagehub.admin.errors import HttpError
 from registry.commands import Deleted
 from registry.records import Mode, SchemaConfig
 from registry.schema_catalog import LATEST
 
 MAX_BODY_BYTES = 1 << 20
+MAX_OPEN_BODIES = 64
+BODY_SECONDS = 10.0
 MAX_VERSION = 2**31 - 1
 BODY_TYPES = (
     "application/vnd.schemaregistry.v1+json",
@@ -20,6 +24,7 @@ BODY_TYPES = (
     "application/octet-stream",
 )
 T = TypeVar("T")
+_open_bodies = 0
 
 
 class ReferenceBody(msgspec.Struct):
@@ -95,17 +100,36 @@ async def body(request: Request, kind: type[T]) -> T:
     media_type = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
     if media_type not in BODY_TYPES:
         raise HttpError(415, 415, f"HTTP 415 Unsupported Media Type: {media_type!r}; send {', '.join(BODY_TYPES)}")
-    received = bytearray()
-    async for part in request.stream():
-        received += part
-        if len(received) > MAX_BODY_BYTES:
-            raise HttpError(422, 42209, f"the body is larger than {MAX_BODY_BYTES} bytes")
+    received = await _received(request)
     try:
         return msgspec.json.decode(bytes(received), type=kind)
     except msgspec.ValidationError as error:
         raise HttpError(422, 422, f"the body does not fit: {error}") from None
     except (msgspec.DecodeError, RecursionError, UnicodeError) as error:
         raise HttpError(400, 400, f"the body is not JSON: {error}") from None
+
+
+async def _received(request: Request) -> bytearray:
+    """Bounded in size, time and in how many arrive at once."""
+    global _open_bodies
+    if _open_bodies >= MAX_OPEN_BODIES:
+        counters["http_open_bodies"] += 1
+        raise HttpError(429, 429, f"more than {MAX_OPEN_BODIES} bodies arrive at once: try again in a moment")
+    _open_bodies += 1
+    received = bytearray()
+    try:
+        async with asyncio.timeout(BODY_SECONDS):
+            async for part in request.stream():
+                received += part
+                if len(received) > MAX_BODY_BYTES:
+                    raise HttpError(422, 42209, f"the body is larger than {MAX_BODY_BYTES} bytes")
+    except TimeoutError:
+        counters["http_slow_bodies"] += 1
+        headers = {"connection": "close"}
+        raise HttpError(408, 408, f"the body did not arrive in {BODY_SECONDS:g} s", headers) from None
+    finally:
+        _open_bodies -= 1
+    return received
 
 
 def subject(request: Request) -> str:

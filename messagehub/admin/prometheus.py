@@ -3,7 +3,8 @@
 from registry.replies import StatsReport
 
 
-def exposition(report: StatsReport) -> str:
+def exposition(report: StatsReport, own: dict[str, int]) -> str:
+    """`own` are counters of the HTTP process."""
     lines: list[str] = []
 
     def metric(name: str, kind: str, values: dict[str, float]) -> None:
@@ -13,7 +14,7 @@ def exposition(report: StatsReport) -> str:
     for name in ("uptime_seconds", "revision", "channels", "producers", "consumers", "leases", "schemas"):
         metric(name, "gauge", {"": getattr(report, name)})
     metric("read_only", "gauge", {"": int(report.read_only)})
-    for name, value in report.counters.items():
+    for name, value in (report.counters | own).items():
         metric(f"{name}_total", "counter", {"": value})
     metric("store_transactions_total", "counter", {"": report.store["transactions"]})
     types = report.requests.items()

@@ -86,9 +86,11 @@ def _since(request: Request) -> float | None:
 
 
 ENDPOINTS = (
-    Endpoint("GET", "/api/v1/topics", TopicPaths.topics, query=("pattern",)),
-    Endpoint("GET", "/api/v1/topics/{topic}", TopicPaths.topic),
-    Endpoint("POST", "/api/v1/topics/{topic}", TopicPaths.keep_topic, writes=True, body=KeepBody),
-    Endpoint("DELETE", "/api/v1/topics/{topic}", TopicPaths.delete_topic, writes=True),
-    Endpoint("GET", "/api/v1/topics/{topic}/messages", TopicPaths.messages, query=("offset", "since", "limit")),
+    Endpoint("GET", "/api/v1/topics", TopicPaths.topics, "observe", query=("pattern",)),
+    Endpoint("GET", "/api/v1/topics/{topic}", TopicPaths.topic, "observe"),
+    Endpoint("POST", "/api/v1/topics/{topic}", TopicPaths.keep_topic, "admin", writes=True, body=KeepBody),
+    Endpoint("DELETE", "/api/v1/topics/{topic}", TopicPaths.delete_topic, "admin", writes=True),
+    Endpoint(
+        "GET", "/api/v1/topics/{topic}/messages", TopicPaths.messages, "consume", query=("offset", "since", "limit")
+    ),
 )

@@ -2,7 +2,9 @@
 
 Rule 1: an event leaves only when the store has it, and never before an older one.
 Rule 2: a beacon names the newest revision that has left on its topic, so a subscriber that missed one can tell.
-Rule 3: a new subscription is echoed by a beacon; what a snapshot holds after the echo and what comes later overlap
+Rule 3: with a guard, each subscription is judged by itself. How many watch a topic is then not known for sure, since
+a peer may unsubscribe more often than it subscribed: what was watched stays so until newer topics displace it.
+Rule 4: a new subscription is echoed by a beacon; what a snapshot holds after the echo and what comes later overlap
 but leave no gap.
 """
 
@@ -11,6 +13,8 @@ from typing import NamedTuple
 
 import zmq
 
+from messagehub.broker.door import EVENTS, Door, rebind
+from messagehub.broker.guard import Guard
 from messagehub.protocol import Beacon, encode
 from registry.events import AnyEvent, AnySchemaEvent, AnyTopicEvent, ServiceChanged
 from registry.registry import Registry
@@ -18,6 +22,7 @@ from registry.registry import Registry
 BEACONS_PER_TURN = 256
 SEND_HIGH_WATER_MARK = 10_000
 MAX_TOPIC_BYTES = 1024
+MAX_WATCHED = 100_000
 
 
 class Waiting(NamedTuple):
@@ -28,9 +33,18 @@ class Waiting(NamedTuple):
 
 
 class Publisher:
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], *, broker_id: str, beacon_seconds: float) -> None:
+    def __init__(
+        self,
+        context: zmq.Context[zmq.Socket[bytes]],
+        *,
+        broker_id: str,
+        beacon_seconds: float,
+        guard: Guard | None = None,
+    ) -> None:
+        self._guard = guard
+        self._endpoint = ""
         self.socket = context.socket(zmq.XPUB)
-        self.socket.setsockopt(zmq.XPUB_VERBOSE, 1)
+        self.socket.setsockopt(zmq.XPUB_VERBOSE if guard is None else zmq.XPUB_MANUAL, 1)
         self.socket.setsockopt(zmq.LINGER, 1000)
         self.socket.setsockopt(zmq.SNDHWM, SEND_HIGH_WATER_MARK)
         self.socket.setsockopt(zmq.MAXMSGSIZE, MAX_TOPIC_BYTES + 1)
@@ -39,9 +53,17 @@ class Publisher:
         self._beacon_seconds = beacon_seconds
         self._beacons_at = 0.0
         self._due: deque[bytes] = deque()
-        self._watched: set[bytes] = set()
+        self._watched: dict[bytes, None] = {}
         self._waiting: deque[Waiting] = deque()
         self._group_revisions = {b"": 0, b"channel/": 0, b"schema/": 0, b"topic/": 0, b"service/": 0}
+
+    def bind(self, door: Door, endpoint: str, local: str) -> tuple[str, str]:
+        self._endpoint, bound_locally = door.bind(self.socket, EVENTS, endpoint, local)
+        return self._endpoint, bound_locally
+
+    def cut(self) -> None:
+        """End the connections from other hosts: they come in again through the door."""
+        rebind(self.socket, self._endpoint)
 
     def reset(self, revision: int) -> None:
         """Start, or start over after a failed store: what was not written never happened."""
@@ -75,13 +97,34 @@ class Publisher:
 
     def read_subscriptions(self, registry: Registry) -> None:
         while self.socket.poll(0):
-            frames = self.socket.recv_multipart(zmq.NOBLOCK)
-            flag, topic = frames[0][:1], frames[0][1:]
+            frame = self.socket.recv_multipart(zmq.NOBLOCK, copy=False)[0]
+            flag, topic = frame.bytes[:1], frame.bytes[1:]
+            if self._guard is not None and not self._admit(self._guard, flag, topic, frame):
+                continue
             if flag == b"\x01":
-                self._watched.add(topic)
+                self._watched[topic] = None
                 self._send_beacon(topic, registry)
             elif flag == b"\x00":
-                self._watched.discard(topic)
+                self._watched.pop(topic, None)
+
+    def _admit(self, guard: Guard, flag: bytes, topic: bytes, frame: zmq.Frame) -> bool:
+        """Subscribe the peer that the frame is from, if it may."""
+        try:
+            user = str(frame.get("User-Id"))
+        except zmq.ZMQError:
+            user = None  # said by libzmq for a peer that is gone
+        if flag == b"\x00":
+            guard.unwatch(user, topic)
+            if user is not None:
+                self.socket.setsockopt(zmq.UNSUBSCRIBE, topic)
+            return False
+        if user is None or flag != b"\x01" or not guard.may_watch(user, topic):
+            return False
+        self.socket.setsockopt(zmq.SUBSCRIBE, topic)
+        self._watched.pop(topic, None)
+        if len(self._watched) >= MAX_WATCHED:
+            del self._watched[next(iter(self._watched))]
+        return True
 
     def beacons(self, registry: Registry, *, now: float) -> float:
         """Send what is due, a bounded number at a time, and return the seconds until more is."""

@@ -22,8 +22,10 @@ import zmq
 
 from messagehub import protocol
 from messagehub.broker.cleaner import Cleaner
+from messagehub.broker.door import CONTROL, Door
 from messagehub.broker.encoded import EncodedDiscoveries
 from messagehub.broker.events import Publisher, key
+from messagehub.broker.guard import Guard
 from messagehub.broker.judging import Judge
 from messagehub.broker.kept_topics import READ_COMMANDS, KeptTopics
 from messagehub.broker.local_sight import LocalSight
@@ -32,7 +34,7 @@ from messagehub.broker.service_desk import settle
 from messagehub.broker.topic_proxy import TopicProxy
 from messagehub.broker.tracing import TraceRing
 from messagehub.datablock.directory import Directory
-from messagehub.errors import BrokerAlreadyRunning, HubError, InternalError, ProtocolError, RateLimited, StoreReadOnly
+from messagehub.errors import HubError, InternalError, ProtocolError, RateLimited, StoreReadOnly
 from messagehub.metrics import Metrics
 from messagehub.settings import Settings
 from messagehub.store import Saved, Store
@@ -49,6 +51,8 @@ log = logging.getLogger("messagehub.broker")
 RECEIVED_PER_TURN = 1024
 SERVED_PER_TURN = 64
 MAX_BACKLOG = 16_384
+MAX_RATE_LIMITED = 8
+"""So many of them end a turn's receiving: a peer that floods must not keep the others waiting."""
 STOP_SECONDS = 5.0
 DRAIN_SECONDS = 0.1
 _PRIORITIES = ("high", "normal", "low")
@@ -104,6 +108,8 @@ class Broker:
         self._wall_offset = time.time() - self._started_at
         self._place = Place(settings)
         try:
+            self._guard = Guard.of(settings)
+            self._door = Door(settings, self._place, self._guard.identify if self._guard else None)
             store = open_store()
             try:
                 self._registry, written = self._load(store)
@@ -115,9 +121,7 @@ class Broker:
             self._place.release()
             raise
         self._metrics = Metrics(list(protocol.COMMANDS_BY_TYPE), _COUNTERS)
-        self._accounts = {
-            kind: (name, self._metrics.requests[name]) for name, kind in protocol.COMMANDS_BY_TYPE.items()
-        }
+        self._accounts = {kind: (tag, self._metrics.requests[tag]) for tag, kind in protocol.COMMANDS_BY_TYPE.items()}
         self._discoveries = EncodedDiscoveries()
         self._judge: Judge[Request] = Judge()
         self._trace = TraceRing(settings.trace_size, wall_offset=self._wall_offset)
@@ -132,33 +136,48 @@ class Broker:
         self._stop_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._context.set(zmq.MAX_SOCKETS, 1024)
-        self._publisher = Publisher(self._context, broker_id=self.broker_id, beacon_seconds=settings.beacon_seconds)
+        self._door.guard(self._context)
+        self._publisher = Publisher(
+            self._context, broker_id=self.broker_id, beacon_seconds=settings.beacon_seconds, guard=self._guard
+        )
         self._publisher.reset(self._registry.revision)
-        self._router = self._context.socket(zmq.ROUTER)
-        self._router.setsockopt(zmq.MAXMSGSIZE, protocol.MAX_FRAME_BYTES)
-        self._router.setsockopt(zmq.ROUTER_MANDATORY, 1)
-        self._router.setsockopt(zmq.SNDHWM, MAX_BACKLOG)  # whatever one peer may have in flight can be answered
-        self._router.setsockopt(zmq.LINGER, 1000)
-        self._topics = TopicProxy(max_frame_bytes=protocol.MAX_FRAME_BYTES)
+        self._router = _router(self._context)
+        self._topics = TopicProxy(self._door, max_frame_bytes=protocol.MAX_FRAME_BYTES)
         self._kept = KeptTopics(self._commit.store, self._topics.kept)
         self._own: dict[type[commands.Command], Callable[[Any], replies.Reply]] = {
-            commands.Hello: self._hello,
             commands.Ping: self._ping,
             commands.Stats: self._stats,
             commands.Trace: self._traced,
         }
         try:
-            self.endpoint = _bind(self._router, settings.endpoint)
-            self.events_endpoint = _bind(self._publisher.socket, settings.events_endpoint)
-            self._topic_endpoints = self._topics.start(*settings.topic_endpoints)
+            self._bind(settings, settings.local if settings.curve else settings)
         except BaseException:
             self._close()
             raise
+
+    def _bind(self, settings: Settings, local: Settings) -> None:
+        door = self._door
+        control, control_here = door.bind(self._router, CONTROL, settings.endpoint, local.endpoint)
+        events, events_here = self._publisher.bind(door, settings.events_endpoint, local.events_endpoint)
+        topics, topics_here = self._topics.start(settings.topic_endpoints, local.topic_endpoints)
+        self.endpoint, self.local_endpoint, self.events_endpoint = control, control_here, events
+        self._endpoints = {"control": control, "events": events, **topics}
+        self._local_endpoints = {"control": control_here, "events": events_here, **topics_here}
 
     def stop(self) -> None:
         """Ask the loop to finish; safe from any thread and from a signal handler, and harmless when it has."""
         if not self._is_closed:
             os.eventfd_write(self._stop_fd, 1)
+
+    @property
+    def gid(self) -> int:
+        """The group that the hub is shared with, or -1."""
+        return self._place.gid
+
+    @property
+    def server_key(self) -> str:
+        """The public key that clients name, or nothing where none is asked for."""
+        return self._door.server_key
 
     def warm_up(self) -> None:
         """Start what the first schema would have to wait for."""
@@ -203,6 +222,8 @@ class Broker:
 
     def _turn(self) -> int:
         """Serve, expire, send beacons; returns how long the loop may sleep."""
+        if self._guard is not None and self._guard.refresh():
+            self._cut()
         if self._backlog:
             self._serve(SERVED_PER_TURN)
         now = self._now()
@@ -225,6 +246,11 @@ class Broker:
             idle_seconds = min(idle_seconds, unseen_seconds)
         return int(idle_seconds * 1000) + 1
 
+    def _cut(self) -> None:
+        """Somebody may do less than before: what libzmq carries by itself begins anew, through the door."""
+        self._publisher.cut()
+        self._topics.cut()
+
     def _open_eyes(self) -> None:
         """See this host from now on, beginning with all that happened while nobody looked."""
         self._poller.register(self._sight.fileno(), zmq.POLLIN)
@@ -237,13 +263,14 @@ class Broker:
 
     def _receive(self, limit: int) -> None:
         """Queue what waits in the socket by priority; refuse what is not a request."""
-        router, queues, priorities = self._router, self._queues, self._registry.priorities
+        router, queues, priorities, guard = self._router, self._queues, self._registry.priorities, self._guard
         get: Callable[[int], Any] = router.get
+        limited = 0
         for count in range(min(limit, MAX_BACKLOG - self._backlog)):
             if count == 1 and not get(_EVENTS) & _POLLIN:
                 return  # the usual single request: asking is cheaper than the exception below
             try:
-                frames = self._receive_frames(router.recv, get)
+                frames = self._receive_frames(router.recv, get) if guard is None else guard.receive(router)
             except zmq.Again:
                 return
             received_at = monotonic()
@@ -255,11 +282,16 @@ class Broker:
                 if split is None:
                     self._metrics.count("bad_frames")
                     continue
-                path, body = split
+                path, body = split if guard is None else guard.named(frames, split)
             try:
-                command = protocol.decode(body)
-            except ProtocolError as error:
-                self._refuse_bytes(path, error, received_at)
+                if guard is None:
+                    command = protocol.decode(body)
+                else:
+                    command = guard.decode(path, body, self._registry, now=received_at)
+            except HubError as error:
+                limited += self._refuse(path, body, error, received_at)
+                if limited == MAX_RATE_LIMITED:
+                    return
                 continue
             priority = command.priority
             if priorities and priority == "normal":
@@ -276,10 +308,18 @@ class Broker:
                 frames.append(frame)
         return frames
 
-    def _refuse_bytes(self, path: list[bytes], error: ProtocolError, received_at: float) -> None:
-        self._metrics.count(_COUNTER_OF_CODE.get(error.code, "malformed"))
-        self._send(path, protocol.encode_reply(protocol.error_reply(error), error.request_id))
-        self._trace.append((received_at, error.request_id, "?", error.code, monotonic() - received_at, path[0]))
+    def _refuse(self, path: list[bytes], body: bytes, error: HubError, received_at: float) -> bool:
+        """Answer what is no request, or one that its sender may not make; True when it was one too many."""
+        if self._guard is None or isinstance(error, ProtocolError):
+            request, request_id = "?", getattr(error, "request_id", None)
+            self._metrics.count(_COUNTER_OF_CODE.get(error.code, "malformed"))
+        else:
+            request, request_id = protocol.request_type(body), protocol.request_id(body)
+            self._guard.refused(path, request, request_id, error)
+        self._metrics.refuse(error.code)
+        self._send(path, protocol.encode_reply(protocol.error_reply(error), request_id))
+        self._trace.append((received_at, request_id, request, error.code, monotonic() - received_at, path[0]))
+        return isinstance(error, RateLimited)
 
     # -- serving -------------------------------------------------------------------------------------------
 
@@ -298,6 +338,8 @@ class Broker:
                 happened += emitted
                 self._note_unsynced(emitted)
                 waits_for = self._registry.revision
+                if self._guard is not None and command.writes:
+                    self._guard.changed(path, command, reply)
             else:
                 waits_for = self._reads_unsynced(command) if self._unsynced else 0
             if type(reply) is replies.Discovered:
@@ -327,6 +369,8 @@ class Broker:
             own = self._own.get(kind)
             if own is not None:
                 return own(command), _NOTHING
+            if kind is commands.Hello:
+                return self._hello(command, path), _NOTHING
             if self.is_read_only and (command.writes or kind is commands.Heartbeat):
                 return self._answer_read_only(command, now), _NOTHING
             if isinstance(command, _JUDGED) and self._asks_judge(path, command, received_at, verdict):
@@ -389,7 +433,8 @@ class Broker:
 
     def _reads_unsynced(self, command: commands.AnyCommand) -> int:
         """The unwritten revision this command's answer may reveal; one that names no record may reveal any."""
-        if type(command) in self._own or isinstance(command, commands.Heartbeat | commands.ServiceCommand):
+        looks_at_nothing = commands.Heartbeat | commands.Hello | commands.ServiceCommand
+        if type(command) in self._own or isinstance(command, looks_at_nothing):
             return 0
         if isinstance(command, commands.RequestSchema) and command.subject is not None:
             by_name = command.schema_id is None and command.schema_hash is None and command.guid is None
@@ -420,6 +465,7 @@ class Broker:
         if isinstance(reply, replies.Error):
             histogram.errors += 1
             answer = reply.code
+            self._metrics.refuse(answer)
         self._trace.append((received_at, command.id, name, answer, elapsed, path[0]))
 
     def _send(self, path: list[bytes], payload: bytes) -> None:
@@ -522,7 +568,8 @@ class Broker:
 
     # -- what the broker itself answers --------------------------------------------------------------------
 
-    def _hello(self, command: Any) -> replies.Reply:
+    def _hello(self, command: Any, path: list[bytes]) -> replies.Reply:
+        guard = self._guard
         version, warning = protocol.negotiate(command.versions)
         reply = replies.HelloAck(
             version=version,
@@ -531,14 +578,18 @@ class Broker:
             heartbeat_seconds=self.settings.heartbeat_seconds,
             lease_seconds=self.settings.lease_seconds,
             beacon_seconds=self.settings.beacon_seconds,
-            endpoints={"control": self.endpoint, "events": self.events_endpoint, **self._topic_endpoints},
+            endpoints=self._endpoints
+            if guard is None
+            else guard.reachable(path, self._endpoints, self._local_endpoints),
             server=f"messagehub/{__version__}",
         )
         if warning:
             reply.warning = warning
         return reply
 
-    def _ping(self, _: Any) -> replies.Reply:
+    def _ping(self, command: Any) -> replies.Reply:
+        if command.echo is not None:
+            self._topics.echo(command.echo.encode())
         return replies.Pong(broker_id=self.broker_id, revision=self._registry.revision, read_only=self.is_read_only)
 
     def _stats(self, _: Any) -> replies.Reply:
@@ -556,7 +607,11 @@ class Broker:
             leases=len(self._registry.leases),
             schemas=len(self._registry.schemas),
             requests=self._metrics.report(),
-            counters=self._metrics.counters | {"published": self._publisher.published} | self._kept.counters,
+            counters=self._metrics.counters
+            | {"published": self._publisher.published}
+            | {f"refused_{code.lower()}": count for code, count in self._metrics.refusals.items()}
+            | self._kept.counters
+            | (self._guard.counters() if self._guard else {}),
             store={"written_revision": self._commit.written, "transactions": self._commit.transactions},
         )
 
@@ -591,12 +646,23 @@ class Broker:
         self._publisher.socket.close()
         self._context.term()
         self._topics.close()
+        if self._guard is not None:
+            self._guard.close()
         self._place.leave()
         os.close(self._stop_fd)
 
     def _now(self) -> float:
         """Seconds since the epoch that never jump: the wall clock at the start plus monotonic time since."""
         return monotonic() + self._wall_offset
+
+
+def _router(context: zmq.Context[zmq.Socket[bytes]]) -> zmq.Socket[bytes]:
+    router = context.socket(zmq.ROUTER)
+    router.setsockopt(zmq.MAXMSGSIZE, protocol.MAX_FRAME_BYTES)
+    router.setsockopt(zmq.ROUTER_MANDATORY, 1)
+    router.setsockopt(zmq.SNDHWM, MAX_BACKLOG)  # whatever one peer may have in flight can be answered
+    router.setsockopt(zmq.LINGER, 1000)
+    return router
 
 
 @contextmanager
@@ -609,15 +675,3 @@ def _without_collecting() -> Iterator[None]:
     finally:
         if was_enabled:
             gc.enable()
-
-
-def _bind(socket: zmq.Socket[bytes], endpoint: str) -> str:
-    try:
-        socket.bind(endpoint)
-    except zmq.ZMQError as error:
-        if error.errno == zmq.EADDRINUSE:
-            raise BrokerAlreadyRunning(
-                f"{endpoint} is in use, perhaps by another broker: stop it or choose another --endpoint"
-            ) from None
-        raise
-    return socket.getsockopt_string(zmq.LAST_ENDPOINT)

@@ -5,25 +5,36 @@ tells that the broker is behind, so that a publisher's deadline could not be kep
 the queue of a subscriber that is behind; heartbeats end a stopped subscriber, and with it its queue.
 """
 
+import logging
 import threading
 
 import zmq
 
-from messagehub.errors import BrokerAlreadyRunning
+from messagehub.broker.door import TOPICS_IN, TOPICS_OUT, Door, rebind
+
+log = logging.getLogger("messagehub.broker")
 
 HIGH_WATER_MARK = 10_000
 KEPT_ENDPOINT = "inproc://kept"
 KEPT_QUEUE = 100_000
 HEARTBEAT_MS = 2_000
 SILENCE_MS = 10_000
+INSIDE = "inproc://topics"
+STEERING = "inproc://topics-steering"
+Ends = tuple[str, str]
+"""Where publishers push, and where subscribers listen."""
 
 
 class TopicProxy:
-    def __init__(self, *, max_frame_bytes: int) -> None:
+    def __init__(self, door: Door, *, max_frame_bytes: int) -> None:
+        self._door = door
+        self._ends: Ends = ("", "")
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        door.guard(self._context)
         self.incoming = self._context.socket(zmq.PULL)
         self.incoming.setsockopt(zmq.RCVHWM, HIGH_WATER_MARK)
         self.incoming.setsockopt(zmq.MAXMSGSIZE, max_frame_bytes)
+        self.incoming.bind(INSIDE)
         self.outgoing = self._context.socket(zmq.PUB)
         self.outgoing.setsockopt(zmq.SNDHWM, HIGH_WATER_MARK)
         self.outgoing.setsockopt(zmq.HEARTBEAT_IVL, HEARTBEAT_MS)
@@ -34,17 +45,45 @@ class TopicProxy:
         self.kept.setsockopt(zmq.SNDHWM, KEPT_QUEUE)
         self.kept.setsockopt(zmq.LINGER, 0)
         self.kept.connect(KEPT_ENDPOINT)
+        self._steered: zmq.Socket[bytes] | None = None
+        self._steering: zmq.Socket[bytes] | None = None
+        if door.server_key:
+            self._steered, self._steering = self._context.socket(zmq.PAIR), self._context.socket(zmq.PAIR)
+            self._steered.bind(STEERING)
+            self._steering.connect(STEERING)
         self._thread = threading.Thread(target=self._run, name="messagehub-topic-proxy", daemon=True)
 
-    def start(self, incoming: str, outgoing: str) -> dict[str, str]:
-        """Bind and begin; returns the endpoints as HELLO_ACK names them."""
-        endpoints = {"topics_in": _bind(self.incoming, incoming), "topics_out": _bind(self.outgoing, outgoing)}
+    def start(self, ends: Ends, local_ends: Ends) -> tuple[dict[str, str], dict[str, str]]:
+        """Bind and begin; returns the endpoints as HELLO_ACK names them, and those for this host."""
+        bind = self._door.bind
+        incoming, incoming_here = bind(self.incoming, TOPICS_IN, ends[0], local_ends[0], or_any_port=True)
+        outgoing, outgoing_here = bind(self.outgoing, TOPICS_OUT, ends[1], local_ends[1], or_any_port=True)
+        self._ends = incoming, outgoing
         self._thread.start()
-        return endpoints
+        return _named(self._ends), _named((incoming_here, outgoing_here))
+
+    def echo(self, text: bytes) -> None:
+        """Behind a zero byte, with which no topic begins."""
+        socket = self._context.socket(zmq.PUSH)
+        socket.setsockopt(zmq.LINGER, 100)
+        try:
+            socket.connect(INSIDE)
+            socket.send(b"\0" + text, zmq.NOBLOCK)
+        except zmq.Again:
+            log.debug("an echo is lost: whoever asked for it asks again")
+        finally:
+            socket.close()
+
+    def cut(self) -> None:
+        """End the connections from other hosts: they come in again through the door. What is under way may be lost."""
+        if self._steering is not None:
+            self._steering.send(b"TERMINATE", zmq.NOBLOCK)
 
     def close(self) -> None:
         """What is on its way to subscribers that still read is sent."""
         self.kept.close()
+        if self._steering is not None:
+            self._steering.close(0)
         if self._thread.ident is None:
             self._close_sockets()
         self._context.term()
@@ -53,23 +92,22 @@ class TopicProxy:
 
     def _run(self) -> None:
         try:
-            zmq.proxy(self.incoming, self.outgoing)
+            while True:
+                if self._steered is None:
+                    zmq.proxy(self.incoming, self.outgoing)
+                else:
+                    zmq.proxy_steerable(self.incoming, self.outgoing, None, self._steered)
+                    for socket, endpoint in zip((self.incoming, self.outgoing), self._ends, strict=True):
+                        rebind(socket, endpoint)
         except zmq.ContextTerminated:
             self._close_sockets()
 
     def _close_sockets(self) -> None:
         self.incoming.close(0)
         self.outgoing.close()
+        if self._steered is not None:
+            self._steered.close(0)
 
 
-def _bind(socket: zmq.Socket[bytes], endpoint: str) -> str:
-    """Clients ask for the endpoint, so where a TCP port is taken any other will do."""
-    try:
-        socket.bind(endpoint)
-    except zmq.ZMQError as error:
-        if error.errno != zmq.EADDRINUSE:
-            raise
-        if not endpoint.startswith("tcp://"):
-            raise BrokerAlreadyRunning(f"{endpoint} is in use, perhaps by another broker") from None
-        socket.bind(f"{endpoint.rpartition(':')[0]}:0")
-    return socket.getsockopt_string(zmq.LAST_ENDPOINT)
+def _named(ends: Ends) -> dict[str, str]:
+    return {"topics_in": ends[0], "topics_out": ends[1]}

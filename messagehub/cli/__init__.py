@@ -13,6 +13,7 @@ from messagehub.cli import (
     channels,
     discover,
     doctor,
+    keys,
     publish,
     register,
     request,
@@ -22,6 +23,7 @@ from messagehub.cli import (
     status,
     subscribe,
     tail,
+    tokens,
     topics,
     trace,
     validate,
@@ -60,6 +62,8 @@ app.add_typer(schemas.app)
 app.add_typer(blocks.app)
 app.add_typer(topics.app)
 app.add_typer(services.app)
+app.add_typer(keys.app)
+app.add_typer(tokens.app)
 
 
 def _print_version(is_asked: bool) -> None:

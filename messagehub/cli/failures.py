@@ -38,6 +38,8 @@ _NEXT_STEPS = {
     "SUBJECT_NOT_SOFT_DELETED": "run it without --permanent first",
     "VERSION_NOT_SOFT_DELETED": "run it without --permanent first",
     "POLICY_MISMATCH": "`messagehub channels describe NAME` shows what its producers agreed on",
+    "UNAUTHORIZED": "have your key listed (`messagehub keys allow` at the hub), name it with MESSAGEHUB_KEY",
+    "FORBIDDEN": "ask whoever runs the hub for that right: `messagehub keys allow` or `messagehub tokens new`",
     "STORE_READ_ONLY": "free disk space where the hub's directory lies; it goes on by itself",
     "UNSUPPORTED_PROTOCOL": "run the same version of messagehub on both sides",
 }

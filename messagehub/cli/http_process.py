@@ -4,17 +4,18 @@ The socket is bound here, so its address is known before the process runs and st
 """
 
 import importlib.util
-import ipaddress
 import logging
-import os
-import secrets
 import socket
+import ssl
 import subprocess
 import sys
 import threading
 from pathlib import Path
 
+from messagehub.broker.place import is_loopback
+from messagehub.credentials import new_token
 from messagehub.errors import ConfigurationError
+from messagehub.private_files import check_private, write_private
 from messagehub.settings import Settings
 
 log = logging.getLogger("messagehub.http")
@@ -26,15 +27,27 @@ STOP_SECONDS = 5.0
 
 class HttpProcess:
     def __init__(self, settings: Settings, *, endpoint: str, is_open: bool) -> None:
-        self._socket = _bind(settings.http)
+        is_tls = bool(settings.http_cert)
+        _check_certificate(settings)
+        self._socket = _bind(settings.http, is_tls=is_tls)
         host, port = self._socket.getsockname()[:2]
-        self.url = f"http://{host}:{port}"
+        self.url = f"{'https' if is_tls else 'http'}://{f'[{host}]' if ':' in host else host}:{port}"
+        anonymous = settings.http_anonymous
+        if anonymous is None:  # on this host everybody may look, unless told otherwise; from elsewhere nobody
+            anonymous = "observe" if is_loopback(host) and not settings.is_shared else ""
+        if is_open and not is_loopback(host):
+            self._socket.close()
+            raise ConfigurationError(
+                "--http-open is for the loopback interface: make tokens with `messagehub tokens new`"
+            )
         self._command = [
             sys.executable,
             *("-m", "messagehub.admin"),
             *("--fd", str(self._socket.fileno())),
             *("--dir", str(settings.dir)),
             *("--endpoint", endpoint),
+            *("--anonymous", anonymous),
+            *(("--cert", settings.http_cert, "--key", settings.http_key) if is_tls else ()),
             *(() if is_open else ("--token-file", str(_token_file(settings.dir)))),
         ]
         self._is_stopping = threading.Event()
@@ -69,12 +82,16 @@ def is_available() -> bool:
     return all(importlib.util.find_spec(name) is not None for name in ("fastapi", "uvicorn"))
 
 
-def _bind(address: str | None) -> socket.socket:
+def _bind(address: str | None, *, is_tls: bool) -> socket.socket:
     """A chosen address must be free; in place of the default one any port will do."""
     host, _, port = (address or DEFAULT_ADDRESS).rpartition(":")
     if not host or not port.isdigit() or int(port) > 65535:
         raise ConfigurationError(f"--http takes HOST:PORT, not {address!r}")
-    _check_loopback(host, address)
+    if not is_tls and not is_loopback(host):
+        raise ConfigurationError(
+            f"--http {address} is not on the loopback interface: serve HTTPS with --http-cert and --http-key,"
+            " or use 127.0.0.1:PORT"
+        )
     bound = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
@@ -89,22 +106,23 @@ def _bind(address: str | None) -> socket.socket:
     return bound
 
 
-def _check_loopback(host: str, address: str | None) -> None:
-    try:
-        is_loopback = host == "localhost" or ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        is_loopback = False
-    if not is_loopback:
-        raise ConfigurationError(f"--http {address} is not on the loopback interface: use 127.0.0.1:PORT")
+def _check_certificate(settings: Settings) -> None:
+    if bool(settings.http_cert) != bool(settings.http_key):
+        raise ConfigurationError("--http-cert and --http-key go together")
+    if settings.http_cert:
+        try:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(settings.http_cert, settings.http_key)
+        except (OSError, ssl.SSLError) as error:
+            raise ConfigurationError(f"cannot use {settings.http_cert} and {settings.http_key}: {error}") from None
+        check_private(Path(settings.http_key).resolve())
 
 
 def _token_file(directory: Path) -> Path:
     """Made once, readable by its owner only."""
     path = directory / "http.token"
     try:
-        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+        write_private(path, f"{new_token()}\n".encode(), replace=False)
     except FileExistsError:
-        return path
-    with os.fdopen(fd, "w") as file:
-        file.write(secrets.token_urlsafe(32) + "\n")
+        check_private(path)
     return path

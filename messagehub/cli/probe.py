@@ -20,15 +20,18 @@ def hello(settings: Settings) -> "HelloAck":
         if running is None:
             raise BrokerUnavailable(f"no broker runs in {settings.dir}", dir=str(settings.dir))
         endpoint = running.endpoint
-    return hello_from(endpoint, timeout=settings.hello_timeout_seconds)
+    return hello_from(endpoint, settings, timeout=settings.hello_timeout_seconds)
 
 
-def hello_from(endpoint: str, *, timeout: float) -> "HelloAck":
+def hello_from(endpoint: str, settings: Settings, *, timeout: float) -> "HelloAck":
     import zmq
 
-    from messagehub.client.wire import Wire
+    from messagehub.client.wire import connected
+    from messagehub.credentials import ClientKeys
+
+    keys = None if endpoint.startswith("ipc://") else ClientKeys(settings.server_key, settings.key_file)
 
     with zmq.Context() as context:
-        wire = Wire(context, endpoint, deadline=time.monotonic() + timeout, hello_id="cli-hello")
+        wire = connected(context, endpoint, deadline=time.monotonic() + timeout, hello_id="cli-hello", keys=keys)
         wire.close()
         return wire.hello

@@ -45,6 +45,17 @@ def serve(
     http_open: Annotated[
         bool, typer.Option("--http-open", help="Let writes over HTTP go without the token in DIR/http.token.")
     ] = False,
+    http_cert: Annotated[
+        str | None, typer.Option(metavar="FILE", help="A certificate chain: serve HTTPS, beyond loopback too.")
+    ] = None,
+    http_key: Annotated[str | None, typer.Option(metavar="FILE", help="The certificate's private key.")] = None,
+    curve: Annotated[
+        bool | None,
+        typer.Option("--curve", help="Ask peers on TCP for keys, listed with `messagehub keys`: beyond loopback too."),
+    ] = None,
+    group: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Let the users of a group of this host use the hub.")
+    ] = None,
     log: Annotated[
         str | None, typer.Option(metavar="LEVEL", help="DEBUG, INFO, WARNING or ERROR. [env: MESSAGEHUB_LOG]")
     ] = None,
@@ -58,7 +69,17 @@ def serve(
     from messagehub.status import BrokerStatus
     from messagehub.store.sqlite import SQLiteStore
 
-    settings = Settings.load(endpoint=endpoint, events_endpoint=events_endpoint, http=http, dir=dir, log=log)
+    settings = Settings.load(
+        endpoint=endpoint,
+        events_endpoint=events_endpoint,
+        http=http,
+        http_cert=http_cert,
+        http_key=http_key,
+        dir=dir,
+        curve=curve,
+        group=group,
+        log=log,
+    )
     level = logging.getLevelNamesMapping().get(settings.log.upper())
     if level is None:
         raise ConfigurationError(f"log level {settings.log!r} is not one of DEBUG, INFO, WARNING, ERROR")
@@ -69,20 +90,23 @@ def serve(
         signal.signal(number, lambda *_: broker.stop())
     status = BrokerStatus.of(settings, broker_id=broker.broker_id)
     with ExitStack() as ending:
-        web = None if no_http else _start_http(settings, broker.endpoint, http_open, ending)
+        web = None if no_http else _start_http(settings, broker.local_endpoint, http_open, ending)
         status = msgspec.structs.replace(
             status,
-            endpoint=broker.endpoint,
+            endpoint=broker.local_endpoint,
             events_endpoint=broker.events_endpoint,
             http=web.url if web else None,
+            server_key=broker.server_key,
+            remote_endpoint=broker.endpoint if settings.curve else "",
         )
-        status.write(settings.status_path)
+        status.write(settings.status_path, gid=broker.gid)
         ending.callback(_withdraw, status, settings)
         gc.collect()
         gc.freeze()
         echo(
-            f"messagehub {status.version} ready: endpoint={status.endpoint} events={status.events_endpoint}"
+            f"messagehub {status.version} ready: endpoint={broker.endpoint} events={status.events_endpoint}"
             f" http={status.http} dir={status.dir} pid={status.pid}"
+            + (f" server_key={status.server_key}" if status.server_key else "")
         )
         broker.warm_up()
         broker.run()

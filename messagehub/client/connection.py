@@ -20,7 +20,8 @@ from typing import Protocol
 import zmq
 
 from messagehub import protocol
-from messagehub.client.wire import Context, Wire
+from messagehub.client.wire import Context, Wire, connected, reachable
+from messagehub.credentials import ClientKeys
 from messagehub.errors import BrokerTimeout, BrokerUnavailable, HubError, MessageTooLarge
 from messagehub.metrics import Metrics
 from messagehub.settings import Settings
@@ -114,6 +115,8 @@ class Connection:
         self._patience_seconds = settings.reconnect_first_seconds
         self._lock_path = str(settings.lock_path) if settings.is_local else None
         self._retry_at = 0.0
+        self._refusal: HubError | None = None
+        self._keys: ClientKeys | None = None
 
     # -- asking --------------------------------------------------------------------------------------------
 
@@ -133,6 +136,13 @@ class Connection:
             raise
         finally:
             self._account(command, waiter.request_id, refusal, started)
+
+    def ask_hello(self, *, timeout: float) -> replies.HelloAck:
+        """What the broker says of itself now: its endpoints may have changed, and our rights to them."""
+        hello = self.request(commands.Hello(), timeout=timeout)
+        assert isinstance(hello, replies.HelloAck), hello
+        hello.endpoints = reachable(hello.endpoints, self._find_endpoint())
+        return hello
 
     def check_presence(self) -> None:
         """Raise at once, and before anything is made ready to be sent, when this directory's broker does not run."""
@@ -280,7 +290,7 @@ class Connection:
         endpoint = self._find_endpoint()
         now = time.monotonic()
         if now < self._retry_at:
-            raise BrokerUnavailable(f"no broker answers at {endpoint}", endpoint=endpoint)
+            raise self._refusal or BrokerUnavailable(f"no broker answers at {endpoint}", endpoint=endpoint)
         with self._starting:
             if self._is_closed:
                 raise BrokerUnavailable("this client is closed")
@@ -289,8 +299,11 @@ class Connection:
             self._context = zmq.Context()
         limit = min(deadline, now + self.settings.hello_timeout_seconds)
         try:
-            wire = Wire(self._context, endpoint, deadline=limit, hello_id=f"{self._name}-hello")
-        except HubError:
+            wire = connected(
+                self._context, endpoint, deadline=limit, hello_id=f"{self._name}-hello", keys=self.keys(endpoint)
+            )
+        except HubError as error:
+            self._refusal = None if isinstance(error, BrokerUnavailable) else error
             self._back_off()
             raise
         wire.also_poll(self._yield_fd)
@@ -310,6 +323,14 @@ class Connection:
         if running is None:
             raise BrokerUnavailable(f"no broker runs in {self.settings.dir}", dir=str(self.settings.dir))
         return running.endpoint
+
+    def keys(self, endpoint: str) -> ClientKeys:
+        """What sockets to this endpoint need. On ipc the kernel says who we are, and keys are not used."""
+        if endpoint.startswith("ipc://"):
+            return ClientKeys("", "")
+        if self._keys is None:
+            self._keys = ClientKeys(self.settings.server_key, self.settings.key_file)
+        return self._keys
 
     def _back_off(self) -> None:
         first, most = self.settings.reconnect_first_seconds, self.settings.reconnect_max_seconds
@@ -472,6 +493,7 @@ class Connection:
             self._sub = self._context.socket(zmq.SUB)
             self._sub.setsockopt(zmq.LINGER, 0)
             self._sub.setsockopt(zmq.RCVHWM, 100_000)
+            self.keys(hello.endpoints["events"]).secure(self._sub)
             self._sub.connect(hello.endpoints["events"])
         for topic in wanted - self._subscribed:
             self._sub.subscribe(topic)

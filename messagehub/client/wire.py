@@ -7,13 +7,17 @@ goes with the wire, so nothing old reaches a new broker.
 import time
 
 import zmq
+from zmq.utils.monitor import recv_monitor_message
 
 from messagehub import protocol
-from messagehub.errors import BrokerUnavailable
+from messagehub.credentials import ClientKeys
+from messagehub.errors import BrokerUnavailable, HubError, Unauthorized
 from messagehub.version import __version__
 from registry import commands, replies
 
-_LOST = zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED | zmq.EVENT_CONNECT_RETRIED
+_REFUSED = zmq.EVENT_HANDSHAKE_FAILED_AUTH | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+_LOST = zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED | zmq.EVENT_CONNECT_RETRIED | _REFUSED
+_WILDCARDS = ("0.0.0.0", "[::]", "*")
 # pyzmq's flags are enums; combining them costs as much as a frame.
 _NOBLOCK = int(zmq.NOBLOCK)
 _MORE_NOBLOCK = int(zmq.SNDMORE) | _NOBLOCK
@@ -22,10 +26,16 @@ Context = zmq.Context[zmq.Socket[bytes]]
 
 
 class Wire:
-    def __init__(self, context: Context, endpoint: str, *, deadline: float, hello_id: str) -> None:
-        """Connect and say HELLO; raises BrokerUnavailable, at the deadline at the latest."""
+    def __init__(
+        self, context: Context, endpoint: str, *, deadline: float, hello_id: str, keys: ClientKeys | None = None
+    ) -> None:
+        """Connect and say HELLO; raises BrokerUnavailable or Unauthorized, at the deadline at the latest."""
         self.endpoint = endpoint
+        self._is_greeted = False
+        self._has_keys = keys is not None and bool(keys.server)
         self.dealer = context.socket(zmq.DEALER)
+        if keys is not None:
+            keys.secure(self.dealer)
         self.dealer.setsockopt(zmq.LINGER, 0)
         self.dealer.setsockopt(zmq.RECONNECT_IVL, -1)
         self.dealer.setsockopt(zmq.SNDHWM, 0)  # what is in flight is bounded by who asks: thousands of registrations
@@ -37,6 +47,7 @@ class Wire:
         try:
             self.dealer.connect(endpoint)
             self.hello = self._say_hello(hello_id, deadline)
+            self.hello.endpoints = reachable(self.hello.endpoints, endpoint)
         except zmq.ZMQError as error:
             self.close()
             raise BrokerUnavailable(f"cannot connect to {endpoint}: {error}", endpoint=endpoint) from None
@@ -93,8 +104,47 @@ class Wire:
             for reply in self.receive():
                 answer = protocol.unwrap(reply)
                 if isinstance(answer, replies.HelloAck):
+                    self._is_greeted = True
                     return answer
         raise BrokerUnavailable(f"no broker answers at {self.endpoint}", endpoint=self.endpoint)
 
-    def _lost(self) -> BrokerUnavailable:
+    def _lost(self) -> HubError:
+        if not self._is_greeted and (refusal := self._refusal()) is not None:
+            return Unauthorized(refusal, endpoint=self.endpoint)
         return BrokerUnavailable(f"the connection to the broker at {self.endpoint} is lost", endpoint=self.endpoint)
+
+    def _refusal(self) -> str | None:
+        """Why the broker did not let us in, if that is why it is gone."""
+        while self.monitor.poll(0):
+            event = recv_monitor_message(self.monitor)
+            if event["event"] == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
+                return f"the broker at {self.endpoint} does not list this client's key"
+            if event["event"] & _REFUSED:
+                if not self._has_keys:
+                    return f"the broker at {self.endpoint} takes only peers with keys: name yours with key_file"
+                return (
+                    f"the broker at {self.endpoint} did not complete the handshake:"
+                    " server_key is not its public key, or it takes no keys there"
+                )
+        return None
+
+
+def connected(
+    context: Context, endpoint: str, *, deadline: float, hello_id: str, keys: ClientKeys | None = None
+) -> Wire:
+    """A broker that dies in the middle of a handshake looks like one that refuses it: ask twice."""
+    try:
+        return Wire(context, endpoint, deadline=deadline, hello_id=hello_id, keys=keys)
+    except Unauthorized:
+        return Wire(context, endpoint, deadline=deadline, hello_id=hello_id, keys=keys)
+
+
+def reachable(endpoints: dict[str, str], connected: str) -> dict[str, str]:
+    """A broker that listens everywhere cannot know by which of its addresses we reach it; we do."""
+    host = connected.rpartition(":")[0]
+    return {name: _at(endpoint, host) for name, endpoint in endpoints.items()}
+
+
+def _at(endpoint: str, host: str) -> str:
+    own, _, port = endpoint.rpartition(":")
+    return f"{host}:{port}" if own.removeprefix("tcp://") in _WILDCARDS else endpoint

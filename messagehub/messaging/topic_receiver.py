@@ -35,7 +35,8 @@ class TopicReceiver:
     before the echo's own.
     """
 
-    def __init__(self, context: Context, endpoint: str, routes: TopicRoutes) -> None:
+    def __init__(self, context: Context, endpoint: str, routes: TopicRoutes, secure: Order) -> None:
+        """`secure` gives the socket the keys it needs."""
         self.endpoint = endpoint
         self._routes = routes
         self._orders: deque[Order] = deque()
@@ -51,6 +52,7 @@ class TopicReceiver:
         socket.setsockopt(zmq.RCVHWM, RECEIVE_QUEUE)
         socket.setsockopt(zmq.RECONNECT_IVL, RECONNECT_MS)
         socket.setsockopt(zmq.RECONNECT_IVL_MAX, RECONNECT_MAX_MS)
+        secure(socket)
         socket.connect(endpoint)
         self._socket = socket
         self._poller = zmq.Poller()

@@ -18,10 +18,16 @@ _NOBLOCK = int(zmq.NOBLOCK)
 
 
 class TopicSender:
-    def __init__(self, find_endpoint: Callable[[float], str], open_context: Callable[[], Context]) -> None:
-        """`find_endpoint` says, before a deadline, where the broker listens now; or raises."""
+    def __init__(
+        self,
+        find_endpoint: Callable[[float], str],
+        open_context: Callable[[], Context],
+        secure: Callable[[zmq.Socket[bytes], str], None],
+    ) -> None:
+        """`find_endpoint` says, before a deadline, where the broker listens now; or raises. `secure` sets the keys."""
         self._find_endpoint = find_endpoint
         self._open_context = open_context
+        self._secure = secure
         self._push: zmq.Socket[bytes] | None = None
         self._endpoint = ""
 
@@ -52,6 +58,7 @@ class TopicSender:
             self._push.setsockopt(zmq.IMMEDIATE, 1)
             self._push.setsockopt(zmq.SNDHWM, SEND_QUEUE)
             self._push.setsockopt(zmq.RECONNECT_IVL, 20)
+            self._secure(self._push, endpoint)
         if endpoint != self._endpoint:
             if self._endpoint:
                 self._push.disconnect(self._endpoint)

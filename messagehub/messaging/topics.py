@@ -23,6 +23,7 @@ from messagehub.errors import (
     BrokerRequired,
     BrokerUnavailable,
     ConfigurationError,
+    Forbidden,
     InvalidRequest,
     RequestTimeout,
     SendTimeout,
@@ -71,7 +72,9 @@ class Topics:
         self._routes = TopicRoutes()
         self._local_routes = TopicRoutes()
         self._context: Context | None = None
-        self._sender = TopicSender(lambda deadline: self._endpoints(deadline)["topics_in"], self._open_context)
+        self._sender = TopicSender(
+            lambda deadline: self._endpoint("topics_in", deadline), self._open_context, self._secure
+        )
         self._receiver: TopicReceiver | None = None
         self._follower = KeptFollower(connection)
         self._blocks = MessageBlocks(Directory(connection.settings.domain), self._publisher)
@@ -262,15 +265,22 @@ class Topics:
 
     # -- inside --------------------------------------------------------------------------------------------
 
-    def _endpoints(self, deadline: float) -> dict[str, str]:
+    def _endpoint(self, name: str, deadline: float) -> str:
+        """Where the broker takes or gives topics now, to us."""
+        hello = self._hello(deadline)
+        if name not in hello.endpoints:
+            doing = "publish" if name == "topics_in" else "subscribe to"
+            raise Forbidden(f"this peer may not {doing} topics: that takes a right without a pattern")
+        return hello.endpoints[name]
+
+    def _hello(self, deadline: float) -> replies.HelloAck:
         try:
-            self._connection.request(commands.Ping(), timeout=max(deadline - time.monotonic(), 0.001))
+            return self._connection.ask_hello(timeout=max(deadline - time.monotonic(), 0.001))
         except BrokerUnavailable as missing:
             raise _without_broker(missing) from missing
-        hello = self._connection.hello
-        if hello is None or "topics_in" not in hello.endpoints:
-            raise BrokerRequired("topics need a broker, and a connected one that carries topics")
-        return hello.endpoints
+
+    def _secure(self, socket: zmq.Socket[bytes], endpoint: str) -> None:
+        self._connection.keys(endpoint).secure(socket)
 
     def _open_context(self) -> Context:
         with self._opening:
@@ -281,13 +291,14 @@ class Topics:
             return self._context
 
     def _listening(self, deadline: float) -> TopicReceiver:
-        endpoint = self._endpoints(deadline)["topics_out"]
+        endpoint = self._endpoint("topics_out", deadline)
         context = self._open_context()
         with self._opening:
             if self._is_closed:
                 raise BrokerRequired("this client is closed")
             if self._receiver is None:
-                self._receiver = TopicReceiver(context, endpoint, self._routes)
+                secure = self._connection.keys(endpoint).secure
+                self._receiver = TopicReceiver(context, endpoint, self._routes, secure)
             elif self._receiver.endpoint != endpoint:
                 self._receiver.move(endpoint)
             return self._receiver
@@ -300,13 +311,18 @@ class Topics:
 
     def _await_echo(self, receiver: TopicReceiver, deadline: float) -> None:
         """Until a frame of our own has come back; those that overtook its filter are lost, so it is sent again."""
-        echo = END + self._publisher + next(self._echoes).to_bytes(8, "little")
+        text = f"{self._publisher.hex()}.{next(self._echoes)}"
+        echo = END + text.encode()
+        is_publisher = "topics_in" in self._hello(deadline).endpoints
         heard = receiver.expect(echo)
         wait = ECHO_FIRST_SECONDS
         try:
             while (remaining := deadline - time.monotonic()) > 0:
-                with self._sending:
-                    self._sender.send(echo, remaining)
+                if is_publisher:
+                    with self._sending:
+                        self._sender.send(echo, remaining)
+                else:
+                    self._connection.request(commands.Ping(echo=text), timeout=remaining)
                 if heard.wait(min(wait, remaining)):
                     return
                 wait = min(2 * wait, ECHO_MAX_SECONDS)

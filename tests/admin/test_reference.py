@@ -13,9 +13,9 @@ from messagehub.admin.openapi import codes
 PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "http.md").read_text()
 ENDPOINTS = [*confluent.ENDPOINTS, *api.ENDPOINTS]
 ROWS = {
-    (method, path): (re.findall(r"`(\w+)`", query), token, [int(code) for code in re.findall(r"\d+", listed)])
-    for method, path, query, token, listed in re.findall(
-        r"^\| ([A-Z]+) \| `([^`]+)` \| (.*?) \| (yes|no) \| (.*?) \| ", PAGE, re.MULTILINE
+    (method, path): (re.findall(r"`(\w+)`", query), role, [int(code) for code in re.findall(r"\d+", listed)])
+    for method, path, query, role, listed in re.findall(
+        r"^\| ([A-Z]+) \| `([^`]+)` \| (.*?) \| (-|observe|schema-admin|admin) \| (.*?) \| ", PAGE, re.MULTILINE
     )
 }
 MEANINGS = {(int(s), int(c)) for s, c in re.findall(r"^\| (\d+) \| (\d+) \| ", PAGE, re.MULTILINE)}
@@ -26,10 +26,10 @@ def test_no_path_is_documented_that_does_not_exist() -> None:
 
 
 @pytest.mark.parametrize("endpoint", ENDPOINTS, ids=lambda e: f"{e.method} {e.path}")
-def test_every_path_is_documented_with_its_parameters_token_and_codes(endpoint: Endpoint) -> None:
-    query, token, listed = ROWS[endpoint.method, endpoint.path]
+def test_every_path_is_documented_with_its_parameters_role_and_codes(endpoint: Endpoint) -> None:
+    query, role, listed = ROWS[endpoint.method, endpoint.path]
     assert query == list(endpoint.query)
-    assert (token == "yes") is endpoint.writes
+    assert role == (endpoint.role or "-")
     statuses = {error_code: status for status, error_code in MEANINGS}
     assert {statuses[code] for code in listed} <= set(codes(endpoint))
 

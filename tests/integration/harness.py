@@ -250,9 +250,10 @@ class Embedded:
 AnyBroker = Served | Embedded
 
 
-def launch(directory: Path, *arguments: str, log: Path | None = None) -> subprocess.Popen[str]:
+def launch(directory: Path, *arguments: str, log: Path | None = None, with_http: bool = False) -> subprocess.Popen[str]:
     """A `messagehub serve` process; its complaints go to `log`, or to a pipe."""
-    command = [sys.executable, "-m", "messagehub", "serve", "--dir", str(directory), "--no-http", *arguments]
+    command = [sys.executable, "-m", "messagehub", "serve", "--dir", str(directory), *arguments]
+    command += [] if with_http else ["--no-http"]
     with contextlib.ExitStack() as stack:
         stderr: Any = stack.enter_context(log.open("a")) if log else subprocess.PIPE
         return subprocess.Popen(
@@ -260,9 +261,9 @@ def launch(directory: Path, *arguments: str, log: Path | None = None) -> subproc
         )
 
 
-def refused(directory: Path, *arguments: str) -> tuple[int, str]:
+def refused(directory: Path, *arguments: str, with_http: bool = False) -> tuple[int, str]:
     """Exit code and complaint of a `serve` that must not start."""
-    process = launch(directory, *arguments)
+    process = launch(directory, *arguments, with_http=with_http)
     try:
         out, complaint = process.communicate(timeout=PATIENCE_SECONDS)
     except subprocess.TimeoutExpired:

@@ -96,13 +96,14 @@ ELSEWHERE = {
     "CHANNEL_CLOSED": "DataBlocks",
     "CONFIGURATION_ERROR": "settings",
     "DATA_LOST": "consumers",
+    "FORBIDDEN": "rights, in tests/access",
     "HANDLER_FAILED": "services",
     "INTERNAL_ERROR": "decoding of replies, and defects",
     "MAILBOX_CLOSED": "services",
     "MAILBOX_FULL": "services",
     "NO_RESPONSE": "services",
     "NOT_INITIALISED": "services",
-    "RATE_LIMITED": "the broker, when too much waits to be stored, read or judged",
+    "RATE_LIMITED": "limits per peer, in tests/access, and when too much waits to be stored or judged",
     "RECEIVE_TIMEOUT": "topics",
     "REGISTRY_ERROR": "tests/registry/test_services.py: it takes many registrations",
     "REQUEST_TIMEOUT": "the client",
@@ -112,6 +113,9 @@ ELSEWHERE = {
     "STORE_READ_ONLY": "the broker after a failed write",
     "SUBSCRIBER_TOO_SLOW": "topics",
     "SUBSCRIPTION_CLOSED": "topics",
+    "TOO_MANY_REGISTRATIONS": "limits per peer, in tests/access",
+    "TOO_MANY_SUBSCRIPTIONS": "limits per peer, in tests/access",
+    "UNAUTHORIZED": "keys, in tests/access",
 }
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from messagehub.cli.diagnosis import Finding
 from messagehub.cli.output import duration
 from messagehub.cli.probe import hello_from
-from messagehub.errors import BrokerUnavailable, HubError
+from messagehub.errors import BrokerUnavailable, HubError, Unauthorized
 from messagehub.settings import Settings, default_dir
 from messagehub.version import __version__
 
@@ -25,12 +25,16 @@ def check_broker(settings: Settings, *, is_held: bool) -> Iterator[Finding]:
     endpoint = running.endpoint if settings.is_local and running is not None else settings.endpoint
     started = time.monotonic()
     try:
-        said = hello_from(endpoint, timeout=settings.hello_timeout_seconds)
+        said = hello_from(endpoint, settings, timeout=settings.hello_timeout_seconds)
     except BrokerUnavailable:
         if running is not None and running.endpoint == endpoint:
             yield _stuck(endpoint, running.pid, settings.hello_timeout_seconds)
         else:
             yield _nobody_there(endpoint, running.endpoint if running else None)
+        return
+    except Unauthorized as error:
+        advice = "name your key with key_file and the broker's with server_key; `messagehub keys list` at the hub"
+        yield Finding("broker", "error", error.message, advice)
         return
     except HubError as error:
         yield Finding(

@@ -1,0 +1,162 @@
+"""Who calls over HTTP, and what they may: by the same table as the broker.
+
+Rule 1: a token that is given must be one that is listed; without one a caller is anonymous, with the rights that the
+hub gives to those.
+Rule 2: the operation is checked before anything is read of it, each command that it asks before it is asked.
+"""
+
+import base64
+import hmac
+import time
+from contextvars import ContextVar
+from typing import NamedTuple
+
+from starlette.requests import Request
+
+from messagehub.admin.errors import HttpError
+from messagehub.audit import AuditLog
+from messagehub.credentials import AccessFile, AccessList, token_hash, token_owner
+from messagehub.errors import ConfigurationError, Forbidden, RateLimited
+from messagehub.limits import TokenBuckets
+from registry import access, commands, replies
+from registry.access import ADMIN, Rights, Role
+
+_DENIED = (
+    "this needs a token (http.token in the hub's directory, or one of `messagehub tokens`),"
+    " as Bearer token or Basic password"
+)
+_CHALLENGE = {"www-authenticate": 'Basic realm="messagehub"'}
+
+
+class Caller(NamedTuple):
+    name: str
+    rights: Rights
+    request_id: str
+    address: str = ""
+
+
+caller: ContextVar[Caller] = ContextVar("caller")
+counters = dict.fromkeys(
+    ("http_unauthorized", "http_forbidden", "http_rate_limited", "http_open_bodies", "http_slow_bodies"), 0
+) | dict.fromkeys(("http_event_streams", "http_slow_headers"), 0)
+"""What this process refused, by reason."""
+
+
+class Callers:
+    def __init__(
+        self,
+        file: AccessFile,
+        *,
+        token: str | None,
+        anonymous: Rights,
+        requests_per_second: float = 0.0,
+        audit: AuditLog | None = None,
+    ) -> None:
+        """`token` is that of whoever runs the hub; None lets everybody do everything."""
+        self.anonymous = anonymous if token is not None else ADMIN
+        self._own = token_hash(token) if token is not None else ""
+        self._file = file
+        self._version = file.version()
+        self._list = file.read()
+        self._rights = _rights(self._list)
+        self._buckets = TokenBuckets(requests_per_second)
+        self._audit = audit
+
+    def enter(self, request: Request, role: Role | None) -> Caller:
+        """Who calls, if they may call an operation that takes this role."""
+        found = self._identify(request)
+        if not self._buckets.take(found.address if found.name == "anonymous" else found.name, time.monotonic()):
+            counters["http_rate_limited"] += 1
+            raise RateLimited(f"more than {self._buckets.rate:g} requests a second come from this caller")
+        if role is not None and not found.rights.has(role):
+            if found.name == "anonymous":
+                raise self._unauthorized(found)
+            raise self.forbidden(found, request.url.path, Forbidden(f"this takes the right {role}", role=role))
+        caller.set(found)
+        return found
+
+    def forbidden(self, who: Caller, what: str, error: Forbidden) -> Forbidden | HttpError:
+        """Counted and noted; whoever gave no token is asked for one."""
+        if who.name == "anonymous":
+            return self._unauthorized(who)
+        counters["http_forbidden"] += 1
+        self._note("refused", who, code=error.code, request=what, name=error.details.get("name"))
+        return error
+
+    def check(self, command: commands.Command) -> None:
+        """Before it is asked; what is asked for by content can be judged by its answer only."""
+        who = caller.get()
+        if not isinstance(command, commands.RequestSchema) or not access.asks_by_content(command):
+            self._check(who, command, [])
+
+    def check_answer(self, command: commands.Command, reply: replies.AnyReply) -> None:
+        who = caller.get()
+        if isinstance(command, commands.RequestSchema) and isinstance(reply, replies.SchemaFound):
+            if access.asks_by_content(command):
+                self._check(who, command, [place.subject for place in reply.places])
+        elif command.writes:
+            name = getattr(command, "channel", None) or getattr(command, "subject", None)
+            request = str(command.__struct_config__.tag)
+            self._note("changed", who, request=request, name=name, correlation_id=command.id)
+
+    def check_events(self, prefix: str) -> None:
+        """Of a stream of events: `channel/NAME/` is about one name, anything shorter about all that begin so."""
+        who = caller.get()
+        if not access.may_see(who.rights, prefix):
+            raise self.forbidden(who, "events", Forbidden(f"this takes the right observe on {prefix[:200]!r}"))
+
+    def _check(self, who: Caller, command: commands.Command, places: list[str]) -> None:
+        try:
+            access.check(who.rights, command, places=places)
+        except Forbidden as error:
+            raise self.forbidden(who, str(command.__struct_config__.tag), error) from None
+
+    def _identify(self, request: Request) -> Caller:
+        address = request.client.host if request.client else ""
+        who = Caller("anonymous", self.anonymous, request.scope.get("request_id", ""), address)
+        given = _token(request)
+        if given is None or not self._own:
+            return who
+        if hmac.compare_digest(token_hash(given), self._own):
+            return who._replace(name="owner", rights=ADMIN)
+        self._look()
+        name = token_owner(self._list.tokens, given)
+        if name is None:
+            raise self._unauthorized(who)
+        return who._replace(name=f"token:{name}", rights=self._rights[name])
+
+    def _unauthorized(self, who: Caller) -> HttpError:
+        counters["http_unauthorized"] += 1
+        self._note("refused", who, code="UNAUTHORIZED")
+        return HttpError(401, 40101, _DENIED, _CHALLENGE)
+
+    def _note(self, event: str, who: Caller, **what: object) -> None:
+        if self._audit is not None:
+            self._audit.write(event, who.name, request_id=who.request_id, address=who.address, **what)
+
+    def _look(self) -> None:
+        version = self._file.version()
+        if version != self._version:
+            try:
+                self._list = self._file.read()
+            except (ConfigurationError, OSError):
+                return  # the broker's log says so; what was listed stays in force
+            self._version, self._rights = version, _rights(self._list)
+
+
+def _rights(listed: AccessList) -> dict[str, Rights]:
+    return {name: Rights.parse(token.rights) for name, token in listed.tokens.items()}
+
+
+def _token(request: Request) -> str | None:
+    """Bearer, or the password of HTTP Basic, which existing registry clients can send; never from the URL."""
+    header = request.headers.get("authorization")
+    if header is None:
+        return None
+    scheme, _, given = header.partition(" ")
+    if scheme.lower() == "basic":
+        try:
+            given = base64.b64decode(given, validate=True).decode().partition(":")[2]
+        except ValueError:
+            given = ""
+    return given.strip()

@@ -1,0 +1,320 @@
+"""Who asks, whether they may, and how much: what stands between the sockets of a shared hub and its registry.
+
+A hub that only its own user can reach has no guard, and pays nothing for this.
+
+Rule 1: a peer is known by the name that the door gave it, which libzmq attaches to every frame.
+Rule 2: rights are looked up for each request, so one that is taken away ends with the next request, on open
+connections too; what libzmq carries without us (events, topics) is cut, so that everybody has to come in again.
+Rule 3: a lease belongs to the peer that registered under it.
+"""
+
+import logging
+import os
+import threading
+from time import monotonic
+from typing import Any
+
+import zmq
+
+from messagehub import protocol
+from messagehub.audit import AuditLog
+from messagehub.broker.door import EVENTS, TOPICS_IN, TOPICS_OUT, user_of
+from messagehub.credentials import AccessFile, AccessList
+from messagehub.errors import ConfigurationError, Forbidden, HubError, RateLimited, TooManyRegistrations, Unauthorized
+from messagehub.limits import TokenBuckets
+from messagehub.settings import Settings
+from registry import access, commands, names, replies
+from registry.access import ADMIN, Rights
+from registry.leases import Member
+from registry.registry import Registry
+
+log = logging.getLogger("messagehub.broker")
+
+LOOK_SECONDS = 0.05
+AUDIT_SECONDS = 1.0
+_NOBLOCK = int(zmq.NOBLOCK)
+_KEY, _USER = "key:", "user:"
+LOOPBACK = "loopback"
+"""Anybody on this host, over plain TCP: as without a guard."""
+
+
+class ReturnPath(list[bytes]):
+    """The way back to a peer, and its name."""
+
+    __slots__ = ("user",)
+    user: str
+
+
+class Guard:
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._file = AccessFile(settings.access_path)
+        self._version = self._file.version()
+        self._look_at = 0.0
+        self._looking = threading.Lock()
+        self._is_reduced = False
+        self._list = self._file.read()
+        self._names: dict[str, str] = {}
+        self._rights: dict[str, Rights] = {}
+        self._group_rights = Rights.parse(settings.group_roles.split()) if settings.group else None
+        self._own_users = {f"{_USER}{os.geteuid()}", f"{_USER}0", LOOPBACK}
+        self._buckets = TokenBuckets(settings.requests_per_second)
+        self._leases: dict[str, dict[str, None]] = {}
+        self._owners: dict[str, str] = {}
+        self._watched: dict[str, set[bytes]] = {}
+        self._last_limited: dict[str, float] = {}
+        self._counting = threading.Lock()
+        self.denied = self.subscriptions_refused = 0
+        self._audit = AuditLog(settings.dir / "audit.log", max_bytes=settings.audit_bytes)
+        self._enforce(self._list)
+
+    @classmethod
+    def of(cls, settings: Settings) -> "Guard | None":
+        return cls(settings) if settings.is_shared or settings.audit else None
+
+    def close(self) -> None:
+        self._audit.close()
+
+    # -- at the door; on its threads -----------------------------------------------------------------------
+
+    def identify(self, domain: str, mechanism: str, address: str, key: str) -> str | None:
+        """The name of a peer that may connect to the socket of this domain, or None."""
+        self._look()
+        user = self._names.get(key) if mechanism == "CURVE" else self._local_user(address)
+        rights = self._rights_of(user) if user is not None else None
+        if rights is None or not _may_connect(rights, domain):
+            with self._counting:
+                self.denied += 1
+            self._audit.write("denied", user or "unknown", socket=domain, address=address, mechanism=mechanism)
+            return None
+        return user
+
+    def _local_user(self, address: str) -> str | None:
+        uid = user_of(address)
+        if uid is not None:
+            return f"{_USER}{uid}"
+        return None if self._settings.is_shared else LOOPBACK
+
+    # -- requests ------------------------------------------------------------------------------------------
+
+    def receive(self, router: "zmq.Socket[bytes]") -> ReturnPath:
+        """One message, with the name of its sender; frames past the limit are read and thrown away."""
+        frames = ReturnPath((router.recv(_NOBLOCK),))
+        frame = router.recv(_NOBLOCK, copy=False)
+        while frame.more:
+            if len(frames) <= protocol.MAX_FRAMES:
+                frames.append(frame.bytes)
+            frame = router.recv(_NOBLOCK, copy=False)
+        frames.append(frame.bytes)
+        frames.user = str(frame.get("User-Id"))
+        return frames
+
+    def named(self, frames: list[bytes], split: tuple[list[bytes], bytes]) -> tuple[ReturnPath, bytes]:
+        """The same, with the sender's name on the path."""
+        path = ReturnPath(split[0])
+        path.user = _user(frames)
+        return path, split[1]
+
+    def decode(self, path: list[bytes], body: bytes, registry: Registry, *, now: float) -> commands.AnyCommand:
+        """The command, if its sender may ask for it, now and so often; what comes too often is not even read."""
+        user = _user(path)
+        if not self._is_own(user) and not self._buckets.take(user, now):
+            rate = self._buckets.rate
+            raise RateLimited(f"more than {rate:g} requests a second come from this peer", requests_per_second=rate)
+        command = protocol.decode(body)
+        self._admit(user, command, registry)
+        return command
+
+    def _admit(self, user: str, command: commands.AnyCommand, registry: Registry) -> None:
+        rights = self._rights_of(user)
+        if rights is None:
+            raise Unauthorized("this key is not listed any more: ask whoever runs the hub", peer=user)
+        if not rights.is_admin:
+            places: list[str] = []
+            if isinstance(command, commands.RequestSchema) and access.asks_by_content(command):
+                places = _places(command, registry)
+            access.check(rights, command, places=places)
+        lease = getattr(command, "lease", None)
+        if lease is not None:
+            self._check_lease(user, lease, rights)
+        if isinstance(command, commands.RegisterProducer | commands.RegisterConsumer):
+            self._check_registrations(user, command, registry)
+
+    def changed(self, path: list[bytes], command: commands.AnyCommand, reply: replies.Reply) -> None:
+        """Note what a peer has changed."""
+        user = _user(path)
+        if isinstance(reply, replies.ProducerRegistered | replies.ConsumerRegistered):
+            self._own(user, reply.lease)
+        self._audit.write("changed", user, **_what(command), revision=getattr(reply, "revision", None))
+
+    def refused(self, path: list[bytes], request: str, request_id: str | None, error: HubError) -> None:
+        """A peer that goes on and on too fast is noted once in a while."""
+        user = _user(path)
+        if isinstance(error, RateLimited):
+            now = monotonic()
+            if now < self._last_limited.get(user, 0.0):
+                return
+            self._last_limited[user] = now + AUDIT_SECONDS
+        name = error.details.get("name")
+        self._audit.write("refused", user, code=error.code, request=request, correlation_id=request_id, name=name)
+
+    # -- events --------------------------------------------------------------------------------------------
+
+    def may_watch(self, user: str, topic: bytes) -> bool:
+        """`channel/NAME/` is about one channel; anything shorter is about all whose topic begins so."""
+        rights = self._rights_of(user)
+        watched = self._watched.setdefault(user, set())
+        limit = self._settings.subscriptions_per_peer
+        if limit and len(watched) >= limit and topic not in watched:
+            self.subscriptions_refused += 1
+            self._audit.write("refused", user, code="TOO_MANY_SUBSCRIPTIONS", topic=_shown(topic))
+            return False
+        if rights is None or not access.may_see(rights, topic.decode(errors="replace")):
+            self.subscriptions_refused += 1
+            self._audit.write("refused", user, code="FORBIDDEN", topic=_shown(topic))
+            return False
+        watched.add(topic)
+        return True
+
+    def unwatch(self, user: str | None, topic: bytes) -> None:
+        """Of a peer that is gone nobody says who it was: then whoever watched the topic may watch one more."""
+        for watched in (self._watched.get(user, set()),) if user is not None else self._watched.values():
+            watched.discard(topic)
+
+    # -- the list ------------------------------------------------------------------------------------------
+
+    def refresh(self) -> bool:
+        """Read the list again if it has changed; True when somebody may do less than before."""
+        if monotonic() >= self._look_at:
+            self._look_at = monotonic() + LOOK_SECONDS
+            self._look()
+        is_reduced, self._is_reduced = self._is_reduced, False
+        return is_reduced
+
+    def _look(self) -> None:
+        with self._looking:
+            version = self._file.version()
+            if version == self._version:
+                return
+            self._version = version
+            try:
+                listed = self._file.read()
+            except (ConfigurationError, OSError) as error:
+                log.error("%s; what was listed before stays in force", error)
+                return
+            before, self._list = self._list, listed
+            self._enforce(listed)
+            self._is_reduced |= any(listed.keys.get(name) != key for name, key in before.keys.items())
+        log.info("%d keys are listed now", len(listed.keys))
+
+    def _enforce(self, listed: AccessList) -> None:
+        if self._settings.curve:
+            self._rights = {f"{_KEY}{name}": Rights.parse(key.rights) for name, key in listed.keys.items()}
+            self._names = {key.proof: f"{_KEY}{name}" for name, key in listed.keys.items()}
+
+    def _rights_of(self, user: str) -> Rights | None:
+        """None for who is not listed. Whoever runs the hub, and root, may do everything."""
+        found = self._rights.get(user)
+        if found is not None or user.startswith(_KEY):
+            return found
+        return ADMIN if self._is_own(user) else self._group_rights
+
+    def _is_own(self, user: str) -> bool:
+        return user in self._own_users
+
+    def reachable(self, path: list[bytes], endpoints: dict[str, str], local: dict[str, str]) -> dict[str, str]:
+        """Those that the peer may connect to, the way that it came."""
+        user = _user(path)
+        rights = self._rights_of(user) or access.NOTHING
+        given = endpoints if user.startswith(_KEY) else local
+        return {domain: endpoint for domain, endpoint in given.items() if _may_connect(rights, domain)}
+
+    # -- leases --------------------------------------------------------------------------------------------
+
+    def _check_lease(self, user: str, lease: str, rights: Rights) -> None:
+        owner = self._owners.get(lease, user)
+        if owner != user and not rights.is_admin and self._rights_of(owner) is not None:
+            raise Forbidden("this lease belongs to another peer", lease=lease)
+
+    def _own(self, user: str, lease: str) -> None:
+        self._owners.setdefault(lease, user)
+        self._leases.setdefault(user, {})[lease] = None
+
+    def _check_registrations(
+        self, user: str, command: commands.RegisterProducer | commands.RegisterConsumer, registry: Registry
+    ) -> None:
+        limit = self._settings.registrations_per_peer
+        if not limit:
+            return
+        owned = self._leases.setdefault(user, {})
+        member = _member(command)
+        count = 0
+        for name in list(owned):
+            lease = registry.leases.get(name)
+            if lease is None:
+                del owned[name]
+                self._owners.pop(name, None)
+                continue
+            if member in lease.members:
+                return  # said again
+            count += len(lease.members)
+        if count >= limit:
+            raise TooManyRegistrations(f"this peer holds {count} registrations, and one may hold {limit}", limit=limit)
+
+    def counters(self) -> dict[str, int]:
+        return {
+            "denied_peers": self.denied,
+            "refused_subscriptions": self.subscriptions_refused,
+            "audit_lost": self._audit.lost,
+        }
+
+
+def _user(path: list[bytes]) -> str:
+    assert isinstance(path, ReturnPath)  # everything that a guarded broker has received is one
+    return path.user
+
+
+def _may_connect(rights: Rights, domain: str) -> bool:
+    """Plain topics bypass us, so nobody could match a pattern there: they take a right to everything."""
+    if domain == TOPICS_IN:
+        return rights.allows_everything("produce")
+    if domain == TOPICS_OUT:
+        return rights.allows_everything("consume") or rights.allows_everything("observe")
+    return domain != EVENTS or rights.has("observe")
+
+
+def _shown(topic: bytes) -> str:
+    return topic[: names.MAX_LENGTH].decode(errors="replace")
+
+
+def _places(command: commands.RequestSchema, registry: Registry) -> list[str]:
+    """The subjects that hold the schema that is asked for; none when there is none."""
+    schemas = registry.schemas
+    try:
+        if command.schema_id is not None:
+            found = schemas.by_id(command.schema_id, "")
+        elif command.guid is not None:
+            found = schemas.by_guid(command.guid)
+        else:
+            found = schemas.by_hash(command.schema_hash or "")
+    except HubError:
+        return []
+    return [place.subject for place in schemas.places(found.schema_id)]
+
+
+def _member(command: commands.RegisterProducer | commands.RegisterConsumer) -> Member:
+    if isinstance(command, commands.RegisterConsumer):
+        return Member("consumer", command.channel, command.consumer_id)
+    return Member("producer", command.channel, command.producer_id or f"{command.channel}/default")
+
+
+def _what(command: commands.AnyCommand) -> dict[str, Any]:
+    """A command as the audit log names it: its kind, its correlation id and what it is about, not what it carries."""
+    name = getattr(command, "channel", None) or getattr(command, "subject", None)
+    member = getattr(command, "producer_id", None) or getattr(command, "consumer_id", None)
+    return {
+        "request": str(command.__struct_config__.tag),
+        "correlation_id": command.id,
+        "name": name[: names.MAX_LENGTH] if name else None,
+        "member": member[: names.MAX_LENGTH] if member else None,
+    }

@@ -1,0 +1,231 @@
+"""Who is listed: `access.json` in the hub's directory, and key files.
+
+Rule 1: secrets stand in files of their own (0600) or are kept as hashes; `access.json` holds public keys and hashes.
+Rule 2: the file is replaced whole, under a lock, so whoever reads it while it changes reads the old or the new one.
+Rule 3: a damaged or opened-up file stops a start; while the hub runs, the last good list stays in force.
+"""
+
+import contextlib
+import hashlib
+import hmac
+import os
+import secrets
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import zmq
+
+from messagehub.datablock.locks import OWNER, Descriptor, exclusive, lock_within
+from messagehub.errors import ConfigurationError, HubError
+from messagehub.private_files import private_directory, read_private, write_private
+from registry import names
+from registry.access import Rights
+
+LOCK_SECONDS = 5.0
+KEY_LENGTH = 40
+MAX_ENTRIES = 10_000
+Version = tuple[int, int, int]
+
+
+class Listed(msgspec.Struct, kw_only=True):
+    """One key or token. `proof` is the public key, or the token's hash."""
+
+    proof: str
+    rights: list[str]
+    created_at: float = 0.0
+
+
+class AccessList(msgspec.Struct, kw_only=True):
+    keys: dict[str, Listed] = msgspec.field(default_factory=dict)
+    tokens: dict[str, Listed] = msgspec.field(default_factory=dict)
+
+
+class AccessFile:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def version(self) -> Version | None:
+        """Differs whenever the file has been replaced."""
+        try:
+            found = self.path.stat()
+        except FileNotFoundError:
+            return None
+        return found.st_ino, found.st_mtime_ns, found.st_size
+
+    def read(self) -> AccessList:
+        try:
+            found = msgspec.json.decode(read_private(self.path), type=AccessList)
+        except FileNotFoundError:
+            return AccessList()
+        except (msgspec.DecodeError, UnicodeError) as error:
+            raise ConfigurationError(
+                f"{self.path} is damaged ({error}): restore it, or remove it and list anew"
+            ) from None
+        try:
+            for listed in (*found.keys.values(), *found.tokens.values()):
+                Rights.parse(listed.rights)
+        except HubError as error:
+            raise ConfigurationError(f"{self.path} is damaged: {error.message}") from None
+        return found
+
+    @contextlib.contextmanager
+    def editing(self) -> Iterator[AccessList]:
+        """The list, to be changed; what the block leaves is written, unless it raises."""
+        private_directory_of(self.path)
+        lock_path = str(self.path.with_suffix(".lock"))
+        lock = Descriptor.open(lock_path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW)
+        try:
+            lock_within(lock, exclusive(OWNER), lock_path, LOCK_SECONDS)
+            found = self.read()
+            yield found
+            if len(found.keys) + len(found.tokens) > MAX_ENTRIES:
+                raise ConfigurationError(f"{self.path} holds {MAX_ENTRIES} entries at most: revoke some")
+            write_private(self.path, msgspec.json.format(msgspec.json.encode(found), indent=2))
+        finally:
+            lock.close()
+
+
+def private_directory_of(path: Path) -> None:
+    """The hub's directory: as it is if it is there (a group may see it), else private."""
+    if not path.parent.is_dir():
+        private_directory(path.parent)
+
+
+# -- tokens ----------------------------------------------------------------------------------------------------
+
+
+def new_token() -> str:
+    return secrets.token_urlsafe(32)
+
+
+def token_hash(token: str) -> str:
+    """Tokens are 256 random bits, so one plain hash keeps them: there is nothing to guess."""
+    return hashlib.sha256(token.encode()).hexdigest()
+
+
+def token_owner(tokens: dict[str, Listed], given: str) -> str | None:
+    """Whose token it is; takes as long whichever it is."""
+    digest = token_hash(given)
+    owner = None
+    for name, listed in tokens.items():
+        if hmac.compare_digest(digest, listed.proof):
+            owner = name
+    return owner
+
+
+# -- keys ------------------------------------------------------------------------------------------------------
+
+
+class KeyPair(msgspec.Struct, kw_only=True, frozen=True):
+    """A CURVE key pair as its file has it, with the public key of the server it is for, if that is known."""
+
+    public: str
+    secret: str
+    server_key: str = ""
+
+    @classmethod
+    def new(cls, server_key: str = "") -> "KeyPair":
+        public, secret = zmq.curve_keypair()
+        return cls(public=public.decode(), secret=secret.decode(), server_key=server_key)
+
+    @classmethod
+    def read(cls, path: Path) -> "KeyPair":
+        try:
+            pair = msgspec.json.decode(read_private(path), type=cls)
+        except FileNotFoundError:
+            raise ConfigurationError(f"there is no key file {path}: messagehub keys new") from None
+        except (msgspec.DecodeError, UnicodeError):
+            raise ConfigurationError(f"{path} is not a key file of messagehub") from None
+        check_key(pair.public)
+        if len(pair.secret) != KEY_LENGTH or zmq.curve_public(pair.secret.encode()).decode() != pair.public:
+            raise ConfigurationError(f"the two keys in {path} do not belong together")
+        return pair
+
+    def write(self, path: Path) -> None:
+        """A key file is never overwritten: whoever has it would be locked out."""
+        try:
+            write_private(path, msgspec.json.format(msgspec.json.encode(self), indent=2) + b"\n", replace=False)
+        except FileExistsError:
+            raise ConfigurationError(f"{path} exists already: choose another name, or remove it first") from None
+
+    def __repr__(self) -> str:
+        return f"KeyPair(public={self.public!r})"
+
+
+def server_keys(directory: Path) -> KeyPair:
+    """The hub's own pair, made when there is none."""
+    private_directory(directory)
+    path = directory / "server.key"
+    if not path.exists():
+        try:
+            write_private(path, msgspec.json.encode(KeyPair.new()), replace=False)
+        except FileExistsError:
+            pass  # somebody else made it in the same moment
+    return KeyPair.read(path)
+
+
+def check_key(public: str) -> str:
+    from zmq.utils import z85
+
+    try:
+        is_key = len(public) == KEY_LENGTH and len(z85.decode(public.encode())) == 32
+    except (ValueError, KeyError, UnicodeError):
+        is_key = False
+    if not is_key:
+        raise ConfigurationError(f"{public[:60]!r} is not a public key: {KEY_LENGTH} characters of Z85")
+    return public
+
+
+def allow_key(access: AccessFile, name: str, public: str, rights: list[str]) -> None:
+    """List a key, or give a listed one other rights. One key has one name."""
+    names.check_role("key", name)
+    check_key(public)
+    with access.editing() as found:
+        for other, listed in found.keys.items():
+            if listed.proof == public and other != name:
+                raise ConfigurationError(f"this key is listed already, as {other!r}")
+        found.keys[name] = Listed(proof=public, rights=_checked(rights), created_at=time.time())
+
+
+def allow_token(access: AccessFile, name: str, rights: list[str]) -> str:
+    names.check_role("token", name)
+    token = new_token()
+    with access.editing() as found:
+        if name in found.tokens:
+            raise ConfigurationError(f"there is a token {name!r} already: revoke it first, or choose another name")
+        found.tokens[name] = Listed(proof=token_hash(token), rights=_checked(rights), created_at=time.time())
+    return token
+
+
+def revoke(access: AccessFile, kind: str, name: str) -> None:
+    with access.editing() as found:
+        listed = found.keys if kind == "key" else found.tokens
+        if listed.pop(name, None) is None:
+            raise ConfigurationError(f"no {kind} {name!r} is listed")
+
+
+def _checked(rights: list[str]) -> list[str]:
+    return [str(right) for right in Rights.parse(rights).all]
+
+
+class ClientKeys:
+    """What a client's sockets need for CURVE; nothing is set when no server key is known."""
+
+    def __init__(self, server_key: str, key_file: str) -> None:
+        pair = KeyPair.read(Path(key_file).expanduser()) if key_file else None
+        self.server = server_key or (pair.server_key if pair else "")
+        if pair is not None and not self.server:
+            raise ConfigurationError(f"the key file {key_file} names no server: say its public key with server_key")
+        if self.server and pair is None:
+            raise ConfigurationError("server_key is set, but not who this client is: name its own key with key_file")
+        if self.server:
+            check_key(self.server)
+        self._pair = pair
+
+    def secure(self, socket: "zmq.Socket[bytes]") -> None:
+        if self.server and self._pair is not None:
+            socket.setsockopt(zmq.CURVE_SERVERKEY, self.server.encode())
+            socket.setsockopt(zmq.CURVE_PUBLICKEY, self._pair.public.encode())
+            socket.setsockopt(zmq.CURVE_SECRETKEY, self._pair.secret.encode())

@@ -1,0 +1,114 @@
+"""Files and directories that belong to one user, and what is refused in their place.
+
+Rule 1: a file is judged on its opened descriptor, never by its name alone, and no symlink is followed to it.
+Rule 2: what others could read or change is refused with the command that mends it; it is never mended silently,
+since somebody may have read it already.
+"""
+
+import contextlib
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+from messagehub.errors import ConfigurationError
+
+OTHERS = 0o077
+OTHERS_WRITE = 0o022
+GROUP_MAY_READ = 0o037
+MAX_BYTES = 1 << 20
+
+
+def read_private(path: Path, *, forbidden: int = OTHERS) -> bytes:
+    """The content of a small file of ours; FileNotFoundError when there is none."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise ConfigurationError(f"cannot read {path}: {_reason(error)}") from None
+    with os.fdopen(fd, "rb") as file:
+        _judge(path, os.fstat(fd), forbidden)
+        content = file.read(MAX_BYTES + 1)
+    if len(content) > MAX_BYTES:
+        raise ConfigurationError(f"{path} is larger than {MAX_BYTES} bytes")
+    return content
+
+
+def write_private(path: Path, content: bytes, *, mode: int = 0o600, gid: int = -1, replace: bool = True) -> None:
+    """Whole or not at all. With `replace=False` an existing file is left alone and FileExistsError raised."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}")
+    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        with os.fdopen(fd, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(fd)
+            _share(fd, mode, gid)
+        if replace:
+            temporary.replace(path)
+        else:
+            os.link(temporary, path)
+    finally:
+        if temporary.exists():
+            temporary.unlink()
+
+
+def check_private(path: Path, *, forbidden: int = OTHERS) -> None:
+    """Refuse a file of the hub's that is not ours, not a file, or open to others. One that is not there is fine."""
+    try:
+        found = path.lstat()
+    except FileNotFoundError:
+        return
+    if stat.S_ISLNK(found.st_mode):
+        raise ConfigurationError(f"{path} is a symbolic link: remove it")
+    _judge(path, found, forbidden)
+
+
+def private_directory(path: Path, *, mode: int = 0o700, gid: int = -1) -> None:
+    """Make the directory; refuse one that is another's or that others could look into or change."""
+    try:
+        is_new = not path.exists()
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if is_new:
+            _share(path, mode, gid)
+        found = path.stat()
+    except OSError as error:
+        raise ConfigurationError(f"cannot use directory {path}: {error.strerror}") from error
+    if found.st_uid != os.geteuid():
+        raise ConfigurationError(f"directory {path} belongs to another user: choose another with --dir")
+    if stat.S_IMODE(found.st_mode) & OTHERS & ~mode:
+        raise ConfigurationError(f"directory {path} is open to other users: chmod {mode:o} {path}")
+    if gid >= 0 and (found.st_gid != gid or stat.S_IMODE(found.st_mode) != mode):
+        raise ConfigurationError(f"directory {path} is not its group's: chgrp {gid} {path} && chmod {mode:o} {path}")
+
+
+@contextlib.contextmanager
+def private_umask(mode: int = 0o077) -> Iterator[None]:
+    """While somebody else's code makes a file: nobody may open it before we have set its mode."""
+    before = os.umask(mode)
+    try:
+        yield
+    finally:
+        os.umask(before)
+
+
+def _judge(path: Path, found: os.stat_result, forbidden: int) -> None:
+    if not stat.S_ISREG(found.st_mode) and not stat.S_ISSOCK(found.st_mode):
+        raise ConfigurationError(f"{path} is not a regular file: remove it")
+    if found.st_uid not in (0, os.geteuid()):
+        raise ConfigurationError(f"{path} belongs to another user: remove it")
+    loose = stat.S_IMODE(found.st_mode) & forbidden
+    if loose:
+        advice = f"chmod {stat.S_IMODE(found.st_mode) & ~forbidden:o} {path}"
+        raise ConfigurationError(f"{path} is open to other users (mode {stat.S_IMODE(found.st_mode):o}): {advice}")
+
+
+def _share(target: int | Path, mode: int, gid: int) -> None:
+    if gid >= 0:
+        os.chown(target, -1, gid)
+    os.chmod(target, mode)
+
+
+def _reason(error: OSError) -> str:
+    return "it is a symbolic link" if error.errno == 40 else str(error.strerror)  # ELOOP

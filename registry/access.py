@@ -1,0 +1,214 @@
+"""Who may ask for what: one table over all commands, used by the broker and by HTTP alike.
+
+A right is written `ROLE` or `ROLE:PATTERN`. Patterns are matched against names of channels, subjects, topics and
+services: `*` stands for exactly one dot-separated component, a last `>` for one or more; none is the same as `>`.
+
+Rule 1: what no right allows is refused; a command without a rule is refused to everybody but `admin`.
+Rule 2: `admin` may do everything; every other role may also look (`observe`) at what it may work with.
+Rule 3: what concerns no name in particular, such as a list of everything, takes a right to everything.
+"""
+
+import re
+from collections.abc import Callable, Iterable
+from typing import Literal, NamedTuple, get_args
+
+from registry import commands, names
+from registry.errors import Forbidden, InvalidName, InvalidRequest
+
+Role = Literal["observe", "consume", "produce", "schema-admin", "admin"]
+ROLES: tuple[Role, ...] = get_args(Role)
+EVERYTHING = ">"
+PATTERN_RULE = "dot-separated components; `*` for any one component, `>` at the end for one or more"
+_PATTERN = re.compile(r"(?:>|(?:\*|[^.*>\s]{1,64})(?:\.(?:\*|[^.*>\s]{1,64}))*(?:\.>)?)\Z")
+_GIVING: dict[Role, tuple[Role, ...]] = {role: (role, "admin") for role in ROLES} | {"observe": ROLES}
+"""Which roles include one."""
+
+
+class Right(NamedTuple):
+    role: Role
+    pattern: str
+    matches: Callable[[str], object]
+
+    @classmethod
+    def parse(cls, text: str) -> "Right":
+        role, _, pattern = text.partition(":")
+        if role not in ROLES:
+            raise InvalidRequest(f"{text[:100]!r} is no right: ROLE or ROLE:PATTERN, with a role of {', '.join(ROLES)}")
+        pattern = pattern or EVERYTHING
+        if len(pattern) > names.MAX_LENGTH or not _PATTERN.match(pattern):
+            shown = pattern[: names.MAX_LENGTH]
+            raise InvalidName(f"pattern {shown!r} breaks the rule: {PATTERN_RULE}", name=shown, rule=PATTERN_RULE)
+        if role == "admin" and pattern != EVERYTHING:
+            raise InvalidRequest("admin is a right to everything and takes no pattern")
+        parts = ["[^.]+" if c == "*" else ".+" if c == ">" else re.escape(c) for c in pattern.split(".")]
+        return cls(role, pattern, re.compile(r"\.".join(parts), re.DOTALL).fullmatch)
+
+    def __str__(self) -> str:
+        return self.role if self.pattern == EVERYTHING else f"{self.role}:{self.pattern}"
+
+    def covers(self, prefix: str) -> bool:
+        """Whether it matches every name that begins so."""
+        return self.pattern == EVERYTHING or (self.pattern.endswith(".>") and self._begins(prefix))
+
+    def _begins(self, prefix: str) -> bool:
+        """Only what the literal part of `a.b.>` says for sure; a `*` before its end is not looked into."""
+        return "*" not in self.pattern and prefix.startswith(self.pattern[:-1])
+
+
+class Rights:
+    """All that one peer may do."""
+
+    def __init__(self, rights: Iterable[Right]) -> None:
+        self.all = tuple(rights)
+        self.is_admin = any(right.role == "admin" for right in self.all)
+
+    @classmethod
+    def parse(cls, texts: Iterable[str]) -> "Rights":
+        return cls(Right.parse(text) for text in texts)
+
+    def has(self, role: Role) -> bool:
+        """For some name at least."""
+        return any(right.role in _GIVING[role] for right in self.all)
+
+    def allows(self, role: Role, name: str) -> bool:
+        return any(right.role in _GIVING[role] and right.matches(name) for right in self.all)
+
+    def allows_prefix(self, role: Role, prefix: str) -> bool:
+        return any(right.role in _GIVING[role] and right.covers(prefix) for right in self.all)
+
+    def allows_everything(self, role: Role) -> bool:
+        return any(right.role in _GIVING[role] and right.pattern == EVERYTHING for right in self.all)
+
+    def __str__(self) -> str:
+        return " ".join(map(str, self.all)) or "nothing"
+
+
+ADMIN = Rights.parse(["admin"])
+NOTHING = Rights([])
+
+
+class Rule(NamedTuple):
+    """`name` and `prefix` are fields of the command; the first that is given is what a pattern is matched against.
+
+    No role: whoever was let in may ask. No field: a right to everything is needed.
+    """
+
+    role: Role | None
+    name: str = ""
+    prefix: str = ""
+
+
+RULES: dict[type[commands.Command], Rule] = {
+    commands.Hello: Rule(None),
+    commands.Ping: Rule(None),
+    commands.Heartbeat: Rule(None),
+    commands.RegisterProducer: Rule("produce", "channel"),
+    commands.UnregisterProducer: Rule("produce", "channel"),
+    commands.RegisterConsumer: Rule("consume", "channel"),
+    commands.UnregisterConsumer: Rule("consume", "channel"),
+    commands.Discover: Rule("observe", "channel"),
+    commands.DescribeChannel: Rule("observe", "channel"),
+    commands.ListConsumers: Rule("observe", "channel"),
+    commands.ListChannels: Rule("observe", prefix="prefix"),
+    commands.Snapshot: Rule("observe", "channel"),
+    commands.CreateChannel: Rule("admin"),
+    commands.DestroyChannel: Rule("admin"),
+    commands.RegisterSchema: Rule("schema-admin", "subject"),
+    commands.DeleteSchema: Rule("schema-admin", "subject"),
+    commands.ConfigureSchemas: Rule("schema-admin", "subject"),
+    commands.SetSchemaMode: Rule("schema-admin", "subject"),
+    commands.LookUpSchema: Rule("observe", "subject"),
+    commands.CheckSchema: Rule("observe", "subject"),
+    commands.RequestSchema: Rule("observe", "subject"),
+    commands.ListSchemas: Rule("observe", "subject", "prefix"),
+    commands.ExportSchemas: Rule("observe", prefix="prefix"),
+    commands.RequestSchemaConfig: Rule("observe", "subject"),
+    commands.RequestSchemaMode: Rule("observe", "subject"),
+    commands.KeepTopic: Rule("admin"),
+    commands.DeleteTopic: Rule("admin"),
+    commands.ListTopics: Rule("observe", "pattern"),
+    commands.DescribeTopic: Rule("observe", "topic"),
+    commands.PublishMessages: Rule("produce", "topic"),
+    commands.ReadTopic: Rule("consume", "topic"),
+    commands.RegisterWorker: Rule("produce", "address"),
+    commands.UnregisterWorker: Rule(None),  # whoever knows the worker and its lease
+    commands.ResolveService: Rule("consume", "address"),
+    commands.ListServices: Rule("observe", prefix="prefix"),
+    commands.RemovePool: Rule("admin"),
+    commands.ReportDeadLetter: Rule(None),
+    commands.ListDeadLetters: Rule("admin"),  # payloads are in them
+    commands.Stats: Rule("observe"),
+    commands.Trace: Rule("observe"),
+}
+
+
+def check(rights: Rights, command: commands.Command, *, places: Iterable[str] = ()) -> None:
+    """Raise Forbidden unless the rights allow the command.
+
+    `places` are the subjects that hold what a schema is asked for by content (id, GUID, hash): one of them will do.
+    """
+    if rights.is_admin:
+        return
+    rule = RULES.get(type(command), Rule("admin"))
+    if rule.role is None:
+        return
+    if isinstance(command, commands.RequestSchema) and asks_by_content(command):
+        is_allowed = rights.allows_everything("observe") or any(rights.allows("observe", place) for place in places)
+        name = None
+    else:
+        name = _name(command, rule)
+        is_allowed = _allows(rights, rule, command, name)
+    if not is_allowed:
+        raise _forbidden(rights, command, rule.role, name)
+    if isinstance(command, commands.SchemaText):
+        for reference in command.references:
+            if not rights.allows("observe", reference.subject):
+                raise _forbidden(rights, command, "observe", reference.subject)
+
+
+def asks_by_content(command: commands.RequestSchema) -> bool:
+    """An id, GUID or hash decides before a subject beside it does."""
+    return command.schema_id is not None or command.guid is not None or command.schema_hash is not None
+
+
+def _name(command: commands.Command, rule: Rule) -> str | None:
+    """As the registry will understand it: channels are asked for by display names too."""
+    name: str | None = getattr(command, rule.name) if rule.name else None
+    return names.logical(name) if name is not None and rule.name == "channel" else name
+
+
+def _allows(rights: Rights, rule: Rule, command: commands.Command, name: str | None) -> bool:
+    assert rule.role is not None
+    if isinstance(command, commands.ListTopics) and (wildcard := re.search("[*>]", command.pattern)):
+        return rights.allows_prefix(rule.role, command.pattern[: wildcard.start()])
+    if name is not None:
+        return rights.allows(rule.role, name)
+    if rule.prefix:
+        return rights.allows_prefix(rule.role, getattr(command, rule.prefix))
+    return rights.allows_everything(rule.role)
+
+
+def _forbidden(rights: Rights, command: commands.Command, role: Role, name: str | None) -> Forbidden:
+    kind = str(command.__struct_config__.tag)
+    on = "everything" if name is None else repr(name[: names.MAX_LENGTH])
+    return Forbidden(
+        f"{kind} takes the right {role} on {on}; this peer has: {rights}",
+        request=kind,
+        role=role,
+        name=name if name is None else name[: names.MAX_LENGTH],
+    )
+
+
+def may_see(rights: Rights, topic: str) -> bool:
+    """Events of a topic: `channel/NAME/` is about one name, anything shorter about all that begin so.
+
+    Events of services hold the keys that open workers: they are for those who may ask them.
+    """
+    kind, _, rest = topic.partition("/")
+    role: Role = "consume" if "service".startswith(kind) else "observe"
+    if rights.allows_everything(role):
+        return True
+    if kind not in ("channel", "schema", "topic", "service"):
+        return False
+    name, is_whole, _ = rest.partition("/")
+    return rights.allows(role, name) if is_whole else rights.allows_prefix(role, rest)

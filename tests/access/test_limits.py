@@ -1,0 +1,159 @@
+"""What one peer may take of a shared hub, each limit with its error and its number; and what the hub writes down."""
+
+import json
+import stat
+from pathlib import Path
+
+import pytest
+import zmq
+
+from messagehub.audit import KEPT_FILES, AuditLog
+from messagehub.errors import TooManyRegistrations
+from messagehub.limits import TokenBuckets
+from tests.access.shared import SharedHub
+from tests.integration.harness import eventually, producer
+
+pytestmark = pytest.mark.usefixtures("no_leaks")
+
+
+def test_a_bucket_gives_a_seconds_worth_and_refills() -> None:
+    buckets = TokenBuckets(10)
+    assert [buckets.take("a", 0.0) for _ in range(11)] == [True] * 10 + [False]
+    assert buckets.take("b", 0.0)
+    assert [buckets.take("a", 0.25) for _ in range(3)] == [True, True, False]
+    assert sum(buckets.take("a", 100.0) for _ in range(100)) == 10
+    assert all(TokenBuckets(0).take("a", 0.0) for _ in range(100))
+
+
+def test_a_flooding_peer_is_limited_and_the_others_are_served(tmp_path: Path) -> None:
+    count = 5000
+    with SharedHub(tmp_path / "hub").running(requests_per_second=200) as shared, shared.local() as local:
+        with shared.peer("writer", zmq.DEALER, SNDHWM=0, RCVHWM=0) as flooder, shared.peer("watcher") as other:
+            local.ask(producer("sensors.a"))
+            other.ask({"type": "PING"})
+            for index in range(count):
+                flooder.send({"type": "PING", "id": str(index)})
+            for _ in range(100):
+                assert other.ask({"type": "DISCOVERY_REQUEST", "channel": "sensors.a"})["status"] == "active"
+            answers = [flooder.receive() for _ in range(count)]
+        codes = [answer.get("code", "served") for answer in answers]
+        assert {answer["id"] for answer in answers} == {str(index) for index in range(count)}
+        assert codes.count("RATE_LIMITED") > count // 2
+        assert codes.count("served") >= 200
+        assert all(answer["retryable"] for answer in answers if "code" in answer)
+        assert local.counter("refused_rate_limited") == codes.count("RATE_LIMITED")
+        noted = [entry for entry in shared.audit() if entry.get("code") == "RATE_LIMITED"]
+        assert 0 < len(noted) < 60  # now and then, not each
+
+
+def test_more_connections_do_not_give_a_peer_more(tmp_path: Path) -> None:
+    with SharedHub(tmp_path / "hub").running(requests_per_second=50) as shared:
+        first, second = shared.peer("writer"), shared.peer("writer")
+        with first, second:
+            codes = [peer.ask({"type": "PING"}).get("code") for _ in range(100) for peer in (first, second)]
+        assert "RATE_LIMITED" in codes
+
+
+def test_registrations_of_one_peer_are_limited_over_all_its_processes(tmp_path: Path) -> None:
+    with (
+        SharedHub(tmp_path / "hub").running(registrations_per_peer=3) as shared,
+        shared.local() as local,
+        shared.hub("writer") as one,
+        shared.hub("writer") as two,
+        shared.hub("boss") as other,
+    ):
+        held = [hub.register_producer(f"c{n}", schema_hash="h") for n, hub in enumerate((one, two, one))]
+        before = local.stats()["revision"]
+        with pytest.raises(TooManyRegistrations) as refused:
+            two.register_producer("c3", schema_hash="h")
+        assert refused.value.details["limit"] == 3
+        assert local.stats()["revision"] == before
+        assert local.counter("refused_too_many_registrations") == 1
+        assert other.register_producer("c4", schema_hash="h")
+        held[0].close()
+        assert two.register_producer("c3", schema_hash="h")
+
+
+def test_saying_a_registration_again_is_not_one_more(tmp_path: Path) -> None:
+    with SharedHub(tmp_path / "hub").running(registrations_per_peer=1) as shared, shared.peer("writer") as peer:
+        for _ in range(3):
+            assert peer.ask(producer("c"))["type"] == "PRODUCER_REGISTER_ACK"
+        assert peer.ask(producer("d"))["code"] == "TOO_MANY_REGISTRATIONS"
+
+
+def test_subscriptions_of_one_peer_are_limited(tmp_path: Path) -> None:
+    with SharedHub(tmp_path / "hub").running(subscriptions_per_peer=3) as shared, shared.local() as local:
+        with shared.peer("watcher") as peer:
+            endpoint = peer.ask({"type": "HELLO"})["endpoints"]["events"]
+        with shared.peer("watcher", zmq.SUB, endpoint=endpoint) as watcher:
+            for number in range(10):
+                watcher.socket.subscribe(f"channel/c{number}/".encode())
+            eventually(lambda: local.counter("refused_subscriptions") == 7)
+            assert {entry["code"] for entry in shared.audit()} == {"TOO_MANY_SUBSCRIPTIONS"}
+
+
+@pytest.mark.parametrize(
+    ("request_", "counter"),
+    [
+        ({"type": "CHANNEL_CREATE", "channel": "c", "metadata": {"a": "x" * (1 << 20)}}, "refused_message_too_large"),
+        ({"type": "CHANNEL_CREATE", "channel": "x" * 201}, "refused_invalid_name"),
+        ({"type": "SCHEMA_REGISTER", "subject": "s", "schema": "[" * 5000 + "]" * 5000}, "refused_schema_too_complex"),
+    ],
+)
+def test_every_other_limit_has_its_error_and_its_number(
+    shared: SharedHub, request_: dict[str, object], counter: str
+) -> None:
+    with shared.local() as local:
+        assert local.ask(request_)["code"] == counter.removeprefix("refused_").upper()
+        assert local.counter(counter) == 1
+
+
+def test_deep_nesting_has_its_error_and_its_number(shared: SharedHub) -> None:
+    nested = b'{"type":"CHANNEL_CREATE","channel":"c","metadata":{"a":' + b"[" * 200 + b"]" * 200 + b"}}"
+    with shared.local() as local:
+        refused = local.ask(nested)
+        assert (refused["code"], refused["details"]["limit"]) == ("INVALID_REQUEST", 128)
+        assert local.counter("refused_invalid_request") == 1
+
+
+def test_the_audit_log_has_who_what_and_the_correlation_id(shared: SharedHub) -> None:
+    with shared.peer("limited") as peer, shared.local() as local:
+        peer.ask(producer("sensors.a", id="made", producer_id="p"))
+        peer.ask(producer("other", id="not-made"))
+        peer.ask({"type": "DISCOVERY_REQUEST", "channel": "sensors.a", "id": "looked"})
+        local.ask({"type": "CHANNEL_CREATE", "channel": "mine", "id": "by-the-owner"})
+    entries = {entry["correlation_id"]: entry for entry in shared.audit()}
+    assert entries.keys() == {"made", "not-made", "by-the-owner"}
+    made = {
+        "event": "changed",
+        "who": "key:limited",
+        "request": "PRODUCER_REGISTER",
+        "name": "sensors.a",
+        "member": "p",
+    }
+    assert made.items() <= entries["made"].items()
+    refused = {"event": "refused", "who": "key:limited", "code": "FORBIDDEN", "name": "other"}
+    assert refused.items() <= entries["not-made"].items()
+    assert entries["by-the-owner"]["who"].startswith("user:")
+    assert stat.S_IMODE((shared.dir / "audit.log").stat().st_mode) == 0o600
+
+
+def test_the_audit_log_is_rotated_by_size_and_bounded(tmp_path: Path) -> None:
+    path = tmp_path / "audit.log"
+    log = AuditLog(path, max_bytes=1000)
+    for number in range(200):
+        log.write("changed", "key:a", number=number, absent=None)
+    log.close()
+    files = sorted(tmp_path.iterdir())
+    assert len(files) == KEPT_FILES + 1
+    assert all(file.stat().st_size <= 1000 and stat.S_IMODE(file.stat().st_mode) == 0o600 for file in files)
+    kept = [json.loads(line) for file in files for line in file.read_text().splitlines()]
+    assert max(entry["number"] for entry in kept) == 199
+    assert all("absent" not in entry for entry in kept)
+
+
+def test_a_private_hub_keeps_an_audit_log_when_it_is_asked_to(tmp_path: Path) -> None:
+    shared = SharedHub(tmp_path / "hub")
+    with shared.running(curve=False, endpoint=f"ipc://{shared.dir}/broker.sock", audit=True), shared.local() as local:
+        local.ask({"type": "CHANNEL_CREATE", "channel": "c"})
+        assert [entry["event"] for entry in shared.audit()] == ["changed"]

@@ -1,0 +1,137 @@
+"""The table of rights: complete, and as strict as it says."""
+
+from typing import get_args
+
+import pytest
+
+from messagehub.admin import api, confluent
+from messagehub.admin.endpoints import Endpoint
+from registry import commands
+from registry.access import ADMIN, NOTHING, ROLES, RULES, Right, Rights, Role, check, may_see
+from registry.errors import Forbidden, InvalidName, InvalidRequest
+from registry.records import Reference
+
+ENDPOINTS = [*confluent.ENDPOINTS, *api.ENDPOINTS]
+OPEN_COMMANDS = {commands.Hello, commands.Ping, commands.Heartbeat}
+OPEN_ROUTES = {"/", "/healthz", "/readyz", "/schemas/types", "/contexts", "/v1/metadata/id", "/v1/metadata/version"}
+
+
+def test_every_command_has_a_rule_and_every_rule_names_fields_of_its_command() -> None:
+    assert set(RULES) == set(get_args(commands.AnyCommand))
+    for kind, rule in RULES.items():
+        assert {rule.name, rule.prefix} - {""} <= set(kind.__struct_fields__), kind
+
+
+def test_what_changes_something_takes_more_than_looking() -> None:
+    for kind, rule in RULES.items():
+        assert (rule.role is None) is (kind in OPEN_COMMANDS), kind
+        if kind.writes:
+            assert rule.role not in (None, "observe"), kind
+
+
+@pytest.mark.parametrize("endpoint", ENDPOINTS, ids=lambda e: f"{e.method} {e.path}")
+def test_every_route_takes_a_role_unless_it_tells_nothing(endpoint: Endpoint) -> None:
+    assert endpoint.role in (None, *ROLES)
+    assert (endpoint.role is None) is (endpoint.path in OPEN_ROUTES)
+    if endpoint.writes:
+        assert endpoint.role not in (None, "observe")
+
+
+@pytest.mark.parametrize("kind", list(RULES), ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("role", ROLES)
+def test_only_its_role_admin_and_for_looking_any_role_may(kind: type[commands.Command], role: Role) -> None:
+    needed = RULES[kind].role
+    is_allowed = needed is None or role in (needed, "admin") or needed == "observe"
+    command = made(kind)
+    if is_allowed:
+        check(Rights.parse([role]), command)
+    else:
+        with pytest.raises(Forbidden) as refused:
+            check(Rights.parse([role]), command)
+        assert refused.value.details["role"] == needed
+    if needed is not None:
+        with pytest.raises(Forbidden):
+            check(NOTHING, command)
+    check(ADMIN, command)
+
+
+@pytest.mark.parametrize("kind", [kind for kind, rule in RULES.items() if rule.name], ids=lambda kind: kind.__name__)
+def test_a_pattern_limits_each_command_to_its_names(kind: type[commands.Command]) -> None:
+    rule = RULES[kind]
+    assert rule.role is not None
+    rights = Rights.parse([f"{rule.role}:sensors.*"])
+    check(rights, made(kind, **{rule.name: "sensors.a"}))
+    for other in ("sensors", "sensors.a.b", "other", "xsensors.a", "other | pid:1-1"):
+        with pytest.raises(Forbidden):
+            check(rights, made(kind, **{rule.name: other}))
+
+
+def test_a_display_name_is_judged_as_the_channel_that_it_means() -> None:
+    rights = Rights.parse(["observe:secret"])
+    check(rights, commands.Discover(channel="secret | pid:1-0"))
+    with pytest.raises(Forbidden):
+        check(Rights.parse(["observe:open"]), commands.Discover(channel="secret | pid:1-0"))
+
+
+def test_lists_take_a_right_to_all_that_they_would_show() -> None:
+    rights = Rights.parse(["observe:sensors.>"])
+    check(rights, commands.ListChannels(prefix="sensors."))
+    check(rights, commands.ListSchemas(prefix="sensors.a"))
+    for command in (commands.ListChannels(prefix="sensors"), commands.ListChannels(), commands.Snapshot()):
+        with pytest.raises(Forbidden):
+            check(rights, command)
+    with pytest.raises(Forbidden):
+        check(Rights.parse(["observe:sensors.*"]), commands.ListChannels(prefix="sensors."))
+
+
+def test_a_schema_by_id_takes_a_right_to_one_of_its_subjects_whatever_subject_is_named_beside_it() -> None:
+    rights = Rights.parse(["observe:mine"])
+    asked = commands.RequestSchema(schema_id=1, subject="mine")
+    with pytest.raises(Forbidden):
+        check(rights, asked, places=["theirs"])
+    check(rights, asked, places=["theirs", "mine"])
+
+
+def test_a_schema_may_refer_only_to_what_its_author_may_see() -> None:
+    reference = Reference(name="x", subject="theirs", version=1)
+    with pytest.raises(Forbidden, match="theirs"):
+        check(
+            Rights.parse(["schema-admin:mine"]),
+            commands.RegisterSchema(subject="mine", schema={}, references=[reference]),
+        )
+
+
+@pytest.mark.parametrize(
+    ("topic", "is_seen"),
+    [
+        ("channel/sensors.a/", True),
+        ("schema/sensors.a/", True),
+        ("channel/sensors.a.b/", False),
+        ("channel/other/", False),
+        ("channel/sensors.a", False),
+        ("channel/", False),
+        ("", False),
+        ("odd/sensors.a/", False),
+    ],
+)
+def test_events_are_seen_of_names_that_may_be_observed(topic: str, is_seen: bool) -> None:
+    assert may_see(Rights.parse(["consume:sensors.*"]), topic) is is_seen
+    assert may_see(Rights.parse(["observe"]), topic)
+
+
+@pytest.mark.parametrize("text", ["", "root", "admin:x", "produce:a..b", "produce:a.>.b", "produce:*a", "produce:a b"])
+def test_what_is_no_right_is_refused(text: str) -> None:
+    with pytest.raises((InvalidRequest, InvalidName)):
+        Right.parse(text)
+
+
+def made(kind: type[commands.Command], **given: str) -> commands.Command:
+    """The command with a text in every field that it must have."""
+    fields: dict[str, object] = {"channel": "c", "consumer_id": "r", "schema_hash": "h", "lease": "l", "subject": "c"}
+    fields |= {"schema": {}, **given}
+    names = set(kind.__struct_fields__) & ({*fields} if RULES[kind].name else {"lease"})
+    if kind in (commands.CreateChannel, commands.DestroyChannel):
+        names = {"channel"}
+    if kind is commands.RequestSchema:
+        names = {"subject"}
+    return kind(**{name: fields[name] for name in names})

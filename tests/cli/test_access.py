@@ -1,0 +1,62 @@
+"""`messagehub keys` and `messagehub tokens`, and a hub that follows them."""
+
+import json
+import stat
+from pathlib import Path
+
+import pytest
+
+from tests.cli.program import Program
+
+
+def test_a_key_is_made_listed_given_other_rights_and_revoked(alone: Program) -> None:
+    made = alone.call_json("keys", "new", "camera7", "--role", "produce:cameras.*")
+    assert stat.S_IMODE(Path(made["file"]).stat().st_mode) == 0o600
+    listed = alone.call_json("keys")
+    assert listed["keys"][0]["public"] == made["public"]
+    assert json.loads(Path(made["file"]).read_text())["server_key"] == listed["server_key"]
+    alone.call("keys", "allow", "camera7", "--role", "observe")
+    assert alone.call_json("keys", "list")["keys"][0]["roles"] == ["observe"]
+    alone.call("keys", "revoke", "camera7")
+    assert alone.call_json("keys", "list")["keys"] == []
+    assert "no key 'camera7'" in alone.call("keys", "revoke", "camera7", code=1).stderr
+
+
+def test_a_key_that_a_peer_made_is_listed_by_its_public_half(alone: Program, tmp_path: Path) -> None:
+    made = alone.call_json("keys", "new", "me", "--out", str(tmp_path / "me.key"))
+    assert alone.call_json("keys")["keys"] == []
+    alone.call("keys", "allow", "me", made["public"], "--role", "admin")
+    assert alone.call_json("keys")["keys"][0]["name"] == "me"
+    refused = alone.call("keys", "allow", "other", made["public"], "--role", "admin", code=1)
+    assert "listed already, as 'me'" in refused.stderr
+    assert "exists already" in alone.call("keys", "new", "me", "--out", str(tmp_path / "me.key"), code=1).stderr
+
+
+def test_a_token_is_shown_once(alone: Program) -> None:
+    token = alone.call("tokens", "new", "ci", "--role", "schema-admin:orders.>").stdout.strip()
+    listed = alone.call_json("tokens")
+    assert listed["tokens"][0]["roles"] == ["schema-admin:orders.>"]
+    assert token not in (alone.dir / "access.json").read_text()
+    assert "already" in alone.call("tokens", "new", "ci", "--role", "admin", code=1).stderr
+    alone.call("tokens", "revoke", "ci")
+    assert alone.call_json("tokens") == {"tokens": []}
+
+
+@pytest.mark.parametrize("kind", ["keys", "tokens"])
+def test_what_makes_no_sense_is_refused_and_lists_nothing(alone: Program, kind: str) -> None:
+    assert "no right" in alone.call(kind, "new", "a", "--role", "root", code=1).stderr
+    assert "breaks the rule" in alone.call(kind, "new", "../a", "--role", "admin", code=1).stderr
+    assert alone.call_json(kind)[kind] == []
+    assert not list(alone.dir.glob("keys/a*"))
+
+
+def test_a_client_with_a_key_talks_to_a_hub_that_asks_for_one(alone: Program) -> None:
+    alone.configure()
+    key = alone.call_json("keys", "new", "boss", "--role", "admin")["file"]
+    with alone.serve("--endpoint", "tcp://127.0.0.1:0", "--curve") as hub:
+        endpoint = hub.out.split("endpoint=")[1].split()[0]
+        refused = alone.run("channels", "--endpoint", endpoint, code=1)
+        assert "only peers with keys" in refused.stderr
+        assert alone.json("channels", "--endpoint", endpoint, MESSAGEHUB_KEY=key) == []
+        assert alone.json("status")["endpoint"].startswith("ipc://")
+        assert hub.end() == 0
