@@ -48,13 +48,15 @@ class Question(Struct, kw_only=True, frozen=True):
 
 
 class Verdict(Struct, kw_only=True, frozen=True):
-    """`refusal` is set when the schema cannot be used at all; `is_budget` when it is only too much to judge."""
+    """`refusal` is set when the schema cannot be used at all; `is_budget` when it is only too much to judge; `is_lost`
+    when nobody came to a verdict, which says nothing about the schema."""
 
     text: str = ""
     schema_hash: str = ""
     differences: list[VersionDifferences] = field(default_factory=list)
     refusal: str | None = None
     is_budget: bool = False
+    is_lost: bool = False
     path: str = ""
     revision: int = 0
 

@@ -25,6 +25,7 @@ log = logging.getLogger("messagehub.broker")
 
 QUESTION_SECONDS = 10.0
 MAX_WAITING = 4096
+ATTEMPTS = 3
 _LENGTH = struct.Struct("<I")
 _encode = msgspec.json.Encoder().encode
 _question_decoder = msgspec.json.Decoder(Question)
@@ -93,8 +94,9 @@ class Judge(Generic[Ticket]):
             self._process.kill()
 
     def _judge(self, question: Question) -> Verdict:
-        """A process that dies is replaced and asked again, once: somebody may have killed it, or the schema did."""
-        for is_last in (False, True):
+        """A process that dies is replaced and asked again: somebody may have killed it. Or the schema did, so not for
+        ever."""
+        for _ in range(ATTEMPTS):
             try:
                 if self._process is None:
                     self._process = _Process()
@@ -107,10 +109,9 @@ class Judge(Generic[Ticket]):
                 self._process = None
                 if isinstance(error, TimeoutError):
                     return Verdict(refusal=str(error), is_budget=True, revision=question.revision)
-                if is_last or self._is_closing:
+                if self._is_closing:
                     break
-        reason = "could not be judged: its judge died"
-        return Verdict(refusal=reason, is_budget=True, revision=question.revision)
+        return Verdict(is_lost=True, revision=question.revision)
 
 
 class _Process:
@@ -178,5 +179,8 @@ def main() -> None:
     while len(head := questions.read(_LENGTH.size)) == _LENGTH.size:
         (size,) = _LENGTH.unpack(head)
         answer = _encode(judge(_question_decoder.decode(questions.read(size))))
-        answers.write(_LENGTH.pack(len(answer)) + answer)
-        answers.flush()
+        try:
+            answers.write(_LENGTH.pack(len(answer)) + answer)
+            answers.flush()
+        except BrokenPipeError:
+            os._exit(0)  # the broker was killed while this was judged; nobody wants it, not even at exit

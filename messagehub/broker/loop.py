@@ -353,6 +353,8 @@ class Broker:
         self, path: list[bytes], command: commands.AnyCommand, received_at: float, verdict: Verdict | None
     ) -> bool:
         """Whether a verdict is needed first: there is none yet, or the subject moved since it was asked for."""
+        if verdict is not None and verdict.is_lost:
+            raise RateLimited("the process that judges schemas died, again and again: try again in a moment")
         question = self._registry.question(command)
         if question is None or (verdict is not None and verdict.revision == question.revision):
             return False

@@ -40,6 +40,7 @@ class Choice(NamedTuple):
     expected_schema_hash: str | None
     lossless: bool
     verify: bool
+    is_member: bool = False  # of a group: nothing is opened before a share is dealt
 
 
 class Attachments:
@@ -131,6 +132,8 @@ class Attachments:
 
     def _attach(self, path: str) -> bool:
         """Whether nothing is left to do about this ring now."""
+        if self._choice.is_member and self._assignment is None:
+            return False
         share = self._share(path)
         if share is not None and share.count == 0:
             self.has_met_any = True  # another member of the group reads it

@@ -80,7 +80,8 @@ class Consumer:
         self._wanted = wanted
         self._directory = directory
         self._discover, self._register, self._renew, self._forget = discover, register, renew, forget
-        choice = Choice(wanted.start, wanted.expected_schema_hash, wanted.lossless, wanted.verify)
+        is_member = wanted.group is not None
+        choice = Choice(wanted.start, wanted.expected_schema_hash, wanted.lossless, wanted.verify, is_member)
         self._attached = Attachments(directory, wanted.channel, choice)
         self._tables = TableStore(directory.tables_path(wanted.channel))
         self._generation: int | None = None
@@ -92,12 +93,13 @@ class Consumer:
         self._is_superseded = False
         self._asked_at = 0.0
         self._sleeper = Sleeper()
-        self._is_closed = False
+        self._is_closed = self._is_made = False
         try:
             self._look()
         except BaseException:
             self.close()
             raise
+        self._is_made = True
         if self.source is None:
             log.warning("nobody produces channel %r yet; its consumer waits", self.channel)
 
@@ -385,6 +387,8 @@ class Consumer:
         except ChannelNotFound:
             pass  # the broker has not seen yet what the directory shows: asked again with the next look
         except BrokerUnavailable as error:
+            if self._is_made:
+                return  # it was there when this consumer was made: as with the channel itself, wait for it
             raise BrokerRequired(
                 f"group {self._wanted.group!r} is shared out by the broker, and none answers"
             ) from error

@@ -102,7 +102,10 @@ class Membership:
         if not try_lock(self._cursors.segment.descriptor.fd, member):
             self._cursors.close()
             raise MemberTaken(group, assignment.index)
-        self.position = self._cursors.done(assignment.index)
+        # What this share had already done in the epoch before counts at once: it may be all that the ring holds, and
+        # a writer that waits for this member would write nothing it could acknowledge.
+        self.position = self.next_after(self._cursors.done(assignment.index)) - 1
+        self._cursors.set_done(assignment.index, self.position)
 
     def next_after(self, sequence: int) -> int:
         """The next sequence of this share."""

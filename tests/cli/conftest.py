@@ -18,10 +18,13 @@ def hub() -> Iterator[Program]:
         with program.serve() as broker:
             yield program
             assert broker.end() == 0, broker.err
+        program.remove_blocks()
 
 
 @pytest.fixture
 def alone() -> Iterator[Program]:
     """A program without a broker, and a directory that does not exist yet."""
     with tempfile.TemporaryDirectory(prefix="mh-") as place:
-        yield Program(Path(place))
+        program = Program(Path(place))
+        yield program
+        program.remove_blocks()

@@ -3,6 +3,7 @@
 import itertools
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from typing import Any
 from typer.testing import CliRunner, Result
 
 from messagehub.cli import app
+from messagehub.datablock.directory import Directory
 
 ROOT = Path(__file__).parents[2]
 DEADLINE_SECONDS = 60.0
@@ -107,6 +109,13 @@ class Program:
         """Quick beacons and heartbeats, for the broker and its clients alike."""
         self.dir.mkdir(mode=0o700, exist_ok=True)
         (self.dir / "messagehub.toml").write_text(SETTINGS)
+
+    def remove_blocks(self) -> None:
+        """What its domain has left in shared memory."""
+        directory = Directory(self.environment["MESSAGEHUB_DOMAIN"])
+        for ring in Path(directory.root).glob(f"pylabhub_*@{directory.domain}"):
+            ring.unlink()
+        shutil.rmtree(Path(directory.path).parent, ignore_errors=True)
 
     def run(
         self, *arguments: str, code: int = 0, stdin: str = "", **environment: str

@@ -133,3 +133,18 @@ def test_bad_groups_and_shares_are_refused(root: str) -> None:
     for epoch, index, count in ((1, 1, 1), (-1, 0, 1), (1, 0, 0), (1, 0, 5000)):
         with pytest.raises(ValueError, match="share"):
             Assignment(epoch, index, count)
+
+
+def test_a_member_that_had_done_all_its_share_does_not_hold_up_the_writer_in_a_new_epoch(root: str) -> None:
+    """The ring is full of what the other had not done; there is nothing that this one could acknowledge."""
+    with writer(root, slot_count=4, when_full=WhenFull.BLOCK) as made:
+        with member(root, 1, 0, 2) as slow, member(root, 1, 1, 2) as quick:
+            fill(made, 1, 4)
+            assert take(quick) == [1, 3]
+            slow.close()
+        with member(root, 2, 0, 2) as slow, member(root, 2, 1, 2) as quick:
+            assert take(slow) == [2, 4]
+            assert take(quick) == []
+            fill(made, 5, 8)
+            assert take(quick) == [5, 7]
+            assert take(slow) == [6, 8]

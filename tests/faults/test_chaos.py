@@ -1,7 +1,7 @@
 """Everything at once: a storm of kills, pauses and restarts over a whole hub, and then the accounts are checked.
 
-MESSAGEHUB_KILL_SECONDS: how long in CI; MESSAGEHUB_SOAK_SECONDS: how long under `make soak`. A failure names the seed
-and the directory of its history; MESSAGEHUB_CHAOS_SEED=… strikes in the same order again.
+MESSAGEHUB_KILL_SECONDS: how long in CI; MESSAGEHUB_SOAK_SECONDS: how long under `make soak`. A failure names its seed
+and keeps its history in build/chaos; MESSAGEHUB_CHAOS_SEED=… strikes in the same order again.
 """
 
 import os
@@ -14,9 +14,9 @@ import pytest
 
 from messagehub.datablock.directory import Directory
 from tests.faults.chaos import checker
-from tests.faults.chaos.storm import ROLES, Storm
+from tests.faults.chaos.storm import Storm
 from tests.integration.block_processes import Place, place_in
-from tests.integration.harness import Served, eventually
+from tests.integration.harness import ROOT, Served, eventually
 
 SHORT_SECONDS = float(os.environ.get("MESSAGEHUB_KILL_SECONDS", "10"))
 LONG_SECONDS = float(os.environ.get("MESSAGEHUB_SOAK_SECONDS", "1800"))
@@ -37,18 +37,23 @@ def place(tmp_path: Path) -> Iterator[Place]:
 )
 def test_a_storm_breaks_no_promise_and_leaves_nothing(place: Place, seconds: float) -> None:
     seed = int(os.environ.get("MESSAGEHUB_CHAOS_SEED", time.time_ns() % 1_000_000))
-    print(f"MESSAGEHUB_CHAOS_SEED={seed}, history in {place.dir / 'history'}")
+    print(f"MESSAGEHUB_CHAOS_SEED={seed}")
     with_spark = seconds >= 60 and shutil.which("java") is not None
     storm = Storm(place.dir, place.domain, seed, with_spark=with_spark)
     try:
         storm.begin()
         strikes = storm.rage(seconds)
-        names = sorted({role.partition("-")[0] for role in ROLES})
-        checker.everybody_goes_on(storm.history, names)
+        checker.everybody_goes_on(storm.history, sorted({role.partition("-")[0] for role in storm.roles}))
         storm.stop_writing()
         eventually(lambda: _is_done(storm), timeout=checker.STALL_SECONDS)
         storm.end()
         assert storm.broker.stop() == 0
+    except BaseException:
+        storm.ask_everybody()
+        kept_at = ROOT / "build" / "chaos" / str(seed)
+        shutil.copytree(place.dir, kept_at, ignore=shutil.ignore_patterns("*.sock", "spark-*"), dirs_exist_ok=True)
+        print(f"history, complaints and the broker's log are kept in {kept_at}")
+        raise
     finally:
         storm.close()
     checker.every_item_was_done(storm.history)

@@ -3,8 +3,10 @@
 Each works until it is killed, notes what it was promised and what it saw, and ends with 1 when that was wrong.
 """
 
+import faulthandler
 import os
 import random
+import signal
 import sys
 import time
 import zlib
@@ -18,7 +20,7 @@ from messagehub.data.producers import Producer
 from messagehub.datablock.errors import NameTaken, RingFull, TableMissing
 from messagehub.datablock.items import Gap
 from messagehub.datablock.tables import TableStore
-from messagehub.errors import BrokerRequired, BrokerUnavailable, ChannelNotFound, ProducerAlreadyRegistered
+from messagehub.errors import BrokerRequired, BrokerUnavailable, ChannelNotFound, ProducerAlreadyRegistered, RateLimited
 from tests.faults.chaos.history import Writer
 
 NOTE_SECONDS = 0.2
@@ -50,11 +52,12 @@ class Role:
             text = {"type": "object", "title": f"{os.getpid()}-{number}"}
             try:
                 kept = self.hub.register_schema(subject, text)
-            except BrokerUnavailable:
+            except (BrokerUnavailable, RateLimited):  # no broker; or its judge is killed faster than it starts
                 time.sleep(0.01)
                 continue
             self.note("schema", subject=subject, version=kept.version, id=kept.schema_id, title=text["title"])
             self.progress(number=number)
+            time.sleep(0.02)
 
     def channels(self) -> None:
         for number in range(1, sys.maxsize):
@@ -66,7 +69,7 @@ class Role:
                 continue
             self.note("channel", channel=name, number=number)
             self.progress(number=number)
-            time.sleep(0.005)
+            time.sleep(0.02)
 
     # -- rings ---------------------------------------------------------------------------------------------
 
@@ -75,7 +78,7 @@ class Role:
         for number in range(1, sys.maxsize):
             producer.write(_payload(number))
             self.progress(number=number)
-            time.sleep(0.001)
+            time.sleep(0.002)
 
     def consume(self) -> None:
         consumer = self.hub.consumer(STREAM, start="oldest")
@@ -107,7 +110,7 @@ class Role:
                 number -= 1  # its readers are paused or dead
                 continue
             self.note("wrote", number=number)
-            time.sleep(0.004)
+            time.sleep(0.005)
 
     def member(self) -> None:
         while True:
@@ -131,7 +134,7 @@ class Role:
             self.hub.publish_table(NUMBERS, _numbers(number), checksum="verify", metadata={"number": number})
             self.note("published", number=number)
             self.progress(number=number)
-            time.sleep(0.01)
+            time.sleep(0.05)
 
     def read_tables(self) -> None:
         """Whole tables only, and never an older one than before."""
@@ -152,10 +155,11 @@ class Role:
                 assert number >= newest[channel], f"{channel} went back from {newest[channel]} to {number}"
                 newest[channel] = number
                 self.progress(**{channel: number})
-            time.sleep(0.005)
+            time.sleep(0.02)
 
     def spark(self) -> None:
-        """One overwrite after the other; a killed Python worker is the business of Spark's retries."""
+        """One overwrite after the other. A killed task is tried again; a killed planner fails the job."""
+        from py4j.protocol import Py4JJavaError
         from pyspark.errors import PySparkException
         from pyspark.sql import functions
 
@@ -168,7 +172,7 @@ class Role:
             frame = session.range(0, 2000, 1, 3).select(functions.lit(number).alias("n"), "id")
             try:
                 frame.write.format("messagehub").options(**options).mode("overwrite").save()
-            except PySparkException as error:
+            except (PySparkException, Py4JJavaError) as error:  # the latter when a planner is killed
                 self.note("failed", error=str(error)[:500])
                 continue
             self.note("published", number=number)
@@ -191,7 +195,7 @@ class Role:
             if found is not None:
                 sources[found.source] = sources.get(found.source, 0) + 1
                 self.progress(**sources)
-            time.sleep(0.002)
+            time.sleep(0.01)
 
     def _producer(self, channel: str, **arguments: object) -> Producer:
         while True:
@@ -227,6 +231,7 @@ def main() -> None:
     name, directory, domain, history = sys.argv[1:]
     role = Role(directory, domain, Writer(Path(history), name.partition("-")[0]))
     run: Callable[[], None] = getattr(role, name.partition("-")[0])
+    faulthandler.register(signal.SIGUSR1)  # what it does when it should have moved
     role.note("started")
     run()
 

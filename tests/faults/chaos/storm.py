@@ -10,13 +10,14 @@ import time
 from pathlib import Path
 
 from tests.faults.chaos.history import History, Writer
-from tests.integration.harness import PATIENCE_SECONDS, ROOT, Served, clean_environment
+from tests.integration.harness import PATIENCE_SECONDS, ROOT, Served, clean_environment, eventually
 
 ROLES = (
     *("schemas", "channels", "produce", "consume-1", "consume-2", "work", "member-1", "member-2"),
     *("publish", "read_tables", "watch", "discover"),
 )
 PAUSE_SECONDS = 0.3
+START_SECONDS = 120.0
 
 
 class Storm:
@@ -27,13 +28,18 @@ class Storm:
         self._chance = random.Random(seed)
         self._log = Writer(self.history.next_file("storm"), "storm")
         self._log.note("seed", seed=seed)
-        self._roles = [*ROLES, "spark"] if with_spark else list(ROLES)
+        self.roles = [*ROLES, "spark"] if with_spark else list(ROLES)
+        # A driver takes long to come back, so it is struck seldom; its workers more often.
+        self._targets = [*ROLES, "broker", "broker", "judge"] * 3 + (["worker"] * 6 + ["spark"]) * with_spark
         self.broker = Served(directory)
         self._processes: dict[str, subprocess.Popen[str]] = {}
 
     def begin(self) -> None:
-        for role in self._roles:
+        """Spark first, and alone until its first job is done: a driver that is killed before proves nothing."""
+        for role in sorted(self.roles, key=lambda role: role != "spark"):
             self._start(role)
+            if role == "spark":
+                eventually(lambda: list(self.history.lines("spark", "published")), timeout=START_SECONDS)
 
     def rage(self, seconds: float) -> int:
         """Returns how often it struck. What it does depends on the seed alone; when, also on the machine."""
@@ -41,7 +47,7 @@ class Storm:
         strikes = 0
         while time.monotonic() < deadline:
             time.sleep(self._chance.uniform(0.05, 0.4))
-            target = self._chance.choice([*self._roles, "broker", "broker", "judge", "worker"])
+            target = self._chance.choice(self._targets)
             action = self._chance.choice(["kill", "kill", "pause", "stop"])
             self._log.note("strike", target=target, action=action)
             self._strike(target, action)
@@ -58,6 +64,13 @@ class Storm:
             self._finish(role, process, signal.SIGKILL)
         self._processes.clear()
 
+    def ask_everybody(self) -> None:
+        """Have them write where they are to their complaints."""
+        for process in self._processes.values():
+            if process.poll() is None:
+                os.kill(process.pid, signal.SIGUSR1)
+        time.sleep(1.0)
+
     def close(self) -> None:
         self.broker.close()
         for process in self._processes.values():
@@ -73,8 +86,7 @@ class Storm:
         elif target == "judge":
             self._kill_one(self.broker.pid, "broker.judging")
         elif target == "worker":
-            if "spark" in self._processes:
-                self._kill_one(self._processes["spark"].pid, "pyspark")
+            self._kill_one(self._processes["spark"].pid, "-m pyspark")
         elif action == "pause":
             self._pause(self._processes[target].pid)
         else:
