@@ -9,10 +9,15 @@ from messagehub.admin.endpoints import Endpoint
 from registry import commands
 from registry.access import ADMIN, NOTHING, ROLES, RULES, Right, Rights, Role, check, may_see
 from registry.errors import Forbidden, InvalidName, InvalidRequest
-from registry.records import Reference
+from registry.records import DeadLetter, KeptMessage, Reference
 
 ENDPOINTS = [*confluent.ENDPOINTS, *api.ENDPOINTS]
-OPEN_COMMANDS = {commands.Hello, commands.Ping, commands.Heartbeat}
+OPEN_COMMANDS = {
+    *(commands.Hello, commands.Ping, commands.Heartbeat),
+    commands.UnregisterWorker,  # takes the worker's own lease
+    commands.ReportDeadLetter,  # tells, and shows nothing
+}
+LETTER = DeadLetter(address="c", code="X", reason="x", form="send")
 OPEN_ROUTES = {"/", "/healthz", "/readyz", "/schemas/types", "/contexts", "/v1/metadata/id", "/v1/metadata/version"}
 
 
@@ -110,13 +115,28 @@ def test_a_schema_may_refer_only_to_what_its_author_may_see() -> None:
         ("channel/other/", False),
         ("channel/sensors.a", False),
         ("channel/", False),
-        ("", False),
+        ("topic/sensors.a/", True),
         ("odd/sensors.a/", False),
     ],
 )
 def test_events_are_seen_of_names_that_may_be_observed(topic: str, is_seen: bool) -> None:
     assert may_see(Rights.parse(["consume:sensors.*"]), topic) is is_seen
     assert may_see(Rights.parse(["observe"]), topic)
+
+
+@pytest.mark.parametrize("topic", ["", "s", "service/", "service/pool:sensors.a/"])
+def test_events_of_services_hold_keys_and_are_for_those_who_may_ask_them(topic: str) -> None:
+    assert not may_see(Rights.parse(["observe"]), topic)
+    assert may_see(Rights.parse(["consume"]), topic)
+    assert may_see(Rights.parse(["consume:pool:sensors.*"]), topic) is (topic == "service/pool:sensors.a/")
+
+
+def test_a_pattern_of_topics_takes_a_right_to_all_that_it_matches() -> None:
+    check(Rights.parse(["produce:orders.*"]), commands.ListTopics(pattern="orders.eu"))
+    check(Rights.parse(["consume:orders.>"]), commands.ListTopics(pattern="orders.*"))
+    for pattern in ("orders.>", "orders.*", ">"):
+        with pytest.raises(Forbidden):
+            check(Rights.parse(["produce:orders.*"]), commands.ListTopics(pattern=pattern))
 
 
 @pytest.mark.parametrize("text", ["", "root", "admin:x", "produce:a..b", "produce:a.>.b", "produce:*a", "produce:a b"])
@@ -128,8 +148,21 @@ def test_what_is_no_right_is_refused(text: str) -> None:
 def made(kind: type[commands.Command], **given: str) -> commands.Command:
     """The command with a text in every field that it must have."""
     fields: dict[str, object] = {"channel": "c", "consumer_id": "r", "schema_hash": "h", "lease": "l", "subject": "c"}
-    fields |= {"schema": {}, **given}
-    names = set(kind.__struct_fields__) & ({*fields} if RULES[kind].name else {"lease"})
+    fields |= {
+        "schema": {},
+        "topic": "c",
+        "pattern": "c",
+        "address": "c",
+        "worker_id": "w",
+        "endpoint": "e",
+        "key": "k",
+    }
+    fields |= {"messages": [KeptMessage(payload="")], "letter": LETTER, **given}
+    names = set(kind.__struct_fields__) & ({*fields} if RULES[kind].name else {"lease", "worker_id", "letter"})
+    if kind in (commands.KeepTopic, commands.DeleteTopic):
+        names = {"topic"}
+    if kind is commands.RemovePool:
+        names = {"address"}
     if kind in (commands.CreateChannel, commands.DestroyChannel):
         names = {"channel"}
     if kind is commands.RequestSchema:
