@@ -13,7 +13,7 @@ import select
 import socket
 import threading
 from time import monotonic
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from messagehub.errors import HubError, NoResponse, RequestTimeout, RouteError, SendTimeout
 from messagehub.messaging.service_frames import (
@@ -43,7 +43,9 @@ class Reading(Protocol):
 
 
 class Waiting(Protocol):
-    """Someone whose request is on its way. Called by whoever reads."""
+    """Someone whose request is on its way. Called by whoever reads; `reads_itself` when it comes for its answer."""
+
+    reads_itself: ClassVar[bool]
 
     def take(self, form: int, kind: int, load: int, frame: bytes) -> None: ...
 
@@ -57,6 +59,7 @@ class Answer:
     """The one answer to a request. `news` wakes its thread: the answer is here, or it is its turn to read."""
 
     __slots__ = ("error", "form", "frame", "is_awaited", "kind", "load", "news")
+    reads_itself: ClassVar[bool] = True
 
     def __init__(self) -> None:
         self.form = -1
@@ -193,9 +196,11 @@ class Link:
         if self.is_lost:
             self._bury()
         elif self._pending or self._late:
-            if self._reading.locked() or any(waiting.wake() for waiting in list(self._pending.values())):
+            pending = list(self._pending.values())
+            if self._reading.locked() or any(waiting.wake() for waiting in pending):
                 return
-            self._reader.watch(self)
+            if self._late or not all(waiting.reads_itself for waiting in pending):
+                self._reader.watch(self)
 
     def read_once(self) -> None:
         """By the reading thread, when the socket has something."""

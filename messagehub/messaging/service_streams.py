@@ -6,7 +6,7 @@ The thread that reads a link routes what comes; the reader of a stream takes it 
 import queue
 from collections.abc import Callable, Iterator
 from time import monotonic
-from typing import Any
+from typing import Any, ClassVar
 
 from messagehub.errors import HubError, RequestTimeout
 from messagehub.messaging.service_frames import ANSWER, EXPIRED, FAILED, PARTIAL, REFUSED, read_failure
@@ -47,6 +47,7 @@ class _Routed:
     """What comes for one request goes through the router."""
 
     __slots__ = ("_request_id", "_router")
+    reads_itself: ClassVar[bool] = False
 
     def __init__(self, router: StreamRouter, request_id: str) -> None:
         self._router = router
