@@ -204,10 +204,15 @@ def idle_reader(bench: Bench) -> None:
     ticks = os.sysconf("SC_CLK_TCK")
     with fresh_place(bench) as place:
         hub = hub_in(place)
-        hub.producer("stream")  # type: ignore[attr-defined]
+        producer = hub.producer("stream")  # type: ignore[attr-defined]
         with partner("swallow", place) as process:
 
             def busy() -> float:
+                for _ in range(
+                    10
+                ):  # it has slept and woken before: waiting for more must cost no more than for the first
+                    producer.write(b"x")
+                    time.sleep(0.01)
                 before = _cpu_ticks(process.pid)
                 time.sleep(bench.scaled(2, 1))
                 used = (_cpu_ticks(process.pid) - before) / ticks / bench.scaled(2, 1) * 100

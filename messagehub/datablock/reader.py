@@ -231,7 +231,10 @@ class RingReader:
 
     def woken(self, fd: int) -> None:
         """One of `wake_fds` was ready."""
-        self._watch_fired |= fd != self._lane.bell.fileno()
+        if fd == self._lane.bell.fileno():
+            self._lane.bell.has_rung = True  # else it would be heard for ever, and no sleep would last
+        else:
+            self._watch_fired = True
 
     def needs_probing(self) -> bool:
         """The writer lives but its process cannot be watched: look at its lock every PROBE_SECONDS."""

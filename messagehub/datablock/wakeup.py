@@ -80,6 +80,8 @@ class Bell:
 class NoBell:
     """For a reader that the writer cannot ring: it looks again every few milliseconds."""
 
+    has_rung = False
+
     def fileno(self) -> int:
         return -1
 

@@ -361,3 +361,19 @@ def test_a_reader_that_met_a_locked_slot_is_woken_when_the_writer_lets_go_of_it(
     assert checked(second.take()) == 1
     for handle in (first, second, made):
         handle.close()
+
+
+def test_a_bell_that_was_heard_is_silent_until_it_is_rung_again(root: str) -> None:
+    """As `waiting.Sleeper` uses a reader: a bell that stays audible is a busy loop."""
+    made = writer(root)
+    reader = open_reader(made.path)
+    bell = reader.wake_fds()[0]
+    for number in (1, 2, 3):
+        assert reader.arm() is None
+        assert not select.select([bell], [], [], 0)[0]
+        made.write(payload(number))
+        assert select.select([bell], [], [], 5)[0] == [bell]
+        reader.woken(bell)
+        assert checked(reader.take()) == number
+    reader.close()
+    made.close()
