@@ -50,7 +50,7 @@ def _diagnose(endpoint: str | None, dir: Path | None, timeout: float | None) -> 
         yield from check_directory(Path(dir or os.environ.get("MESSAGEHUB_DIR") or default_dir()).absolute())
         return
     yield from check_blocks(settings.domain)
-    directory = list(check_directory(settings.dir))
+    directory = list(check_directory(settings.dir, is_shared=bool(settings.group)))
     yield from directory
     try:
         is_running = is_held(settings.lock_path)

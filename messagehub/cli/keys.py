@@ -21,7 +21,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
-Name = Annotated[str, typer.Argument(metavar="NAME")]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="Whose it is: a letter, then letters, digits, - and _.")]
 Roles = Annotated[
     list[str] | None,
     typer.Option(
@@ -109,6 +109,7 @@ def allow(
         str | None, typer.Argument(metavar="[PUBLIC_KEY]", help="Default: that of keys/NAME.key, or the listed one.")
     ] = None,
     dir: Dir = None,
+    as_json: Json = False,
 ) -> None:
     """List a public key with its rights, or give a listed one other rights."""
     from messagehub.credentials import AccessFile, KeyPair, allow_key
@@ -124,16 +125,22 @@ def allow(
     if public is None:
         public = listed.proof if listed else KeyPair.read(settings.keys_path / f"{name}.key").public
     allow_key(access, name, public, role)
-    echo(f"{name} may: {' '.join(role)}")
+    if as_json:
+        echo_json({"name": name, "public": public, "roles": role})
+    else:
+        echo(f"{name} may: {' '.join(role)}")
 
 
 @app.command("revoke", cls=HubCommand)
-def revoke_key(name: Name, dir: Dir = None) -> None:
+def revoke_key(name: Name, dir: Dir = None, as_json: Json = False) -> None:
     """Let a key in no longer; what it asks on open connections is refused from now on."""
     from messagehub.credentials import AccessFile, revoke
 
     revoke(AccessFile(Settings.load(dir=dir).access_path), "key", name)
-    echo(f"{name} is not let in any more")
+    if as_json:
+        echo_json({"name": name})
+    else:
+        echo(f"{name} is not let in any more")
 
 
 def private_directory_of_hub(settings: Settings) -> None:

@@ -51,9 +51,12 @@ def new_token(name: Name, role: Roles = None, dir: Dir = None, as_json: Json = F
 
 
 @app.command("revoke", cls=HubCommand)
-def revoke_token(name: Name, dir: Dir = None) -> None:
+def revoke_token(name: Name, dir: Dir = None, as_json: Json = False) -> None:
     """Take a token no longer."""
     from messagehub.credentials import AccessFile, revoke
 
     revoke(AccessFile(Settings.load(dir=dir).access_path), "token", name)
-    echo(f"the token {name} is not taken any more")
+    if as_json:
+        echo_json({"name": name})
+    else:
+        echo(f"the token {name} is not taken any more")

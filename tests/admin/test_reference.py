@@ -15,7 +15,9 @@ ENDPOINTS = [*confluent.ENDPOINTS, *api.ENDPOINTS]
 ROWS = {
     (method, path): (re.findall(r"`(\w+)`", query), role, [int(code) for code in re.findall(r"\d+", listed)])
     for method, path, query, role, listed in re.findall(
-        r"^\| ([A-Z]+) \| `([^`]+)` \| (.*?) \| (-|observe|schema-admin|admin) \| (.*?) \| ", PAGE, re.MULTILINE
+        r"^\| ([A-Z]+) \| `([^`]+)` \| (.*?) \| (-|observe|consume|produce|schema-admin|admin) \| (.*?) \| ",
+        PAGE,
+        re.MULTILINE,
     )
 }
 MEANINGS = {(int(s), int(c)) for s, c in re.findall(r"^\| (\d+) \| (\d+) \| ", PAGE, re.MULTILINE)}

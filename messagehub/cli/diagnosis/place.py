@@ -14,8 +14,8 @@ from messagehub.settings import Settings
 LEAST_DISK_BYTES = 32 << 20
 
 
-def check_directory(directory: Path) -> Iterator[Finding]:
-    """Whether a broker would take it, and could work in it."""
+def check_directory(directory: Path, *, is_shared: bool = False) -> Iterator[Finding]:
+    """Whether a broker would take it, and could work in it. The members of a hub's group may look into it."""
     try:
         found = directory.stat()
     except FileNotFoundError:
@@ -31,8 +31,9 @@ def check_directory(directory: Path) -> Iterator[Finding]:
             "directory", "error", f"{directory} is not a directory", "choose another with --dir, or move it away"
         )
         return
-    troubles = list(_directory_troubles(directory, found))
-    yield from troubles or [Finding("directory", "ok", f"{directory} is yours and private")]
+    troubles = list(_directory_troubles(directory, found, forbidden=0o027 if is_shared else 0o077))
+    whose = "yours and your group's" if is_shared else "yours and private"
+    yield from troubles or [Finding("directory", "ok", f"{directory} is {whose}")]
 
 
 def check_sockets(settings: Settings, *, is_held: bool) -> Iterator[Finding]:
@@ -118,7 +119,7 @@ def _check_parent(directory: Path) -> Iterator[Finding]:
         )
 
 
-def _directory_troubles(directory: Path, found: os.stat_result) -> Iterator[Finding]:
+def _directory_troubles(directory: Path, found: os.stat_result, *, forbidden: int) -> Iterator[Finding]:
     if found.st_uid != os.getuid():
         yield Finding(
             "directory",
@@ -126,7 +127,7 @@ def _directory_troubles(directory: Path, found: os.stat_result) -> Iterator[Find
             f"{directory} belongs to user {found.st_uid}, not to you ({os.getuid()})",
             f"choose another with --dir, or chown {_user()} {directory}",
         )
-    if stat.S_IMODE(found.st_mode) & 0o077:
+    if stat.S_IMODE(found.st_mode) & forbidden:
         yield Finding(
             "directory",
             "error",
