@@ -88,8 +88,8 @@ class Subscription:
             began_at = time.monotonic()
             if self._is_hot and self._drive is not None:
                 seconds = DRIVE_SECONDS if deadline is None else min(DRIVE_SECONDS, max(deadline - began_at, 0.0))
-                if self._drive(self._is_readable, seconds, max(self._size // 2, 1)):
-                    continue
+                if self._drive(self._is_readable, seconds, max(self._size // 2, 1)) and self._buffer:
+                    continue  # without a message it is closed, which is said below
             with self._changed:
                 self.is_awaited += 1
                 try:

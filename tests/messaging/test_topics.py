@@ -185,6 +185,17 @@ def test_unsubscribing_ends_only_that_subscription_and_its_iterator(broker: Serv
         assert again.lost == 0, "what was published while it was not subscribed is not lost"
 
 
+@pytest.mark.timeout(30)
+def test_a_reader_of_quick_messages_ends_with_its_subscription(broker: Served) -> None:
+    """It receives by itself, so that nobody has to tell it."""
+    with hub_of(broker) as hub:
+        quick = hub.subscribe("t")
+        quick._is_hot = True
+        quick.close()
+        with pytest.raises(SubscriptionClosed):
+            quick.receive(SECONDS)
+
+
 # -- bounded buffers -------------------------------------------------------------------------------------------
 
 
