@@ -193,7 +193,7 @@ def test_a_reader_of_quick_messages_ends_with_its_subscription(broker: Served) -
         quick._is_hot = True
         quick.close()
         with pytest.raises(SubscriptionClosed):
-            quick.receive(SECONDS)
+            quick.receive()
 
 
 # -- bounded buffers -------------------------------------------------------------------------------------------
