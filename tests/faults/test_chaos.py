@@ -48,8 +48,10 @@ def test_a_storm_breaks_no_promise_and_leaves_nothing(place: Place, seconds: flo
         eventually(lambda: _is_done(storm), timeout=checker.STALL_SECONDS)
         storm.end()
         assert storm.broker.stop() == 0
-    except BaseException:
+    except BaseException as error:
         storm.ask_everybody()
+        if isinstance(error, checker.Stalled):
+            print(f"{error} did not move in {checker.STALL_SECONDS} s. {storm.said_by(str(error))}")
         kept_at = ROOT / "build" / "chaos" / str(seed)
         shutil.copytree(place.dir, kept_at, ignore=shutil.ignore_patterns("*.sock", "spark-*"), dirs_exist_ok=True)
         print(f"history, complaints and the broker's log are kept in {kept_at}")

@@ -17,6 +17,10 @@ from tests.integration.harness import eventually
 STALL_SECONDS = 60.0  # of a loaded machine with two cores, on which a JVM starts
 
 
+class Stalled(AssertionError):
+    """A role did not move; its name."""
+
+
 def everybody_goes_on(history: History, roles: list[str]) -> None:
     """In the calm after the storm each role moves within its bound."""
     since = time.time()
@@ -26,7 +30,10 @@ def everybody_goes_on(history: History, roles: list[str]) -> None:
         return any(line["at"] > since and line["what"] in kinds for line in history.lines(role))
 
     for role in roles:
-        eventually(lambda role=role: has_moved(role), timeout=STALL_SECONDS)  # type: ignore[misc]
+        try:
+            eventually(has_moved, role, timeout=STALL_SECONDS)
+        except AssertionError:
+            raise Stalled(role) from None
 
 
 def every_item_was_done(history: History) -> None:

@@ -37,6 +37,10 @@ class History:
                 if what is None or line["what"] == what:
                     yield line
 
+    def end_of(self, name: str) -> str:
+        path = self.directory / f"{name}.jsonl"
+        return path.read_text()[-500:] if path.exists() else "nothing"
+
     def of_each(self, role: str, what: str) -> list[list[dict[str, Any]]]:
         """The same, process by process."""
         found: dict[int, list[dict[str, Any]]] = {}

@@ -158,11 +158,15 @@ class Role:
             time.sleep(0.02)
 
     def spark(self) -> None:
-        """One overwrite after the other. A killed task is tried again; a killed planner fails the job."""
+        """One overwrite after the other. A killed task is tried again; a killed planner fails the job.
+
+        Spark looks for sources once per session, in a worker; when that one is killed, it takes our word for it instead.
+        """
         from py4j.protocol import Py4JJavaError
         from pyspark.errors import PySparkException
         from pyspark.sql import functions
 
+        from messagehub.spark import register
         from tests.spark.sessions import new_session
 
         session = new_session(Path(self.directory) / f"spark-{os.getpid()}", "local[2, 20]")
@@ -174,6 +178,8 @@ class Role:
                 frame.write.format("messagehub").options(**options).mode("overwrite").save()
             except (PySparkException, Py4JJavaError) as error:  # the latter when a planner is killed
                 self.note("failed", error=str(error)[:500])
+                if "DATA_SOURCE_NOT_FOUND" in str(error):
+                    register(session)
                 continue
             self.note("published", number=number)
             self.progress(number=number)

@@ -71,6 +71,15 @@ class Storm:
                 os.kill(process.pid, signal.SIGUSR1)
         time.sleep(1.0)
 
+    def said_by(self, role: str) -> str:
+        """The end of what each process of a role wrote and complained."""
+        return "\n".join(
+            f"{name}, code {process.poll()}: {self.history.end_of(Path(str(process.args)).stem)}\n"
+            f"{Path(str(process.args)).read_text()[-2000:]}"
+            for name, process in self._processes.items()
+            if name.partition("-")[0] == role
+        )
+
     def close(self) -> None:
         self.broker.close()
         for process in self._processes.values():
