@@ -160,7 +160,7 @@ class Role:
     def spark(self) -> None:
         """One overwrite after the other. A killed task is tried again; a killed planner fails the job.
 
-        Spark looks for sources once per session, in a worker; when that one is killed, it takes our word for it instead.
+        Spark looks for sources once per session, in a worker; when that one is killed, it must be told.
         """
         from py4j.protocol import Py4JJavaError
         from pyspark.errors import PySparkException
