@@ -15,6 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
+from messagehub.client.catalog_methods import CatalogMethods
 from messagehub.client.connection import Connection
 from messagehub.client.group_news import GroupNews
 from messagehub.client.heartbeats import Heartbeats, Registration
@@ -30,15 +31,13 @@ from messagehub.discovery.via_broker import ViaBroker
 from messagehub.discovery.via_files import ViaFiles
 from messagehub.discovery.via_shm_name import ViaShmName
 from messagehub.errors import BrokerRequired, BrokerUnavailable, ChannelNotFound, ChannelNotReady, HubError
-from messagehub.messaging.kept_subscriptions import Since
 from messagehub.messaging.service_methods import ServiceMethods
 from messagehub.messaging.services import Services
-from messagehub.messaging.subscriptions import Callback, Overflow, Subscription
-from messagehub.messaging.topic import Topic
+from messagehub.messaging.topic_methods import TopicMethods
 from messagehub.messaging.topics import Topics
 from messagehub.settings import Settings
 from registry import commands, names, replies
-from registry.records import Access, Block, Consumer, Keep, KeptTopic, Priority, SchemaType
+from registry.records import Access, Block, Consumer, Priority, SchemaType
 
 log = logging.getLogger("messagehub")
 
@@ -48,7 +47,7 @@ MAX_ENTERED = 64
 _AnyReply = TypeVar("_AnyReply", bound=replies.Reply)
 
 
-class MessageHub(DataMethods, ServiceMethods):
+class MessageHub(CatalogMethods, DataMethods, TopicMethods, ServiceMethods):
     """A client of one hub. Threads share it; a forked child gets a connection and registrations of its own."""
 
     _instance: ClassVar["MessageHub | None"] = None
@@ -321,108 +320,6 @@ class MessageHub(DataMethods, ServiceMethods):
     def ask(self, command: commands.Command, *, timeout: float | None = None) -> replies.AnyReply:
         """Send any command and return its reply; refusals, timeouts and no broker are raised."""
         return self._connection.request(command, timeout=self._limit(timeout))
-
-    # -- topics --------------------------------------------------------------------------------------------
-
-    def publish(
-        self,
-        topic: str,
-        payload: Any,
-        *,
-        headers: dict[str, Any] | None = None,
-        timeout: float | None = None,
-        local: bool = False,
-    ) -> int:
-        """Send bytes, a JSON value or an Arrow batch to all who subscribe now; returns the message's number.
-
-        At most once: nothing is kept for who is not there, unless the topic is kept (`hub.topic`): then the message is
-        stored when this returns, and its number is its offset. `local` stays in this hub object and needs no broker.
-        """
-        return self._topics.publish(topic, payload, headers, timeout=self._limit(timeout), is_local=local)
-
-    def subscribe(
-        self,
-        pattern: str,
-        callback: Callback | None = None,
-        *,
-        buffer: int = 100,
-        overflow: Overflow | None = None,
-        since: Since | None = None,
-        timeout: float | None = None,
-        local: bool = False,
-    ) -> Subscription:
-        """Hear all that is published from now on, by iterating (also `async for`), `receive` or the callback.
-
-        When this returns the broker knows of it. `*` is one component of a topic, a last `>` one or more.
-        With `since` (an offset, a time, or offsets by topic) or `overflow="block"` only kept topics are read, each
-        message once, and at the reader's own pace.
-        """
-        subscription = self._topics.subscribe(
-            pattern, buffer=buffer, overflow=overflow, since=since, timeout=self._limit(timeout), is_local=local
-        )
-        if callback is not None:
-            subscription.call(callback)
-        return subscription
-
-    def topic(
-        self, name: str, *, keep: Keep | int | None = None, replace: bool = False, timeout: float | None = None
-    ) -> Topic:
-        """One topic to hold on to. `keep` (a number of messages, or bounds) has the broker store what is published.
-
-        Saying the same again is harmless; other bounds are refused, or with `replace` taken over.
-        """
-        topic = Topic(name, lambda: self._topics, self.settings.request_timeout_seconds)
-        if keep is not None:
-            topic.keep(Keep(messages=keep) if isinstance(keep, int) else keep, replace=replace, timeout=timeout)
-        return topic
-
-    def topics(self, pattern: str = ">", *, timeout: float | None = None) -> list[KeptTopic]:
-        """The kept topics that match."""
-        return self._topics.kept(pattern, timeout=self._limit(timeout))
-
-    # -- channels and schemas ------------------------------------------------------------------------------
-
-    def create_channel(
-        self, channel: str, *, timeout: float | None = None, **declaration: Any
-    ) -> replies.ChannelCreated:
-        """Declare a channel, so that it stays without members; what is declared binds its producers."""
-        command = commands.CreateChannel(channel=channel, **declaration)
-        return self._must(command, replies.ChannelCreated, timeout)
-
-    def destroy_channel(self, channel: str, *, timeout: float | None = None) -> replies.ChannelDestroyed:
-        """End a channel; its members are told."""
-        return self._must(commands.DestroyChannel(channel=channel), replies.ChannelDestroyed, timeout)
-
-    def register_schema(
-        self, subject: str, schema: commands.Schema, *, schema_type: SchemaType = "JSON", timeout: float | None = None
-    ) -> replies.SchemaRegistered:
-        command = commands.RegisterSchema(subject=subject, schema=schema, schema_type=schema_type)
-        return self._must(command, replies.SchemaRegistered, timeout)
-
-    def schema(
-        self,
-        subject: str | None = None,
-        *,
-        version: int | None = None,
-        schema_id: int | None = None,
-        schema_hash: str | None = None,
-        timeout: float | None = None,
-    ) -> replies.SchemaFound:
-        """A schema by subject (and version), id or hash."""
-        command = commands.RequestSchema(subject=subject, version=version, schema_id=schema_id, schema_hash=schema_hash)
-        return self._must(command, replies.SchemaFound, timeout)
-
-    def subjects(self, *, timeout: float | None = None) -> list[str]:
-        found: list[str] = []
-        after: str | None = ""
-        while after is not None:
-            page = self._must(commands.ListSchemas(after=after, limit=PAGE), replies.SchemaList, timeout)
-            found += page.subjects
-            after = page.next
-        return found
-
-    def schema_versions(self, subject: str, *, timeout: float | None = None) -> list[replies.SchemaVersionSummary]:
-        return self._must(commands.ListSchemas(subject=subject), replies.SchemaList, timeout).versions
 
     # -- inside --------------------------------------------------------------------------------------------
 

@@ -1,0 +1,59 @@
+"""The facade's methods about what is declared: channels and schemas."""
+
+from abc import ABC, abstractmethod
+from typing import Any, TypeVar
+
+from registry import commands, replies
+from registry.records import SchemaType
+
+PAGE = 1000
+_AnyReply = TypeVar("_AnyReply", bound=replies.Reply)
+
+
+class CatalogMethods(ABC):
+    """What `MessageHub` provides to them is declared here; nobody else inherits."""
+
+    @abstractmethod
+    def _must(self, command: commands.Command, kind: type[_AnyReply], timeout: float | None) -> _AnyReply: ...
+
+    def create_channel(
+        self, channel: str, *, timeout: float | None = None, **declaration: Any
+    ) -> replies.ChannelCreated:
+        """Declare a channel, so that it stays without members; what is declared binds its producers."""
+        command = commands.CreateChannel(channel=channel, **declaration)
+        return self._must(command, replies.ChannelCreated, timeout)
+
+    def destroy_channel(self, channel: str, *, timeout: float | None = None) -> replies.ChannelDestroyed:
+        """End a channel; its members are told."""
+        return self._must(commands.DestroyChannel(channel=channel), replies.ChannelDestroyed, timeout)
+
+    def register_schema(
+        self, subject: str, schema: commands.Schema, *, schema_type: SchemaType = "JSON", timeout: float | None = None
+    ) -> replies.SchemaRegistered:
+        command = commands.RegisterSchema(subject=subject, schema=schema, schema_type=schema_type)
+        return self._must(command, replies.SchemaRegistered, timeout)
+
+    def schema(
+        self,
+        subject: str | None = None,
+        *,
+        version: int | None = None,
+        schema_id: int | None = None,
+        schema_hash: str | None = None,
+        timeout: float | None = None,
+    ) -> replies.SchemaFound:
+        """A schema by subject (and version), id or hash."""
+        command = commands.RequestSchema(subject=subject, version=version, schema_id=schema_id, schema_hash=schema_hash)
+        return self._must(command, replies.SchemaFound, timeout)
+
+    def subjects(self, *, timeout: float | None = None) -> list[str]:
+        found: list[str] = []
+        after: str | None = ""
+        while after is not None:
+            page = self._must(commands.ListSchemas(after=after, limit=PAGE), replies.SchemaList, timeout)
+            found += page.subjects
+            after = page.next
+        return found
+
+    def schema_versions(self, subject: str, *, timeout: float | None = None) -> list[replies.SchemaVersionSummary]:
+        return self._must(commands.ListSchemas(subject=subject), replies.SchemaList, timeout).versions
