@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from collections import deque
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -25,7 +26,9 @@ log = logging.getLogger("messagehub.broker")
 
 QUESTION_SECONDS = 10.0
 MAX_WAITING = 4096
+MAX_AT_ONCE = 64
 ATTEMPTS = 3
+READ_BYTES = 65_536
 _LENGTH = struct.Struct("<I")
 _encode = msgspec.json.Encoder().encode
 _question_decoder = msgspec.json.Decoder(Question)
@@ -80,38 +83,61 @@ class Judge(Generic[Ticket]):
             self._questions.put(None)
             process = self._process
             if process is not None:
-                process.kill()
+                process.end()
             self._thread.join(timeout)
         os.close(self.wake_fd)
 
     def _run(self) -> None:
         self._process = _Process()
-        while (asked := self._questions.get()) is not None and not self._is_closing:
-            ticket, question = asked
-            self._verdicts.append((ticket, self._judge(question)))
-            os.eventfd_write(self.wake_fd, 1)
+        while (first := self._questions.get()) is not None and not self._is_closing:
+            self._judge([first, *self._more()])
         if self._process is not None:
             self._process.kill()
 
-    def _judge(self, question: Question) -> Verdict:
-        """A process that dies is replaced and asked again: somebody may have killed it. Or the schema did, so not for
-        ever."""
-        for _ in range(ATTEMPTS):
+    def _more(self) -> Iterator[tuple[Ticket, Question]]:
+        """What else waits by now: a question alone costs two switches between processes."""
+        for _ in range(MAX_AT_ONCE - 1):
+            try:
+                asked = self._questions.get_nowait()
+            except queue.Empty:
+                return
+            if asked is None:
+                self._questions.put(None)
+                return
+            yield asked
+
+    def _judge(self, asked: list[tuple[Ticket, Question]]) -> None:
+        """A process that dies is replaced and asked again: somebody may have killed it. Or the first schema without a
+        verdict did, so not for ever."""
+        waiting = deque(asked)
+        attempts = 0
+        while waiting and not self._is_closing:
             try:
                 if self._process is None:
                     self._process = _Process()
-                return self._process.judge(question)
+                for verdicts in self._process.judge([question for _, question in waiting]):
+                    attempts = 0
+                    self._decide([(waiting.popleft()[0], verdict) for verdict in verdicts])
             except (OSError, msgspec.DecodeError, EOFError) as error:
                 if not self._is_closing:
                     log.warning("the schema judge is replaced: %s", error)
                 if self._process is not None:
                     self._process.kill()
                 self._process = None
-                if isinstance(error, TimeoutError):
-                    return Verdict(refusal=str(error), is_budget=True, revision=question.revision)
-                if self._is_closing:
-                    break
-        return Verdict(is_lost=True, revision=question.revision)
+                attempts += 1
+                is_slow = isinstance(error, TimeoutError)
+                if is_slow or attempts == ATTEMPTS:
+                    attempts = 0
+                    ticket, question = waiting.popleft()
+                    refusal = str(error) if is_slow else None
+                    verdict = Verdict(
+                        refusal=refusal, is_budget=is_slow, is_lost=not is_slow, revision=question.revision
+                    )
+                    self._decide([(ticket, verdict)])
+
+    def _decide(self, verdicts: list[tuple[Ticket, Verdict]]) -> None:
+        self._verdicts.extend(verdicts)
+        os.eventfd_write(self.wake_fd, 1)
 
 
 class _Process:
@@ -125,50 +151,66 @@ class _Process:
             env=os.environ | {"PYTHONPATH": path},
             bufsize=0,
         )
-
-    def judge(self, question: Question) -> Verdict:
         assert self._child.stdin is not None
         assert self._child.stdout is not None
+        self._pipes = self._child.stdin, self._child.stdout
+        self._into, self._out_of = (pipe.fileno() for pipe in self._pipes)
+        os.set_blocking(self._into, False)
+
+    def judge(self, questions: list[Question]) -> Iterator[list[Verdict]]:
+        """Their verdicts, in order and as they come; each has its own time.
+
+        Reads while it writes: a process whose verdicts nobody takes would take no more questions.
+        """
+        unsent = memoryview(b"".join(_framed(_encode(question)) for question in questions))
+        received = bytearray()
+        due = len(questions)
+        poller = select.poll()
+        poller.register(self._out_of, select.POLLIN)
+        poller.register(self._into, select.POLLOUT)
         deadline = time.monotonic() + QUESTION_SECONDS
-        asked = _encode(question)
-        _transfer(self._child.stdin.fileno(), _LENGTH.pack(len(asked)) + asked, deadline)
-        (size,) = _LENGTH.unpack(_receive(self._child.stdout.fileno(), _LENGTH.size, deadline))
-        return _verdict_decoder.decode(_receive(self._child.stdout.fileno(), size, deadline))
+        while due:
+            ready = dict(poller.poll(max(deadline - time.monotonic(), 0.0) * 1000))
+            if not ready:
+                raise TimeoutError(f"exceeds the budget seconds of judging = {QUESTION_SECONDS:g}")
+            if self._into in ready:
+                unsent = unsent[os.write(self._into, unsent) :]
+                if not unsent:
+                    poller.unregister(self._into)
+            if self._out_of in ready:
+                part = os.read(self._out_of, READ_BYTES)
+                if not part:
+                    raise EOFError("the process ended")
+                received += part
+                verdicts = [_verdict_decoder.decode(frame) for frame in _whole_frames(received)]
+                if verdicts:
+                    due -= len(verdicts)
+                    deadline = time.monotonic() + QUESTION_SECONDS
+                    yield verdicts
+
+    def end(self) -> None:
+        """From any thread; whoever reads sees it."""
+        self._child.kill()
 
     def kill(self) -> None:
         self._child.kill()
         self._child.wait()
-        for pipe in (self._child.stdin, self._child.stdout):
-            if pipe is not None:
-                pipe.close()
+        for pipe in self._pipes:
+            pipe.close()
 
 
-def _transfer(fd: int, data: bytes, deadline: float) -> None:
-    rest = memoryview(data)
-    while rest:
-        _await([], [fd], deadline)
-        rest = rest[os.write(fd, rest[: select.PIPE_BUF]) :]
+def _framed(data: bytes) -> bytes:
+    return _LENGTH.pack(len(data)) + data
 
 
-def _receive(fd: int, size: int, deadline: float) -> bytes:
-    parts = bytearray()
-    while len(parts) < size:
-        _await([fd], [], deadline)
-        part = os.read(fd, size - len(parts))
-        if not part:
-            raise EOFError("the process ended")
-        parts += part
-    return bytes(parts)
-
-
-def _await(readable: list[int], writable: list[int], deadline: float) -> None:
-    poller = select.poll()
-    for fd in readable:
-        poller.register(fd, select.POLLIN)
-    for fd in writable:
-        poller.register(fd, select.POLLOUT)
-    if not poller.poll(max(deadline - time.monotonic(), 0.0) * 1000):
-        raise TimeoutError(f"exceeds the budget seconds of judging = {QUESTION_SECONDS:g}")
+def _whole_frames(received: bytearray) -> Iterator[bytes]:
+    """Take what has arrived in full off the front."""
+    while len(received) >= _LENGTH.size:
+        end = _LENGTH.size + _LENGTH.unpack_from(received)[0]
+        if len(received) < end:
+            return
+        yield bytes(received[_LENGTH.size : end])
+        del received[:end]
 
 
 def main() -> None:
@@ -180,7 +222,7 @@ def main() -> None:
         (size,) = _LENGTH.unpack(head)
         answer = _encode(judge(_question_decoder.decode(questions.read(size))))
         try:
-            answers.write(_LENGTH.pack(len(answer)) + answer)
+            answers.write(_framed(answer))
             answers.flush()
         except BrokenPipeError:
             os._exit(0)  # the broker was killed while this was judged; nobody wants it, not even at exit

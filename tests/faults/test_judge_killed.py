@@ -1,10 +1,12 @@
 """The process that judges schemas is killed: nobody who registers one notices."""
 
+import json
 import os
 import signal
 from collections.abc import Callable
 
 import pytest
+import zmq
 
 from tests.conftest import QUICK
 from tests.faults.chaos.storm import command_line, descendants
@@ -28,3 +30,27 @@ def test_a_killed_judge_is_replaced_and_asked_again(served: Callable[..., Served
             assert reply["version"] == number + 1
     assert server.stop() == 0
     assert server.log().count("the schema judge is replaced") == 3
+
+
+def test_many_schemas_at_once_keep_their_own_verdicts_while_judges_are_killed(served: Callable[..., Served]) -> None:
+    """Some are larger than a pipe takes at once."""
+    server = served(**QUICK)
+    titles = {f"s{number}": f"{number}-" + "x" * (number % 10 * 20_000) for number in range(300)}
+    with Peer(server.endpoint, zmq.DEALER) as peer:
+        for subject, title in titles.items():
+            peer.send({"type": "SCHEMA_REGISTER", "id": subject, "subject": subject, "schema": {"title": title}})
+        given: dict[str, int] = {}
+        for number in range(len(titles)):
+            if number % 100 == 50:
+                for judge in judges(server):
+                    os.kill(judge, signal.SIGKILL)
+            reply = peer.receive()
+            assert reply["type"] == "SCHEMA_REGISTER_ACK", reply
+            given[reply["id"]] = reply["schema_id"]
+        assert given.keys() == titles.keys()
+        assert len(set(given.values())) == len(titles)
+        for subject, title in titles.items():
+            found = peer.ask({"type": "SCHEMA_REQUEST", "subject": subject})
+            assert found["schema"]["schema_id"] == given[subject]
+            assert json.loads(found["schema"]["schema"]) == {"title": title}
+    assert server.stop() == 0
