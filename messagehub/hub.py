@@ -149,7 +149,7 @@ class MessageHub(CatalogMethods, DataMethods, TopicMethods, ServiceMethods):
         """`healthy`, or `unavailable` with the reason, within the timeout."""
         started = time.monotonic()
         try:
-            pong = self._ask(commands.Ping(), replies.Pong, timeout=timeout, required=True)
+            pong = self._ask(commands.Ping(priority="high"), replies.Pong, timeout=timeout, required=True)
         except HubError as error:
             return {"status": "unavailable", "reason": error.message, "endpoint": self.settings.endpoint}
         assert pong is not None

@@ -62,7 +62,7 @@ class Api(topics.TopicPaths):
 
     async def ready(self, _: Request) -> Response:
         """The broker answers, and writes are taken."""
-        pong = await self._backend.ask(commands.Ping(), replies.Pong)
+        pong = await self._backend.ask(commands.Ping(priority="high"), replies.Pong)
         status = "read_only" if pong.read_only else "draining" if self._backend.is_draining else "ready"
         return answer(200 if status == "ready" else 503, {"status": status, "revision": pong.revision})
 

@@ -29,6 +29,7 @@ MAX_WAITING = 4096
 MAX_AT_ONCE = 64
 ATTEMPTS = 3
 READ_BYTES = 65_536
+WARM_UP_SECONDS = 1.0
 _LENGTH = struct.Struct("<I")
 _encode = msgspec.json.Encoder().encode
 _question_decoder = msgspec.json.Decoder(Question)
@@ -58,7 +59,8 @@ class Judge(Generic[Ticket]):
         return True
 
     def start(self) -> None:
-        """Have the process ready before the first question, which starts it otherwise."""
+        """Have the process ready before the first question, which starts it otherwise; but let what else starts now go
+        first."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="messagehub-judge", daemon=True)
             self._thread.start()
@@ -88,9 +90,14 @@ class Judge(Generic[Ticket]):
         os.close(self.wake_fd)
 
     def _run(self) -> None:
-        self._process = _Process()
-        while (first := self._questions.get()) is not None and not self._is_closing:
+        try:
+            first = self._questions.get(timeout=WARM_UP_SECONDS)
+        except queue.Empty:
+            self._process = _Process()
+            first = self._questions.get()
+        while first is not None and not self._is_closing:
             self._judge([first, *self._more()])
+            first = self._questions.get()
         if self._process is not None:
             self._process.kill()
 

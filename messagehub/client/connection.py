@@ -376,7 +376,7 @@ class Connection:
         due_at = min((part.tick(now) for part in self.parts), default=now + IDLE_SECONDS)
         if self._is_suspect and self._wire is not None and not self._is_pinging:
             self._is_suspect, self._is_pinging = False, True
-            self.submit(commands.Ping(), self._after_ping, timeout=self.settings.hello_timeout_seconds)
+            self.submit(commands.Ping(priority="high"), self._after_ping, timeout=self.settings.hello_timeout_seconds)
         is_wanted = bool(self._outbox or self._pending) or self._wants_connection()
         if is_wanted and not is_owner:
             is_owner = self._seize()
@@ -486,7 +486,7 @@ class Connection:
         hello = self.hello
         if hello is None or self._context is None:
             return
-        wanted = {topic for part in self.parts for topic in part.topics()}
+        wanted = set().union(*(part.topics() for part in self.parts))
         if wanted == self._subscribed:
             return
         if self._sub is None:

@@ -11,6 +11,7 @@ import logging
 import random
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -100,7 +101,8 @@ class Heartbeats:
         self._when_alone = when_alone
         self.notices: list[replies.Notice] = []
         self._connection = connection
-        self._registrations: list[Registration] = []
+        self._registrations: dict[Registration, None] = {}
+        self._topics: Counter[bytes] = Counter()
         self._unfinished: list[Registration] = []
         self._lock = threading.Lock()
         self._is_connected = False
@@ -114,7 +116,9 @@ class Heartbeats:
         registration = Registration(command, self)
         registration.is_asked = True
         with self._lock:
-            self._registrations.append(registration)
+            self._registrations[registration] = None
+            if registration.topic is not None:
+                self._topics[registration.topic] += 1
         try:
             ack = self._connection.request(command, timeout=timeout)
             assert isinstance(ack, Ack)
@@ -164,7 +168,8 @@ class Heartbeats:
         self._lock = threading.Lock()
         for registration in self._registrations:
             registration.is_closed, registration.on_close = True, None
-        self._registrations = []
+        self._registrations = {}
+        self._topics = Counter()
         self._unfinished = []
         self._is_connected = False
 
@@ -174,11 +179,12 @@ class Heartbeats:
         return bool(self._registrations)
 
     def topics(self) -> set[bytes]:
-        return {registration.topic for registration in list(self._registrations) if registration.topic is not None}
+        with self._lock:
+            return set(self._topics)
 
     def on_event(self, topic: bytes, payload: bytes) -> None:
         """Something happened to a channel of ours: fetch the notice of it now instead of with the next heartbeat."""
-        if glance_of(payload).broker_id is None and topic in self.topics():
+        if glance_of(payload).broker_id is None and topic in self._topics:
             self._next_at = min(self._next_at, self._beat_at + SOON_SECONDS)
 
     def on_connected(self, hello: replies.HelloAck) -> None:
@@ -202,7 +208,9 @@ class Heartbeats:
             return now + 60.0
         if now >= self._next_at:
             self._schedule()
-            self._connection.submit(commands.Heartbeat(lease=self.lease), self._after_beat, timeout=self._seconds)
+            self._connection.submit(
+                commands.Heartbeat(lease=self.lease, priority="high"), self._after_beat, timeout=self._seconds
+            )
         return self._next_at
 
     def _schedule(self) -> None:
@@ -282,7 +290,12 @@ class Heartbeats:
             registration.is_closed = True
             if registration not in self._registrations:
                 return False
-            self._registrations.remove(registration)
+            del self._registrations[registration]
+            topic = registration.topic
+            if topic is not None:
+                self._topics[topic] -= 1
+                if not self._topics[topic]:
+                    del self._topics[topic]
             return True
 
 

@@ -6,7 +6,6 @@ The owner keeps the FIFO open for reading and writing: it never hangs up, and fo
 died is EPIPE or ENXIO. Death of the other side comes through a pidfd (`ProcessWatch`), exactly once, at once.
 """
 
-import asyncio
 import os
 import select
 from typing import Final
@@ -140,6 +139,8 @@ class ProcessWatch:
 
 async def sleep_async(bell: Bell | NoBell, timeout_seconds: float | None, watch: ProcessWatch | None) -> bool:
     """As `sleep` of a bell, in the running event loop."""
+    import asyncio  # which takes longer to load than all else that a writer needs
+
     loop = asyncio.get_running_loop()
     woken = asyncio.Event()
     has_died = False
