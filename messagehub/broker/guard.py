@@ -58,7 +58,11 @@ class Guard:
         self._rights: dict[str, Rights] = {}
         self._group_rights = Rights.parse(settings.group_roles.split()) if settings.group else None
         self._own_users = {f"{_USER}{os.geteuid()}", f"{_USER}0", LOOPBACK}
-        self._buckets = TokenBuckets(settings.requests_per_second)
+        rate = settings.requests_per_second
+        self._buckets = TokenBuckets(rate)
+        # Made once: a flood is refused as fast as it comes.
+        said = f"more than {rate:g} requests a second come from this peer"
+        self.too_fast = RateLimited(said, requests_per_second=rate)
         self._leases: dict[str, dict[str, None]] = {}
         self._owners: dict[str, str] = {}
         self._watched: dict[str, set[bytes]] = {}
@@ -115,14 +119,15 @@ class Guard:
         path.user = _user(frames)
         return path, split[1]
 
-    def decode(self, path: list[bytes], body: bytes, registry: Registry, *, now: float) -> commands.AnyCommand:
-        """The command, if its sender may ask for it, now and so often; what comes too often is not even read."""
+    def is_too_fast(self, path: list[bytes], now: float) -> bool:
+        """Whether its sender has asked too often; what comes then is refused (`too_fast`) without being read."""
         user = _user(path)
-        if not self._is_own(user) and not self._buckets.take(user, now):
-            rate = self._buckets.rate
-            raise RateLimited(f"more than {rate:g} requests a second come from this peer", requests_per_second=rate)
+        return not self._is_own(user) and not self._buckets.take(user, now)
+
+    def decode(self, path: list[bytes], body: bytes, registry: Registry) -> commands.AnyCommand:
+        """The command, if its sender may ask for it."""
         command = protocol.decode(body)
-        self._admit(user, command, registry)
+        self._admit(_user(path), command, registry)
         return command
 
     def _admit(self, user: str, command: commands.AnyCommand, registry: Registry) -> None:
