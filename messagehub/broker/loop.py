@@ -343,6 +343,8 @@ class Broker:
                     self._guard.changed(path, command, reply)
             else:
                 waits_for = self._reads_unsynced(command) if self._unsynced else 0
+                if self._guard is not None and command.writes:
+                    self._guard.answered(path, command, reply)
             if type(reply) is replies.Discovered:
                 payload = self._discoveries.payload(reply, command.id)
             else:
