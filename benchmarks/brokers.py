@@ -5,9 +5,9 @@ TCP and not ipc because Redis, etcd and NATS are measured over loopback TCP too.
 
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
@@ -15,6 +15,7 @@ import zmq
 
 from benchmarks.harness import Bench, CannotMeasure
 from benchmarks.processes import free_port, running
+from messagehub.credentials import AccessFile, KeyPair, allow_key, server_keys
 
 REPLY_TIMEOUT_MS = 10_000
 REGISTERED_AT_ONCE = 100
@@ -31,6 +32,7 @@ class Server:
 @dataclass(frozen=True)
 class Broker(Server):
     directory: Path
+    keys: dict[str, KeyPair] = field(default_factory=dict)
 
 
 @contextmanager
@@ -49,15 +51,19 @@ def hub_broker(
     environment: dict[str, str] | None = None,
     profiled: bool = True,
     http: str | None = None,
+    peers: Sequence[str] = (),
+    requests_per_second: float = 0.0,
 ) -> Iterator[Broker]:
     """A fresh broker with the durable store of a user's, under the profiler when the bench asks for that.
 
-    A comparison with two brokers has only one of them `profiled`: there is one report.
+    A comparison with two brokers has only one of them `profiled`: there is one report. With named `peers`, CURVE is
+    on, and each of them has a key and a right to everything.
     """
     endpoint = f"tcp://127.0.0.1:{free_port()}"
     with tempfile.TemporaryDirectory(prefix="messagehub-bench-", dir=bench.directory) as fresh:
         directory = directory or Path(fresh)
-        (directory / "messagehub.toml").write_text(SETTINGS)
+        (directory / "messagehub.toml").write_text(f"{SETTINGS}requests_per_second = {requests_per_second}\n")
+        keys = _keys(directory, peers)
         program = (
             ["-m", "benchmarks.sampler", str(bench.profile)] if bench.profile and profiled else ["-m", "messagehub"]
         )
@@ -70,24 +76,36 @@ def hub_broker(
             "--dir",
             str(directory),
             *(["--http", http] if http else ["--no-http"]),
+            *(["--curve"] if keys else []),
         ]
         # Nothing of the machine's own hub may be touched: blocks and channel files get a domain of their own.
         settings = {"MESSAGEHUB_DOMAIN": f"bench{free_port()}", **(environment or {})}
         with (
-            client_socket(endpoint) as probe,
+            client_socket(endpoint, pair=next(iter(keys.values()), None)) as probe,
             running(command, is_ready=answering(probe), environment=settings) as process,
         ):
-            yield Broker(endpoint, process.pid, directory)
+            yield Broker(endpoint, process.pid, directory, keys)
+
+
+def _keys(directory: Path, peers: Sequence[str]) -> dict[str, KeyPair]:
+    keys = {}
+    for name in peers:
+        keys[name] = KeyPair.new(server_keys(directory / "keys").public)
+        allow_key(AccessFile(directory / "access.json"), name, keys[name].public, ["admin"])
+    return keys
 
 
 @contextmanager
-def client_socket(endpoint: str, kind: int = zmq.REQ) -> Iterator["zmq.Socket[bytes]"]:
+def client_socket(endpoint: str, kind: int = zmq.REQ, pair: KeyPair | None = None) -> Iterator["zmq.Socket[bytes]"]:
     context = zmq.Context()
     socket = context.socket(kind)
     socket.linger = 0
     socket.rcvtimeo = REPLY_TIMEOUT_MS
     # libzmq waits 100 ms before it tries again; a start-up measured through it would be rounded up to that.
     socket.reconnect_ivl = 5
+    if pair is not None:
+        socket.curve_serverkey = pair.server_key.encode()
+        socket.curve_publickey, socket.curve_secretkey = pair.public.encode(), pair.secret.encode()
     socket.connect(endpoint)
     try:
         yield socket
@@ -113,7 +131,7 @@ class answering:  # noqa: N801  reads as the predicate it is
         return True
 
 
-def register_channels(endpoint: str, count: int) -> None:
+def register_channels(endpoint: str, count: int, pair: KeyPair | None = None) -> None:
     """Active channels bench.c0 … as the draft's PRODUCER_REGISTER makes them."""
     config = {"policy": "RingBuffer", "capacity": 10, "page_size": 4096}
     request = {
@@ -122,7 +140,7 @@ def register_channels(endpoint: str, count: int) -> None:
         "schema_version": "1.0.0",
         "config": config,
     }
-    with client_socket(endpoint, zmq.DEALER) as socket:
+    with client_socket(endpoint, zmq.DEALER, pair) as socket:
         for first in range(0, count, REGISTERED_AT_ONCE):
             numbers = range(first, min(first + REGISTERED_AT_ONCE, count))
             for number in numbers:

@@ -9,7 +9,8 @@ import msgspec
 
 from benchmarks import packages
 from benchmarks.harness import CannotMeasure, PeerMissing
-from benchmarks.processes import spawn
+from benchmarks.processes import spawn, stop
+from messagehub.credentials import KeyPair
 
 SOURCES = Path(__file__).parent / "native"
 MOST_SECONDS = 150.0
@@ -45,6 +46,10 @@ class Native:
 class Running:
     process: "subprocess.Popen[bytes]"
 
+    def stop(self) -> None:
+        """For a load whose figures nobody wants."""
+        stop(self.process)
+
     def result(self) -> Load:
         try:
             output, _ = self.process.communicate(timeout=MOST_SECONDS)
@@ -58,6 +63,13 @@ class Running:
         if load.errors or not load.operations:
             raise CannotMeasure(f"{load.errors} wrong or missing replies, {load.operations} answered")
         return load
+
+
+def curve(pair: KeyPair | None) -> dict[str, str]:
+    """The options of clients that come with a key."""
+    if pair is None:
+        return {}
+    return {"server_key": pair.server_key, "public_key": pair.public, "secret_key": pair.secret}
 
 
 def zmq_clients(directory: Path) -> Native:

@@ -95,16 +95,14 @@ def decode(data: bytes) -> commands.AnyCommand:
     return command
 
 
-def request_id(data: bytes) -> str | None:
-    """The id of a request that is refused unread, so that the answer finds whoever waits for it."""
-    found = _envelope(data).id
-    return found if isinstance(found, str) else None
+def request_head(data: bytes) -> tuple[str, str | None]:
+    """Type and id of a request that is refused unread, so that the answer finds whoever waits for it.
 
-
-def request_type(data: bytes) -> str:
-    """One of our own types, or "?": never a peer's string."""
-    found = _envelope(data).type
-    return found if isinstance(found, str) and found in COMMANDS_BY_TYPE else "?"
+    The type is one of our own, or "?": never a peer's string.
+    """
+    found = _envelope(data)
+    is_ours = isinstance(found.type, str) and found.type in COMMANDS_BY_TYPE
+    return (str(found.type) if is_ours else "?"), (found.id if isinstance(found.id, str) else None)
 
 
 def _envelope(data: bytes) -> _Envelope:

@@ -20,6 +20,7 @@ typedef struct {
     uint64_t operations;      /* ... or operations, whichever comes first */
     uint64_t first, modulo;   /* {n} in the request is (first + n) % modulo, n counting over all clients */
     double rate;              /* operations a second over all clients; 0 means as fast as replies come */
+    const char *server_key, *public_key, *secret_key; /* for CURVE, all or none; a benchmark's keys die with it */
 } load_options;
 
 typedef struct {
@@ -123,6 +124,9 @@ static void load_parse(int argc, char **argv)
         else if (!strcmp(key, "first")) options.first = strtoull(value, NULL, 10);
         else if (!strcmp(key, "modulo")) options.modulo = strtoull(value, NULL, 10);
         else if (!strcmp(key, "rate")) options.rate = atof(value);
+        else if (!strcmp(key, "server_key")) options.server_key = value;
+        else if (!strcmp(key, "public_key")) options.public_key = value;
+        else if (!strcmp(key, "secret_key")) options.secret_key = value;
         else {
             fprintf(stderr, "%s: unknown key %s\n", argv[0], key);
             exit(2);

@@ -31,6 +31,14 @@ static int receive_reply(void *socket, zmq_msg_t *reply)
     return is_right;
 }
 
+static int secure(void *socket)
+{
+    return !options.server_key ||
+           (zmq_setsockopt(socket, ZMQ_CURVE_SERVERKEY, options.server_key, 41) == 0 &&
+            zmq_setsockopt(socket, ZMQ_CURVE_PUBLICKEY, options.public_key, 41) == 0 &&
+            zmq_setsockopt(socket, ZMQ_CURVE_SECRETKEY, options.secret_key, 41) == 0);
+}
+
 static void *client_main(void *argument)
 {
     load_client *client = argument;
@@ -42,7 +50,7 @@ static void *client_main(void *argument)
     int timeout = REPLY_TIMEOUT_MS, linger = 0;
     zmq_setsockopt(socket, ZMQ_RCVTIMEO, &timeout, sizeof timeout);
     zmq_setsockopt(socket, ZMQ_LINGER, &linger, sizeof linger);
-    int is_up = request && sent_at && zmq_connect(socket, options.endpoint) == 0 &&
+    int is_up = request && sent_at && secure(socket) && zmq_connect(socket, options.endpoint) == 0 &&
                 send_request(socket, options.warm, strlen(options.warm)) && receive_reply(socket, &reply) >= 0;
     load_ready(client);
     client->errors += !is_up;

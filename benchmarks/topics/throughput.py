@@ -5,7 +5,7 @@ from contextlib import ExitStack
 from benchmarks import clients
 from benchmarks.brokers import Server, echo_broker, hub_broker, register_channels
 from benchmarks.harness import Bench, Measure, comparison, enter_or_say_why, if_present
-from benchmarks.native import Load, Native, nats_clients, zmq_clients
+from benchmarks.native import Load, Native, curve, nats_clients, zmq_clients
 from benchmarks.peers import (
     Peer,
     etcd_server,
@@ -17,6 +17,7 @@ from benchmarks.peers import (
 )
 from benchmarks.processes import cpu_seconds
 from benchmarks.verdicts import at_least, beside
+from messagehub.credentials import KeyPair
 
 REQUEST = '{"type":"DISCOVERY_REQUEST","channel":"bench.c{n}"}'
 CHANNELS = 1000
@@ -24,7 +25,16 @@ ECHOED = "DISCOVERY_REQUEST"
 FOUND = '"shm_name":"/pylabhub_bench.c'
 
 
-def load(native: Native, server: Server, expect: str, seconds: float, *, clients: int = 32, depth: int = 1) -> Load:
+def load(
+    native: Native,
+    server: Server,
+    expect: str,
+    seconds: float,
+    *,
+    clients: int = 32,
+    depth: int = 1,
+    pair: KeyPair | None = None,
+) -> Load:
     return native.run(
         endpoint=server.endpoint,
         request=REQUEST,
@@ -33,6 +43,7 @@ def load(native: Native, server: Server, expect: str, seconds: float, *, clients
         clients=clients,
         depth=depth,
         seconds=seconds,
+        **curve(pair),
     )
 
 
@@ -95,6 +106,24 @@ def native_clients(bench: Bench) -> None:
         bench.absent(
             "ZooKeeper get",
             "Debian's zookeeper brings 47 packages and a Java runtime: not part of the set-up",
+        )
+
+
+@comparison("32 native clients discovering with CURVE, replies a second")
+def curve_clients(bench: Bench) -> None:
+    """What keys cost: libzmq's encryption on both sides, and the broker's look at who asks."""
+    native = zmq_clients(bench.directory)
+    with hub_broker(bench, peers=["bench"]) as guarded, hub_broker(bench, profiled=False) as plain:
+        pair = guarded.keys["bench"]
+        register_channels(guarded.endpoint, CHANNELS, pair)
+        register_channels(plain.endpoint, CHANNELS)
+        bench.compare(
+            {
+                "CURVE": lambda: load(native, guarded, FOUND, bench.seconds, pair=pair).per_second,
+                "plain": lambda: load(native, plain, FOUND, bench.seconds).per_second,
+            },
+            unit="/s",
+            claims=[at_least(0.7, "CURVE", "plain")],
         )
 
 

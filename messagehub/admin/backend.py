@@ -5,27 +5,25 @@ was asked for; a write through this process ends it before the write is answered
 """
 
 import threading
-import time
-from typing import NamedTuple, TypeVar
+from collections.abc import Hashable
+from typing import TypeVar
 
 import msgspec
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
 from messagehub.admin.callers import Callers
+from messagehub.admin.kept import Kept, KeptAnswers
 from messagehub.hub import MessageHub
 from registry import commands, replies
 
 R = TypeVar("R", bound=replies.Reply)
-MAX_CACHED = 100_000
-LATEST_SECONDS = 1.0
-"""How long a newest version is believed without asking, should its end not be heard of."""
-
-
-class Kept(NamedTuple):
-    payload: bytes
-    headers: list[tuple[bytes, bytes]]
-    until: float
+MAX_KEPT = 100_000
+MAX_KEPT_BYTES = 64 << 20
+BELIEVED_SECONDS = 1.0
+"""How long a newest version or a lookup is believed without asking, should its end not be heard of."""
+LookUp = tuple[str, bytes, bytes]
+"""Path, query and body: all that the answer depends on."""
 
 
 class Backend:
@@ -34,17 +32,20 @@ class Backend:
         self.callers = callers
         self.is_draining = False
         self.generation = 0
-        self._by_id: dict[str, Kept] = {}
-        self._latest: dict[str, Kept] = {}
+        self._by_id = KeptAnswers(max_entries=MAX_KEPT, max_bytes=MAX_KEPT_BYTES)
+        self._latest = KeptAnswers(max_entries=MAX_KEPT, max_bytes=MAX_KEPT_BYTES)
+        self._looked_up = KeptAnswers(max_entries=MAX_KEPT, max_bytes=MAX_KEPT_BYTES)
         self._changing = threading.Lock()
         hub.tap(b"schema/", self._on_schema_event)
 
     async def ask(self, command: commands.Command, kind: type[R]) -> R:
         self.callers.check(command)
-        reply = await run_in_threadpool(self.hub.ask, command)
+        try:
+            reply = await run_in_threadpool(self.hub.ask, command)
+        finally:
+            if command.writes:  # one that was not answered may have happened all the same
+                self._change(permanent=isinstance(command, commands.DeleteSchema))
         self.callers.check_answer(command, reply)
-        if command.writes:
-            self._change(permanent=isinstance(command, commands.DeleteSchema))
         assert isinstance(reply, kind), reply
         return reply
 
@@ -59,29 +60,31 @@ class Backend:
         return found
 
     def kept(self, path: str) -> Kept | None:
-        found = self._by_id.get(path) or self._latest.get(path)
-        return found if found is not None and found.until > time.monotonic() else None
+        return self._by_id.get(path) or self._latest.get(path)
+
+    def kept_look_up(self, asked: LookUp) -> Kept | None:
+        return self._looked_up.get(asked)
 
     def keep_id(self, path: str, answer: Response, generation: int) -> None:
         """A schema by id never changes; a permanent delete ends it."""
-        self._keep(self._by_id, path, Kept(bytes(answer.body), answer.raw_headers, float("inf")), generation)
+        self._keep(self._by_id, path, Kept.of(answer, float("inf"), len(path)), generation)
 
     def keep_latest(self, path: str, answer: Response, generation: int) -> None:
-        kept = Kept(bytes(answer.body), answer.raw_headers, time.monotonic() + LATEST_SECONDS)
-        self._keep(self._latest, path, kept, generation)
+        self._keep(self._latest, path, Kept.of(answer, BELIEVED_SECONDS, len(path)), generation)
 
-    def _keep(self, cache: dict[str, Kept], path: str, kept: Kept, generation: int) -> None:
+    def keep_look_up(self, asked: LookUp, answer: Response, generation: int) -> None:
+        self._keep(self._looked_up, asked, Kept.of(answer, BELIEVED_SECONDS, sum(map(len, asked))), generation)
+
+    def _keep(self, answers: KeptAnswers, key: Hashable, kept: Kept, generation: int) -> None:
         with self._changing:
-            if generation != self.generation:
-                return
-            if len(cache) >= MAX_CACHED:
-                cache.clear()
-            cache[path] = kept
+            if generation == self.generation:
+                answers.put(key, kept)
 
     def _change(self, *, permanent: bool) -> None:
         with self._changing:
             self.generation += 1
             self._latest.clear()
+            self._looked_up.clear()
             if permanent:
                 self._by_id.clear()
 

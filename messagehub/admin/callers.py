@@ -63,11 +63,8 @@ class Callers:
         self._audit = audit
 
     def enter(self, request: Request, role: Role | None) -> Caller:
-        """Who calls, if they may call an operation that takes this role."""
-        found = self._identify(request)
-        if not self._buckets.take(found.address if found.name == "anonymous" else found.name, time.monotonic()):
-            counters["http_rate_limited"] += 1
-            raise RateLimited(f"more than {self._buckets.rate:g} requests a second come from this caller")
+        """Who calls, if they may call an operation that takes this role. A request is counted once."""
+        found: Caller = request.scope.get("caller") or self._counted(request)
         if role is not None and not found.rights.has(role):
             if found.name == "anonymous":
                 raise self._unauthorized(found)
@@ -110,6 +107,14 @@ class Callers:
             access.check(who.rights, command, places=places)
         except Forbidden as error:
             raise self.forbidden(who, str(command.__struct_config__.tag), error) from None
+
+    def _counted(self, request: Request) -> Caller:
+        found = self._identify(request)
+        if not self._buckets.take(found.address if found.name == "anonymous" else found.name, time.monotonic()):
+            counters["http_rate_limited"] += 1
+            raise RateLimited(f"more than {self._buckets.rate:g} requests a second come from this caller")
+        request.scope["caller"] = found
+        return found
 
     def _identify(self, request: Request) -> Caller:
         address = request.client.host if request.client else ""

@@ -37,9 +37,14 @@ class Confluent:
         return answer(200, parameters.page(request, found))
 
     async def look_up(self, request: Request) -> Response:
-        command = commands.LookUpSchema(**await self._schema(request), deleted=parameters.flag(request, "deleted"))
+        generation = self._backend.generation
+        asked = (request.scope["path"], request.scope["query_string"], await parameters.raw_body(request))
+        fields = schema_fields(request, parameters.decoded(asked[2], SchemaBody))
+        command = commands.LookUpSchema(**fields, deleted=parameters.flag(request, "deleted"))
         found = await self._backend.ask(command, replies.SchemaFound)
-        return answer(200, shown(found.schema))
+        made = answer(200, shown(found.schema))
+        self._backend.keep_look_up(asked, made, generation)
+        return made
 
     async def delete_subject(self, request: Request) -> Response:
         reply = await self._delete(request, None)

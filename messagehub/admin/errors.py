@@ -105,6 +105,12 @@ def hub_error_answer(error: HubError) -> Response:
     return answer(*hub_error_body(error))
 
 
+def refusal(error: HttpError | HubError) -> Response:
+    if isinstance(error, HttpError):
+        return error_answer(error.status, error.error_code, error.message, error.headers)
+    return hub_error_answer(error)
+
+
 def error_body(error_code: int, message: str) -> dict[str, Any]:
     return {"error_code": error_code, "message": message}
 

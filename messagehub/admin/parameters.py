@@ -6,6 +6,7 @@ from urllib.parse import unquote
 
 import msgspec
 from starlette.requests import Request
+from starlette.types import Receive
 
 from messagehub.admin.callers import counters
 from messagehub.admin.errors import HttpError
@@ -97,19 +98,30 @@ def check_rule_set(rules: dict[str, Any] | None) -> None:
 
 async def body(request: Request, kind: type[T]) -> T:
     """The JSON body, bounded while it arrives."""
-    media_type = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
+    return decoded(await raw_body(request), kind)
+
+
+async def raw_body(request: Request) -> bytes:
+    """Of a media type that may hold JSON, not yet looked into."""
+    media_type = request.headers.get("content-type", "application/json")
     if media_type not in BODY_TYPES:
-        raise HttpError(415, 415, f"HTTP 415 Unsupported Media Type: {media_type!r}; send {', '.join(BODY_TYPES)}")
-    received = await _received(request)
+        media_type = media_type.partition(";")[0].strip().lower()
+        if media_type not in BODY_TYPES:
+            said = f"HTTP 415 Unsupported Media Type: {media_type!r}; send {', '.join(BODY_TYPES)}"
+            raise HttpError(415, 415, said)
+    return await _received(request.receive)
+
+
+def decoded(received: bytes, kind: type[T]) -> T:
     try:
-        return msgspec.json.decode(bytes(received), type=kind)
+        return msgspec.json.decode(received, type=kind)
     except msgspec.ValidationError as error:
         raise HttpError(422, 422, f"the body does not fit: {error}") from None
     except (msgspec.DecodeError, RecursionError, UnicodeError) as error:
         raise HttpError(400, 400, f"the body is not JSON: {error}") from None
 
 
-async def _received(request: Request) -> bytearray:
+async def _received(receive: Receive) -> bytes:
     """Bounded in size, time and in how many arrive at once."""
     global _open_bodies
     if _open_bodies >= MAX_OPEN_BODIES:
@@ -119,17 +131,21 @@ async def _received(request: Request) -> bytearray:
     received = bytearray()
     try:
         async with asyncio.timeout(BODY_SECONDS):
-            async for part in request.stream():
-                received += part
+            while True:
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    raise HttpError(400, 400, "the caller went away before the body was there")
+                received += message.get("body", b"")
                 if len(received) > MAX_BODY_BYTES:
                     raise HttpError(422, 42209, f"the body is larger than {MAX_BODY_BYTES} bytes")
+                if not message.get("more_body"):
+                    return bytes(received)
     except TimeoutError:
         counters["http_slow_bodies"] += 1
         headers = {"connection": "close"}
         raise HttpError(408, 408, f"the body did not arrive in {BODY_SECONDS:g} s", headers) from None
     finally:
         _open_bodies -= 1
-    return received
 
 
 def subject(request: Request) -> str:

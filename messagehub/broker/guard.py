@@ -19,13 +19,13 @@ import zmq
 from messagehub import protocol
 from messagehub.audit import AuditLog
 from messagehub.broker.door import EVENTS, TOPICS_IN, TOPICS_OUT, user_of
+from messagehub.broker.registrations import Registrations
 from messagehub.credentials import AccessFile, AccessList
-from messagehub.errors import ConfigurationError, Forbidden, HubError, RateLimited, TooManyRegistrations, Unauthorized
+from messagehub.errors import ConfigurationError, Forbidden, HubError, RateLimited, Unauthorized
 from messagehub.limits import TokenBuckets
 from messagehub.settings import Settings
 from registry import access, commands, names, replies
 from registry.access import ADMIN, Rights
-from registry.leases import Member
 from registry.registry import Registry
 
 log = logging.getLogger("messagehub.broker")
@@ -58,9 +58,12 @@ class Guard:
         self._rights: dict[str, Rights] = {}
         self._group_rights = Rights.parse(settings.group_roles.split()) if settings.group else None
         self._own_users = {f"{_USER}{os.geteuid()}", f"{_USER}0", LOOPBACK}
-        self._buckets = TokenBuckets(settings.requests_per_second)
-        self._leases: dict[str, dict[str, None]] = {}
-        self._owners: dict[str, str] = {}
+        rate = settings.requests_per_second
+        self._buckets = TokenBuckets(rate)
+        # Made once: a flood is refused as fast as it comes.
+        said = f"more than {rate:g} requests a second come from this peer"
+        self.too_fast = RateLimited(said, requests_per_second=rate)
+        self._registrations = Registrations(settings.registrations_per_peer)
         self._watched: dict[str, set[bytes]] = {}
         self._last_limited: dict[str, float] = {}
         self._counting = threading.Lock()
@@ -115,14 +118,15 @@ class Guard:
         path.user = _user(frames)
         return path, split[1]
 
-    def decode(self, path: list[bytes], body: bytes, registry: Registry, *, now: float) -> commands.AnyCommand:
-        """The command, if its sender may ask for it, now and so often; what comes too often is not even read."""
+    def is_too_fast(self, path: list[bytes], now: float) -> bool:
+        """Whether its sender has asked too often; what comes then is refused (`too_fast`) without being read."""
         user = _user(path)
-        if not self._is_own(user) and not self._buckets.take(user, now):
-            rate = self._buckets.rate
-            raise RateLimited(f"more than {rate:g} requests a second come from this peer", requests_per_second=rate)
+        return not self._is_own(user) and not self._buckets.take(user, now)
+
+    def decode(self, path: list[bytes], body: bytes, registry: Registry) -> commands.AnyCommand:
+        """The command, if its sender may ask for it."""
         command = protocol.decode(body)
-        self._admit(user, command, registry)
+        self._admit(_user(path), command, registry)
         return command
 
     def _admit(self, user: str, command: commands.AnyCommand, registry: Registry) -> None:
@@ -136,16 +140,26 @@ class Guard:
             access.check(rights, command, places=places)
         lease = getattr(command, "lease", None)
         if lease is not None:
-            self._check_lease(user, lease, rights)
+            self._check_lease(user, lease, rights, registry)
         if isinstance(command, commands.RegisterProducer | commands.RegisterConsumer):
-            self._check_registrations(user, command, registry)
+            self._registrations.ask(user, command, registry.leases, monotonic())
 
     def changed(self, path: list[bytes], command: commands.AnyCommand, reply: replies.Reply) -> None:
         """Note what a peer has changed."""
         user = _user(path)
-        if isinstance(reply, replies.ProducerRegistered | replies.ConsumerRegistered):
-            self._own(user, reply.lease)
+        self.answered(path, command, reply)
         self._audit.write("changed", user, **_what(command), revision=getattr(reply, "revision", None))
+
+    def answered(self, path: list[bytes], command: commands.AnyCommand, reply: replies.Reply) -> None:
+        """Keep count of what the peer holds."""
+        if isinstance(command, commands.RegisterProducer | commands.RegisterConsumer):
+            if isinstance(reply, replies.ProducerRegistered | replies.ConsumerRegistered):
+                self._registrations.began(_user(path), command, reply.lease)
+            else:
+                self._registrations.refused(_user(path), command)
+        elif isinstance(reply, replies.ProducerUnregistered | replies.ConsumerUnregistered):
+            assert isinstance(command, commands.UnregisterProducer | commands.UnregisterConsumer), command
+            self._registrations.ended(_user(path), command)
 
     def refused(self, path: list[bytes], request: str, request_id: str | None, error: HubError) -> None:
         """A peer that goes on and on too fast is noted once in a while."""
@@ -231,35 +245,10 @@ class Guard:
 
     # -- leases --------------------------------------------------------------------------------------------
 
-    def _check_lease(self, user: str, lease: str, rights: Rights) -> None:
-        owner = self._owners.get(lease, user)
+    def _check_lease(self, user: str, lease: str, rights: Rights, registry: Registry) -> None:
+        owner = self._registrations.owner(lease, registry.leases) or user
         if owner != user and not rights.is_admin and self._rights_of(owner) is not None:
             raise Forbidden("this lease belongs to another peer", lease=lease)
-
-    def _own(self, user: str, lease: str) -> None:
-        self._owners.setdefault(lease, user)
-        self._leases.setdefault(user, {})[lease] = None
-
-    def _check_registrations(
-        self, user: str, command: commands.RegisterProducer | commands.RegisterConsumer, registry: Registry
-    ) -> None:
-        limit = self._settings.registrations_per_peer
-        if not limit:
-            return
-        owned = self._leases.setdefault(user, {})
-        member = _member(command)
-        count = 0
-        for name in list(owned):
-            lease = registry.leases.get(name)
-            if lease is None:
-                del owned[name]
-                self._owners.pop(name, None)
-                continue
-            if member in lease.members:
-                return  # said again
-            count += len(lease.members)
-        if count >= limit:
-            raise TooManyRegistrations(f"this peer holds {count} registrations, and one may hold {limit}", limit=limit)
 
     def counters(self) -> dict[str, int]:
         return {
@@ -300,12 +289,6 @@ def _places(command: commands.RequestSchema, registry: Registry) -> list[str]:
     except HubError:
         return []
     return [place.subject for place in schemas.places(found.schema_id)]
-
-
-def _member(command: commands.RegisterProducer | commands.RegisterConsumer) -> Member:
-    if isinstance(command, commands.RegisterConsumer):
-        return Member("consumer", command.channel, command.consumer_id)
-    return Member("producer", command.channel, command.producer_id or f"{command.channel}/default")
 
 
 def _what(command: commands.AnyCommand) -> dict[str, Any]:

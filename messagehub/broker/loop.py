@@ -52,7 +52,8 @@ RECEIVED_PER_TURN = 1024
 SERVED_PER_TURN = 64
 MAX_BACKLOG = 16_384
 MAX_RATE_LIMITED = 8
-"""So many of them end a turn's receiving: a peer that floods must not keep the others waiting."""
+"""So many of them end a turn's receiving, and one does when a request waits to be served: a peer that floods must not
+keep the others waiting."""
 STOP_SECONDS = 5.0
 DRAIN_SECONDS = 0.1
 _PRIORITIES = ("high", "normal", "low")
@@ -269,6 +270,8 @@ class Broker:
         for count in range(min(limit, MAX_BACKLOG - self._backlog)):
             if count == 1 and not get(_EVENTS) & _POLLIN:
                 return  # the usual single request: asking is cheaper than the exception below
+            if limited and (self._backlog or limited == MAX_RATE_LIMITED):
+                return
             try:
                 frames = self._receive_frames(router.recv, get) if guard is None else guard.receive(router)
             except zmq.Again:
@@ -283,15 +286,14 @@ class Broker:
                     self._metrics.count("bad_frames")
                     continue
                 path, body = split if guard is None else guard.named(frames, split)
+            if guard is not None and guard.is_too_fast(path, received_at):
+                limited += 1
+                self._refuse(path, body, guard.too_fast, received_at)
+                continue
             try:
-                if guard is None:
-                    command = protocol.decode(body)
-                else:
-                    command = guard.decode(path, body, self._registry, now=received_at)
+                command = protocol.decode(body) if guard is None else guard.decode(path, body, self._registry)
             except HubError as error:
-                limited += self._refuse(path, body, error, received_at)
-                if limited == MAX_RATE_LIMITED:
-                    return
+                self._refuse(path, body, error, received_at)
                 continue
             priority = command.priority
             if priorities and priority == "normal":
@@ -308,18 +310,17 @@ class Broker:
                 frames.append(frame)
         return frames
 
-    def _refuse(self, path: list[bytes], body: bytes, error: HubError, received_at: float) -> bool:
-        """Answer what is no request, or one that its sender may not make; True when it was one too many."""
+    def _refuse(self, path: list[bytes], body: bytes, error: HubError, received_at: float) -> None:
+        """Answer what is no request, or one that its sender may not make."""
         if self._guard is None or isinstance(error, ProtocolError):
             request, request_id = "?", getattr(error, "request_id", None)
             self._metrics.count(_COUNTER_OF_CODE.get(error.code, "malformed"))
         else:
-            request, request_id = protocol.request_type(body), protocol.request_id(body)
+            request, request_id = protocol.request_head(body)
             self._guard.refused(path, request, request_id, error)
         self._metrics.refuse(error.code)
         self._send(path, protocol.encode_reply(protocol.error_reply(error), request_id))
         self._trace.append((received_at, request_id, request, error.code, monotonic() - received_at, path[0]))
-        return isinstance(error, RateLimited)
 
     # -- serving -------------------------------------------------------------------------------------------
 
@@ -342,6 +343,8 @@ class Broker:
                     self._guard.changed(path, command, reply)
             else:
                 waits_for = self._reads_unsynced(command) if self._unsynced else 0
+                if self._guard is not None and command.writes:
+                    self._guard.answered(path, command, reply)
             if type(reply) is replies.Discovered:
                 payload = self._discoveries.payload(reply, command.id)
             else:

@@ -81,6 +81,32 @@ def test_saying_a_registration_again_is_not_one_more(tmp_path: Path) -> None:
         assert peer.ask(producer("d"))["code"] == "TOO_MANY_REGISTRATIONS"
 
 
+def test_registrations_asked_for_at_once_are_limited_too(tmp_path: Path) -> None:
+    with SharedHub(tmp_path / "hub").running(registrations_per_peer=3) as shared, shared.local() as local:
+        with shared.peer("writer", zmq.DEALER) as peer:
+            for number in range(100):
+                peer.send(producer(f"c{number}"))
+            codes = [peer.receive().get("code", "registered") for _ in range(100)]
+        assert codes.count("registered") == local.stats()["producers"] == 3
+        assert codes.count("TOO_MANY_REGISTRATIONS") == 97
+
+
+def test_refused_and_expired_registrations_give_their_places_back(tmp_path: Path) -> None:
+    terms = {"heartbeat_seconds": 0.5, "stall_seconds": 2.0, "lease_seconds": 4.0}
+    hub = SharedHub(tmp_path / "hub")
+    with hub.running(registrations_per_peer=2, **terms) as shared, shared.peer("writer") as peer:
+
+        def answer(channel: str) -> str:
+            reply = peer.ask(producer(channel))
+            return str(reply.get("code", reply["type"]))
+
+        assert [answer(f"no name {number}") for number in range(3)] == ["INVALID_NAME"] * 3
+        assert [answer(name) for name in ("a", "b", "a")] == ["PRODUCER_REGISTER_ACK"] * 3
+        assert answer("c") == "TOO_MANY_REGISTRATIONS"
+        # Nobody renews the first two, so their leases end.
+        eventually(lambda: answer("c") == "PRODUCER_REGISTER_ACK", timeout=30)
+
+
 def test_subscriptions_of_one_peer_are_limited(tmp_path: Path) -> None:
     with SharedHub(tmp_path / "hub").running(subscriptions_per_peer=3) as shared, shared.local() as local:
         with shared.peer("watcher") as peer:
