@@ -56,6 +56,7 @@ def main() -> None:
             log_level=arguments.log.lower(),
             access_log=False,
             server_header=False,
+            proxy_headers=False,  # whoever calls could choose the address that limits are counted by
             http=PatientProtocol,
             timeout_keep_alive=60,
             limit_concurrency=MAX_CONNECTIONS,

@@ -191,3 +191,13 @@ def test_one_caller_renews_an_answer_before_its_end_and_nobody_gets_it_after() -
     made.until = made.renew_at = 0.0
     assert answers.get("a") is None
     assert answers.get("a") is None
+
+
+def test_a_caller_does_not_choose_the_address_that_is_counted(guarded: tuple[Web, dict[str, str]]) -> None:
+    web, _ = guarded
+
+    def is_limited() -> bool:
+        asked = [{"x-forwarded-for": f"10.0.0.{number}"} for number in range(50)]
+        return any(web.client.get("/subjects", headers=headers).status_code == 429 for headers in asked)
+
+    eventually(is_limited, timeout=30)
