@@ -18,7 +18,6 @@ from messagehub.datablock import inotify
 from messagehub.datablock.directory import Directory, Listed
 from messagehub.datablock.errors import DataBlockError
 from messagehub.datablock.identity import ProcessIdentity, boot_id, host
-from messagehub.datablock.segment import make_own_directory
 from messagehub.datablock.wakeup import ProcessWatch
 from messagehub.entries import Live, clash_of, command_of, is_about_members, newest_table
 from registry import events
@@ -177,7 +176,8 @@ class LocalSight:
             if not news.path or not news.name:
                 self._dirty.update(self._channels())  # overflow, or a directory went away: anything may have happened
             elif news.path == self._directory.path:
-                self._dirty.add(news.name)
+                if not news.name.startswith("."):  # a group's directory gets its name when it is made
+                    self._dirty.add(news.name)
             elif is_about_members(news.name):
                 relative = os.path.relpath(news.path, self._directory.path)
                 self._dirty.add(relative.split(os.sep, 1)[0])
@@ -278,10 +278,8 @@ def _records(channel: Channel) -> list[tuple[Member, Producer | Consumer]]:
 
 def _prepare(directory: Directory) -> bool:
     """The directory's own directory, so that there is something to watch."""
-    path = os.path.join(directory.root, f"messagehub-{directory.uid}")
     try:
-        for each in (path, os.path.join(path, directory.domain), directory.path):
-            make_own_directory(each, 0o700, directory.uid)
+        directory.make()
     except (OSError, DataBlockError) as error:
         log.warning("the directory of channels cannot be used, so nothing of this host is seen: %s", error)
         return False
