@@ -20,7 +20,7 @@ from messagehub.datablock.ring import RingSpec, open_reader, open_writer
 from messagehub.datablock.segment import open_lock, open_trusted, remove_file, write_file
 from messagehub.datablock.sharing import group_of, parent_of
 from messagehub.datablock.tables import TableStore
-from tests.datablock.children import fork, kill, parked, wait
+from tests.datablock.children import die_with_parent, fork, kill, parked, wait
 from tests.datablock.rings import checked, payload
 
 GROUP, OTHER_GROUP = 4242, 4243
@@ -41,6 +41,7 @@ def become(uid: int, *groups: int) -> None:
     os.setresgid(uid, uid, uid)
     os.setresuid(uid, uid, uid)
     os.umask(0o077)
+    die_with_parent()  # the kernel forgets that with the user
 
 
 def as_user(uid: int, work: Callable[[], object], *groups: int) -> None:
