@@ -25,8 +25,12 @@ def shared_with(settings: Settings) -> int | None:
     path = settings.lock_path
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except PermissionError:
+        raise ConfigurationError(
+            f"permission denied for {path}: this hub is another user's, or another group's"
+        ) from None
     except OSError:
-        return None  # nothing there, or nothing for us: whoever connects hears why
+        return None  # nothing there yet, or something that no broker would take
     try:
         status = os.fstat(fd)
         said = _SAID.fullmatch(os.read(fd, 64)) if stat.S_ISREG(status.st_mode) else None
