@@ -279,3 +279,23 @@ def test_only_a_broker_makes_a_hub_shared_and_a_private_one_takes_it_back(tmp_pa
         path.chmod(mode)
     with embedded_broker(dir=directory, **QUICK):
         assert shared_with(settings) is None
+
+
+def test_doctor_tells_a_member_that_all_is_fine_and_what_is_too_loose(tmp_path: Path) -> None:
+    from messagehub.cli.doctor import _diagnose
+
+    def diagnose(link: Connection) -> None:
+        while link.recv() == "look":
+            link.send([(each.check, each.message) for each in _diagnose(None, directory, None) if each.is_trouble])
+
+    with group_hub(tmp_path) as (directory, _), MessageHub(dir=directory) as hub:
+        list(_diagnose(None, directory, None))  # loads what the member may not read
+        hub.publish_table("t", TABLE)
+        place = Path(directory_of(hub.settings).path)
+        with person(BOB, diagnose, GID) as bob:
+            bob.tell("look")
+            assert [found for found in bob.says() if found[0] in ("directory", "blocks", "database", "broker")] == []
+            place.chmod(0o2775)
+            bob.tell("look")
+            assert any(check == "blocks" and "open to others" in message for check, message in bob.says())
+            bob.tell("end")
