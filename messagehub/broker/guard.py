@@ -140,6 +140,15 @@ class Guard:
         if isinstance(command, commands.RegisterProducer | commands.RegisterConsumer):
             self._check_registrations(user, command, registry)
 
+    def check_entry(self, uid: int, command: commands.RegisterProducer) -> None:
+        """Whether a user who registered in the directory, past the door, could have done so through it."""
+        user = f"{_USER}{uid}"
+        rights = self._rights_of(user) or access.NOTHING
+        if not rights.is_admin:
+            access.check(rights, command)
+        if command.lease is not None:
+            self._check_lease(user, command.lease, rights)
+
     def changed(self, path: list[bytes], command: commands.AnyCommand, reply: replies.Reply) -> None:
         """Note what a peer has changed."""
         user = _user(path)

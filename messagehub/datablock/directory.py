@@ -90,6 +90,7 @@ class Listed:
     is_alive: bool
     entry: ProducerEntry | None
     flaw: str | None = None
+    uid: int = -1  # who wrote the entry, as the kernel says
 
 
 class Directory:
@@ -107,7 +108,7 @@ class Directory:
         """`uid` names another user whose group-readable directory is to be read; `gid` a group that shares one."""
         self.domain = component(domain)
         self.is_group_readable = is_group_readable
-        self._entries: dict[str, tuple[tuple[int, int, int], ProducerEntry | None, str | None]] = {}
+        self._entries: dict[str, tuple[tuple[int, int, int, int], ProducerEntry | None, str | None]] = {}
         self.root = root
         self.uid = os.geteuid() if uid is None else uid
         self.gid = gid
@@ -172,18 +173,18 @@ class Directory:
         """One producer, alive or not; None if it has no entry (any more)."""
         base = os.path.join(self.channel_path(channel), component(producer_id))
         try:
-            entry, flaw = self._entry(f"{base}.json")
+            entry, flaw, uid = self._entry(f"{base}.json")
             descriptor = open_trusted(f"{base}.lock", os.O_RDONLY, self.uid)
         except (NothingThere, FileNotFoundError):
             return None  # cleaned meanwhile
         is_alive = is_locked(descriptor.fd, _OWNED)
         descriptor.close()
-        return Listed(producer_id, is_alive, entry, flaw)
+        return Listed(producer_id, is_alive, entry, flaw, uid)
 
-    def _entry(self, path: str) -> tuple[ProducerEntry | None, str | None]:
+    def _entry(self, path: str) -> tuple[ProducerEntry | None, str | None, int]:
         """Read again only if the file was replaced: entries never change in place."""
         status = os.lstat(path)
-        version = (status.st_ino, status.st_mtime_ns, status.st_size)
+        version = (status.st_ino, status.st_mtime_ns, status.st_size, status.st_uid)
         known = self._entries.get(path)
         if known is None or known[0] != version:
             content = read_small_file(path, self.uid)
@@ -194,7 +195,7 @@ class Directory:
             if len(self._entries) >= _REMEMBERED:
                 self._entries.clear()  # those of producers long gone too
             self._entries[path] = known
-        return known[1:]
+        return *known[1:], status.st_uid
 
     @contextlib.contextmanager
     def locked(self, channel: str, timeout_seconds: float = 5.0) -> Iterator["LockedChannel"]:

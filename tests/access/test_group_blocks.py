@@ -98,12 +98,12 @@ def shared(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def group_hub(tmp_path: Path) -> Iterator[tuple[Path, Served]]:
+def group_hub(tmp_path: Path, **settings: Any) -> Iterator[tuple[Path, Served]]:
     warm(tmp_path)
     directory = tmp_path / "hub"
     directory.mkdir(mode=0o750)
     os.chown(directory, -1, GID)
-    server = Served(directory, "--group", grp.getgrgid(GID).gr_name, "--no-http", **QUICK)
+    server = Served(directory, "--group", grp.getgrgid(GID).gr_name, "--no-http", **QUICK | settings)
     reachable(directory)
     try:
         yield directory, server
@@ -299,3 +299,24 @@ def test_doctor_tells_a_member_that_all_is_fine_and_what_is_too_loose(tmp_path: 
             bob.tell("look")
             assert any(check == "blocks" and "open to others" in message for check, message in bob.says())
             bob.tell("end")
+
+
+def test_an_entry_in_the_directory_gives_no_right_that_the_door_would_refuse(tmp_path: Path) -> None:
+    def produce(link: Connection) -> None:
+        """Past the broker: this client finds none."""
+        past = f"ipc://{tmp_path}/none.sock"
+        with MessageHub(dir=directory, endpoint=past) as hub, hub.producer("a.x"), hub.producer("b.x") as producer:
+            link.send(producer.source)
+            link.recv()
+
+    with (
+        group_hub(tmp_path, group_roles="consume produce:a.*") as (directory, _),
+        MessageHub(dir=directory) as hub,
+        person(ALICE, produce, GID) as alice,
+    ):
+        assert alice.says() == "files"
+        eventually(lambda: (found := hub.describe("a.x")) is not None and found.channel.producers)
+        shown = eventually(lambda: found if (found := hub.describe("b.x")) and found.channel.conflict else None)
+        assert not shown.channel.producers
+        assert "produce" in shown.channel.conflict
+        alice.tell("end")
