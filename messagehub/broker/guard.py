@@ -14,13 +14,22 @@ import threading
 from time import monotonic
 from typing import Any
 
+import msgspec
 import zmq
 
 from messagehub import protocol
 from messagehub.audit import AuditLog
 from messagehub.broker.door import EVENTS, TOPICS_IN, TOPICS_OUT, user_of
 from messagehub.credentials import AccessFile, AccessList
-from messagehub.errors import ConfigurationError, Forbidden, HubError, RateLimited, TooManyRegistrations, Unauthorized
+from messagehub.errors import (
+    ConfigurationError,
+    Forbidden,
+    HubError,
+    ProtocolError,
+    RateLimited,
+    TooManyRegistrations,
+    Unauthorized,
+)
 from messagehub.limits import TokenBuckets
 from messagehub.settings import Settings
 from registry import access, commands, names, replies
@@ -146,6 +155,10 @@ class Guard:
         rights = self._rights_of(user) or access.NOTHING
         if not rights.is_admin:
             access.check(rights, command)
+            try:
+                protocol.decode(msgspec.json.encode(command))
+            except (ProtocolError, ValueError, OverflowError, RecursionError) as error:
+                raise Forbidden(f"the entry would not pass as a request: {error}", channel=command.channel) from None
         if command.lease is not None:
             self._check_lease(user, command.lease, rights)
 

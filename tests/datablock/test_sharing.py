@@ -1,5 +1,6 @@
 """The place of a group: made and used by its members, judged on every opening, and never a way out of it."""
 
+import json
 import os
 import shutil
 import signal
@@ -8,6 +9,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from messagehub.datablock import errors
@@ -20,11 +22,13 @@ from messagehub.datablock.ring import RingSpec, open_reader, open_writer
 from messagehub.datablock.segment import open_lock, open_trusted, remove_file, write_file
 from messagehub.datablock.sharing import group_of, parent_of
 from messagehub.datablock.tables import TableStore
+from messagehub.entries import newest_table
 from tests.datablock.children import die_with_parent, fork, kill, parked, wait
 from tests.datablock.rings import checked, payload
 
 GROUP, OTHER_GROUP = 4242, 4243
 ALICE, MALLORY, OUTSIDER = 54321, 54322, 54323
+TABLE = pa.table({"n": [1, 2, 3]})
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become other users")
 
 
@@ -369,3 +373,34 @@ def test_only_the_place_of_a_group_is_a_groups() -> None:
     assert group_of("/dev/shm/messagehub@7") == 7
     for path in ("/dev/shm/messagehub-7/default", "/dev/shm/messagehub@/x", "/dev/shm/messagehub@7x/y", "/dev/shm/x"):
         assert group_of(path) is None
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"generation": "1"},
+        {"generation": 10**30},
+        {"committed_at": "now"},
+        {"parts": [{"name": "x", "rows": "many", "size_bytes": 1}]},
+        {"parts": [{"name": "../x", "rows": 1, "size_bytes": 1}]},
+        {"parts": [{"name": "x", "rows": 10**30, "size_bytes": 1}]},
+        {"details": [1]},
+        {"details": {"schema_version": "x" * 5000}},
+        {"retention": {"generations": "all"}},
+    ],
+    ids=str,
+)
+def test_a_manifest_of_nonsense_is_refused_as_damaged(place: str, changes: dict[str, Any]) -> None:
+    directory = Directory(root=place, gid=GROUP)
+    directory.make_channel("c")
+    store = TableStore(directory.tables_path("c"))
+    store.publish(TABLE.to_reader(), TABLE.schema, now=1.0)
+    path = os.path.join(store.path, "g000000000001.json")
+    with open(path, "rb") as file:
+        written = json.load(file)
+    remove_file(path)
+    write_file(path, json.dumps(written | changes).encode())
+    with pytest.raises(errors.EntryDamaged):
+        store.open()
+    assert newest_table(directory, "c") is None
+    assert len(cleaned(place)[2]) == 1
