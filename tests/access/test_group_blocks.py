@@ -4,6 +4,7 @@ import grp
 import os
 import signal
 import stat
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from multiprocessing import Pipe
@@ -21,7 +22,6 @@ from messagehub.datablock.errors import NotInGroup, RingFull
 from messagehub.datablock.lanes import Lane
 from messagehub.errors import ConfigurationError
 from messagehub.settings import Settings
-from tests.access.test_places import reachable
 from tests.conftest import QUICK
 from tests.datablock.children import die_with_parent, fork, wait
 from tests.integration.harness import PATIENCE_SECONDS, Served, eventually
@@ -99,16 +99,15 @@ def shared(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
 
 @contextmanager
 def group_hub(tmp_path: Path, **settings: Any) -> Iterator[tuple[Path, Served]]:
+    """Not below pytest's own directory, which the next run of pytest closes to other users."""
     warm(tmp_path)
-    directory = tmp_path / "hub"
-    directory.mkdir(mode=0o750)
-    os.chown(directory, -1, GID)
-    server = Served(directory, "--group", grp.getgrgid(GID).gr_name, "--no-http", **QUICK | settings)
-    reachable(directory)
-    try:
-        yield directory, server
-    finally:
-        server.close()
+    with tempfile.TemporaryDirectory(prefix="messagehub-group-") as place:
+        os.chmod(place, 0o711)
+        directory = Path(place) / "hub"
+        directory.mkdir(mode=0o750)
+        os.chown(directory, -1, GID)
+        with Served(directory, "--group", grp.getgrgid(GID).gr_name, "--no-http", **QUICK | settings) as server:
+            yield directory, server
 
 
 def mapped_file(array: Any) -> str:
