@@ -59,7 +59,7 @@ def command_of(listed: Listed, *, with_schema: bool) -> commands.RegisterProduce
         return None
     try:
         command = msgspec.convert(entry.details.get("command"), commands.RegisterProducer)
-    except msgspec.ValidationError:
+    except (msgspec.ValidationError, RecursionError):
         return None
     if command.channel != entry.channel:
         return None

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
+from messagehub.block_place import directory_of
 from messagehub.client.catalog_methods import CatalogMethods
 from messagehub.client.connection import Connection
 from messagehub.client.group_news import GroupNews
@@ -22,7 +23,6 @@ from messagehub.client.heartbeats import Heartbeats, Registration
 from messagehub.client.taps import OnEvent, Taps
 from messagehub.client.watch import Watch, Watches
 from messagehub.data.methods import DataMethods
-from messagehub.datablock.directory import Directory
 from messagehub.datablock.errors import DataBlockError
 from messagehub.datablock.identity import ProcessIdentity
 from messagehub.discovery import Discovery
@@ -76,7 +76,7 @@ class MessageHub(CatalogMethods, DataMethods, TopicMethods, ServiceMethods):
         self._taps = Taps(self._connection)
         self._via_broker = ViaBroker(self._connection)
         self._cached = self._via_broker.cache.get
-        directory = Directory(self.settings.domain)
+        directory = directory_of(self.settings)
         files = ViaFiles(directory, shm_prefix=self.settings.shm_prefix)
         self._chain = Chain(self._via_broker, files, ViaShmName(directory))
         self._group_news = GroupNews(self._connection)

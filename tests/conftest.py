@@ -1,5 +1,6 @@
 """Fixtures for tests with a running hub; `no_leaks` is asked for by name, since other parts keep helper processes."""
 
+import contextlib
 import itertools
 import os
 import shutil
@@ -27,6 +28,10 @@ def _own_domain(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     shutil.rmtree(f"/dev/shm/messagehub-{os.geteuid()}/{domain}", ignore_errors=True)
     for ring in Path("/dev/shm").glob(f"pylabhub_*@{domain}"):
         ring.unlink(missing_ok=True)
+    for shared in Path("/dev/shm").glob(f"messagehub@*/{domain}"):
+        shutil.rmtree(shared, ignore_errors=True)
+        with contextlib.suppress(OSError):  # others are in it
+            shared.parent.rmdir()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -1,7 +1,7 @@
 """The layers of docs and STYLE, enforced: each part imports only what stands below it, and the registry is pure.
 
     cli | admin | spark  →  messagehub (the API)  →  hub  →  data  →  broker | messaging | discovery
-    →  client | store  →  status | entries | payload_schema | documents  →  protocol | datablock
+    →  client | store  →  status | entries | payload_schema | documents | block_place  →  protocol | datablock
     →  settings  →  errors  →  registry
 
 Parts of one row do not import each other. Imports inside functions and for type checkers count as well; only a cycle
@@ -23,7 +23,7 @@ ROWS: list[set[str]] = [
     {"errors", "version"},
     {"settings"},
     {"protocol", "datablock", "metrics", "topic_frames", "private_files", "audit", "limits"},
-    {"status", "entries", "payload_schema", "documents", "credentials"},
+    {"status", "entries", "payload_schema", "documents", "credentials", "block_place"},
     {"client", "store", "schema_files"},
     {"broker", "messaging", "discovery"},
     {"data"},

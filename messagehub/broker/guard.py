@@ -14,6 +14,7 @@ import threading
 from time import monotonic
 from typing import Any
 
+import msgspec
 import zmq
 
 from messagehub import protocol
@@ -21,7 +22,7 @@ from messagehub.audit import AuditLog
 from messagehub.broker.door import EVENTS, TOPICS_IN, TOPICS_OUT, user_of
 from messagehub.broker.registrations import Registrations
 from messagehub.credentials import AccessFile, AccessList
-from messagehub.errors import ConfigurationError, Forbidden, HubError, RateLimited, Unauthorized
+from messagehub.errors import ConfigurationError, Forbidden, HubError, ProtocolError, RateLimited, Unauthorized
 from messagehub.limits import TokenBuckets
 from messagehub.settings import Settings
 from registry import access, commands, names, replies
@@ -143,6 +144,19 @@ class Guard:
             self._check_lease(user, lease, rights, registry)
         if isinstance(command, commands.RegisterProducer | commands.RegisterConsumer):
             self._registrations.ask(user, command, registry.leases, monotonic())
+
+    def check_entry(self, uid: int, command: commands.RegisterProducer, registry: Registry) -> None:
+        """Whether a user who registered in the directory, past the door, could have done so through it."""
+        user = f"{_USER}{uid}"
+        rights = self._rights_of(user) or access.NOTHING
+        if not rights.is_admin:
+            access.check(rights, command)
+            try:
+                protocol.decode(msgspec.json.encode(command))
+            except (ProtocolError, ValueError, OverflowError, RecursionError) as error:
+                raise Forbidden(f"the entry would not pass as a request: {error}", channel=command.channel) from None
+        if command.lease is not None:
+            self._check_lease(user, command.lease, rights, registry)
 
     def changed(self, path: list[bytes], command: commands.AnyCommand, reply: replies.Reply) -> None:
         """Note what a peer has changed."""

@@ -12,16 +12,15 @@ import logging
 import os
 import select
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from messagehub.datablock import inotify
 from messagehub.datablock.directory import Directory, Listed
 from messagehub.datablock.errors import DataBlockError
 from messagehub.datablock.identity import ProcessIdentity, boot_id, host
-from messagehub.datablock.segment import make_own_directory
 from messagehub.datablock.wakeup import ProcessWatch
 from messagehub.entries import Live, clash_of, command_of, is_about_members, newest_table
-from registry import events
+from registry import commands, events
 from registry.errors import InvalidName, Refusal
 from registry.leases import Member
 from registry.records import Channel, Consumer, Producer, Worker
@@ -40,8 +39,12 @@ _TABLES = inotify.CREATE | inotify.DELETE
 class LocalSight:
     """`fileno` is readable when `look` has something to do."""
 
-    def __init__(self, directory: Directory) -> None:
+    def __init__(
+        self, directory: Directory, check: Callable[[int, commands.RegisterProducer, Registry], None] | None = None
+    ) -> None:
+        """`check` raises the refusal of an entry whose writer, a user of this host, has no right to it."""
         self._directory = directory
+        self._check = check
         self._epoll = select.epoll()
         self._news = inotify.Inotify()
         self._is_usable = _prepare(directory)
@@ -177,7 +180,8 @@ class LocalSight:
             if not news.path or not news.name:
                 self._dirty.update(self._channels())  # overflow, or a directory went away: anything may have happened
             elif news.path == self._directory.path:
-                self._dirty.add(news.name)
+                if not news.name.startswith("."):  # a group's directory gets its name when it is made
+                    self._dirty.add(news.name)
             elif is_about_members(news.name):
                 relative = os.path.relpath(news.path, self._directory.path)
                 self._dirty.add(relative.split(os.sep, 1)[0])
@@ -240,6 +244,8 @@ class LocalSight:
         if present is not None and not self._lives(present):
             happened += registry.died([Member("producer", channel, present.producer_id)], now=now)
         try:
+            if self._check is not None:
+                self._check(listed.uid, command, registry)
             happened += registry.apply(command, now=now).events
         except Refusal as refused:
             return clash_of(live, refused)
@@ -278,10 +284,8 @@ def _records(channel: Channel) -> list[tuple[Member, Producer | Consumer]]:
 
 def _prepare(directory: Directory) -> bool:
     """The directory's own directory, so that there is something to watch."""
-    path = os.path.join(directory.root, f"messagehub-{directory.uid}")
     try:
-        for each in (path, os.path.join(path, directory.domain), directory.path):
-            make_own_directory(each, 0o700, directory.uid)
+        directory.make()
     except (OSError, DataBlockError) as error:
         log.warning("the directory of channels cannot be used, so nothing of this host is seen: %s", error)
         return False

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 import zmq
 
 from messagehub import protocol
+from messagehub.block_place import directory_of
 from messagehub.broker.cleaner import Cleaner
 from messagehub.broker.door import CONTROL, Door
 from messagehub.broker.encoded import EncodedDiscoveries
@@ -33,7 +34,6 @@ from messagehub.broker.place import Place
 from messagehub.broker.service_desk import settle
 from messagehub.broker.topic_proxy import TopicProxy
 from messagehub.broker.tracing import TraceRing
-from messagehub.datablock.directory import Directory
 from messagehub.errors import HubError, InternalError, ProtocolError, RateLimited, StoreReadOnly
 from messagehub.metrics import Metrics
 from messagehub.settings import Settings
@@ -132,7 +132,7 @@ class Broker:
         self._unsynced: dict[str, int] = {}
         self._submitted = 0
         self.is_read_only = self._is_suspect = self._is_closed = False
-        self._sight = LocalSight(Directory(settings.domain))
+        self._sight = LocalSight(directory_of(settings), self._guard.check_entry if self._guard else None)
         self._poller = zmq.Poller()
         self._stop_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
@@ -196,7 +196,7 @@ class Broker:
         poll, stop_fd, store_fd, judge_fd = poller.poll, self._stop_fd, self._commit.wake_fd, self._judge.wake_fd
         sight_fd = self._sight.fileno()
         wait_ms = 0
-        cleaner = Cleaner(Directory(self.settings.domain))
+        cleaner = Cleaner(directory_of(self.settings))
         try:
             self._open_eyes()
             while True:

@@ -8,7 +8,9 @@ import stat
 from collections.abc import Iterable
 from pathlib import Path
 
+from messagehub.block_place import say_shared_with
 from messagehub.datablock.locks import OWNER, Descriptor, exclusive, try_lock
+from messagehub.datablock.sharing import is_member
 from messagehub.errors import BrokerAlreadyRunning, ConfigurationError
 from messagehub.private_files import GROUP_MAY_READ, OTHERS, OTHERS_WRITE, check_private, private_directory
 from messagehub.settings import Settings, socket_path
@@ -45,6 +47,7 @@ class Place:
         _check_files(settings)
         try:
             self._take(settings.lock_path, f"directory {settings.dir}")
+            say_shared_with(self._locks[0].fd, self.gid)
             used = [endpoint for each in _bound(settings) for endpoint in (each.endpoint, each.events_endpoint)]
             for path in _sockets(used):
                 if path.parent != settings.dir:
@@ -92,9 +95,14 @@ def directory_mode(settings: Settings) -> int:
 
 def group_id(name: str) -> int:
     try:
-        return grp.getgrnam(name).gr_gid
+        gid = grp.getgrnam(name).gr_gid
     except KeyError:
         raise ConfigurationError(f"there is no group {name!r} on this host: groupadd {name}") from None
+    if not is_member(gid):
+        raise ConfigurationError(
+            f"this process is not in group {name!r}: have root run usermod -aG {name}, log in again"
+        )
+    return gid
 
 
 def check_loopback(endpoint: str) -> None:

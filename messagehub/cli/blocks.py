@@ -105,6 +105,6 @@ def clean(
 
 
 def _directory(domain: str | None, dir: Any) -> "Directory":
-    from messagehub.datablock.directory import Directory
+    from messagehub.block_place import directory_of
 
-    return Directory(Settings.load(domain=domain, dir=dir).domain)
+    return directory_of(Settings.load(domain=domain, dir=dir))

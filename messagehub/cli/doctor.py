@@ -34,6 +34,7 @@ def doctor(endpoint: Endpoint = None, dir: Dir = None, timeout: Timeout = None, 
 
 
 def _diagnose(endpoint: str | None, dir: Path | None, timeout: float | None) -> Iterator[Finding]:
+    from messagehub.block_place import shared_with
     from messagehub.cli.diagnosis.blocks import check_blocks
     from messagehub.cli.diagnosis.contact import check_broker
     from messagehub.cli.diagnosis.machine import check_java, check_shared_memory, check_system
@@ -49,8 +50,13 @@ def _diagnose(endpoint: str | None, dir: Path | None, timeout: float | None) -> 
         yield Finding("settings", "error", error.message, "correct the option, MESSAGEHUB_* variable or file it names")
         yield from check_directory(Path(dir or os.environ.get("MESSAGEHUB_DIR") or default_dir()).absolute())
         return
-    yield from check_blocks(settings.domain)
-    directory = list(check_directory(settings.dir, is_shared=bool(settings.group)))
+    try:
+        gid = shared_with(settings)
+    except ConfigurationError as error:
+        yield Finding("directory", "error", error.message, "choose another with --dir")
+        return
+    yield from check_blocks(settings)
+    directory = list(check_directory(settings.dir, gid=gid))
     yield from directory
     try:
         is_running = is_held(settings.lock_path)
@@ -65,7 +71,8 @@ def _diagnose(endpoint: str | None, dir: Path | None, timeout: float | None) -> 
         return
     yield from check_disk(settings.dir)
     yield from check_sockets(settings, is_held=is_running)
-    yield from check_database(settings, is_held=is_running)
+    if gid is None or os.access(settings.database_path, os.R_OK):  # a member has no business in it
+        yield from check_database(settings, is_held=is_running)
     yield from check_broker(settings, is_held=is_running)
 
 

@@ -5,6 +5,8 @@ may race: they take turns on the channel's lock, and removing what is gone alrea
 
 Rule 1: an entry whose lock is held is never touched; nor a ring that a writer or a reader holds.
 Rule 2: a ring stays for the linger time after the first cleaner saw its producer dead.
+Rule 3: in a group's place any member may clean, and removes nothing that lies outside of the channel's directory,
+whatever entries, headers and links of other members say.
 """
 
 import os
@@ -17,7 +19,7 @@ from .lanes import remove_lane_directory
 from .locks import OWNER, exclusive, is_locked, try_lock
 from .manifests import Retention
 from .ring import lane_directory
-from .segment import Segment, open_trusted, remove_file, write_file
+from .segment import open_trusted, read_header, remove_file, write_file
 from .tables import TableStore
 
 LINGER_SECONDS: Final = 30.0
@@ -84,6 +86,7 @@ def _clean_producer(
         listed = next((p for p in locked.producers() if p.producer_id == producer_id), None)
         blocks = listed.entry.blocks if listed and listed.entry else ()
         paths = [os.path.join(locked.directory.root, name) for name in blocks]
+        paths = [path for path in paths if locked.directory.may_hold(locked.channel, path)]
         is_gone = [_remove_ring(path, report) for path in paths]
         if not all(is_gone):
             return
@@ -117,8 +120,7 @@ def _remove_ring(path: str, report: Cleaned) -> bool:
 
 def _lanes_of(path: str) -> str | None:
     try:
-        segment = Segment.attach(path)
-        return lane_directory(path, segment.header())
+        return lane_directory(path, read_header(path))
     except DataBlockError:
         return None  # nothing there, damaged, or another user's: its lanes are found as orphans
 

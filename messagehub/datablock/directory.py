@@ -1,6 +1,6 @@
 """The directory of a domain: who produces what, readable without a broker.
 
-    <root>/messagehub-<uid>/<domain>/channels/<channel>/
+    <root>/messagehub-<uid>/<domain>/channels/<channel>/        (of a group: messagehub@<gid>, see `sharing`)
         channel.lock             around read, apply, write, and around cleaning
         <producer_id>.json       the entry: replaced whole or not at all
         <producer_id>.lock       held while the producer lives; never replaced
@@ -28,17 +28,21 @@ from .errors import (
     NameTaken,
     NameTooLong,
     NothingThere,
+    NotInGroup,
 )
 from .identity import ProcessIdentity
 from .layout import LAYOUT_VERSION
 from .locks import OWNER, Descriptor, exclusive, is_locked, lock_within, try_lock
-from .segment import DEFAULT_ROOT, make_own_directory, open_trusted, refusal, remove_file, replace_file
+from .segment import DEFAULT_ROOT, make_own_directory, open_lock, open_trusted, remove_file, replace_file
+from .sharing import is_member, place_name
 
 DEFAULT_DOMAIN: Final = "default"
 CHANNEL_LOCK: Final = "channel.lock"
 _OWNED: Final = exclusive(OWNER)
 _COMPONENT: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:=+,-]*")
 _NAME_BYTES: Final = 200
+_EXCLUSIVE: Final = "_exclusive.ring"  # members' names begin with a letter
+_SMALL_BYTES: Final = 64 << 20
 _REMEMBERED: Final = 4096
 
 
@@ -65,9 +69,17 @@ class ProducerEntry:
             value = json.loads(content)
             value["process"] = ProcessIdentity.from_json(value["process"])
             value["blocks"] = tuple(_inside(name) for name in value["blocks"])
+            value["registered_at"] = float(value["registered_at"])
+            for name, kind in _KINDS.items():
+                if not isinstance(value.get(name, kind()), kind):
+                    raise TypeError(f"{name} is {value[name]!r}")
             return cls(**value)
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise EntryDamaged(path, repr(error)) from None
+
+
+# What others rely on without looking: an entry may be another member's work.
+_KINDS: Final[dict[str, type]] = {"channel": str, "producer_id": str, "schema_hash": str, "details": dict}
 
 
 @dataclass(frozen=True)
@@ -78,10 +90,11 @@ class Listed:
     is_alive: bool
     entry: ProducerEntry | None
     flaw: str | None = None
+    uid: int = -1  # who wrote the entry, as the kernel says
 
 
 class Directory:
-    """One domain of one user."""
+    """One domain of one user, or of a group."""
 
     def __init__(
         self,
@@ -89,15 +102,20 @@ class Directory:
         root: str = DEFAULT_ROOT,
         uid: int | None = None,
         *,
+        gid: int | None = None,
         is_group_readable: bool = False,
     ) -> None:
-        """`uid` names another user whose group-readable directory is to be read."""
+        """`uid` names another user whose group-readable directory is to be read; `gid` a group that shares one."""
         self.domain = component(domain)
         self.is_group_readable = is_group_readable
-        self._entries: dict[str, tuple[tuple[int, int, int], ProducerEntry | None, str | None]] = {}
+        self._entries: dict[str, tuple[tuple[int, int, int, int], ProducerEntry | None, str | None]] = {}
         self.root = root
         self.uid = os.geteuid() if uid is None else uid
-        self.path = os.path.join(root, f"messagehub-{self.uid}", domain, "channels")
+        self.gid = gid
+        self.place = place_name(self.uid, gid)
+        self.path = os.path.join(root, self.place, domain, "channels")
+        if gid is not None and not is_member(gid):
+            raise NotInGroup(self.path, gid)
 
     def channel_path(self, channel: str) -> str:
         return os.path.join(self.path, component(channel))
@@ -106,7 +124,12 @@ class Directory:
         return os.path.join(self.channel_path(channel), f"{component(producer_id)}.ring")
 
     def exclusive_block(self, channel: str) -> str:
-        """The name that a consumer can derive from the channel alone; '@' cannot be part of a channel."""
+        """The name that a consumer can derive from the channel alone; '@' cannot be part of a channel.
+
+        Where everybody can make files, somebody could be quicker: a group's is in its own place.
+        """
+        if self.gid is not None:
+            return os.path.join(self.channel_path(channel), _EXCLUSIVE)
         suffix = "" if self.domain == DEFAULT_DOMAIN else f"@{self.domain}"
         name = f"pylabhub_{component(channel)}{suffix}"
         if len(name) > 255:
@@ -119,6 +142,10 @@ class Directory:
 
     def tables_path(self, channel: str) -> str:
         return os.path.join(self.channel_path(channel), "tables")
+
+    def may_hold(self, channel: str, block: str) -> bool:
+        """Whether an entry of the channel can mean this path. A member's entry must not name what is another's."""
+        return self.gid is None or os.path.dirname(block) == self.channel_path(channel)
 
     def relative(self, block: str) -> str:
         """As `ProducerEntry.blocks` wants it."""
@@ -146,18 +173,18 @@ class Directory:
         """One producer, alive or not; None if it has no entry (any more)."""
         base = os.path.join(self.channel_path(channel), component(producer_id))
         try:
-            entry, flaw = self._entry(f"{base}.json")
+            entry, flaw, uid = self._entry(f"{base}.json")
             descriptor = open_trusted(f"{base}.lock", os.O_RDONLY, self.uid)
         except (NothingThere, FileNotFoundError):
             return None  # cleaned meanwhile
         is_alive = is_locked(descriptor.fd, _OWNED)
         descriptor.close()
-        return Listed(producer_id, is_alive, entry, flaw)
+        return Listed(producer_id, is_alive, entry, flaw, uid)
 
-    def _entry(self, path: str) -> tuple[ProducerEntry | None, str | None]:
+    def _entry(self, path: str) -> tuple[ProducerEntry | None, str | None, int]:
         """Read again only if the file was replaced: entries never change in place."""
         status = os.lstat(path)
-        version = (status.st_ino, status.st_mtime_ns, status.st_size)
+        version = (status.st_ino, status.st_mtime_ns, status.st_size, status.st_uid)
         known = self._entries.get(path)
         if known is None or known[0] != version:
             content = read_small_file(path, self.uid)
@@ -168,17 +195,14 @@ class Directory:
             if len(self._entries) >= _REMEMBERED:
                 self._entries.clear()  # those of producers long gone too
             self._entries[path] = known
-        return known[1:]
+        return *known[1:], status.st_uid
 
     @contextlib.contextmanager
     def locked(self, channel: str, timeout_seconds: float = 5.0) -> Iterator["LockedChannel"]:
         """Exclude every other registration and cleaning of this channel."""
         path = self.make_channel(channel)
         lock_path = os.path.join(path, CHANNEL_LOCK)
-        try:
-            descriptor = Descriptor.open(lock_path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW)
-        except OSError as error:
-            raise refusal(error, lock_path) from None
+        descriptor = open_lock(lock_path)
         try:
             lock_within(descriptor, _OWNED, lock_path, timeout_seconds)
             yield LockedChannel(self, channel, path)
@@ -187,11 +211,21 @@ class Directory:
 
     def make_channel(self, channel: str) -> str:
         """The channel's directory, made if needed; nothing of another user is accepted on the way."""
-        path = self.root
-        for name in (f"messagehub-{self.uid}", self.domain, "channels", component(channel)):
-            path = os.path.join(path, name)
-            make_own_directory(path, 0o750 if self.is_group_readable else 0o700, self.uid)
+        self.make()
+        path = self.channel_path(channel)
+        make_own_directory(path, self._directory_mode, self.uid)
         return path
+
+    def make(self) -> None:
+        """The directory of all channels, so that there is something to watch."""
+        path = self.root
+        for name in (self.place, self.domain, "channels"):
+            path = os.path.join(path, name)
+            make_own_directory(path, self._directory_mode, self.uid)
+
+    @property
+    def _directory_mode(self) -> int:
+        return 0o750 if self.is_group_readable else 0o700
 
 
 class LockedChannel:
@@ -209,10 +243,7 @@ class LockedChannel:
     def register(self, entry: ProducerEntry) -> "Registration":
         """Write the entry and hold its lock. A dead producer of this id is succeeded, a live one is not."""
         base = os.path.join(self.path, component(entry.producer_id))
-        try:
-            descriptor = Descriptor.open(f"{base}.lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, self._mode)
-        except OSError as error:
-            raise refusal(error, f"{base}.lock") from None
+        descriptor = open_lock(f"{base}.lock", self._mode)
         if not try_lock(descriptor.fd, _OWNED):
             before = self.directory.producer(self.channel, entry.producer_id)
             raise NameTaken(f"{base}.json", before.entry.process.pid if before and before.entry else None)
@@ -254,7 +285,10 @@ def component(name: str) -> str:
 def read_small_file(path: str, uid: int | None = None) -> bytes:
     descriptor = open_trusted(path, os.O_RDONLY, uid)
     try:
-        return os.read(descriptor.fd, os.fstat(descriptor.fd).st_size)
+        size = os.fstat(descriptor.fd).st_size
+        if size > _SMALL_BYTES:
+            raise EntryDamaged(path, f"it has {size} bytes")
+        return os.read(descriptor.fd, size)
     finally:
         descriptor.close()
 

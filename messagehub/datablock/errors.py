@@ -7,6 +7,8 @@ DataBlockError                  a HubError
 ├── RootUnusable                the root is no directory for blocks (not tmpfs-like, missing)
 ├── AccessRefused
 │   ├── PermissionRefused       the kernel said no
+│   │   └── NotInGroup          the place is a group's that this process is not in
+│   ├── SharingRefused          in a group's place, but not the group's, or open to others too
 │   ├── ForeignOwner            the file is another user's
 │   └── SymlinkRefused          the name is a symbolic link
 ├── NothingThere                no file at the name
@@ -98,6 +100,24 @@ class PermissionRefused(AccessRefused):
 
     def __init__(self, path: str) -> None:
         super().__init__(f"permission denied for {path}. Run as the producer's user, or let it share with its group.")
+
+
+class NotInGroup(PermissionRefused):
+    code = "BLOCK_GROUP_REFUSED"
+
+    def __init__(self, path: str, gid: int) -> None:
+        AccessRefused.__init__(
+            self,
+            f"permission denied for {path}: its blocks are for group {gid}, which this process is not in. "
+            "Have root add the user (usermod -aG), log in again, or use a hub of your own.",
+        )
+
+
+class SharingRefused(AccessRefused):
+    code = "BLOCK_SHARING_REFUSED"
+
+    def __init__(self, path: str, why: str) -> None:
+        super().__init__(f"{path} {why}: it is not trusted. Its owner, or root, can remove it.")
 
 
 class ForeignOwner(AccessRefused):

@@ -32,7 +32,10 @@ class ProcessIdentity(NamedTuple):
     @classmethod
     def from_json(cls, value: Any) -> "ProcessIdentity":
         """Raises KeyError, TypeError or ValueError for anything `to_json` does not make."""
-        return cls(int(value["pid"]), int(value["start_time"]), str(value["boot_id"]), str(value["host"]))
+        pid, start_time = int(value["pid"]), int(value["start_time"])
+        if not (0 < pid < 1 << 31 and 0 <= start_time < 1 << 63):
+            raise ValueError(f"no process has pid {pid} and start time {start_time}")
+        return cls(pid, start_time, str(value["boot_id"]), str(value["host"]))
 
     def to_json(self) -> dict[str, Any]:
         return self._asdict()

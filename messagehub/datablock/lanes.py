@@ -7,7 +7,8 @@ block share a directory and an index file.
 Rule 1: a lane's owner holds its lock from before it has a name, so a lane with a free lock is dead.
 Rule 2: lane, then bell, then a new random token in the index. A writer that reads the token before it lists
 the directory misses no lane: a later one changes the token again. (Counting fails: two increments can meet.)
-Rule 3: only lanes of the writer's own user are mapped; another user could shorten the file under it.
+Rule 3: only lanes of the writer's own user, or of its group in a group's place, are mapped; anybody else could shorten
+the file under it.
 """
 
 import errno
@@ -15,10 +16,20 @@ import os
 import secrets
 from typing import Final
 
-from .errors import AccessRefused, DamagedBlock, HandleClosed, NameTaken, NothingThere
+from .errors import (
+    AccessRefused,
+    DamagedBlock,
+    HandleClosed,
+    NameTaken,
+    NothingThere,
+    RootUnusable,
+    SymlinkRefused,
+    TruncatedBlock,
+)
 from .groups import GroupCursors, group_files
 from .locks import OWNER, exclusive, is_locked, try_lock
-from .segment import Segment, map_file, open_trusted, remove_file
+from .segment import Segment, make_own_directory, map_file, open_trusted, remove_file
+from .sharing import group_of, list_directory, parent_of
 from .wakeup import Bell, NoBell, Ringer
 
 CURSOR: Final = 0
@@ -32,7 +43,11 @@ _OWNED: Final = exclusive(OWNER)
 
 
 def make_lane_directory(directory: str) -> None:
-    os.makedirs(directory, mode=0o700, exist_ok=True)
+    if group_of(directory) is None:
+        os.makedirs(directory, mode=0o700, exist_ok=True)
+    else:
+        make_own_directory(os.path.dirname(directory))
+        make_own_directory(directory)
     index = Segment.create(os.path.join(directory, INDEX), LANE_BYTES)
     try:
         index.publish()
@@ -49,9 +64,12 @@ def announce(directory: str) -> None:
 def remove_lane_directory(directory: str) -> None:
     """For a block that is gone. Readers that still have a lane here keep it, without its name."""
     try:
-        for name in os.listdir(directory):
+        for name in list_directory(directory):
             remove_file(os.path.join(directory, name))
-        os.rmdir(directory)
+        with parent_of(directory) as (parent, name):
+            os.rmdir(name, dir_fd=parent)
+    except (SymlinkRefused, RootUnusable):
+        remove_file(directory)  # a member put it there; what it leads to is not ours
     except FileNotFoundError:
         return  # another cleaner was here first
     except OSError as error:
@@ -101,6 +119,9 @@ class _Seen:
     def __init__(self, path: str) -> None:
         self.path = path
         self.descriptor = open_trusted(path, os.O_RDONLY)
+        size = os.fstat(self.descriptor.fd).st_size
+        if size < LANE_BYTES:
+            raise TruncatedBlock(path, LANE_BYTES, size)
         self.words = memoryview(map_file(self.descriptor.fd, LANE_BYTES, writable=False)).cast("Q")
         self.is_lossless = bool(self.words[LOSSLESS])
         self.ringer = Ringer(_bell_path(path))

@@ -11,6 +11,8 @@ import re
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
+import msgspec
+
 from .errors import EntryDamaged, NothingThere
 from .locks import OWNER, Descriptor, exclusive, shared, try_lock
 from .segment import open_trusted, remove_file, write_file
@@ -20,6 +22,8 @@ _READING: Final = shared(OWNER)
 _RETIRING: Final = exclusive(OWNER)
 # How many transactions a manifest remembers, to make a repeated commit harmless.
 RECENT_TRANSACTIONS: Final = 256
+_TEXT: Final = 1024
+_MOST_BYTES: Final = 64 << 20
 
 
 @dataclass(frozen=True)
@@ -67,14 +71,16 @@ class Manifest:
     @classmethod
     def from_json(cls, content: bytes, path: str) -> "Manifest":
         try:
-            value = json.loads(content)
-            value["parts"] = tuple(Part(**part) for part in value["parts"])
-            if any("/" in part.name for part in value["parts"]):
+            found = msgspec.json.decode(content, type=cls)
+            if any("/" in part.name for part in found.parts):
                 raise ValueError("a part outside the directory")
-            value["recent"] = tuple(value["recent"])
-            value["retention"] = Retention(**value["retention"])
-            return cls(**value)
-        except (ValueError, KeyError, TypeError) as error:
+            numbers = [found.generation, *(n for part in found.parts for n in (part.rows, part.size_bytes))]
+            if not (all(0 <= number < 1 << 63 for number in numbers) and 0 <= found.committed_at < 1e15):
+                raise ValueError("a number that no commit writes")
+            if max(len(found.schema_hash), len(str(found.details.get("schema_version", "")))) > _TEXT:
+                raise ValueError("a text that no commit writes")
+            return found
+        except (ValueError, RecursionError) as error:  # what msgspec raises is a ValueError
             raise EntryDamaged(path, repr(error)) from None
 
 
@@ -135,5 +141,8 @@ def _read(directory: str, generation: int) -> tuple[Manifest, Descriptor] | None
         descriptor = open_trusted(path, os.O_RDONLY)
     except NothingThere:
         return None
-    content = os.read(descriptor.fd, os.fstat(descriptor.fd).st_size)
+    size = os.fstat(descriptor.fd).st_size
+    if size > _MOST_BYTES:
+        raise EntryDamaged(path, f"it has {size} bytes")
+    content = os.read(descriptor.fd, size)
     return Manifest.from_json(content, path), descriptor

@@ -21,7 +21,7 @@ def messages_path(directory: Directory) -> str:
 def make_messages_directory(directory: Directory) -> str:
     """Nothing of another user is accepted on the way."""
     path = directory.root
-    for name in (f"messagehub-{directory.uid}", directory.domain, "messages"):
+    for name in (directory.place, directory.domain, "messages"):
         path = os.path.join(path, name)
         make_own_directory(path, 0o700, directory.uid)
     return path

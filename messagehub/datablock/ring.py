@@ -33,6 +33,7 @@ from .locks import OWNER, exclusive, is_locked, try_lock
 from .payloads import Codec, codec_of
 from .reader import RingReader
 from .segment import Segment, remove_file
+from .sharing import group_of
 from .writer import RingWriter
 
 _SLOTS = {Kind.DOUBLE_BUFFER: 2, Kind.SINGLE: 1}
@@ -108,6 +109,9 @@ def open_reader(
 
 
 def lane_directory(path: str, header: Header) -> str:
+    """A group's blocks lie in their channel's directory; where their lanes are is not left to what a member wrote."""
+    if group_of(path) is not None and header.lanes != f"lanes/{header.block_id}":
+        raise HeaderInconsistent(path, f"lanes at {header.lanes!r}")
     return os.path.join(os.path.dirname(path), header.lanes)
 
 

@@ -3,13 +3,16 @@
 Rule 1: a block gets its name when it is complete: it is made without a name (O_TMPFILE) and linked, so a
 creator that dies leaves nothing, nobody sees a half-made block, and two creators cannot both win.
 Rule 2: memory is allocated before it is used: a full tmpfs is an error at creation, never a SIGBUS later.
-Rule 3: nothing is followed or trusted by name: no symlinks, the owner is checked on the opened file.
+Rule 3: nothing is followed or trusted by name: no symlinks, the owner is checked on the opened file. In a group's
+place (see `sharing`) that is the group, and what is made there is the group's, whatever mode was asked for.
 """
 
+import contextlib
 import errno
 import mmap
 import os
 import stat
+from collections.abc import Iterator
 from typing import Final
 
 from .errors import (
@@ -27,6 +30,7 @@ from .errors import (
 )
 from .layout import HEADER_BYTES, Header
 from .locks import Descriptor, require_linux
+from .sharing import FILE_MODE, group_of, judge, make_shared_directory, parent_of, share
 
 DEFAULT_ROOT: Final = "/dev/shm"
 _MADV_POPULATE_WRITE: Final = 23
@@ -72,7 +76,8 @@ class Segment:
         publish(self.descriptor.fd, self.path)
 
     def is_own(self) -> bool:
-        return os.fstat(self.descriptor.fd).st_uid == os.geteuid()
+        """Whether this user may leave files beside it: it is the user's, or lies in a group's place."""
+        return group_of(self.path) is not None or os.fstat(self.descriptor.fd).st_uid == os.geteuid()
 
     def is_published(self) -> bool:
         return os.fstat(self.descriptor.fd).st_nlink > 0
@@ -81,7 +86,11 @@ class Segment:
 def make_own_directory(path: str, mode: int = 0o700, uid: int | None = None) -> None:
     """One directory of this user in an existing one; nothing of another user is accepted in its place."""
     require_linux()
+    gid = group_of(path)
     try:
+        if gid is not None:
+            make_shared_directory(path, gid)
+            return
         os.mkdir(path, mode)
     except FileExistsError:
         expected = os.geteuid() if uid is None else uid
@@ -103,8 +112,11 @@ def create_unnamed(path: str, mode: int = 0o600) -> Descriptor:
     require_linux()
     parent = os.path.dirname(path)
     try:
-        descriptor = Descriptor.open(parent, os.O_TMPFILE | os.O_RDWR, mode)
+        with parent_of(path) as (parent_fd, _):
+            place = parent if parent_fd is None else "."
+            descriptor = Descriptor.open(place, os.O_TMPFILE | os.O_RDWR, mode, parent_fd)
         os.fchmod(descriptor.fd, mode)
+        share(descriptor.fd, path)
     except OSError as error:
         if error.errno in (errno.EOPNOTSUPP, errno.EISDIR):
             raise RootUnusable(parent, "its file system has no unnamed files (O_TMPFILE)") from None
@@ -116,15 +128,11 @@ def create_unnamed(path: str, mode: int = 0o600) -> Descriptor:
 
 def publish(fd: int, path: str) -> None:
     """Give an unnamed file its name, in one step; NameTaken if there is anything at it already."""
-    parent, name = os.path.split(path)
     try:
-        directory = os.open(parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
+        with _directory_of(path) as (directory, name):
             # With a directory descriptor Python calls linkat(AT_SYMLINK_FOLLOW); without one it would link
             # the /proc entry itself.
             os.link(f"/proc/self/fd/{fd}", name, dst_dir_fd=directory, follow_symlinks=True)
-        finally:
-            os.close(directory)
     except FileExistsError:
         raise NameTaken(path, None) from None
     except OSError as error:
@@ -147,7 +155,8 @@ def write_file(path: str, content: bytes, mode: int = 0o600) -> None:
 def remove_file(path: str) -> bool:
     """Unlink; False when someone else already did."""
     try:
-        os.unlink(path)
+        with parent_of(path) as (parent, name):
+            os.unlink(name, dir_fd=parent)
     except FileNotFoundError:
         return False
     return True
@@ -158,23 +167,66 @@ def replace_file(path: str, content: bytes, mode: int = 0o600) -> None:
     temporary = f"{path}.new"
     remove_file(temporary)
     write_file(temporary, content, mode)
-    os.rename(temporary, path)
+    with parent_of(path) as (parent, name):
+        os.rename(f"{name}.new", name, src_dir_fd=parent, dst_dir_fd=parent)
 
 
 def open_trusted(path: str, flags: int, owner_uid: int | None = None) -> Descriptor:
-    """Open an existing regular file of the expected owner (by default this process's user)."""
+    """Open an existing regular file of the expected owner: this user by default, in a group's place the group."""
     require_linux()
     try:
-        descriptor = Descriptor.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
+        with parent_of(path) as (parent, name):
+            descriptor = Descriptor.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=parent)
     except OSError as error:
         raise refusal(error, path) from None
     status = os.fstat(descriptor.fd)
-    expected = os.geteuid() if owner_uid is None else owner_uid
-    if status.st_uid != expected:
-        raise ForeignOwner(path, status.st_uid, expected)
+    gid = group_of(path)
+    if gid is not None:
+        judge(path, status, gid, FILE_MODE)
+    else:
+        expected = os.geteuid() if owner_uid is None else owner_uid
+        if status.st_uid != expected:
+            raise ForeignOwner(path, status.st_uid, expected)
     if not stat.S_ISREG(status.st_mode):
         raise WrongMagic(path)
     return descriptor
+
+
+def open_lock(path: str, mode: int = 0o600) -> Descriptor:
+    """A file that is there to be locked, made if needed. It may stay for ever and belong to whoever came first."""
+    try:
+        if group_of(path) is None:
+            return Descriptor.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, mode)
+    except OSError as error:
+        raise refusal(error, path) from None
+    with contextlib.suppress(NothingThere):
+        return open_trusted(path, os.O_RDWR)
+    with contextlib.suppress(NameTaken):  # by somebody who wants to lock it too
+        write_file(path, b"")
+    return open_trusted(path, os.O_RDWR)
+
+
+def open_bell(path: str, flags: int) -> Descriptor:
+    """A FIFO. In a group's place nothing else is accepted under its name; OSError as from open(2)."""
+    with parent_of(path) as (parent, name):
+        descriptor = Descriptor.open(name, flags | os.O_NONBLOCK | os.O_NOFOLLOW, dir_fd=parent)
+    gid = group_of(path)
+    if gid is not None:
+        status = os.fstat(descriptor.fd)
+        judge(path, status, gid, FILE_MODE)
+        if not stat.S_ISFIFO(status.st_mode):
+            raise WrongMagic(path)
+    return descriptor
+
+
+def read_header(path: str) -> Header:
+    """Without a mapping: who looks at the blocks of others is not killed by one that is shortened meanwhile."""
+    descriptor = open_trusted(path, os.O_RDONLY)
+    try:
+        size = os.fstat(descriptor.fd).st_size
+        return Header.unpack(os.pread(descriptor.fd, HEADER_BYTES, 0).ljust(HEADER_BYTES, b"\0"), path, size)
+    finally:
+        descriptor.close()
 
 
 def allocate(fd: int, size: int, path: str) -> None:
@@ -207,6 +259,18 @@ def refusal(error: OSError, path: str, wanted_bytes: int = 0) -> DataBlockError:
         case errno.ENOSPC | errno.ENOMEM | errno.EFBIG | errno.EDQUOT:
             return ShmFull(path, wanted_bytes, _free_bytes(os.path.dirname(path)))
     return RootUnusable(path, os.strerror(error.errno or 0))
+
+
+@contextlib.contextmanager
+def _directory_of(path: str) -> Iterator[tuple[int, str]]:
+    """As `parent_of`, with a descriptor in any case."""
+    with parent_of(path) as (parent, _):
+        fd = parent if parent is not None else os.open(os.path.dirname(path), os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            yield fd, os.path.basename(path)
+        finally:
+            if parent is None:
+                os.close(fd)
 
 
 def _free_bytes(directory: str) -> int:

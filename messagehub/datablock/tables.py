@@ -33,7 +33,7 @@ from .identity import ProcessIdentity, host
 from .layout import Checksum
 from .locks import OWNER, Descriptor, exclusive, lock_within
 from .manifests import Manifest, Part, Retention
-from .segment import make_own_directory, open_trusted, refusal, remove_file, replace_file
+from .segment import make_own_directory, open_lock, open_trusted, remove_file, replace_file
 from .snapshot import Snapshot
 from .table_blocks import write_block
 
@@ -177,10 +177,7 @@ class TableStore:
     @contextlib.contextmanager
     def _locked(self, timeout_seconds: float = 30.0) -> Iterator[Descriptor]:
         path = os.path.join(self.path, "commit.lock")
-        try:
-            lock = Descriptor.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW)
-        except OSError as error:
-            raise refusal(error, path) from None
+        lock = open_lock(path)
         try:
             lock_within(lock, _OWNED, path, timeout_seconds)
             yield lock
@@ -225,7 +222,7 @@ class TableStore:
             value = json.loads(os.read(descriptor.fd, 65536))
             is_alive = ProcessIdentity.from_json(value["keeper"]).is_alive()
             return not is_alive if is_alive is not None else now - value["begun_at"] > foreign_seconds
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise EntryDamaged(path, repr(error)) from None
         finally:
             descriptor.close()

@@ -10,9 +10,11 @@ import os
 import select
 from typing import Final
 
+from .errors import DataBlockError
 from .identity import ProcessIdentity
 from .locks import Descriptor
-from .segment import remove_file
+from .segment import open_bell, remove_file
+from .sharing import FILE_MODE, parent_of, share
 
 # Where no pidfd can be had (a writer in another pid namespace) its lock is probed this often instead.
 PROBE_SECONDS: Final = 0.25
@@ -25,11 +27,15 @@ class Bell:
 
     def __init__(self, path: str, mode: int = 0o600) -> None:
         self.path = path
+        is_new = True
         try:
-            os.mkfifo(path, mode)
+            with parent_of(path) as (parent, name):
+                os.mkfifo(name, FILE_MODE if parent is not None else mode, dir_fd=parent)
         except FileExistsError:
-            pass  # a bell of a writer before this one; the owner's lock says whose it is now
-        self._descriptor = Descriptor.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_NOFOLLOW)
+            is_new = False  # a bell of a writer before this one; the owner's lock says whose it is now
+        self._descriptor = open_bell(path, os.O_RDWR)
+        if is_new:
+            share(self._descriptor.fd, path)
         self._poll = select.poll()
         self._poll.register(self._descriptor.fd, select.POLLIN)
         self._watched = -1
@@ -104,10 +110,10 @@ class Ringer:
         """Neither blocks nor raises: finalizers call it. Whether anyone lives to hear it, locks tell."""
         try:
             if self._descriptor is None:
-                self._descriptor = Descriptor.open(self._path, os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
+                self._descriptor = open_bell(self._path, os.O_WRONLY)
             os.write(self._descriptor.fd, b"!")
-        except OSError:
-            return  # full of rings not yet heard (it will wake), or nobody there
+        except (OSError, DataBlockError):
+            return  # full of rings not yet heard (it will wake), nobody there, or no bell
 
     def close(self) -> None:
         if self._descriptor is not None:

@@ -13,7 +13,7 @@ import msgspec
 from messagehub.datablock.directory import component, read_small_file
 from messagehub.datablock.errors import DataBlockError, NothingThere
 from messagehub.datablock.locks import OWNER, Descriptor, exclusive, is_locked, try_lock
-from messagehub.datablock.segment import open_trusted, remove_file, replace_file
+from messagehub.datablock.segment import make_own_directory, open_lock, open_trusted, remove_file, replace_file
 from registry.commands import RegisterConsumer
 
 _OWNED = exclusive(OWNER)
@@ -43,10 +43,10 @@ class ConsumerFiles:
 
     def write(self, command: RegisterConsumer, held: Descriptor | None) -> Descriptor | None:
         """The lock that keeps the entry alive; None when another process holds it."""
-        os.makedirs(self.path, mode=0o700, exist_ok=True)
+        make_own_directory(self.path)
         self._remove_dead()
         base = os.path.join(self.path, component(command.consumer_id))
-        lock = held or Descriptor.open(f"{base}.lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW)
+        lock = held or open_lock(f"{base}.lock")
         if held is None and not try_lock(lock.fd, _OWNED):
             lock.close()
             return None

@@ -1,6 +1,6 @@
 """Large Arrow payloads: in shared memory, with only a reference in the message.
 
-    <root>/messagehub-<uid>/<domain>/messages/<publisher>-<number>.block
+    <root>/messagehub-<uid>/<domain>/messages/<publisher>-<number>.block        (of a group: messagehub@<gid>)
 
 Rule 1: a block is written once, and complete before its message leaves. Whoever receives the message maps it at once,
 and what is mapped stays readable for as long as it is used, also when the file is gone.
@@ -28,7 +28,7 @@ from messagehub.errors import DataLost
 BLOCK_BYTES = 256 * 1024
 SWEEP_SECONDS = 0.2
 _NAME = re.compile(
-    r"messagehub-[0-9]{1,10}/[A-Za-z0-9_][A-Za-z0-9_.:=+,-]{0,199}/messages/[0-9a-f]{16}-[0-9]{1,20}\.block"
+    r"messagehub[-@][0-9]{1,10}/[A-Za-z0-9_][A-Za-z0-9_.:=+,-]{0,199}/messages/[0-9a-f]{16}-[0-9]{1,20}\.block"
 )
 
 

@@ -17,8 +17,8 @@ from typing import Any
 
 import zmq
 
+from messagehub.block_place import directory_of
 from messagehub.client.connection import Connection
-from messagehub.datablock.directory import Directory
 from messagehub.errors import (
     BrokerRequired,
     BrokerUnavailable,
@@ -77,7 +77,7 @@ class Topics:
         )
         self._receiver: TopicReceiver | None = None
         self._follower = KeptFollower(connection)
-        self._blocks = MessageBlocks(Directory(connection.settings.domain), self._publisher)
+        self._blocks = MessageBlocks(directory_of(connection.settings), self._publisher)
         self._is_closed = False
 
     def publish(

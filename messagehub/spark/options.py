@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from messagehub.block_place import directory_of
 from messagehub.datablock.directory import Directory
 from messagehub.datablock.manifests import Retention
 from messagehub.datablock.tables import TableStore
@@ -60,7 +61,7 @@ class Options:
         return Settings.load(dir=self.dir, endpoint=self.endpoint, domain=self.domain)
 
     def directory(self) -> Directory:
-        return Directory(self.settings().domain)
+        return directory_of(self.settings())
 
     def tables(self) -> TableStore:
         return TableStore(self.directory().tables_path(self.channel))

@@ -18,7 +18,7 @@ def fork(body: Callable[[], object]) -> int:
         return pid
     status = 1
     try:
-        _die_with_parent()
+        die_with_parent()
         body()
         status = 0
     except BaseException:  # noqa: BLE001  printed, and the exit status tells
@@ -28,7 +28,7 @@ def fork(body: Callable[[], object]) -> int:
         os._exit(status)
 
 
-def _die_with_parent() -> None:
+def die_with_parent() -> None:
     """No child outlives a test run, however that ends."""
     pr_set_pdeathsig = 1
     ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)

@@ -1,18 +1,25 @@
-"""Shared memory of this user: blocks that nobody writes any more, and damaged ones."""
+"""Shared memory of this user, or of the hub's group: blocks that nobody writes any more, and damaged ones."""
 
+import contextlib
 from collections.abc import Iterator
 
+from messagehub.block_place import directory_of
 from messagehub.cli.diagnosis import Finding
 from messagehub.data.inventory import BlockInfo, inventory
-from messagehub.datablock.directory import Directory
 from messagehub.datablock.errors import DataBlockError
+from messagehub.datablock.sharing import list_directory
+from messagehub.settings import Settings
 
 
-def check_blocks(domain: str) -> Iterator[Finding]:
+def check_blocks(settings: Settings) -> Iterator[Finding]:
+    domain = settings.domain
     try:
-        blocks = inventory(Directory(domain))
+        directory = directory_of(settings)
+        with contextlib.suppress(FileNotFoundError):  # nobody produced anything yet
+            list_directory(directory.path)
+        blocks = inventory(directory)
     except DataBlockError as error:
-        yield Finding("blocks", "error", str(error), "let your user read and write its directory in /dev/shm")
+        yield Finding("blocks", "error", str(error), "let your user, or the hub's group, use its directory in /dev/shm")
         return
     for block in blocks:
         if block.flaw:

@@ -14,8 +14,8 @@ from messagehub.settings import Settings
 LEAST_DISK_BYTES = 32 << 20
 
 
-def check_directory(directory: Path, *, is_shared: bool = False) -> Iterator[Finding]:
-    """Whether a broker would take it, and could work in it. The members of a hub's group may look into it."""
+def check_directory(directory: Path, *, gid: int | None = None) -> Iterator[Finding]:
+    """Whether a broker would take it, and could work in it; a member of the hub's group only looks."""
     try:
         found = directory.stat()
     except FileNotFoundError:
@@ -31,8 +31,11 @@ def check_directory(directory: Path, *, is_shared: bool = False) -> Iterator[Fin
             "directory", "error", f"{directory} is not a directory", "choose another with --dir, or move it away"
         )
         return
-    troubles = list(_directory_troubles(directory, found, forbidden=0o027 if is_shared else 0o077))
-    whose = "yours and your group's" if is_shared else "yours and private"
+    if gid is not None and found.st_uid != os.getuid() and (found.st_gid, found.st_mode & 0o777) == (gid, 0o750):
+        yield Finding("directory", "ok", f"{directory} is of user {found.st_uid}, who shares it with group {gid}")
+        return
+    troubles = list(_directory_troubles(directory, found, forbidden=0o027 if gid is not None else 0o077))
+    whose = "yours and private" if gid is None else f"yours and shared with group {gid}"
     yield from troubles or [Finding("directory", "ok", f"{directory} is {whose}")]
 
 
