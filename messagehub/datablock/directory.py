@@ -32,7 +32,7 @@ from .errors import (
 from .identity import ProcessIdentity
 from .layout import LAYOUT_VERSION
 from .locks import OWNER, Descriptor, exclusive, is_locked, lock_within, try_lock
-from .segment import DEFAULT_ROOT, make_own_directory, open_trusted, refusal, remove_file, replace_file
+from .segment import DEFAULT_ROOT, make_own_directory, open_trusted, read_file, refusal, remove_file, replace_file
 
 DEFAULT_DOMAIN: Final = "default"
 CHANNEL_LOCK: Final = "channel.lock"
@@ -66,7 +66,7 @@ class ProducerEntry:
             value["process"] = ProcessIdentity.from_json(value["process"])
             value["blocks"] = tuple(_inside(name) for name in value["blocks"])
             return cls(**value)
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise EntryDamaged(path, repr(error)) from None
 
 
@@ -160,9 +160,8 @@ class Directory:
         version = (status.st_ino, status.st_mtime_ns, status.st_size)
         known = self._entries.get(path)
         if known is None or known[0] != version:
-            content = read_small_file(path, self.uid)
             try:
-                known = (version, ProducerEntry.from_json(content, path), None)
+                known = (version, ProducerEntry.from_json(read_small_file(path, self.uid), path), None)
             except EntryDamaged as error:
                 known = (version, None, str(error))
             if len(self._entries) >= _REMEMBERED:
@@ -254,12 +253,12 @@ def component(name: str) -> str:
 def read_small_file(path: str, uid: int | None = None) -> bytes:
     descriptor = open_trusted(path, os.O_RDONLY, uid)
     try:
-        return os.read(descriptor.fd, os.fstat(descriptor.fd).st_size)
+        return read_file(descriptor, path)
     finally:
         descriptor.close()
 
 
 def _inside(name: str) -> str:
-    if not isinstance(name, str) or name.startswith("/") or ".." in name.split("/"):
+    if not isinstance(name, str) or name.startswith("/") or ".." in name.split("/") or "\0" in name:
         raise ValueError(f"block {name!r} is outside the root")
     return name

@@ -8,6 +8,7 @@ DataBlockError                  a HubError
 ├── AccessRefused
 │   ├── PermissionRefused       the kernel said no
 │   ├── ForeignOwner            the file is another user's
+│   ├── WritableByOthers        others could change it, or cut it short under a reader
 │   └── SymlinkRefused          the name is a symbolic link
 ├── NothingThere                no file at the name
 ├── BlockOnOtherHost            its memory is not this machine's
@@ -19,7 +20,8 @@ DataBlockError                  a HubError
 │   ├── ForeignByteOrder
 │   ├── TruncatedBlock
 │   ├── HeaderInconsistent      sizes that contradict each other
-│   └── ChecksumMismatch
+│   ├── ChecksumMismatch
+│   └── PayloadDamaged          bytes that are not what the block's format says
 ├── PayloadRefused              not a payload of this block
 │   ├── PayloadSchemaMismatch
 │   ├── PayloadLargerThanSlot
@@ -107,6 +109,16 @@ class ForeignOwner(AccessRefused):
         super().__init__(
             f"{path} belongs to user {owner_uid}, not {expected_uid}: it is not trusted. "
             "Choose another channel or domain, or name the owner you expect."
+        )
+
+
+class WritableByOthers(AccessRefused):
+    code = "BLOCK_WRITABLE_BY_OTHERS"
+
+    def __init__(self, path: str, mode: int) -> None:
+        super().__init__(
+            f"{path} has mode {mode:04o}: others than its owner may write it, so it is not trusted. "
+            "Remove it, or take their right away with chmod go-w."
         )
 
 
@@ -199,6 +211,13 @@ class ChecksumMismatch(DamagedBlock):
 
     def __init__(self, path: str, what: str) -> None:
         super().__init__(f"{what} of {path} does not match its checksum. Discard it and check the producer.")
+
+
+class PayloadDamaged(DamagedBlock):
+    code = "BLOCK_PAYLOAD_DAMAGED"
+
+    def __init__(self, what: str, why: object) -> None:
+        super().__init__(f"{what} cannot be decoded: {why}. Discard it and check the producer.")
 
 
 class PayloadRefused(DataBlockError):

@@ -11,9 +11,11 @@ import re
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
+import msgspec
+
 from .errors import EntryDamaged, NothingThere
 from .locks import OWNER, Descriptor, exclusive, shared, try_lock
-from .segment import open_trusted, remove_file, write_file
+from .segment import open_trusted, read_file, remove_file, write_file
 
 _NAME: Final = re.compile(r"g(\d{12})\.json")
 _READING: Final = shared(OWNER)
@@ -67,15 +69,14 @@ class Manifest:
     @classmethod
     def from_json(cls, content: bytes, path: str) -> "Manifest":
         try:
-            value = json.loads(content)
-            value["parts"] = tuple(Part(**part) for part in value["parts"])
-            if any("/" in part.name for part in value["parts"]):
-                raise ValueError("a part outside the directory")
-            value["recent"] = tuple(value["recent"])
-            value["retention"] = Retention(**value["retention"])
-            return cls(**value)
-        except (ValueError, KeyError, TypeError) as error:
-            raise EntryDamaged(path, repr(error)) from None
+            found = msgspec.json.decode(content, type=cls)
+        except (msgspec.DecodeError, ValueError, RecursionError) as error:
+            raise EntryDamaged(path, str(error)) from None
+        if not all(part.name and not {"/", "\0"} & set(part.name) for part in found.parts):
+            raise EntryDamaged(path, "a part outside the directory")
+        if any(min(part.rows, part.size_bytes) < 0 for part in found.parts):
+            raise EntryDamaged(path, "a part smaller than nothing")
+        return found
 
 
 def generations(directory: str) -> list[int]:
@@ -135,5 +136,8 @@ def _read(directory: str, generation: int) -> tuple[Manifest, Descriptor] | None
         descriptor = open_trusted(path, os.O_RDONLY)
     except NothingThere:
         return None
-    content = os.read(descriptor.fd, os.fstat(descriptor.fd).st_size)
-    return Manifest.from_json(content, path), descriptor
+    try:
+        return Manifest.from_json(read_file(descriptor, path), path), descriptor
+    except BaseException:
+        descriptor.close()
+        raise
