@@ -36,11 +36,15 @@ class Storm:
         self._processes: dict[str, subprocess.Popen[str]] = {}
 
     def begin(self) -> None:
-        """Spark first, and alone until its first job is done: a driver that is killed before proves nothing."""
+        """Spark first, and alone until its first job is done: a driver that is killed before proves nothing.
+
+        HTTP too starts slowly, and must have promised something before it is struck.
+        """
         for role in sorted(self.roles, key=lambda role: role != "spark"):
             self._start(role)
             if role == "spark":
                 eventually(lambda: list(self.history.lines("spark", "published")), timeout=START_SECONDS)
+        eventually(lambda: list(self.history.lines("admin", "schema")), timeout=START_SECONDS)
 
     def rage(self, seconds: float) -> int:
         """Returns how often it struck. What it does depends on the seed alone; when, also on the machine."""
