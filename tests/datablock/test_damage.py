@@ -12,8 +12,9 @@ import pytest
 
 from messagehub.datablock import errors
 from messagehub.datablock.groups import Assignment, GroupCursors
-from messagehub.datablock.layout import HEADER_BYTES, LENGTH, WRITER_PID, Checksum, Header
+from messagehub.datablock.layout import HEADER_BYTES, LENGTH, WRITER_PID, Checksum, Header, PayloadFormat
 from messagehub.datablock.manifests import Manifest, manifest_path
+from messagehub.datablock.payloads import codec_of
 from messagehub.datablock.ring import open_reader
 from messagehub.datablock.tables import TableStore
 from tests.datablock.rings import payload, writer
@@ -95,6 +96,16 @@ def test_columns_shorter_than_their_batch_are_refused(root: str) -> None:
         with pytest.raises(errors.PayloadDamaged):
             item.value  # type: ignore[union-attr]  # noqa: B018 - decodes
         del item
+
+
+@pytest.mark.parametrize(
+    "schema", [pa.schema([("name", pa.int8())]), pa.schema([("x", pa.struct([("name", pa.int8())]))])]
+)
+def test_a_schema_with_names_that_are_no_text_is_damaged(schema: pa.Schema) -> None:
+    description = schema.serialize().to_pybytes()
+    assert codec_of(PayloadFormat.ARROW, description, "x")
+    with pytest.raises(errors.EntryDamaged):
+        codec_of(PayloadFormat.ARROW, description.replace(b"name", b"n\xffme"), "x")
 
 
 def test_a_writer_with_an_impossible_pid_is_judged_by_its_lock(root: str) -> None:
