@@ -261,4 +261,5 @@ def read_small_file(path: str, uid: int | None = None) -> bytes:
 def _inside(name: str) -> str:
     if not isinstance(name, str) or name.startswith("/") or ".." in name.split("/") or "\0" in name:
         raise ValueError(f"block {name!r} is outside the root")
+    os.fsencode(name)  # what JSON can say and a path cannot is a ValueError too
     return name

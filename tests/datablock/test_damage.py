@@ -11,7 +11,9 @@ import pyarrow as pa
 import pytest
 
 from messagehub.datablock import errors
+from messagehub.datablock.directory import ProducerEntry
 from messagehub.datablock.groups import Assignment, GroupCursors
+from messagehub.datablock.identity import ProcessIdentity
 from messagehub.datablock.layout import HEADER_BYTES, LENGTH, WRITER_PID, Checksum, Header, PayloadFormat
 from messagehub.datablock.manifests import Manifest, manifest_path
 from messagehub.datablock.payloads import codec_of
@@ -173,6 +175,14 @@ def test_a_manifest_with_a_value_of_another_kind_is_damaged(change: dict[str, An
     whole = json.loads(Manifest(generation=1, committed_at=1.0, transaction="t", parts=()).to_json())
     with pytest.raises(errors.EntryDamaged):
         Manifest.from_json(json.dumps(whole | change).encode(), "x")
+
+
+@pytest.mark.parametrize("block", ["/etc/x", "a/../../x", "a\0b", "\ud800", 1, None])
+def test_an_entry_whose_block_is_no_place_is_damaged(block: Any) -> None:
+    whole = json.loads(ProducerEntry("c", "p", ProcessIdentity.current(), 1.0).to_json())
+    assert ProducerEntry.from_json(json.dumps(whole | {"blocks": ["ring"]}).encode(), "x").blocks == ("ring",)
+    with pytest.raises(errors.EntryDamaged):
+        ProducerEntry.from_json(json.dumps(whole | {"blocks": [block]}).encode(), "x")
 
 
 def test_a_manifest_too_deep_or_too_large_is_damaged(root: str) -> None:
