@@ -6,17 +6,6 @@ import signal
 import socket
 from pathlib import Path
 
-import uvicorn
-
-from messagehub.admin.app import create_app
-from messagehub.admin.callers import Callers
-from messagehub.admin.hardening import PatientProtocol
-from messagehub.audit import AuditLog
-from messagehub.credentials import AccessFile
-from messagehub.hub import MessageHub
-from messagehub.private_files import read_private
-from registry.access import Rights
-
 _PR_SET_PDEATHSIG = 1
 MAX_CONNECTIONS = 1000
 """More are answered 503."""
@@ -24,6 +13,7 @@ MAX_CONNECTIONS = 1000
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="messagehub.admin")
+    parser.add_argument("--parent", type=int, required=True, help="the process of the hub: this one ends with it")
     parser.add_argument("--fd", type=int, required=True, help="a bound listening socket")
     parser.add_argument("--dir", required=True)
     parser.add_argument("--endpoint", required=True)
@@ -33,7 +23,23 @@ def main() -> None:
     parser.add_argument("--key")
     parser.add_argument("--log", default="warning")
     arguments = parser.parse_args()
-    _end_with_parent()
+    _end_with_parent(arguments.parent)
+    _serve(arguments)
+
+
+def _serve(arguments: argparse.Namespace) -> None:
+    # Not above: they take a second, in which this process would outlive its hub and keep its address.
+    import uvicorn
+
+    from messagehub.admin.app import create_app
+    from messagehub.admin.callers import Callers
+    from messagehub.admin.hardening import PatientProtocol
+    from messagehub.audit import AuditLog
+    from messagehub.credentials import AccessFile
+    from messagehub.hub import MessageHub
+    from messagehub.private_files import read_private
+    from registry.access import Rights
+
     token = read_private(arguments.token_file).decode().strip() if arguments.token_file else None
     hub = MessageHub(dir=arguments.dir, endpoint=arguments.endpoint)
     settings = hub.settings
@@ -69,12 +75,12 @@ def main() -> None:
         hub.close()
 
 
-def _end_with_parent() -> None:
-    """The kernel ends this process when `serve` dies, however it dies."""
+def _end_with_parent(parent: int) -> None:
+    """The kernel ends this process when `serve` dies, however it dies; at once: the next one wants its address."""
     import ctypes
 
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-    if os.getppid() == 1:
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it died before; who adopts its children need not be process 1
         raise SystemExit("messagehub.admin: its hub is gone")
 
 

@@ -3,13 +3,16 @@
 The socket is bound here, so its address is known before the process runs and stays over restarts.
 """
 
+import errno
 import importlib.util
 import logging
+import os
 import socket
 import ssl
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 from messagehub.broker.place import is_loopback
@@ -23,6 +26,8 @@ log = logging.getLogger("messagehub.http")
 DEFAULT_ADDRESS = "127.0.0.1:8081"
 RESTART_SECONDS = 1.0
 STOP_SECONDS = 5.0
+BIND_SECONDS = 5.0
+"""How long a hub that was killed may keep its address through its HTTP process."""
 
 
 class HttpProcess:
@@ -43,6 +48,7 @@ class HttpProcess:
         self._command = [
             sys.executable,
             *("-m", "messagehub.admin"),
+            *("--parent", str(os.getpid())),
             *("--fd", str(self._socket.fileno())),
             *("--dir", str(settings.dir)),
             *("--endpoint", endpoint),
@@ -51,12 +57,14 @@ class HttpProcess:
             *(() if is_open else ("--token-file", str(_token_file(settings.dir)))),
         ]
         self._is_stopping = threading.Event()
+        self._starting = threading.Lock()
         self._process = self._start()
         self._watcher = threading.Thread(target=self._watch, name="messagehub-http", daemon=True)
         self._watcher.start()
 
     def stop(self) -> None:
-        self._is_stopping.set()
+        with self._starting:  # what is started from now on would be stopped by nobody
+            self._is_stopping.set()
         self._process.terminate()
         try:
             self._process.wait(STOP_SECONDS)
@@ -72,9 +80,11 @@ class HttpProcess:
     def _watch(self) -> None:
         while not self._is_stopping.is_set():
             code = self._process.wait()
-            if not self._is_stopping.wait(RESTART_SECONDS):
-                log.error("the HTTP process ended with %s; starting it again", code)
-                self._process = self._start()
+            self._is_stopping.wait(RESTART_SECONDS)
+            with self._starting:
+                if not self._is_stopping.is_set():
+                    log.error("the HTTP process ended with %s; starting it again", code)
+                    self._process = self._start()
 
 
 def is_available() -> bool:
@@ -94,14 +104,21 @@ def _bind(address: str | None, *, is_tls: bool) -> socket.socket:
         )
     bound = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        bound.bind((host.strip("[]"), int(port)))
-    except OSError as error:
-        if address is not None:
-            bound.close()
-            raise ConfigurationError(f"cannot serve HTTP on {address}: {error.strerror}") from None
-        log.warning("port %s is taken; serving HTTP on another one", port)
-        bound.bind((host, 0))
+    deadline = time.monotonic() + (0.0 if address is None else BIND_SECONDS)
+    while True:
+        try:
+            bound.bind((host.strip("[]"), int(port)))
+            break
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE and time.monotonic() < deadline:
+                time.sleep(0.05)
+            elif address is not None:
+                bound.close()
+                raise ConfigurationError(f"cannot serve HTTP on {address}: {error.strerror}") from None
+            else:
+                log.warning("port %s is taken; serving HTTP on another one", port)
+                bound.bind((host, 0))
+                break
     bound.listen(128)
     return bound
 

@@ -33,7 +33,7 @@ from .errors import (
 from .identity import ProcessIdentity
 from .layout import LAYOUT_VERSION
 from .locks import OWNER, Descriptor, exclusive, is_locked, lock_within, try_lock
-from .segment import DEFAULT_ROOT, make_own_directory, open_lock, open_trusted, remove_file, replace_file
+from .segment import DEFAULT_ROOT, make_own_directory, open_lock, open_trusted, read_file, remove_file, replace_file
 from .sharing import is_member, place_name
 
 DEFAULT_DOMAIN: Final = "default"
@@ -42,7 +42,6 @@ _OWNED: Final = exclusive(OWNER)
 _COMPONENT: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:=+,-]*")
 _NAME_BYTES: Final = 200
 _EXCLUSIVE: Final = "_exclusive.ring"  # members' names begin with a letter
-_SMALL_BYTES: Final = 64 << 20
 _REMEMBERED: Final = 4096
 
 
@@ -187,9 +186,8 @@ class Directory:
         version = (status.st_ino, status.st_mtime_ns, status.st_size, status.st_uid)
         known = self._entries.get(path)
         if known is None or known[0] != version:
-            content = read_small_file(path, self.uid)
             try:
-                known = (version, ProducerEntry.from_json(content, path), None)
+                known = (version, ProducerEntry.from_json(read_small_file(path, self.uid), path), None)
             except EntryDamaged as error:
                 known = (version, None, str(error))
             if len(self._entries) >= _REMEMBERED:
@@ -285,15 +283,13 @@ def component(name: str) -> str:
 def read_small_file(path: str, uid: int | None = None) -> bytes:
     descriptor = open_trusted(path, os.O_RDONLY, uid)
     try:
-        size = os.fstat(descriptor.fd).st_size
-        if size > _SMALL_BYTES:
-            raise EntryDamaged(path, f"it has {size} bytes")
-        return os.read(descriptor.fd, size)
+        return read_file(descriptor, path)
     finally:
         descriptor.close()
 
 
 def _inside(name: str) -> str:
-    if not isinstance(name, str) or name.startswith("/") or ".." in name.split("/"):
+    if not isinstance(name, str) or name.startswith("/") or ".." in name.split("/") or "\0" in name:
         raise ValueError(f"block {name!r} is outside the root")
+    os.fsencode(name)  # what JSON can say and a path cannot is a ValueError too
     return name

@@ -10,6 +10,7 @@ DataBlockError                  a HubError
 │   │   └── NotInGroup          the place is a group's that this process is not in
 │   ├── SharingRefused          in a group's place, but not the group's, or open to others too
 │   ├── ForeignOwner            the file is another user's
+│   ├── WritableByOthers        others could change it, or cut it short under a reader
 │   └── SymlinkRefused          the name is a symbolic link
 ├── NothingThere                no file at the name
 ├── BlockOnOtherHost            its memory is not this machine's
@@ -21,7 +22,8 @@ DataBlockError                  a HubError
 │   ├── ForeignByteOrder
 │   ├── TruncatedBlock
 │   ├── HeaderInconsistent      sizes that contradict each other
-│   └── ChecksumMismatch
+│   ├── ChecksumMismatch
+│   └── PayloadDamaged          bytes that are not what the block's format says
 ├── PayloadRefused              not a payload of this block
 │   ├── PayloadSchemaMismatch
 │   ├── PayloadLargerThanSlot
@@ -130,6 +132,16 @@ class ForeignOwner(AccessRefused):
         )
 
 
+class WritableByOthers(AccessRefused):
+    code = "BLOCK_WRITABLE_BY_OTHERS"
+
+    def __init__(self, path: str, mode: int) -> None:
+        super().__init__(
+            f"{path} has mode {mode:04o}: others than its owner may write it, so it is not trusted. "
+            "Remove it, or take their right away with chmod go-w."
+        )
+
+
 class SymlinkRefused(AccessRefused):
     code = "BLOCK_SYMLINK_REFUSED"
 
@@ -219,6 +231,13 @@ class ChecksumMismatch(DamagedBlock):
 
     def __init__(self, path: str, what: str) -> None:
         super().__init__(f"{what} of {path} does not match its checksum. Discard it and check the producer.")
+
+
+class PayloadDamaged(DamagedBlock):
+    code = "BLOCK_PAYLOAD_DAMAGED"
+
+    def __init__(self, what: str, why: object) -> None:
+        super().__init__(f"{what} cannot be decoded: {why}. Discard it and check the producer.")
 
 
 class PayloadRefused(DataBlockError):

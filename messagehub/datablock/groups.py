@@ -11,6 +11,7 @@ Rule 3: of several files of a group only the highest epoch counts; who makes it 
 dies before that, the next one does.
 """
 
+import math
 import os
 import re
 from collections.abc import Iterable
@@ -27,6 +28,7 @@ _PREVIOUS: Final = 2  # how many members the epoch before had
 _LINE: Final = 8
 _NAME: Final = re.compile(r"(?P<group>[^@/.][^@/]{0,199})@(?P<epoch>\d{1,18})\.group")
 _LOCK_SECONDS: Final = 5.0
+_MOST: Final = 1 << 62  # items of a stream: more than a century of writing
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,9 @@ class GroupCursors:
         self.previous_count = self.words[_PREVIOUS]
         if not 1 <= self.count <= 4096 or self.segment.size < _file_bytes(self.count, self.previous_count):
             raise HeaderInconsistent(path, f"{self.count} members in {self.segment.size} bytes")
+        cursors = self.words[_LINE : _LINE * (1 + self.count + self.previous_count) : _LINE].tolist()
+        if max(cursors) > _MOST:
+            raise HeaderInconsistent(path, f"a member that has done {max(cursors)} items")
 
     def floor(self) -> int:
         return min(self.done(index) for index in range(self.count))
@@ -76,6 +81,17 @@ class GroupCursors:
         if not self.previous_count:
             return False
         return sequence <= self.words[_LINE * (1 + self.count + sequence % self.previous_count)]
+
+    def first_not_done(self, sequence: int, step: int) -> int:
+        """Of sequence, sequence + step, … the first that was not done before; soon found, whatever the words say."""
+        if not self.was_done_before(sequence):
+            return sequence
+        cycle = math.lcm(step, self.previous_count)  # after which the same member of the epoch before had it again
+        found = []
+        for each in range(sequence, sequence + cycle, step):
+            done = self.words[_LINE * (1 + self.count + each % self.previous_count)]
+            found.append(each + max(0, -(-(done + 1 - each) // cycle)) * cycle)
+        return min(found)
 
     def is_superseded(self) -> bool:
         return self.words[_SUPERSEDED] != 0
@@ -110,10 +126,7 @@ class Membership:
     def next_after(self, sequence: int) -> int:
         """The next sequence of this share."""
         count, index = self.assignment.count, self.assignment.index
-        found = sequence + 1 + (index - sequence - 1) % count
-        while self._cursors.was_done_before(found):
-            found += count
-        return found
+        return self._cursors.first_not_done(sequence + 1 + (index - sequence - 1) % count, count)
 
     def acknowledge(self, sequence: int) -> None:
         """Everything of this share up to `sequence` is done and will not come again."""

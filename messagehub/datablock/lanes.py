@@ -91,7 +91,11 @@ class Lane:
             raise HandleClosed("lane")
         self._segment.publish()
         self.bell = Bell(_bell_path(self._path))
-        announce(directory)
+        try:
+            announce(directory)
+        except BaseException:
+            self.close()  # nobody would, and its files would stay
+            raise
 
     def close(self) -> None:
         if self._segment.descriptor.fd >= 0:  # in a forked child the files are the parent's

@@ -7,12 +7,14 @@
     data   the slots, `stride_bytes` apart
 
 Rule 1: a word is stored with one aligned 8-byte store (`memoryview.cast("Q")`), never with `struct`.
-Rule 2: a reader believes no size before `check` has compared all of them with the file.
+Rule 2: a reader believes nothing before `unpack` has compared all sizes with the file, and the fixed header and the
+schema with their checksum.
 Rule 3: stores become visible in program order. x86-64 promises that; on weaker machines the lock and unlock
 around every slot are the only barriers, and checksums should be on.
 """
 
 import struct
+import zlib
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
@@ -27,7 +29,7 @@ from .errors import (
 )
 
 MAGIC: Final = b"MHUBDATA"
-LAYOUT_VERSION: Final = 1
+LAYOUT_VERSION: Final = 2
 HEADER_BYTES: Final = 4096
 LINE_BYTES: Final = 64
 _BYTE_ORDER_MARK: Final = 0x0102030405060708
@@ -79,7 +81,9 @@ CHECKSUM: Final = 2
 HINT: Final = 3  # in line s % slot_count: the slot that holds sequence s, if it is still there
 LINE_WORDS: Final = LINE_BYTES // 8
 
-_FIXED = struct.Struct("=8sQIIIII4xQQQQQQQd256s256s128s32s64s40s512s")
+_FIXED = struct.Struct("=8sQIIIIIIQQQQQQQd256s256s128s32s64s40s512s")
+
+CRC_OFFSET: Final = 36
 
 
 def _up(value: int, step: int) -> int:
@@ -154,9 +158,13 @@ class Header:
     schema_id: int = 0
     lanes: str = ""  # directory of the readers' lanes, relative to the directory of the block
 
-    def pack(self) -> bytes:
+    def pack(self, schema: bytes = b"") -> bytes:
+        """With the checksum over itself and the schema that will follow it."""
         g = self.geometry
-        return _FIXED.pack(
+        packed = bytearray(_FIXED.size)
+        _FIXED.pack_into(
+            packed,
+            0,
             MAGIC,
             _BYTE_ORDER_MARK,
             LAYOUT_VERSION,
@@ -164,6 +172,7 @@ class Header:
             self.when_full,
             self.checksum,
             self.payload_format,
+            0,
             g.slot_bytes,
             g.slot_count,
             g.page_bytes,
@@ -180,10 +189,15 @@ class Header:
             _text(self.boot_id, 40),
             _text(self.lanes, 512),
         )
+        struct.pack_into("=I", packed, CRC_OFFSET, zlib.crc32(schema, zlib.crc32(packed)))
+        return bytes(packed)
 
     @classmethod
     def unpack(cls, data: bytes | memoryview, path: str, actual_bytes: int) -> "Header":
-        """Refuse anything but a block whose sizes agree with each other and with the file."""
+        """Refuse anything but a block whose sizes agree with each other and with the file, and whose checksum is right.
+
+        `data` goes at least to the end of the schema.
+        """
         if actual_bytes < HEADER_BYTES:
             raise TruncatedBlock(path, HEADER_BYTES, actual_bytes)
         fields = _FIXED.unpack_from(data)
@@ -194,16 +208,20 @@ class Header:
             raise ForeignByteOrder(path)
         if version != LAYOUT_VERSION:
             raise NewerLayout(path, version, LAYOUT_VERSION)
-        geometry = Geometry(*fields[7:12])
+        geometry = Geometry(*fields[8:13])
         flaw = geometry.flaw()
-        if flaw is None and fields[12] != geometry.file_bytes:
-            flaw = f"it claims {fields[12]} bytes, its parts need {geometry.file_bytes}"
+        if flaw is None and fields[13] != geometry.file_bytes:
+            flaw = f"it claims {fields[13]} bytes, its parts need {geometry.file_bytes}"
         if flaw is not None:
             raise HeaderInconsistent(path, flaw)
         if actual_bytes < geometry.file_bytes:
             raise TruncatedBlock(path, geometry.file_bytes, actual_bytes)
+        if fields[7] != fixed_checksum(data, geometry.schema_bytes):
+            raise HeaderInconsistent(path, "it does not match its checksum")
         try:
-            texts = [field.rstrip(b"\0").decode() for field in fields[15:]]
+            texts = [field.rstrip(b"\0").decode() for field in fields[16:]]
+            if any("\0" in text for text in texts):
+                raise ValueError("a name with a zero byte in it")
             lanes = texts[6]
             if lanes.startswith("/") or ".." in lanes.split("/"):
                 raise ValueError(f"lanes at {lanes!r}")
@@ -213,8 +231,8 @@ class Header:
                 payload_format=PayloadFormat(payload_format),
                 when_full=WhenFull(when_full),
                 checksum=Checksum(checksum),
-                schema_id=fields[13],
-                created_at=fields[14],
+                schema_id=fields[14],
+                created_at=fields[15],
                 schema_hash=texts[0],
                 channel=texts[1],
                 producer_id=texts[2],
@@ -225,6 +243,13 @@ class Header:
             )
         except ValueError as error:
             raise HeaderInconsistent(path, str(error)) from None
+
+
+def fixed_checksum(data: bytes | bytearray | memoryview, schema_bytes: int) -> int:
+    """Over what never changes: the fixed header, as if its checksum were 0, and the schema."""
+    crc = zlib.crc32(bytes(4), zlib.crc32(data[:CRC_OFFSET]))
+    crc = zlib.crc32(data[CRC_OFFSET + 4 : _FIXED.size], crc)
+    return zlib.crc32(data[HEADER_BYTES : HEADER_BYTES + schema_bytes], crc)
 
 
 def _text(value: str, limit: int) -> bytes:

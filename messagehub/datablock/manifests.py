@@ -15,7 +15,7 @@ import msgspec
 
 from .errors import EntryDamaged, NothingThere
 from .locks import OWNER, Descriptor, exclusive, shared, try_lock
-from .segment import open_trusted, remove_file, write_file
+from .segment import open_trusted, read_file, remove_file, write_file
 
 _NAME: Final = re.compile(r"g(\d{12})\.json")
 _READING: Final = shared(OWNER)
@@ -23,7 +23,6 @@ _RETIRING: Final = exclusive(OWNER)
 # How many transactions a manifest remembers, to make a repeated commit harmless.
 RECENT_TRANSACTIONS: Final = 256
 _TEXT: Final = 1024
-_MOST_BYTES: Final = 64 << 20
 
 
 @dataclass(frozen=True)
@@ -72,7 +71,7 @@ class Manifest:
     def from_json(cls, content: bytes, path: str) -> "Manifest":
         try:
             found = msgspec.json.decode(content, type=cls)
-            if any("/" in part.name for part in found.parts):
+            if not all(part.name and not {"/", "\0"} & set(part.name) for part in found.parts):
                 raise ValueError("a part outside the directory")
             numbers = [found.generation, *(n for part in found.parts for n in (part.rows, part.size_bytes))]
             if not (all(0 <= number < 1 << 63 for number in numbers) and 0 <= found.committed_at < 1e15):
@@ -81,7 +80,7 @@ class Manifest:
                 raise ValueError("a text that no commit writes")
             return found
         except (ValueError, RecursionError) as error:  # what msgspec raises is a ValueError
-            raise EntryDamaged(path, repr(error)) from None
+            raise EntryDamaged(path, str(error)) from None
 
 
 def generations(directory: str) -> list[int]:
@@ -141,8 +140,8 @@ def _read(directory: str, generation: int) -> tuple[Manifest, Descriptor] | None
         descriptor = open_trusted(path, os.O_RDONLY)
     except NothingThere:
         return None
-    size = os.fstat(descriptor.fd).st_size
-    if size > _MOST_BYTES:
-        raise EntryDamaged(path, f"it has {size} bytes")
-    content = os.read(descriptor.fd, size)
-    return Manifest.from_json(content, path), descriptor
+    try:
+        return Manifest.from_json(read_file(descriptor, path), path), descriptor
+    except BaseException:
+        descriptor.close()
+        raise

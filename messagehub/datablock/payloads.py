@@ -3,13 +3,17 @@
 A codec cuts a payload into pieces that fit a slot, encodes a piece straight into the mapping, and turns a
 pinned buffer back into a value that shares the slot's memory. Arrow and NumPy are imported when a codec that
 needs them is made.
+
+Rule: what `decode` gives lies within its buffer, whatever the bytes are; the rest is a PayloadDamaged. What the cells
+of Arrow data say (offsets of strings and lists) takes as long as reading them: `validate(full=True)` checks it.
 """
 
 import json
 from collections.abc import Callable
+from functools import cache
 from typing import Any, Protocol
 
-from .errors import EntryDamaged, PayloadLargerThanSlot, PayloadRefused, PayloadSchemaMismatch
+from .errors import EntryDamaged, PayloadDamaged, PayloadLargerThanSlot, PayloadRefused, PayloadSchemaMismatch
 from .layout import PayloadFormat
 from .segment import Segment
 
@@ -82,8 +86,8 @@ class NumpyCodec:
 
         try:
             return cls(np.lib.format.descr_to_dtype(_tuples(json.loads(description))))
-        except (ValueError, TypeError) as error:
-            raise EntryDamaged(path, f"its NumPy description is unusable ({error})") from None
+        except (ValueError, TypeError, KeyError, AttributeError, OverflowError, SyntaxError, RecursionError) as error:
+            raise EntryDamaged(path, f"its NumPy description is unusable ({error!r})") from None
 
     def pieces(self, payload: Any, slot_bytes: int) -> list[Piece]:
         if not isinstance(payload, self._np.ndarray) or payload.dtype != self.dtype:
@@ -107,7 +111,10 @@ class NumpyCodec:
         return encode
 
     def decode(self, buffer: Any) -> Any:
-        return self._np.frombuffer(buffer, dtype=self.dtype)
+        try:
+            return self._np.frombuffer(buffer, dtype=self.dtype)
+        except ValueError as error:
+            raise PayloadDamaged("a payload", error) from None
 
 
 class ArrowCodec:
@@ -164,7 +171,12 @@ class ArrowCodec:
         return encode
 
     def decode(self, buffer: Any) -> Any:
-        return self._pa.ipc.read_record_batch(buffer, self.schema)
+        try:
+            batch = self._pa.ipc.read_record_batch(buffer, self.schema)
+            batch.validate()  # sizes only: half a microsecond
+        except arrow_flaws() as error:
+            raise PayloadDamaged("a payload", error) from None
+        return batch
 
     def _split(self, batch: Any, size: int, slot_bytes: int) -> list[Piece]:
         """Equal shares of rows first; shares that are still too large (uneven strings) are split again."""
@@ -217,7 +229,14 @@ class ArrowStreamCodec(ArrowCodec):
         return encode
 
     def decode(self, buffer: Any) -> Any:
-        return self._pa.ipc.open_stream(buffer).read_next_batch()
+        try:
+            batch = self._pa.ipc.open_stream(buffer).read_next_batch()
+            batch.validate()
+        except arrow_flaws() as error:
+            raise PayloadDamaged("a payload", error) from None
+        if not batch.schema.equals(self.schema):
+            raise PayloadDamaged("a payload", "it has another schema than its block")
+        return batch
 
     def _stream_size(self, batch: Any) -> int:
         sink = self._pa.MockOutputStream()
@@ -249,9 +268,27 @@ def codec_of(payload_format: PayloadFormat, description: bytes, path: str) -> Co
 
     try:
         schema = pa.ipc.read_schema(pa.py_buffer(description))
-    except (pa.ArrowException, OSError) as error:
+        check_names(schema)
+        return ArrowStreamCodec(schema) if payload_format == PayloadFormat.ARROW_STREAM else ArrowCodec(schema)
+    except arrow_flaws() as error:
         raise EntryDamaged(path, f"its Arrow schema is unusable ({error})") from None
-    return ArrowStreamCodec(schema) if payload_format == PayloadFormat.ARROW_STREAM else ArrowCodec(schema)
+
+
+@cache
+def arrow_flaws() -> tuple[type[Exception], ...]:
+    """What pyarrow raises for bytes that are not what they should be."""
+    import pyarrow as pa
+
+    return pa.ArrowException, OSError, EOFError, StopIteration, UnicodeDecodeError
+
+
+def check_names(schema: Any) -> None:
+    """Names are decoded when somebody looks at them: those that cannot be are found here."""
+    fields = list(schema)
+    while fields:
+        field = fields.pop()
+        field.name.encode()
+        fields += [field.type.field(index) for index in range(field.type.num_fields)]
 
 
 def _has_dictionary(schema: Any) -> bool:

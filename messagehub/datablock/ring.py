@@ -149,7 +149,7 @@ def _header(path: str, spec: RingSpec, codec: Codec) -> Header:
 def _create(path: str, header: Header, codec: Codec, mode: int) -> RingWriter | None:
     """None if someone else created it first."""
     segment = Segment.create(path, header.geometry.file_bytes, mode)
-    packed = header.pack()
+    packed = header.pack(codec.description)
     segment.data[: len(packed)] = packed
     segment.data[HEADER_BYTES : HEADER_BYTES + len(codec.description)] = codec.description
     if not try_lock(segment.descriptor.fd, exclusive(OWNER)):

@@ -17,6 +17,7 @@ from typing import Final
 
 from .errors import (
     DataBlockError,
+    EntryDamaged,
     ForeignOwner,
     NameTaken,
     NameTooLong,
@@ -26,6 +27,7 @@ from .errors import (
     ShmFull,
     SymlinkRefused,
     TruncatedBlock,
+    WritableByOthers,
     WrongMagic,
 )
 from .layout import HEADER_BYTES, Header
@@ -33,6 +35,7 @@ from .locks import Descriptor, require_linux
 from .sharing import FILE_MODE, group_of, judge, make_shared_directory, parent_of, share
 
 DEFAULT_ROOT: Final = "/dev/shm"
+SMALL_BYTES: Final = 64 << 20  # of an entry or a manifest: a hundred thousand parts take a quarter of it
 _MADV_POPULATE_WRITE: Final = 23
 
 
@@ -63,14 +66,16 @@ class Segment:
     @classmethod
     def attach(cls, path: str, *, writable: bool = False, owner_uid: int | None = None) -> "Segment":
         descriptor = open_trusted(path, os.O_RDWR if writable else os.O_RDONLY, owner_uid)
-        size = os.fstat(descriptor.fd).st_size
-        if size < HEADER_BYTES:
+        status = os.fstat(descriptor.fd)
+        size, held = status.st_size, status.st_blocks * 512
+        if size < HEADER_BYTES or held < size:
+            # Blocks are allocated in full (rule 2): one with holes was never ours, and reading it could be a SIGBUS.
             descriptor.close()
-            raise TruncatedBlock(path, HEADER_BYTES, size)
+            raise TruncatedBlock(path, max(size, HEADER_BYTES), min(size, held))
         return cls(path, descriptor, size, writable=writable)
 
     def header(self) -> Header:
-        return Header.unpack(self.data[:HEADER_BYTES], self.path, self.size)
+        return Header.unpack(self.data[: self.size], self.path, self.size)
 
     def publish(self) -> None:
         publish(self.descriptor.fd, self.path)
@@ -152,6 +157,14 @@ def write_file(path: str, content: bytes, mode: int = 0o600) -> None:
     descriptor.close()
 
 
+def read_file(descriptor: Descriptor, path: str) -> bytes:
+    """All of a small file; what is too large for one was not written here."""
+    size = os.fstat(descriptor.fd).st_size
+    if size > SMALL_BYTES:
+        raise EntryDamaged(path, f"it has {size} bytes, more than {SMALL_BYTES}")
+    return os.read(descriptor.fd, size)
+
+
 def remove_file(path: str) -> bool:
     """Unlink; False when someone else already did."""
     try:
@@ -172,7 +185,8 @@ def replace_file(path: str, content: bytes, mode: int = 0o600) -> None:
 
 
 def open_trusted(path: str, flags: int, owner_uid: int | None = None) -> Descriptor:
-    """Open an existing regular file of the expected owner: this user by default, in a group's place the group."""
+    """Open an existing regular file that only the expected owner may write: by default this process's user, in a
+    group's place the group."""
     require_linux()
     try:
         with parent_of(path) as (parent, name):
@@ -187,6 +201,8 @@ def open_trusted(path: str, flags: int, owner_uid: int | None = None) -> Descrip
         expected = os.geteuid() if owner_uid is None else owner_uid
         if status.st_uid != expected:
             raise ForeignOwner(path, status.st_uid, expected)
+        if stat.S_ISREG(status.st_mode) and status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            raise WritableByOthers(path, stat.S_IMODE(status.st_mode))
     if not stat.S_ISREG(status.st_mode):
         raise WrongMagic(path)
     return descriptor

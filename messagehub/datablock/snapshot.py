@@ -4,7 +4,7 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
-from .errors import BlockOnOtherHost, TableMissing
+from .errors import BlockOnOtherHost, PayloadDamaged, TableMissing
 from .identity import host
 from .locks import Descriptor
 from .manifests import Manifest
@@ -41,7 +41,10 @@ class Snapshot:
         parts = list(self.parts(verify=verify))
         if not parts:
             raise TableMissing(self._path, self.generation)
-        return pa.concat_tables(parts)
+        try:
+            return pa.concat_tables(parts)
+        except pa.ArrowException as error:
+            raise PayloadDamaged(self._path, error) from None
 
     def close(self) -> None:
         self._lock.close()

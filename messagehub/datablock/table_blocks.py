@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Iterable
 from typing import Any
 
-from .errors import ChecksumMismatch, HeaderInconsistent
+from .errors import ChecksumMismatch, HeaderInconsistent, PayloadDamaged
 from .identity import ProcessIdentity
 from .layout import (
     CHECKSUM,
@@ -24,6 +24,7 @@ from .layout import (
     Kind,
     PayloadFormat,
 )
+from .payloads import arrow_flaws, check_names
 from .segment import Segment, create_unnamed, map_file, publish, refusal
 
 _DATA_OFFSET = Geometry(slot_bytes=1, slot_count=1, page_bytes=LINE_BYTES).data_offset
@@ -64,7 +65,13 @@ def read_block(path: str, *, verify: bool = False) -> Any:
         address, length = _payload(segment, path, verify=verify)
     finally:
         segment.descriptor.close()
-    return pa.ipc.open_stream(pa.foreign_buffer(address, length, base=segment.mapping)).read_all()
+    try:
+        table = pa.ipc.open_stream(pa.foreign_buffer(address, length, base=segment.mapping)).read_all()
+        table.validate()  # sizes only; what the cells say takes validate(full=True)
+        check_names(table.schema)
+    except arrow_flaws() as error:
+        raise PayloadDamaged(path, error) from None
+    return table
 
 
 def _payload(segment: Segment, path: str, *, verify: bool) -> tuple[int, int]:

@@ -129,8 +129,8 @@ class ProcessWatch:
         self._descriptor: Descriptor | None = None
         try:
             self._descriptor = Descriptor(lambda: os.pidfd_open(pid))
-        except OSError:
-            return  # gone, or in another namespace: the lock has the last word in both cases
+        except (OSError, OverflowError):
+            return  # gone, in another namespace, no pid at all: the lock has the last word in every case
         found = ProcessIdentity.of(pid)
         if found is None or found.start_time != start_time:
             self.close()

@@ -52,7 +52,7 @@ def test_areas_of_a_block_do_not_overlap_and_slots_are_aligned() -> None:
     [
         (0, "=8s", b"NOTABLOK", errors.WrongMagic),
         (8, "=Q", 0x0807060504030201, errors.ForeignByteOrder),
-        (16, "=I", 2, errors.NewerLayout),
+        (16, "=I", 3, errors.NewerLayout),
         (20, "=I", 99, errors.HeaderInconsistent),
         (40, "=Q", 1 << 50, errors.HeaderInconsistent),
         (40, "=Q", 0, errors.HeaderInconsistent),
@@ -60,6 +60,8 @@ def test_areas_of_a_block_do_not_overlap_and_slots_are_aligned() -> None:
         (48, "=Q", (1 << 64) - 1, errors.HeaderInconsistent),
         (56, "=Q", 100, errors.HeaderInconsistent),
         (80, "=Q", 1 << 40, errors.HeaderInconsistent),
+        (88, "=Q", 8, errors.HeaderInconsistent),
+        (200, "=B", 1, errors.HeaderInconsistent),
     ],
 )
 def test_a_header_that_lies_is_refused_by_its_own_error(

@@ -173,25 +173,27 @@ class Served:
 
     kind = "serve"
 
-    def __init__(self, directory: Path, *arguments: str, **settings: Any) -> None:
+    def __init__(self, directory: Path, *arguments: str, with_http: bool = False, **settings: Any) -> None:
         self.dir = directory
         self.arguments = arguments
+        self.with_http = with_http
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         if settings:
             lines = [f"{name} = {json.dumps(value)}" for name, value in settings.items()]
             (directory / "messagehub.toml").write_text("\n".join(lines) + "\n")
         self.process: subprocess.Popen[str] | None = None
-        self.endpoint = ""
+        self.endpoint = self.http = ""
         self.start()
 
     def start(self) -> None:
         """Returns when the broker has said that it is ready."""
         assert self.process is None
-        self.process = launch(self.dir, *self.arguments, log=self.dir / "serve.log")
+        self.process = launch(self.dir, *self.arguments, log=self.dir / "serve.log", with_http=self.with_http)
         assert self.process.stdout is not None
         ready = self.process.stdout.readline()
         assert " ready: " in ready, (ready, self.log())
         self.endpoint = ready.split("endpoint=")[1].split()[0]
+        self.http = ready.split("http=")[1].split()[0]
 
     @property
     def pid(self) -> int:

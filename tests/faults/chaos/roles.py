@@ -4,6 +4,7 @@ Each works until it is killed, notes what it was promised and what it saw, and e
 """
 
 import faulthandler
+import json
 import os
 import random
 import signal
@@ -12,6 +13,7 @@ import time
 import zlib
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 
@@ -21,7 +23,8 @@ from messagehub.datablock.errors import NameTaken, RingFull, TableMissing
 from messagehub.datablock.items import Gap
 from messagehub.datablock.tables import TableStore
 from messagehub.errors import BrokerRequired, BrokerUnavailable, ChannelNotFound, ProducerAlreadyRegistered, RateLimited
-from tests.faults.chaos.history import Writer
+from tests.faults.chaos.history import History, Writer
+from tests.faults.chaos.web import ask
 
 NOTE_SECONDS = 0.2
 WORK = "work"
@@ -70,6 +73,25 @@ class Role:
             self.note("channel", channel=name, number=number)
             self.progress(number=number)
             time.sleep(0.02)
+
+    def admin(self) -> None:
+        """The same over HTTP; and an id always gives back what was registered under it, by whichever process."""
+        kept = {line["id"]: line["title"] for line in _lines(self.directory, "admin", "schema")}
+        for number in range(1, sys.maxsize):
+            subject, title = f"chaos.{number % 3}", f"http-{os.getpid()}-{number}"
+            body = {"schemaType": "JSON", "schema": json.dumps({"type": "object", "title": title})}
+            made = ask(self.hub.settings, "POST", f"/subjects/{subject}/versions", body)
+            if made is not None:
+                self.note("schema", subject=subject, version=made["version"], id=made["id"], title=title)
+                kept[made["id"]] = title
+            schema_id = random.choice(list(kept)) if kept else 0
+            found = ask(self.hub.settings, "GET", f"/schemas/ids/{schema_id}") if kept else None
+            if found is not None:
+                title = json.loads(found["schema"])["title"]
+                assert title == kept[schema_id], f"id {schema_id} gave {title}, not {kept[schema_id]}"
+            if made is not None and found is not None:
+                self.progress(number=number)
+            time.sleep(0.1)
 
     # -- rings ---------------------------------------------------------------------------------------------
 
@@ -128,7 +150,7 @@ class Role:
     # -- tables --------------------------------------------------------------------------------------------
 
     def publish(self) -> None:
-        number = max((line["number"] for line in _own_lines(self.directory)), default=0)
+        number = max((line["number"] for line in _lines(self.directory, "publish", "published")), default=0)
         while True:
             number += 1
             self.hub.publish_table(NUMBERS, _numbers(number), checksum="verify", metadata={"number": number})
@@ -227,10 +249,9 @@ def _numbers(number: int) -> pa.Table:
     return pa.table({"n": pa.array([number] * (number % 50 + 1), pa.int64())})
 
 
-def _own_lines(directory: str) -> list[dict[str, int]]:
-    from tests.faults.chaos.history import History
-
-    return list(History(Path(directory) / "history").lines("publish", "published"))
+def _lines(directory: str, role: str, what: str) -> list[dict[str, Any]]:
+    """What the processes of a role before this one noted."""
+    return list(History(Path(directory) / "history").lines(role, what))
 
 
 def main() -> None:

@@ -14,8 +14,9 @@ from tests.integration.harness import PATIENCE_SECONDS, ROOT, Served, clean_envi
 
 ROLES = (
     *("schemas", "channels", "produce", "consume-1", "consume-2", "work", "member-1", "member-2"),
-    *("publish", "read_tables", "watch", "discover"),
+    *("publish", "read_tables", "watch", "discover", "admin"),
 )
+HTTP = "messagehub.admin"
 PAUSE_SECONDS = 0.3
 START_SECONDS = 120.0
 
@@ -30,16 +31,20 @@ class Storm:
         self._log.note("seed", seed=seed)
         self.roles = [*ROLES, "spark"] if with_spark else list(ROLES)
         # A driver takes long to come back, so it is struck seldom; its workers more often.
-        self._targets = [*ROLES, "broker", "broker", "judge"] * 3 + (["worker"] * 6 + ["spark"]) * with_spark
-        self.broker = Served(directory)
+        self._targets = [*ROLES, "broker", "broker", "judge", "http"] * 3 + (["worker"] * 6 + ["spark"]) * with_spark
+        self.broker = Served(directory, "--http", "127.0.0.1:0", with_http=True)
         self._processes: dict[str, subprocess.Popen[str]] = {}
 
     def begin(self) -> None:
-        """Spark first, and alone until its first job is done: a driver that is killed before proves nothing."""
+        """Spark first, and alone until its first job is done: a driver that is killed before proves nothing.
+
+        HTTP too starts slowly, and must have promised something before it is struck.
+        """
         for role in sorted(self.roles, key=lambda role: role != "spark"):
             self._start(role)
             if role == "spark":
                 eventually(lambda: list(self.history.lines("spark", "published")), timeout=START_SECONDS)
+        eventually(lambda: list(self.history.lines("admin", "schema")), timeout=START_SECONDS)
 
     def rage(self, seconds: float) -> int:
         """Returns how often it struck. What it does depends on the seed alone; when, also on the machine."""
@@ -94,6 +99,8 @@ class Storm:
             self._strike_broker(action)
         elif target == "judge":
             self._kill_one(self.broker.pid, "broker.judging")
+        elif target == "http":
+            self._strike_http(action)
         elif target == "worker":
             self._kill_one(self._processes["spark"].pid, "-m pyspark")
         elif action == "pause":
@@ -113,6 +120,16 @@ class Storm:
             code = self.broker.stop()
             assert code == 0, f"a stopped broker ended with {code}: {self.broker.log()[-2000:]}"
         self.broker.start()
+
+    def _strike_http(self, action: str) -> None:
+        """The broker starts it again when it was killed, and so it does when it ended as if asked to."""
+        found = [pid for pid in descendants(self.broker.pid) if HTTP in command_line(pid)]
+        for pid in found:
+            with contextlib.suppress(ProcessLookupError):
+                if action == "pause":
+                    self._pause(pid)
+                else:
+                    os.kill(pid, signal.SIGKILL if action == "kill" else signal.SIGTERM)
 
     def _pause(self, pid: int) -> None:
         os.kill(pid, signal.SIGSTOP)
