@@ -122,14 +122,18 @@ class Link:
         answer = Answer()
         is_leader = self._reading.acquire(blocking=False)
         try:
-            self.post(number, frame, answer, deadline)
-            if is_leader:
-                self._lead(answer, deadline)
-        finally:
-            if is_leader:
-                self._reading.release()
-                self.leave()
-        return self.finish(number, answer, deadline)
+            try:
+                self.post(number, frame, answer, deadline)
+                if is_leader:
+                    self._lead(answer, deadline)
+            finally:
+                if is_leader:
+                    self._reading.release()
+                    self.leave()
+            return self.finish(number, answer, deadline)
+        except BaseException:  # also an interrupt, after which nobody waits for it
+            self.give_up(number)
+            raise
 
     def begin(self, number: int, frame: bytes, deadline: float) -> "tuple[Link, Answer]":
         """Send, and `finish` later."""
@@ -145,8 +149,10 @@ class Link:
             if self.give_up(number):
                 raise self._too_late()
             answer.is_awaited = True
+            while not answer.has_arrived and answer.wait(HAND_OVER_SECONDS):
+                pass  # it is being handed over at this very moment; what woke us may have been an earlier turn to read
             if not answer.has_arrived:
-                answer.wait(HAND_OVER_SECONDS)  # it is being handed over at this very moment
+                raise self._too_late()
         if answer.error is not None:
             raise answer.error
         if answer.form == EXPIRED:
@@ -159,16 +165,18 @@ class Link:
     def _follow(self, answer: Answer, deadline: float) -> None:
         """Somebody else reads; from when it leaves, perhaps we do."""
         answer.is_awaited = True  # from now on whoever leaves may wake us; if it left before, the lock is free
-        while not answer.has_arrived and (remaining := deadline - monotonic()) > 0:
-            if self._reading.acquire(blocking=False):
-                try:
-                    self._lead(answer, deadline)
-                finally:
-                    self._reading.release()
-            else:
-                answer.wait(remaining)
-        answer.is_awaited = False
-        self.leave()  # we may have been woken to read, and have what we wanted
+        try:
+            while not answer.has_arrived and (remaining := deadline - monotonic()) > 0:
+                if self._reading.acquire(blocking=False):
+                    try:
+                        self._lead(answer, deadline)
+                    finally:
+                        self._reading.release()
+                else:
+                    answer.wait(remaining)
+        finally:  # also at an interrupt: whoever is woken must be there to read
+            answer.is_awaited = False
+            self.leave()  # we may have been woken to read, and have what we wanted
 
     @property
     def is_idle(self) -> bool:
@@ -181,6 +189,7 @@ class Link:
             self._send(frame, deadline)
         except BaseException:
             self._pending.pop(number, None)
+            self.leave()
             raise
         self._metrics.count("sent")
 
@@ -252,7 +261,7 @@ class Link:
         except OSError:
             data = b""
         if not data:
-            self.lose("the worker ended before it answered")
+            self.lose("the worker ended, or hung up, before it answered")
             return
         try:
             frames = self._frames.feed(data)
@@ -286,7 +295,7 @@ class Link:
                 except BlockingIOError:
                     pass
                 except OSError:
-                    self.lose("the worker ended before it answered")
+                    self.lose("the worker ended, or hung up, before it answered")
                     raise NotSent from None
                 if not rest:
                     return
@@ -295,6 +304,11 @@ class Link:
             has_begun = len(rest) < len(frame)
             self._unsent = bytes(rest if has_begun else rest[: len(rest) - len(frame)])
             raise SendTimeout("the worker did not take the message in time", endpoint=self.endpoint)
+        except (NotSent, HubError):
+            raise
+        except BaseException:  # an interrupt: how much of the frame has left is not known, and no other may follow it
+            self.lose("a message to the worker was broken off")
+            raise
         finally:
             self._sending.release()
 
@@ -308,7 +322,8 @@ class Link:
         if self._reading.acquire(blocking=False):
             if self._sending.acquire(blocking=False):
                 self._reader.forget(self)
-                self._socket.close()  # both locks stay taken: nobody uses it again
+                self._socket.close()  # nobody reads it again: that lock stays taken
+                self._sending.release()  # who comes to send sees that it is lost
             else:
                 self._reading.release()
 
