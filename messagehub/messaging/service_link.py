@@ -5,7 +5,8 @@ that come meanwhile wait; whoever reads hands out all answers, and when it has i
 or, when answers are due that no thread waits for, the reading thread.
 Rule 2: whoever reads holds `_reading`, whoever writes holds `_sending`; a lost link is closed by whoever leaves last.
 Rule 3: every request gets one answer, and be it that it expired unseen. One that nobody waits for any more is late.
-Rule 4: every request ends once: by its answer, its deadline, or the loss of the link, which ends all that are on it.
+Rule 4: a worker that takes nothing more may have answered before: an ended link is read to its end, then it is lost.
+Rule 5: every request ends once: by its answer, its deadline, or the loss of the link, which ends all that are on it.
 """
 
 import queue
@@ -103,7 +104,7 @@ class Link:
     def __init__(self, worker: Worker, sender: str, deadline: float, metrics: ServiceMetrics, reader: Reading) -> None:
         """Connect and greet; RouteError when nobody is there or it is somebody else, SendTimeout at the deadline."""
         self.endpoint = worker.endpoint
-        self.is_lost = False
+        self.is_ended = self.is_lost = False
         self._metrics = metrics
         self._reader = reader
         self._frames = Frames(ANSWER)
@@ -202,6 +203,8 @@ class Link:
 
     def leave(self) -> None:
         """After using the link: see that what is still to come is read, or that a lost link is closed."""
+        if self.is_ended and not self._pending and not self.is_lost:
+            self.lose("the worker has ended")
         if self.is_lost:
             self._bury()
         elif self._pending or self._late:
@@ -222,17 +225,17 @@ class Link:
 
     def lose(self, why: str) -> None:
         """No more answers come. Any thread may find out first."""
-        self.is_lost = True
-        try:
-            self._socket.shutdown(socket.SHUT_RDWR)
-        except OSError:
-            pass  # the other side has done so
+        self.is_ended = self.is_lost = True
         while self._pending:
             try:
                 _, waiting = self._pending.popitem()
             except KeyError:
                 break  # another thread took the last one
             waiting.lose(NoResponse(why, endpoint=self.endpoint))
+        try:
+            self._socket.shutdown(socket.SHUT_RDWR)  # last: whoever reads would give this end as the reason
+        except OSError:
+            pass  # the other side has done so
 
     def close(self) -> None:
         self.lose("this hub is closed")
@@ -240,7 +243,7 @@ class Link:
 
     def abandon(self) -> None:
         """In a forked child: only its own descriptor is closed."""
-        self.is_lost = True
+        self.is_ended = self.is_lost = True
         self._socket.close()
 
     # -- inside --------------------------------------------------------------------------------------------
@@ -285,7 +288,7 @@ class Link:
         ):
             raise SendTimeout("others were sending to the worker all the time", endpoint=self.endpoint)
         try:
-            if self.is_lost:
+            if self.is_ended:
                 raise NotSent
             begun, self._unsent = self._unsent, b""
             rest = memoryview(begun + frame if begun else frame)
@@ -295,7 +298,7 @@ class Link:
                 except BlockingIOError:
                     pass
                 except OSError:
-                    self.lose("the worker ended, or hung up, before it answered")
+                    self.is_ended = True  # whoever reads comes to the end after what has been answered
                     raise NotSent from None
                 if not rest:
                     return

@@ -112,11 +112,13 @@ class ServiceServer:
         deadline = time.monotonic() + CLOSE_SECONDS
         for thread in threads:
             thread.join(max(deadline - time.monotonic(), 0.0))
+        self._listener.close()
         with self._lock:
             callers, self._callers = list(self._callers.values()), {}
         for caller in callers:
+            self._refuse_rest(caller)
+            caller.finish(deadline)
             caller.close()
-        self._listener.close()
         with self._lock:
             self._is_over = True
             self._release()
@@ -253,6 +255,16 @@ class ServiceServer:
         self._metrics.count("received")
         self._metrics.count("refused")
         job.caller.send(failure(job.number, 0, MailboxClosed("this worker serves here no more")))
+
+    def _refuse_rest(self, caller: Caller) -> None:
+        """What came while the threads ended: its sender is told that nobody has seen it. More cannot come."""
+        try:
+            caller.socket.shutdown(socket.SHUT_RD)
+            while data := caller.socket.recv(CHUNK):
+                caller.held.extend(caller.frames.feed(data))
+        except (OSError, NotAFrame):
+            pass  # it has ended, or deserves no answer
+        self._admit_held(caller)
 
     def _admit(self, served: "Served", job: Job) -> bool:
         """False when the caller has to wait with it."""

@@ -216,7 +216,12 @@ class Services:
             yield entry, route
 
     def _resolve(self, outgoing: Outgoing) -> Resolved:
-        return self.directory.resolve(outgoing.address, max(outgoing.deadline - monotonic(), 0.001))
+        try:
+            return self.directory.resolve(outgoing.address, max(outgoing.deadline - monotonic(), 0.001))
+        except BrokerRequired:
+            if self._is_closed:  # by another thread
+                raise NotInitialised("this hub is closed") from None
+            raise
 
     def _unreached(self, outgoing: Outgoing, entry: Resolved, route: Route, error: Exception) -> None:
         """The next worker is tried, in time."""

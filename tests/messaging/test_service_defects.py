@@ -21,11 +21,13 @@ from messagehub.errors import (
     MailboxClosed,
     MailboxFull,
     NameNotFound,
+    NotInitialised,
+    ServiceNotFound,
 )
 from messagehub.messaging import service_server
 from messagehub.messaging import services as services_module
 from messagehub.messaging.service_context import ServiceContext, ServiceMessage
-from messagehub.messaging.service_frames import ANSWER, CALL, REPLY, STREAM, call, greeting
+from messagehub.messaging.service_frames import ANSWER, CALL, REFUSED, REPLY, REQUEST, STREAM, call, greeting
 from messagehub.messaging.service_link import Answer, Link, NotSent
 from tests.integration.harness import Served, eventually
 from tests.messaging.service_harness import SECONDS, Gate, WorkerProcess, metrics, patient_hub, services
@@ -240,6 +242,60 @@ def test_an_earlier_turn_to_read_is_not_taken_for_the_answer(broker: Served, cal
             threads.submit(hand_over)
             found = link_of(caller).finish(100, answer, time.monotonic() - 1).frame
         assert found.endswith(b"here")
+
+
+def test_what_was_answered_before_the_worker_ended_is_not_lost_to_one_who_sends(
+    worker: Callable[..., WorkerProcess], caller: MessageHub
+) -> None:
+    process = worker("service:echo")
+    caller.request("service:echo", 0, timeout=SECONDS)
+    pending = caller.begin_request("service:echo", 1, timeout=SECONDS)
+    eventually(lambda: link_of(caller)._poll.poll(0))  # the answer is here, unread
+    link = link_of(caller)
+    process.kill()
+    with pytest.raises(NotSent):
+        link.begin(100, b"x", time.monotonic() + SECONDS)
+    assert pending.result() == 1
+    with pytest.raises(ServiceNotFound):
+        caller.request("service:echo", 2, timeout=SECONDS)
+
+
+def test_who_asks_while_its_own_hub_closes_hears_that(broker: Served) -> None:
+    with patient_hub(broker) as hub, ThreadPoolExecutor(1) as threads:
+        asked = threads.submit(hub.request, "name:nobody", timeout=60, retries=1000)
+        eventually(lambda: metrics(hub)["retried"] > 0)
+        hub.close()
+        with pytest.raises(NotInitialised):
+            asked.result(SECONDS)
+
+
+def test_a_large_reply_is_given_to_its_caller_before_the_worker_closes(broker: Served, caller: MessageHub) -> None:
+    large = b"x" * (2**20 - 100)
+    with patient_hub(broker) as hub, ThreadPoolExecutor(1) as threads:
+        hub.serve("name:large", lambda message, context: large)
+        pending = caller.begin_request("name:large", timeout=SECONDS)
+        eventually(lambda: metrics(hub)["handled"] == 1)
+        closing = threads.submit(hub.close)
+        assert pending.result() == large
+        closing.result(SECONDS)
+
+
+def test_what_comes_while_a_worker_closes_is_refused_so_that_it_can_be_tried_again(
+    broker: Served, caller: MessageHub
+) -> None:
+    with patient_hub(broker) as hub:
+        served = hub.serve("name:ending", lambda message, context: 1)
+        caller.request("name:ending", timeout=SECONDS)
+        server, link = services(hub)._server, link_of(caller)
+        assert server is not None
+        (at_worker,) = server._callers.values()
+        with at_worker._lock:  # nobody reads it any more, as when the threads have ended
+            at_worker._is_to_be_read = False
+            at_worker._epoll.modify(at_worker.fd, 0)
+        frame = call(REQUEST, 1, 0, 100, time.monotonic() + SECONDS, served.worker_id.encode(), b"", b"")
+        _, answer = link.begin(100, frame, time.monotonic() + SECONDS)
+        hub.close()
+        assert link.finish(100, answer, time.monotonic() + SECONDS).form == REFUSED
 
 
 # -- streams and strangers -------------------------------------------------------------------------------------
