@@ -135,10 +135,10 @@ class ServiceDirectory:
             entry.routes = [other for other in entry.routes if other is not route]
             entry.is_suspect = True  # the broker is asked with the next beacon: it may live after all
 
-    def wait(self, seconds: float) -> None:
-        """Until something is heard of any address, or the seconds have passed."""
+    def wait(self, address: str, seconds: float) -> None:
+        """Until the address leads somewhere, or the seconds have passed."""
         with self._changed:
-            self._changed.wait(seconds)
+            self._changed.wait_for(lambda: self.find(address) is not None, seconds)
 
     def report(self, letter: DeadLetter) -> None:
         """To the broker, now or when one answers again."""

@@ -136,7 +136,7 @@ class Services:
                     raise
                 self.metrics.count("retried")
                 if isinstance(error, AddressNotFound | PoolEmpty):
-                    self.directory.wait(wait)
+                    self.directory.wait(outgoing.address, wait)
                 else:
                     time.sleep(wait)
 

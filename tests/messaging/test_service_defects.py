@@ -157,6 +157,35 @@ def test_a_dead_letter_with_too_many_headers_does_not_end_the_hubs_thread(caller
     assert [(letter.address, letter.headers) for letter in letters] == [("name:large", {}), ("name:small", {"a": 1})]
 
 
+def test_news_of_other_addresses_do_not_shorten_the_pauses_between_retries(broker: Served, caller: MessageHub) -> None:
+    stop = threading.Event()
+    with patient_hub(broker) as hub, ThreadPoolExecutor(1) as threads:
+        hub.serve("pool:lively", lambda message, context: 1)
+        caller.request("pool:lively", timeout=SECONDS)
+        news: list[None] = []
+        heard = services(caller).directory._on_change
+
+        def count() -> None:
+            news.append(None)
+            heard()
+
+        services(caller).directory._on_change = count
+
+        def come_and_go() -> None:
+            while not stop.is_set():
+                hub.serve("pool:lively", lambda message, context: 2).close()
+
+        coming = threads.submit(come_and_go)
+        eventually(lambda: len(news) > 5)
+        started = time.monotonic()
+        with pytest.raises(NameNotFound):
+            caller.send("name:nobody", b"", retries=6, timeout=SECONDS)
+        elapsed = time.monotonic() - started
+        stop.set()
+        coming.result(SECONDS)
+    assert elapsed >= 0.02 * (2**6 - 1) / 2  # the pauses, at their shortest
+
+
 # -- interrupts ------------------------------------------------------------------------------------------------
 
 
