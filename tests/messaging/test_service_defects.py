@@ -118,7 +118,7 @@ def test_handlers_that_do_not_end_are_waited_for_together(
     broker: Served, caller: MessageHub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(service_server, "CLOSE_SECONDS", 0.5)
-    monkeypatch.setattr(services_module, "DRAIN_SECONDS", 0.5, raising=False)
+    monkeypatch.setattr(services_module, "DRAIN_SECONDS", 0.5)
     before = len(os.listdir("/proc/self/fd"))
     gate = Gate()
     with patient_hub(broker) as hub:
