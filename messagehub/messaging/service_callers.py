@@ -1,7 +1,7 @@
 """A worker's connection to one caller.
 
 Rule 1: nobody waits for a caller that does not read: what it does not take waits in its outbox, bounded in bytes and
-time; then it loses its connection.
+time; then it loses its connection. Only a handler that streams waits, for its own caller, lest a long stream end so.
 Rule 2: the connection is armed for one event at a time (EPOLLONESHOT), with a mask that says the whole state: whether
 it is to be read on, and whether the outbox waits.
 """
@@ -12,10 +12,11 @@ import threading
 from collections import deque
 from time import monotonic
 
-from messagehub.messaging.service_frames import CALL, Frames
+from messagehub.messaging.service_frames import CALL, MAX_FRAME_BYTES, MAX_GREETING_BYTES, Frames
 
 PATIENCE_SECONDS = 30.0
 MOST_UNTAKEN_BYTES = 64 * 2**20
+MOST_STREAMED_BYTES = 8 * 2**20
 _IN, _OUT, _ONCE = select.EPOLLIN, select.EPOLLOUT, select.EPOLLONESHOT
 _ENDED = select.EPOLLHUP | select.EPOLLERR
 
@@ -27,10 +28,11 @@ class Caller:
         self.fd = connection.fileno()
         self.sender = ""
         self.is_welcome = False
-        self.frames = Frames(CALL)
+        self.frames = Frames(CALL, MAX_GREETING_BYTES)  # anybody may connect
         self.held: deque[bytes] = deque()
         self._epoll = epoll
         self._lock = threading.Lock()
+        self._taken = threading.Condition(self._lock)
         self._is_gone = False
         self._is_to_be_read = True
         self._outbox: deque[bytes] = deque()
@@ -39,6 +41,10 @@ class Caller:
 
     def start(self) -> None:
         self._epoll.register(self.fd, _IN | _ONCE)
+
+    def welcome(self, sender: str) -> None:
+        self.sender, self.is_welcome = sender, True
+        self.frames.most_bytes = MAX_FRAME_BYTES
 
     def send(self, frame: bytes) -> None:
         """Now, or as soon as the caller takes it."""
@@ -58,6 +64,13 @@ class Caller:
             self._untaken_bytes += len(frame)
             self._arm()
 
+    def wait_for_room(self, deadline: float) -> None:
+        """Before a partial result: until the caller has taken most of the earlier ones, or is not worth waiting for."""
+        with self._lock:
+            if self._untaken_bytes > MOST_STREAMED_BYTES:
+                seconds = max(min(deadline - monotonic(), PATIENCE_SECONDS), 0.0)
+                self._taken.wait_for(lambda: self._is_gone or self._untaken_bytes <= MOST_STREAMED_BYTES, seconds)
+
     def is_to_be_read(self, events: int) -> bool:
         """What its event asks for: the outbox is emptied here; True has the caller read, and then `read_on`."""
         with self._lock:
@@ -76,10 +89,24 @@ class Caller:
                 self._is_to_be_read = True
                 self._arm()
 
+    def finish(self, deadline: float) -> None:
+        """Before closing: give it what waits for it, in time. Nobody else empties the outbox any more."""
+        poll = select.poll()
+        poll.register(self.fd, select.POLLOUT)
+        while True:
+            with self._lock:
+                if not self._is_gone:
+                    self._empty_outbox()
+                if self._is_gone or not self._outbox:
+                    return
+            if not poll.poll(max(deadline - monotonic(), 0.0) * 1000):
+                return
+
     def close(self) -> None:
         with self._lock:
             if not self._is_gone:
                 self._is_gone = True
+                self._taken.notify_all()
                 self._epoll.unregister(self.fd)
                 self.socket.close()
 
@@ -97,6 +124,7 @@ class Caller:
             self._untaken_bytes -= sent
             if sent:
                 self._taken_at = monotonic()
+                self._taken.notify_all()
             if sent < len(frame):
                 self._outbox[0] = frame[sent:]
                 return
@@ -114,6 +142,7 @@ class Caller:
     def _give_up(self) -> None:
         self._outbox.clear()
         self._untaken_bytes = 0
+        self._taken.notify_all()
         try:
             self.socket.shutdown(socket.SHUT_RDWR)
         except OSError:

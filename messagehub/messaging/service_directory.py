@@ -25,6 +25,7 @@ log = logging.getLogger("messagehub.services")
 
 MOST_FOLLOWED = 4096
 MOST_UNREPORTED = 1000
+_UNSENDABLE = (HubError, TypeError, ValueError, OverflowError, RecursionError)  # strangers' headers are in a letter
 
 
 class Route:
@@ -134,10 +135,10 @@ class ServiceDirectory:
             entry.routes = [other for other in entry.routes if other is not route]
             entry.is_suspect = True  # the broker is asked with the next beacon: it may live after all
 
-    def wait(self, seconds: float) -> None:
-        """Until something is heard of any address, or the seconds have passed."""
+    def wait(self, address: str, seconds: float) -> None:
+        """Until the address leads somewhere, or the seconds have passed."""
         with self._changed:
-            self._changed.wait(seconds)
+            self._changed.wait_for(lambda: self.find(address) is not None, seconds)
 
     def report(self, letter: DeadLetter) -> None:
         """To the broker, now or when one answers again."""
@@ -153,9 +154,13 @@ class ServiceDirectory:
             try:
                 command = commands.ReportDeadLetter(letter=self._unreported.popleft())
                 self._connection.request(command, timeout=max(deadline - monotonic(), 0.001))
-            except HubError as error:
+            except BrokerUnavailable as error:
                 log.warning("%d dead letters are lost: %s", len(self._unreported) + 1, error.message)
                 return
+            except _UNSENDABLE as error:
+                log.warning("a dead letter is lost: %s", error)
+        if self._unreported:
+            log.warning("%d dead letters are lost: the hub is closed", len(self._unreported))
 
     def is_known(self, endpoint: str) -> bool:
         return any(route.worker.endpoint == endpoint for e in list(self._entries.values()) for route in e.routes)
@@ -218,7 +223,11 @@ class ServiceDirectory:
 
         self._is_reporting = True
         timeout = self._connection.settings.request_timeout_seconds
-        self._connection.submit(commands.ReportDeadLetter(letter=letter), done, timeout=timeout)
+        try:
+            self._connection.submit(commands.ReportDeadLetter(letter=letter), done, timeout=timeout)
+        except _UNSENDABLE as error:  # must not end the thread that all of the hub needs
+            self._is_reporting = False
+            log.warning("a dead letter is lost: %s", error)
 
     def _ask(self, entry: Resolved) -> None:
         if entry.is_asked:

@@ -26,6 +26,7 @@ ANSWER = struct.Struct("<IBBQI")
 LENGTH = 4
 SCHEME = "unix:@"
 MAX_FRAME_BYTES = MAX_MESSAGE_BYTES + 4096
+MAX_GREETING_BYTES = 4096
 CHUNK = 2**16
 _pack_call, _pack_answer = CALL.pack, ANSWER.pack
 _unpack_length = struct.Struct("<I").unpack_from
@@ -71,13 +72,14 @@ def greeting(key: str, sender: str) -> bytes:
 
 def failure(number: int, load: int, error: HubError, form: int = REFUSED) -> bytes:
     """Refused: no handler has seen the message, so that it may be tried again. Failed: one has."""
-    details = error.details
     try:
-        body = _encode_json(Failure(error.code, error.message, details, error.retryable))
-    except (TypeError, ValueError, RecursionError):  # details of a handler's own making
-        body = _encode_json(Failure(error.code, error.message, {}, error.retryable))
+        body = _encode_json(Failure(error.code, error.message, error.details, error.retryable))
+    except (TypeError, ValueError, RecursionError):  # details, or half a character (a file's name), of a handler's
+        text = str(error.message).encode(errors="backslashreplace").decode()
+        body = _encode_json(Failure(error.code, text, {}, error.retryable))
     if len(body) > MAX_MESSAGE_BYTES:
-        body = _encode_json(Failure(error.code, error.message[:1000], {}, error.retryable))
+        text = str(error.message)[:1000].encode(errors="backslashreplace").decode()
+        body = _encode_json(Failure(error.code, text, {}, error.retryable))
     return answer(form, 0, number, load, body)
 
 
@@ -92,9 +94,10 @@ def read_failure(body: bytes | memoryview) -> HubError:
 class Frames:
     """Bytes as they arrive, cut into frames."""
 
-    __slots__ = ("_head_bytes", "_rest")
+    __slots__ = ("_head_bytes", "_rest", "most_bytes")
 
-    def __init__(self, head: struct.Struct) -> None:
+    def __init__(self, head: struct.Struct, most_bytes: int = MAX_FRAME_BYTES) -> None:
+        self.most_bytes = most_bytes
         self._head_bytes = head.size
         self._rest = b""
 
@@ -106,7 +109,7 @@ class Frames:
         at, end = 0, len(data)
         while end - at >= LENGTH:
             size = _unpack_length(data, at)[0] + LENGTH
-            if not self._head_bytes <= size <= MAX_FRAME_BYTES:
+            if not self._head_bytes <= size <= self.most_bytes:
                 raise NotAFrame
             if end - at < size:
                 break

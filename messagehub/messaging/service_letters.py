@@ -70,7 +70,7 @@ def _letter(
     body: bytes,
 ) -> DeadLetter:
     try:
-        said = decode_headers(headers)
+        said = decode_headers(headers) if len(headers) <= MOST_LETTER_BYTES else {}
     except (ValueError, RecursionError):
         said = {}  # whatever a stranger sent
     return DeadLetter(
@@ -78,7 +78,7 @@ def _letter(
         code=error.code,
         reason=error.message[:1024],
         form=form,
-        sender=sender,
+        sender=sender[:1024],
         attempts=attempts,
         headers=said,
         payload_kind=_KINDS[kind],

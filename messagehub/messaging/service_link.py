@@ -5,7 +5,8 @@ that come meanwhile wait; whoever reads hands out all answers, and when it has i
 or, when answers are due that no thread waits for, the reading thread.
 Rule 2: whoever reads holds `_reading`, whoever writes holds `_sending`; a lost link is closed by whoever leaves last.
 Rule 3: every request gets one answer, and be it that it expired unseen. One that nobody waits for any more is late.
-Rule 4: every request ends once: by its answer, its deadline, or the loss of the link, which ends all that are on it.
+Rule 4: a worker that takes nothing more may have answered before: an ended link is read to its end, then it is lost.
+Rule 5: every request ends once: by its answer, its deadline, or the loss of the link, which ends all that are on it.
 """
 
 import queue
@@ -103,7 +104,7 @@ class Link:
     def __init__(self, worker: Worker, sender: str, deadline: float, metrics: ServiceMetrics, reader: Reading) -> None:
         """Connect and greet; RouteError when nobody is there or it is somebody else, SendTimeout at the deadline."""
         self.endpoint = worker.endpoint
-        self.is_lost = False
+        self.is_ended = self.is_lost = False
         self._metrics = metrics
         self._reader = reader
         self._frames = Frames(ANSWER)
@@ -122,14 +123,18 @@ class Link:
         answer = Answer()
         is_leader = self._reading.acquire(blocking=False)
         try:
-            self.post(number, frame, answer, deadline)
-            if is_leader:
-                self._lead(answer, deadline)
-        finally:
-            if is_leader:
-                self._reading.release()
-                self.leave()
-        return self.finish(number, answer, deadline)
+            try:
+                self.post(number, frame, answer, deadline)
+                if is_leader:
+                    self._lead(answer, deadline)
+            finally:
+                if is_leader:
+                    self._reading.release()
+                    self.leave()
+            return self.finish(number, answer, deadline)
+        except BaseException:  # also an interrupt, after which nobody waits for it
+            self.give_up(number)
+            raise
 
     def begin(self, number: int, frame: bytes, deadline: float) -> "tuple[Link, Answer]":
         """Send, and `finish` later."""
@@ -145,8 +150,10 @@ class Link:
             if self.give_up(number):
                 raise self._too_late()
             answer.is_awaited = True
+            while not answer.has_arrived and answer.wait(HAND_OVER_SECONDS):
+                pass  # it is being handed over at this very moment; what woke us may have been an earlier turn to read
             if not answer.has_arrived:
-                answer.wait(HAND_OVER_SECONDS)  # it is being handed over at this very moment
+                raise self._too_late()
         if answer.error is not None:
             raise answer.error
         if answer.form == EXPIRED:
@@ -159,16 +166,18 @@ class Link:
     def _follow(self, answer: Answer, deadline: float) -> None:
         """Somebody else reads; from when it leaves, perhaps we do."""
         answer.is_awaited = True  # from now on whoever leaves may wake us; if it left before, the lock is free
-        while not answer.has_arrived and (remaining := deadline - monotonic()) > 0:
-            if self._reading.acquire(blocking=False):
-                try:
-                    self._lead(answer, deadline)
-                finally:
-                    self._reading.release()
-            else:
-                answer.wait(remaining)
-        answer.is_awaited = False
-        self.leave()  # we may have been woken to read, and have what we wanted
+        try:
+            while not answer.has_arrived and (remaining := deadline - monotonic()) > 0:
+                if self._reading.acquire(blocking=False):
+                    try:
+                        self._lead(answer, deadline)
+                    finally:
+                        self._reading.release()
+                else:
+                    answer.wait(remaining)
+        finally:  # also at an interrupt: whoever is woken must be there to read
+            answer.is_awaited = False
+            self.leave()  # we may have been woken to read, and have what we wanted
 
     @property
     def is_idle(self) -> bool:
@@ -181,6 +190,7 @@ class Link:
             self._send(frame, deadline)
         except BaseException:
             self._pending.pop(number, None)
+            self.leave()
             raise
         self._metrics.count("sent")
 
@@ -193,6 +203,8 @@ class Link:
 
     def leave(self) -> None:
         """After using the link: see that what is still to come is read, or that a lost link is closed."""
+        if self.is_ended and not self._pending and not self.is_lost:
+            self.lose("the worker has ended")
         if self.is_lost:
             self._bury()
         elif self._pending or self._late:
@@ -213,17 +225,17 @@ class Link:
 
     def lose(self, why: str) -> None:
         """No more answers come. Any thread may find out first."""
-        self.is_lost = True
-        try:
-            self._socket.shutdown(socket.SHUT_RDWR)
-        except OSError:
-            pass  # the other side has done so
+        self.is_ended = self.is_lost = True
         while self._pending:
             try:
                 _, waiting = self._pending.popitem()
             except KeyError:
                 break  # another thread took the last one
             waiting.lose(NoResponse(why, endpoint=self.endpoint))
+        try:
+            self._socket.shutdown(socket.SHUT_RDWR)  # last: whoever reads would give this end as the reason
+        except OSError:
+            pass  # the other side has done so
 
     def close(self) -> None:
         self.lose("this hub is closed")
@@ -231,7 +243,7 @@ class Link:
 
     def abandon(self) -> None:
         """In a forked child: only its own descriptor is closed."""
-        self.is_lost = True
+        self.is_ended = self.is_lost = True
         self._socket.close()
 
     # -- inside --------------------------------------------------------------------------------------------
@@ -252,7 +264,7 @@ class Link:
         except OSError:
             data = b""
         if not data:
-            self.lose("the worker ended before it answered")
+            self.lose("the worker ended, or hung up, before it answered")
             return
         try:
             frames = self._frames.feed(data)
@@ -276,7 +288,7 @@ class Link:
         ):
             raise SendTimeout("others were sending to the worker all the time", endpoint=self.endpoint)
         try:
-            if self.is_lost:
+            if self.is_ended:
                 raise NotSent
             begun, self._unsent = self._unsent, b""
             rest = memoryview(begun + frame if begun else frame)
@@ -286,7 +298,7 @@ class Link:
                 except BlockingIOError:
                     pass
                 except OSError:
-                    self.lose("the worker ended before it answered")
+                    self.is_ended = True  # whoever reads comes to the end after what has been answered
                     raise NotSent from None
                 if not rest:
                     return
@@ -295,6 +307,11 @@ class Link:
             has_begun = len(rest) < len(frame)
             self._unsent = bytes(rest if has_begun else rest[: len(rest) - len(frame)])
             raise SendTimeout("the worker did not take the message in time", endpoint=self.endpoint)
+        except (NotSent, HubError):
+            raise
+        except BaseException:  # an interrupt: how much of the frame has left is not known, and no other may follow it
+            self.lose("a message to the worker was broken off")
+            raise
         finally:
             self._sending.release()
 
@@ -308,7 +325,8 @@ class Link:
         if self._reading.acquire(blocking=False):
             if self._sending.acquire(blocking=False):
                 self._reader.forget(self)
-                self._socket.close()  # both locks stay taken: nobody uses it again
+                self._socket.close()  # nobody reads it again: that lock stays taken
+                self._sending.release()  # who comes to send sees that it is lost
             else:
                 self._reading.release()
 

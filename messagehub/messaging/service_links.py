@@ -91,7 +91,7 @@ class Links:
     def to(self, worker: Worker, deadline: float) -> Link:
         """The link to a worker, made when there is none."""
         link = self._links.get(worker.endpoint)
-        if link is not None and not link.is_lost:
+        if link is not None and not link.is_ended:
             return link
         with self._lock:
             connecting = self._connecting.setdefault(worker.endpoint, threading.Lock())
@@ -99,7 +99,7 @@ class Links:
             raise SendTimeout("others were connecting to the worker all the time", endpoint=worker.endpoint)
         try:
             link = self._links.get(worker.endpoint)
-            if link is None or link.is_lost:
+            if link is None or link.is_ended:
                 link = Link(worker, self._sender, deadline, self._metrics, self._reader)
                 with self._lock:
                     if self._is_closed:
@@ -112,7 +112,7 @@ class Links:
 
     def is_alive(self, endpoint: str) -> bool:
         link = self._links.get(endpoint)
-        return link is not None and not link.is_lost
+        return link is not None and not link.is_ended
 
     def drop_lost(self, is_known: Callable[[str], bool]) -> None:
         """Forget links that are lost, and close idle ones to whom nobody serves any more."""

@@ -1,9 +1,9 @@
 """Replies: what an answer says, and a request whose reply is waited for later."""
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
-from messagehub.errors import HubError
 from messagehub.messaging.service_frames import ANSWER, FAILED, REFUSED, read_failure
 from messagehub.messaging.service_link import Answer
 from messagehub.messaging.topic_messages import decode_payload
@@ -16,16 +16,18 @@ class PendingReply:
     def __init__(self, finish: Callable[[], Any]) -> None:
         self._finish: Callable[[], Any] | None = finish
         self._result: Any = None
-        self._error: HubError | None = None
+        self._error: Exception | None = None
+        self._lock = threading.Lock()
 
     def result(self) -> Any:
-        """The reply; raises what `hub.request` would. Again and again, the same."""
-        finish, self._finish = self._finish, None
-        if finish is not None:
-            try:
-                self._result = finish()
-            except HubError as error:
-                self._error = error
+        """The reply; raises what `hub.request` would. Again and again, the same, also after an interrupt."""
+        with self._lock:
+            if self._finish is not None:
+                try:
+                    self._result = self._finish()
+                except Exception as error:  # noqa: BLE001  raised below, each time
+                    self._error = error
+                self._finish = None
         if self._error is not None:
             raise self._error
         return self._result

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from messagehub.errors import HubError, MailboxClosed, MailboxFull, NoResponse
+from messagehub.errors import DuplicateRegistration, HubError, MailboxClosed, MailboxFull, NoResponse, NotInitialised
 from messagehub.messaging.service_callers import Caller
 from messagehub.messaging.service_frames import (
     CALL,
@@ -61,8 +61,10 @@ class ServiceServer:
         self._callers: dict[int, Caller] = {}
         self._lock = threading.Lock()
         self._threads: set[threading.Thread] = set()
+        self._ending: list[Served] = []
         self._wanted = 0
         self._is_closed = False
+        self._is_over = False
         name = f"messagehub-{os.urandom(8).hex()}"
         self.endpoint = SCHEME + name
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
@@ -76,9 +78,14 @@ class ServiceServer:
 
     def add(self, served: "Served") -> None:
         with self._lock:
-            self._served[served.worker_id.encode()] = served
+            if self._is_closed:
+                raise NotInitialised("this hub is closed")
+            present = self._served.setdefault(served.worker_id.encode(), served)
+            if present is not served:
+                where = {"address": present.address, "worker_id": present.worker_id}
+                raise DuplicateRegistration(f"this hub serves as {present.worker_id!r} already", **where)
             self._wanted += served.mailbox.concurrency + (not self._wanted)
-            while len(self._threads) < self._wanted:
+            while len(self._threads) < self._needed():
                 thread = threading.Thread(target=self._run, name="messagehub-service", daemon=True)
                 self._threads.add(thread)
                 thread.start()
@@ -87,6 +94,7 @@ class ServiceServer:
         with self._lock:
             if self._served.pop(served.worker_id.encode(), None) is not None:
                 self._wanted -= served.mailbox.concurrency
+                self._ending.append(served)
         self.nudge()
 
     def nudge(self) -> None:
@@ -101,16 +109,30 @@ class ServiceServer:
             threads = [thread for thread in self._threads if thread is not threading.current_thread()]
             self._wanted = 0
             os.eventfd_write(self._wake_fd, 1)
+        deadline = time.monotonic() + CLOSE_SECONDS
         for thread in threads:
-            thread.join(CLOSE_SECONDS)
+            thread.join(max(deadline - time.monotonic(), 0.0))
+        self._listener.close()
         with self._lock:
             callers, self._callers = list(self._callers.values()), {}
         for caller in callers:
+            self._refuse_rest(caller)
+            caller.finish(deadline)
             caller.close()
-        self._listener.close()
-        if not any(thread.is_alive() for thread in threads):  # a handler that does not end keeps what it would touch
+        with self._lock:
+            self._is_over = True
+            self._release()
+
+    def _release(self) -> None:
+        """With the lock: whoever leaves last closes what the threads wait on, be it a handler that did not end."""
+        if self._is_over and not self._threads:
             self._epoll.close()
             os.close(self._wake_fd)
+
+    def _needed(self) -> int:
+        """With the lock: threads for all that is served, and those whose handlers outlast their service."""
+        self._ending = [served for served in self._ending if served.mailbox.busy]
+        return self._wanted + sum(served.mailbox.busy for served in self._ending)
 
     def abandon(self) -> None:
         """In a forked child: its copies of the descriptors are closed; the parent's epoll is not touched."""
@@ -138,11 +160,13 @@ class ServiceServer:
     def _ends(self) -> bool:
         """Whether there is one thread too many; the next one is told to look too."""
         with self._lock:
-            if len(self._threads) <= self._wanted:
+            needed = self._needed()
+            if len(self._threads) <= needed:
                 return False
             self._threads.discard(threading.current_thread())
-            if len(self._threads) > self._wanted:
+            if len(self._threads) > needed:
                 os.eventfd_write(self._wake_fd, 1)
+            self._release()
             return True
 
     def _accept(self) -> None:
@@ -222,7 +246,7 @@ class ServiceServer:
             return False
         if not hmac.compare_digest(said.key.encode(), self.key.encode()):
             return False
-        caller.sender, caller.is_welcome = said.sender, True
+        caller.welcome(said.sender)
         caller.send(answer(WELCOME, 0, 0, 0, b""))
         return True
 
@@ -231,6 +255,16 @@ class ServiceServer:
         self._metrics.count("received")
         self._metrics.count("refused")
         job.caller.send(failure(job.number, 0, MailboxClosed("this worker serves here no more")))
+
+    def _refuse_rest(self, caller: Caller) -> None:
+        """What came while the threads ended: its sender is told that nobody has seen it. More cannot come."""
+        try:
+            caller.socket.shutdown(socket.SHUT_RD)
+            while data := caller.socket.recv(CHUNK):
+                caller.held.extend(caller.frames.feed(data))
+        except (OSError, NotAFrame):
+            pass  # it has ended, or deserves no answer
+        self._admit_held(caller)
 
     def _admit(self, served: "Served", job: Job) -> bool:
         """False when the caller has to wait with it."""
@@ -271,7 +305,7 @@ class ServiceServer:
         with self._lock:
             everyone = list(self._served.values())
         for served in everyone:
-            self._let_in(served)
+            self.let_in(served)
         waiting = [served for served in everyone if served.mailbox.has_work()]
         if len(waiting) > 1:
             self.nudge()  # the first may take its time
@@ -285,15 +319,15 @@ class ServiceServer:
         while job is not None:
             if mailbox.has_work():
                 self.nudge()
-            self._let_in(served)
+            self.let_in(served)
             try:
                 served.handle(job)
             except Exception:  # a defect of ours must not end the thread
                 log.exception("internal error while handling a message to %s", served.address)
             job = mailbox.take(is_done=True)
-        self._let_in(served)
+        self.let_in(served)
 
-    def _let_in(self, served: "Served") -> None:
+    def let_in(self, served: "Served") -> None:
         """Admit what callers had to wait with; whoever handles finds it."""
         while (caller := served.mailbox.unblocked()) is not None:
             others = [touched for touched in self._admit_held(caller) if touched is not served]

@@ -4,6 +4,7 @@ The thread that reads a link routes what comes; the reader of a stream takes it 
 """
 
 import queue
+from collections import deque
 from collections.abc import Callable, Iterator
 from time import monotonic
 from typing import Any, ClassVar
@@ -23,9 +24,12 @@ class Streams:
     def __init__(self, metrics: ServiceMetrics) -> None:
         self.router = StreamRouter(CATEGORIES)
         self._metrics = metrics
+        self._left: deque[Callable[[], None]] = deque()
 
     def open(self, link: Link, number: int, frame: bytes, deadline: float) -> "StreamedReply":
         """Registered before it is sent, so that nothing comes too early."""
+        while self._left:
+            self._left.popleft()()
         request_id = str(number)
         arrived: queue.SimpleQueue[Message] = queue.SimpleQueue()
         self.router.register(request_id, dict.fromkeys(CATEGORIES, arrived), now=monotonic())
@@ -40,7 +44,7 @@ class Streams:
             self.router.unregister(request_id)
             link.give_up(number)
 
-        return StreamedReply(arrived, deadline, end, self._metrics)
+        return StreamedReply(arrived, deadline, end, self._left, self._metrics)
 
 
 class _Routed:
@@ -78,12 +82,14 @@ class StreamedReply:
         arrived: "queue.SimpleQueue[Message]",
         deadline: float,
         end: Callable[[], None],
+        left: deque[Callable[[], None]],
         metrics: ServiceMetrics,
     ) -> None:
         self.address = ""
         self._arrived = arrived
         self._deadline = deadline
         self._end = end
+        self._left = left
         self._metrics = metrics
         self._result: Any = None
         self._error: HubError | None = None
@@ -130,6 +136,11 @@ class StreamedReply:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def __del__(self) -> None:
+        """Somebody left the loop. A finalizer may take no lock, so the next stream that is opened ends this one."""
+        if not self._is_done:
+            self._left.append(self._end)
 
     def _failed(self, error: HubError) -> HubError:
         self._error = error

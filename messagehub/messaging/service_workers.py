@@ -92,10 +92,10 @@ class Served:
             result = self._handler(message, context)
         except HubError as error:
             self._fail(message, context, error)
-        except (Exception, SystemExit) as error:
+        except BaseException as error:  # also an exit or a cancelled task: it ends this message, not our thread
             log.exception("the handler of %s failed at %r", self.address, message)
             name = type(error).__name__
-            self._fail(message, context, HandlerFailed(f"{name}: {error}", error=name, address=self.address))
+            self._fail(message, context, HandlerFailed(f"{name}: {_text(error)}", error=name, address=self.address))
         else:
             if message.is_request and not context.is_answered and not context.is_deferred:
                 context.reply(result)
@@ -107,6 +107,7 @@ class Served:
         if self.registration is not None:
             self.registration.close()
         self.mailbox.close()
+        self._server.let_in(self)  # who waited for room is told
         self._server.nudge()
         for job in self.mailbox.drain(timeout):
             error = MailboxClosed(f"{self.address} ended before it came to this message", address=self.address)
@@ -149,9 +150,18 @@ class Served:
             told = HandlerFailed(f"the reply cannot be sent: {error}", error=name, address=self.address)
             job.caller.send(failure(job.number, load, told, FAILED))
             return
+        if not is_last:
+            job.caller.wait_for_room(job.deadline)
         job.caller.send(answer(REPLY if is_last else PARTIAL, kind, job.number, load, body))
 
     def expire(self, job: Job) -> None:
         """Its caller has given up, or is about to."""
         self._metrics.count("expired")
         job.caller.send(answer(EXPIRED, 0, job.number, self.mailbox.load, b""))
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception as failed:  # noqa: BLE001  of a handler's own making
+        return f"its text cannot be had: {type(failed).__name__}"

@@ -42,7 +42,7 @@ from messagehub.messaging.service_metrics import ServiceMetrics
 from messagehub.messaging.service_replies import PendingReply, checked, payload_of
 from messagehub.messaging.service_server import ServiceServer
 from messagehub.messaging.service_streams import StreamedReply, Streams
-from messagehub.messaging.service_workers import Handler, Served
+from messagehub.messaging.service_workers import DRAIN_SECONDS, Handler, Served
 from registry import commands
 from registry.records import DeadLetter, Priority, Strategy
 from registry.services import check_address
@@ -136,7 +136,7 @@ class Services:
                     raise
                 self.metrics.count("retried")
                 if isinstance(error, AddressNotFound | PoolEmpty):
-                    self.directory.wait(wait)
+                    self.directory.wait(outgoing.address, wait)
                 else:
                     time.sleep(wait)
 
@@ -155,10 +155,10 @@ class Services:
         try:
             link.finish(reached.number, answer, outgoing.deadline)
         except HubError as error:
+            self._count(reached.route, -1, answer)
             self._failed(outgoing, reached.entry, reached.route, error)
             raise
-        finally:
-            self._count(reached.route, -1, answer)
+        self._count(reached.route, -1, answer)
         return payload_of(checked(answer), outgoing.address)
 
     def _open_stream(self, outgoing: Outgoing) -> StreamedReply:
@@ -182,9 +182,10 @@ class Services:
             except (NotSent, RouteError) as unreached:
                 self._count(route, -1)
                 self._unreached(outgoing, entry, route, unreached)
-            except HubError as error:
+            except BaseException as error:
                 self._count(route, -1)
-                self._failed(outgoing, entry, route, error)
+                if isinstance(error, HubError):
+                    self._failed(outgoing, entry, route, error)
                 raise
         raise RouteError(f"no worker of {outgoing.address} can be reached", address=outgoing.address)
 
@@ -215,7 +216,12 @@ class Services:
             yield entry, route
 
     def _resolve(self, outgoing: Outgoing) -> Resolved:
-        return self.directory.resolve(outgoing.address, max(outgoing.deadline - monotonic(), 0.001))
+        try:
+            return self.directory.resolve(outgoing.address, max(outgoing.deadline - monotonic(), 0.001))
+        except BrokerRequired:
+            if self._is_closed:  # by another thread
+                raise NotInitialised("this hub is closed") from None
+            raise
 
     def _unreached(self, outgoing: Outgoing, entry: Resolved, route: Route, error: Exception) -> None:
         """The next worker is tried, in time."""
@@ -307,8 +313,9 @@ class Services:
             self._is_closed = True
             served, self._served = self._served, []
             server, self._server = self._server, None
+        deadline = monotonic() + DRAIN_SECONDS  # for all of them
         for each in served:
-            each.close()
+            each.close(timeout=max(deadline - monotonic(), 0.0))
         if server is not None:
             server.close()
         self._links.close()

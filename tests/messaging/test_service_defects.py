@@ -1,0 +1,405 @@
+"""Defects that a review of services found, each with what it did to a user."""
+
+import asyncio
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from messagehub import MessageHub
+from messagehub.errors import (
+    DuplicateRegistration,
+    HandlerFailed,
+    HubError,
+    InvalidRequest,
+    MailboxClosed,
+    MailboxFull,
+    NameNotFound,
+    NotInitialised,
+    ServiceNotFound,
+)
+from messagehub.messaging import service_server
+from messagehub.messaging import services as services_module
+from messagehub.messaging.service_context import ServiceContext, ServiceMessage
+from messagehub.messaging.service_frames import ANSWER, CALL, REFUSED, REPLY, REQUEST, STREAM, call, greeting
+from messagehub.messaging.service_link import Answer, Link, NotSent
+from tests.integration.harness import Served, eventually
+from tests.messaging.service_harness import SECONDS, Gate, WorkerProcess, metrics, patient_hub, services
+
+
+class Unspeakable(Exception):
+    def __str__(self) -> str:
+        raise KeyError
+
+
+def link_of(hub: MessageHub) -> Link:
+    (link,) = services(hub)._links._links.values()
+    return link
+
+
+@pytest.fixture
+def interrupt() -> Iterator[Callable[[Callable[[], Any]], None]]:
+    """Interrupts the main thread, as Ctrl-C does, once the condition holds."""
+    main = threading.main_thread().ident
+    assert main is not None
+    before = signal.signal(signal.SIGUSR1, signal.default_int_handler)
+    threads: list[threading.Thread] = []
+
+    def once(condition: Callable[[], Any]) -> None:
+        def run() -> None:
+            eventually(condition)
+            signal.pthread_kill(main, signal.SIGUSR1)
+
+        threads.append(threading.Thread(target=run))
+        threads[-1].start()
+
+    yield once
+    for thread in threads:
+        thread.join(SECONDS)
+    signal.signal(signal.SIGUSR1, before)
+
+
+# -- handlers --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("raised", "heard"),
+    [
+        (ValueError("half a character: \udcff"), HandlerFailed),
+        (InvalidRequest("half a character: \udcff"), InvalidRequest),
+        (Unspeakable(), HandlerFailed),
+        (asyncio.CancelledError(), HandlerFailed),
+    ],
+    ids=["surrogate", "refusal", "no-text", "cancelled"],
+)
+def test_whatever_a_handler_raises_is_heard_of_and_the_service_goes_on(
+    broker: Served, caller: MessageHub, raised: BaseException, heard: type[HubError]
+) -> None:
+    def fail(message: ServiceMessage, context: ServiceContext) -> Any:
+        if message.payload == "fail":
+            raise raised
+        return message.payload
+
+    with patient_hub(broker) as hub, hub.serve("name:odd", fail):
+        with pytest.raises(heard):
+            caller.request("name:odd", "fail", timeout=5)
+        assert caller.request("name:odd", "next", timeout=5) == "next"
+
+
+def test_a_stuck_handler_of_a_closed_service_leaves_somebody_to_read(broker: Served, caller: MessageHub) -> None:
+    stuck, gate = Gate(), Gate()
+    with patient_hub(broker) as hub:
+        ended = hub.serve("name:stuck", stuck)
+        caller.send("name:stuck", 1, timeout=SECONDS)
+        assert stuck.entered.acquire(timeout=SECONDS)
+        ended.close(timeout=0.1)
+        hub.serve("name:next", gate, mailbox=1, overflow="error")
+        caller.send("name:next", 1, timeout=SECONDS)
+        assert gate.entered.acquire(timeout=SECONDS)
+        try:
+            caller.send("name:next", 2, timeout=5)
+            with pytest.raises(MailboxFull):
+                caller.send("name:next", 3, timeout=5)
+        finally:
+            stuck.opened.set()
+            gate.opened.set()
+        server = services(hub)._server
+        assert server is not None
+        eventually(lambda: len(server._threads) == 2)  # one for the handler that is left, and one to read
+
+
+def test_handlers_that_do_not_end_are_waited_for_together(
+    broker: Served, caller: MessageHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service_server, "CLOSE_SECONDS", 0.5)
+    monkeypatch.setattr(services_module, "DRAIN_SECONDS", 0.5)
+    before = len(os.listdir("/proc/self/fd"))
+    gate = Gate()
+    with patient_hub(broker) as hub:
+        hub.serve("name:stuck", gate, concurrency=40)
+        for number in range(40):
+            caller.send("name:stuck", number, timeout=SECONDS)
+            assert gate.entered.acquire(timeout=SECONDS)
+        started = time.monotonic()
+        hub.close()
+        assert time.monotonic() - started < 0.5 * 40 / 2
+    caller.close()
+    gate.opened.set()
+    eventually(lambda: len(os.listdir("/proc/self/fd")) <= before)
+
+
+def test_an_id_is_served_once_by_a_hub(broker: Served, caller: MessageHub) -> None:
+    with patient_hub(broker) as hub, hub.serve("id:one", lambda message, context: 1) as first:
+        with pytest.raises(DuplicateRegistration):
+            hub.serve("id:one", lambda message, context: 2)
+        assert caller.request("id:one", timeout=SECONDS) == 1
+        first.close()
+        hub.serve("id:one", lambda message, context: 3)
+        assert caller.request("id:one", timeout=SECONDS, retries=50) == 3
+
+
+# -- dead letters ----------------------------------------------------------------------------------------------
+
+
+def test_a_dead_letter_with_too_many_headers_does_not_end_the_hubs_thread(caller: MessageHub) -> None:
+    """That thread sends the heartbeats: without them, all that the hub registered ran out."""
+    with pytest.raises(NameNotFound):
+        caller.send("name:large", b"", headers={"a": "x" * (2**20 - 50)})
+    with pytest.raises(NameNotFound):
+        caller.send("name:small", b"", headers={"a": 1})
+    letters = eventually(lambda: found if len(found := caller.dead_letters().letters) == 2 else None)
+    assert [(letter.address, letter.headers) for letter in letters] == [("name:large", {}), ("name:small", {"a": 1})]
+
+
+def test_news_of_other_addresses_do_not_shorten_the_pauses_between_retries(broker: Served, caller: MessageHub) -> None:
+    stop = threading.Event()
+    with patient_hub(broker) as hub, ThreadPoolExecutor(1) as threads:
+        hub.serve("pool:lively", lambda message, context: 1)
+        caller.request("pool:lively", timeout=SECONDS)
+        news: list[None] = []
+        heard = services(caller).directory._on_change
+
+        def count() -> None:
+            news.append(None)
+            heard()
+
+        services(caller).directory._on_change = count
+
+        def come_and_go() -> None:
+            while not stop.is_set():
+                hub.serve("pool:lively", lambda message, context: 2).close()
+
+        coming = threads.submit(come_and_go)
+        eventually(lambda: len(news) > 5)
+        started = time.monotonic()
+        with pytest.raises(NameNotFound):
+            caller.send("name:nobody", b"", retries=6, timeout=SECONDS)
+        elapsed = time.monotonic() - started
+        stop.set()
+        coming.result(SECONDS)
+    assert elapsed >= 0.02 * (2**6 - 1) / 2  # the pauses, at their shortest
+
+
+# -- interrupts ------------------------------------------------------------------------------------------------
+
+
+def test_after_an_interrupt_a_result_can_still_be_taken_and_the_link_is_read(
+    broker: Served, caller: MessageHub, interrupt: Callable[[Callable[[], Any]], None]
+) -> None:
+    gate = Gate()
+    with patient_hub(broker) as hub, hub.serve("name:gate", gate, concurrency=3):
+        pending = caller.begin_request("name:gate", 7, timeout=SECONDS)
+        link = link_of(caller)
+        interrupt(link._reading.locked)
+        with pytest.raises(KeyboardInterrupt):
+            pending.result()
+        interrupt(link._reading.locked)
+        with pytest.raises(KeyboardInterrupt):
+            caller.request("name:gate", 8, timeout=SECONDS)
+        streamed = caller.stream("name:gate", 9, timeout=SECONDS)
+        gate.opened.set()
+        assert streamed.result == 9
+        assert pending.result() == 7
+        assert all(route.asked == 0 for e in services(caller).directory._entries.values() for route in e.routes)
+        eventually(lambda: metrics(caller)["late_replies"] == 1)
+
+
+def test_a_message_that_was_broken_off_is_not_continued_by_the_next(
+    worker: Callable[..., WorkerProcess], caller: MessageHub, interrupt: Callable[[Callable[[], Any]], None]
+) -> None:
+    process = worker("service:stopped")
+    caller.request("service:stopped", 0, timeout=SECONDS)
+    link = link_of(caller)
+    process.signal(signal.SIGSTOP)
+
+    def is_full() -> bool:
+        """The socket takes nothing more, so that the sender waits in the middle of its message."""
+        return link._sending.locked() and not link._is_writable(time.monotonic() + 0.01)
+
+    interrupt(is_full)
+    with pytest.raises(KeyboardInterrupt):
+        caller.request("service:stopped", b"x" * (2**20 - 100), timeout=60)
+    process.signal(signal.SIGCONT)
+    assert caller.request("service:stopped", b"next", timeout=SECONDS) == b"next"
+
+
+def test_threads_that_wait_for_one_result_both_get_it(broker: Served, caller: MessageHub) -> None:
+    gate = Gate()
+    with patient_hub(broker) as hub, hub.serve("name:gate", gate), ThreadPoolExecutor(2) as threads:
+        pending = caller.begin_request("name:gate", 7, timeout=SECONDS)
+        link = link_of(caller)
+        first = threads.submit(pending.result)
+        eventually(link._reading.locked)
+        second = threads.submit(pending.result)
+        assert gate.entered.acquire(timeout=SECONDS)
+        gate.opened.set()
+        assert (first.result(SECONDS), second.result(SECONDS)) == (7, 7)
+
+
+# -- links -----------------------------------------------------------------------------------------------------
+
+
+def test_a_link_that_ended_before_sending_is_not_waited_for(broker: Served, caller: MessageHub) -> None:
+    """Two threads have the link; one reads its end and closes it before the other has sent."""
+    with patient_hub(broker) as hub, hub.serve("name:one", lambda message, context: 1):
+        caller.request("name:one", timeout=SECONDS)
+        link = link_of(caller)
+        link.close()
+        with pytest.raises(NotSent):
+            link.ask(100, b"", time.monotonic() + 2)
+        assert caller.request("name:one", timeout=SECONDS) == 1
+
+
+def test_an_earlier_turn_to_read_is_not_taken_for_the_answer(broker: Served, caller: MessageHub) -> None:
+    """At its deadline, while another thread hands the answer over: the caller got b"" for it."""
+    with patient_hub(broker) as hub, hub.serve("name:one", lambda message, context: 1):
+        caller.request("name:one", timeout=SECONDS)
+        answer = Answer()
+        answer.news.put(None)
+
+        def hand_over() -> None:
+            eventually(lambda: answer.is_awaited)
+            answer.take(REPLY, 0, 0, b"\0" * ANSWER.size + b"here")
+
+        with ThreadPoolExecutor(1) as threads:
+            threads.submit(hand_over)
+            found = link_of(caller).finish(100, answer, time.monotonic() - 1).frame
+        assert found.endswith(b"here")
+
+
+def test_what_was_answered_before_the_worker_ended_is_not_lost_to_one_who_sends(
+    worker: Callable[..., WorkerProcess], caller: MessageHub
+) -> None:
+    process = worker("service:echo")
+    caller.request("service:echo", 0, timeout=SECONDS)
+    pending = caller.begin_request("service:echo", 1, timeout=SECONDS)
+    eventually(lambda: link_of(caller)._poll.poll(0))  # the answer is here, unread
+    link = link_of(caller)
+    process.kill()
+    with pytest.raises(NotSent):
+        link.begin(100, b"x", time.monotonic() + SECONDS)
+    assert pending.result() == 1
+    with pytest.raises(ServiceNotFound):
+        caller.request("service:echo", 2, timeout=SECONDS)
+
+
+def test_who_asks_while_its_own_hub_closes_hears_that(broker: Served) -> None:
+    with patient_hub(broker) as hub, ThreadPoolExecutor(1) as threads:
+        asked = threads.submit(hub.request, "name:nobody", timeout=60, retries=1000)
+        eventually(lambda: metrics(hub)["retried"] > 0)
+        hub.close()
+        with pytest.raises(NotInitialised):
+            asked.result(SECONDS)
+
+
+def test_a_large_reply_is_given_to_its_caller_before_the_worker_closes(broker: Served, caller: MessageHub) -> None:
+    large = b"x" * (2**20 - 100)
+    with patient_hub(broker) as hub, ThreadPoolExecutor(1) as threads:
+        hub.serve("name:large", lambda message, context: large)
+        pending = caller.begin_request("name:large", timeout=SECONDS)
+        eventually(lambda: metrics(hub)["handled"] == 1)
+        closing = threads.submit(hub.close)
+        assert pending.result() == large
+        closing.result(SECONDS)
+
+
+def test_what_comes_while_a_worker_closes_is_refused_so_that_it_can_be_tried_again(
+    broker: Served, caller: MessageHub
+) -> None:
+    with patient_hub(broker) as hub:
+        served = hub.serve("name:ending", lambda message, context: 1)
+        caller.request("name:ending", timeout=SECONDS)
+        server, link = services(hub)._server, link_of(caller)
+        assert server is not None
+        (at_worker,) = server._callers.values()
+        with at_worker._lock:  # nobody reads it any more, as when the threads have ended
+            at_worker._is_to_be_read = False
+            at_worker._epoll.modify(at_worker.fd, 0)
+        frame = call(REQUEST, 1, 0, 100, time.monotonic() + SECONDS, served.worker_id.encode(), b"", b"")
+        _, answer = link.begin(100, frame, time.monotonic() + SECONDS)
+        hub.close()
+        assert link.finish(100, answer, time.monotonic() + SECONDS).form == REFUSED
+
+
+# -- streams and strangers -------------------------------------------------------------------------------------
+
+
+def test_a_long_stream_waits_for_its_reader_instead_of_being_cut_off(broker: Served, caller: MessageHub) -> None:
+    piece = b"x" * (2**20 - 100)
+
+    def stream(message: ServiceMessage, context: ServiceContext) -> Any:
+        for _ in range(message.payload):
+            context.stream(piece)
+        return message.payload
+
+    with patient_hub(broker) as hub, hub.serve("name:long", stream):
+        assert sum(len(part) for part in caller.stream("name:long", 100, timeout=60)) == 100 * len(piece)
+
+
+def test_a_handler_does_not_wait_for_a_caller_that_left_in_the_middle_of_a_stream(broker: Served) -> None:
+    ended = threading.Event()
+
+    def stream(message: ServiceMessage, context: ServiceContext) -> None:
+        for _ in range(40):
+            context.stream(b"x" * (2**20 - 100))
+        ended.set()
+
+    with patient_hub(broker) as hub, hub.serve("name:long", stream) as served:
+        server = services(hub)._server
+        assert server is not None
+        with socket.socket(socket.AF_UNIX) as peer:
+            peer.connect("\0" + server.endpoint.removeprefix("unix:@"))
+            peer.sendall(greeting(server.key, "peer"))
+            assert len(peer.recv(ANSWER.size)) == ANSWER.size
+            peer.sendall(call(STREAM, 1, 0, 1, time.monotonic() + 60, served.worker_id.encode(), b"", b""))
+            (at_worker,) = server._callers.values()
+            eventually(lambda: at_worker._untaken_bytes > 8 * 2**20)
+            assert not ended.wait(0.1)
+        assert ended.wait(SECONDS)
+
+
+def test_streams_that_were_left_early_are_not_kept(broker: Served, caller: MessageHub) -> None:
+    def stream(message: ServiceMessage, context: ServiceContext) -> None:
+        for number in range(3):
+            context.stream(number)
+
+    with patient_hub(broker) as hub, hub.serve("name:stream", stream):
+        for _ in range(50):
+            for part in caller.stream("name:stream", timeout=SECONDS):
+                assert part == 0
+                break
+        assert list(caller.stream("name:stream", timeout=SECONDS)) == [0, 1, 2]
+        assert services(caller)._streams.router.stats().active_requests == 0
+        eventually(lambda: not link_of(caller)._pending)
+
+
+def test_a_stranger_may_not_announce_more_than_a_greeting(broker: Served, caller: MessageHub) -> None:
+    with patient_hub(broker) as hub, hub.serve("name:one", lambda message, context: 1):
+        server = services(hub)._server
+        assert server is not None
+        with socket.socket(socket.AF_UNIX) as stranger:
+            stranger.connect("\0" + server.endpoint.removeprefix("unix:@"))
+            stranger.settimeout(5)
+            stranger.sendall((2**20).to_bytes(4, "little") + b"\0" * CALL.size)
+            assert stranger.recv(1) == b""
+        assert caller.request("name:one", timeout=SECONDS) == 1
+
+
+def test_who_waits_for_room_is_told_when_the_service_closes(broker: Served, caller: MessageHub) -> None:
+    gate = Gate()
+    with patient_hub(broker) as hub, patient_hub(broker) as other, ThreadPoolExecutor(1) as threads:
+        ending = hub.serve("name:full", gate, mailbox=1, overflow="block")
+        for number in range(2):
+            caller.send("name:full", number, timeout=SECONDS)
+        waiting = threads.submit(other.send, "name:full", "more", timeout=SECONDS)
+        eventually(lambda: ending.mailbox._blocked)
+        ending.close(timeout=0)
+        with pytest.raises(MailboxClosed):
+            waiting.result(SECONDS)
+        gate.opened.set()
