@@ -65,7 +65,8 @@ class Topics:
         self._connection = connection
         self._publisher = os.urandom(PUBLISHER_BYTES)
         self._echoes = itertools.count()
-        self._sending = threading.Lock()  # the sender, the blocks and what is known of topics
+        self._sending = threading.Lock()  # the sender and the blocks; held for as long as a broker takes
+        self._knowing = threading.Lock()  # what is known of topics; never held while waiting
         self._opening = threading.Lock()
         self._numbered: dict[str, _Numbered] = {}
         self._numbered_locally: dict[str, _Numbered] = {}
@@ -182,13 +183,15 @@ class Topics:
         return subscription
 
     def _hear(self, subscription: Subscription, deadline: float) -> None:
+        """It gets messages from its echo on: those before it may have holes, which nobody lost."""
         receiver = self._listening(deadline)
-        self._routes.add(subscription)
         receiver.subscribe(subscription.prefix)
         try:
-            self._await_echo(receiver, deadline)
+            self._await_echo(receiver, subscription, deadline)
         except BaseException:
-            subscription.close()
+            subscription.end()  # so that an echo in this moment does not add it
+            self._routes.remove(subscription)
+            receiver.unsubscribe(subscription.prefix)
             raise
 
     def close(self) -> None:
@@ -229,15 +232,14 @@ class Topics:
     # -- kept topics ---------------------------------------------------------------------------------------
 
     def _ask_whether_kept(self, topic: str, timeout: float) -> _Numbered:
-        with self._sending:
-            numbered = self._numbered.get(topic) or self._new_topic(topic, self._numbered)
+        numbered = self._numbered.get(topic) or self._new_topic(topic, self._numbered)
         try:
             is_kept = bool(self._follower.topics(topic, timeout=timeout))
         except BrokerUnavailable as missing:
             if numbered.kept is not None:
                 return numbered  # it waits for the broker to come back
             raise _without_broker(missing) from missing
-        with self._sending:
+        with self._knowing:
             if not is_kept:
                 numbered.kept = None
             elif numbered.kept is None:
@@ -254,16 +256,22 @@ class Topics:
             numbered.ask_at, numbered.kept = 0.0, None
             raise
 
-    # -- publishing; only while holding `_sending` ---------------------------------------------------------
+    # -- inside --------------------------------------------------------------------------------------------
 
     def _new_topic(self, topic: str, known: dict[str, _Numbered]) -> _Numbered:
         numbered = _Numbered(topic, self._publisher)
-        if len(known) >= MOST_TOPICS:
-            del known[next(iter(known))]
-        known[topic] = numbered
-        return numbered
+        with self._knowing:
+            if len(known) >= MOST_TOPICS and topic not in known:
+                del known[next(iter(known))]
+            return known.setdefault(topic, numbered)
 
-    # -- inside --------------------------------------------------------------------------------------------
+    def _send(self, frame: bytes, timeout: float) -> None:
+        if not self._sending.acquire(timeout=timeout):
+            raise SendTimeout(f"others were publishing for {timeout} s")
+        try:
+            self._sender.send(frame, timeout)
+        finally:
+            self._sending.release()
 
     def _endpoint(self, name: str, deadline: float) -> str:
         """Where the broker takes or gives topics now, to us."""
@@ -309,18 +317,23 @@ class Topics:
             return False
         return receiver.drive(is_done, seconds, burst)
 
-    def _await_echo(self, receiver: TopicReceiver, deadline: float) -> None:
+    def _await_echo(self, receiver: TopicReceiver, subscription: Subscription, deadline: float) -> None:
         """Until a frame of our own has come back; those that overtook its filter are lost, so it is sent again."""
         text = f"{self._publisher.hex()}.{next(self._echoes)}"
         echo = END + text.encode()
         is_publisher = "topics_in" in self._hello(deadline).endpoints
-        heard = receiver.expect(echo)
+        heard = threading.Event()
+
+        def begin() -> None:
+            self._routes.add(subscription)
+            heard.set()
+
+        receiver.expect(echo, begin)
         wait = ECHO_FIRST_SECONDS
         try:
             while (remaining := deadline - time.monotonic()) > 0:
                 if is_publisher:
-                    with self._sending:
-                        self._sender.send(echo, remaining)
+                    self._send(echo, remaining)
                 else:
                     self._connection.request(commands.Ping(echo=text), timeout=remaining)
                 if heard.wait(min(wait, remaining)):

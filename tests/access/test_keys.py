@@ -232,3 +232,15 @@ def test_the_deadline_of_publishing_holds_after_a_revocation(shared: SharedHub) 
             return False
 
         eventually(is_refused)
+
+
+def test_a_connection_with_an_old_key_has_nothing_of_the_rights_of_its_successor(shared: SharedHub) -> None:
+    with shared.peer("writer") as old:
+        assert old.ask(producer("sensors.a"))["type"] == "PRODUCER_REGISTER_ACK"
+        new = KeyPair.new(shared.server_key)
+        allow_key(shared.access, "writer", new.public, ["produce"])
+        eventually(lambda: old.ask({"type": "PING"})["type"] == "ERROR")
+        assert old.ask(producer("sensors.b"))["code"] == "UNAUTHORIZED"
+        shared.keys["writer"] = new
+        with shared.peer("writer") as successor:
+            assert successor.ask(producer("sensors.b"))["type"] == "PRODUCER_REGISTER_ACK"
