@@ -2,13 +2,18 @@
 
 import os
 import threading
+import time
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import zmq
 
+from messagehub.broker import Broker
 from messagehub.errors import DataLost, InvalidRequest, SendTimeout, SubscriptionClosed
 from messagehub.messaging.subscriptions import Subscription
+from messagehub.settings import Settings
+from messagehub.store.memory import MemoryStore
 from messagehub.topic_frames import ARROW_TABLE, HEAD, IN_BLOCK
 from registry.records import Keep
 from registry.topic_patterns import END
@@ -142,6 +147,24 @@ def test_a_page_is_bounded_in_headers_too(broker: Served) -> None:
         assert len(page["messages"]) == 1
         with topic.subscribe(since=0) as subscription:
             assert [subscription.receive(SECONDS).offset for _ in range(4)] == [1, 2, 3, 4]
+
+
+def test_what_is_kept_after_the_host_slept_is_as_young_as_it_is(tmp_path: Path) -> None:
+    broker = Broker(Settings.load(dir=tmp_path / "hub"), MemoryStore)
+    broker._wall_offset -= 7200.0  # two hours of sleep, in which a monotonic clock stands still
+    thread = threading.Thread(target=broker.run)
+    thread.start()
+    try:
+        with hub_of(broker.endpoint) as hub:
+            topic = hub.topic("kept", keep=Keep(seconds=3600.0))
+            began_at = time.time()
+            topic.publish(b"x")
+            assert topic.describe().messages == 1
+            with topic.subscribe(since=began_at) as subscription:
+                assert subscription.receive(SECONDS).sent_at >= began_at
+    finally:
+        broker.stop()
+        thread.join(SECONDS)
 
 
 def _forked(run: Callable[[], None]) -> int:
