@@ -8,6 +8,7 @@ Rule 4: every call has a deadline, and without a broker it says so at once.
 Rule 5: whether a topic is kept is known from the broker, and asked again every few seconds.
 """
 
+import contextlib
 import itertools
 import os
 import threading
@@ -164,7 +165,10 @@ class Topics:
     def _subscribe_kept(
         self, pattern: str, buffer: int, buffer_bytes: int, since: Since, timeout: float
     ) -> Subscription:
-        """First heard live, then begun: what is published between the two is in the store, and is announced."""
+        """First heard live, then begun: what is published between the two is in the store, and is announced.
+
+        Who may read some topics only is not let in where all of them are heard live: the follower looks for news.
+        """
         subscription = KeptSubscription(
             Pattern(pattern),
             buffer=buffer,
@@ -174,7 +178,8 @@ class Topics:
             on_want=self._follower.want,
         )
         deadline = time.monotonic() + timeout
-        self._hear(subscription, deadline)
+        with contextlib.suppress(Forbidden):
+            self._hear(subscription, deadline)
         try:
             self._follower.add(subscription, timeout=max(deadline - time.monotonic(), 0.001))
         except BaseException:
@@ -199,7 +204,7 @@ class Topics:
         with self._opening:
             self._is_closed = True
             receiver, self._receiver = self._receiver, None
-        for subscription in (*self._routes.subscriptions, *self._local_routes.subscriptions):
+        for subscription in self._every_subscription():
             subscription.close()
         self._follower.close()
         if receiver is not None:
@@ -213,7 +218,7 @@ class Topics:
     def abandon(self) -> None:
         """In a forked child: never touch the parent's sockets, not even by collecting them as garbage."""
         _left_by_parent.append(self)
-        for subscription in (*self._routes.subscriptions, *self._local_routes.subscriptions):
+        for subscription in self._every_subscription():
             subscription.abandon()
 
     def ask(self, command: commands.Command, *, timeout: float) -> replies.AnyReply:
@@ -264,6 +269,9 @@ class Topics:
             if len(known) >= MOST_TOPICS and topic not in known:
                 del known[next(iter(known))]
             return known.setdefault(topic, numbered)
+
+    def _every_subscription(self) -> set[Subscription]:
+        return {*self._routes.subscriptions, *self._local_routes.subscriptions, *self._follower.subscriptions}
 
     def _send(self, frame: bytes, timeout: float) -> None:
         if not self._sending.acquire(timeout=timeout):
