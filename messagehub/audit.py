@@ -37,6 +37,8 @@ class AuditLog:
         line = _encode(entry | {name: value for name, value in what.items() if value is not None}) + b"\n"
         with self._writing:
             try:
+                if self._fd < 0:  # a rotation failed
+                    self._open()
                 if self._size + len(line) > self._max_bytes and self._size:
                     self._rotate()
                 self._size += os.write(self._fd, line)

@@ -14,6 +14,7 @@ from typing import Literal, NamedTuple, get_args
 
 from registry import commands, names
 from registry.errors import Forbidden, InvalidName, InvalidRequest
+from registry.events import subject_of
 
 Role = Literal["observe", "consume", "produce", "schema-admin", "admin"]
 ROLES: tuple[Role, ...] = get_args(Role)
@@ -199,6 +200,15 @@ def _forbidden(rights: Rights, command: commands.Command, role: Role, name: str 
     )
 
 
+def about(command: commands.Command) -> str | None:
+    """The name that a command is about, for the audit log."""
+    for field in ("channel", "subject", "topic", "address"):
+        name: str | None = getattr(command, field, None)
+        if name:
+            return name
+    return None
+
+
 def may_see(rights: Rights, topic: str) -> bool:
     """Events of a topic: `channel/NAME/` is about one name, anything shorter about all that begin so.
 
@@ -211,4 +221,5 @@ def may_see(rights: Rights, topic: str) -> bool:
     if kind not in ("channel", "schema", "topic", "service"):
         return False
     name, is_whole, _ = rest.partition("/")
-    return rights.allows(role, name) if is_whole else rights.allows_prefix(role, rest)
+    name = subject_of(name) if kind == "schema" else name
+    return rights.allows(role, name) if is_whole else rights.allows_prefix(role, name)

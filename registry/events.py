@@ -239,7 +239,12 @@ def channel_topic(channel: str) -> str:
 
 
 def schema_topic(subject: str) -> str:
-    return f"schema/{subject}/"
+    """A slash within a subject is escaped: whoever subscribes to one must not hear of those that begin so."""
+    return f"schema/{subject.replace('%', '%25').replace('/', '%2F')}/"
+
+
+def subject_of(escaped: str) -> str:
+    return escaped.replace("%2F", "/").replace("%25", "%")
 
 
 def service_topic(address: str) -> str:

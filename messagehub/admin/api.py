@@ -12,7 +12,7 @@ from starlette.responses import Response, StreamingResponse
 
 from messagehub.admin import parameters, topics
 from messagehub.admin.backend import Backend
-from messagehub.admin.callers import counters
+from messagehub.admin.callers import Caller, caller, counters
 from messagehub.admin.confluent import schema_fields
 from messagehub.admin.endpoints import Endpoint
 from messagehub.admin.errors import HttpError, answer, error_body, hub_error_body
@@ -225,9 +225,10 @@ class Api(topics.TopicPaths):
         if self._streams >= MAX_STREAMS:
             counters["http_event_streams"] += 1
             raise TooManySubscriptions(f"{MAX_STREAMS} event streams are open, and no more may be", limit=MAX_STREAMS)
-        return StreamingResponse(self._stream(prefix.encode()), media_type="text/event-stream")
+        return StreamingResponse(self._stream(prefix.encode(), caller.get()), media_type="text/event-stream")
 
-    async def _stream(self, prefix: bytes) -> AsyncIterator[bytes]:
+    async def _stream(self, prefix: bytes, who: Caller) -> AsyncIterator[bytes]:
+        """Ends when the caller's token is revoked or has other rights: it may come again, and is judged anew."""
         loop = asyncio.get_running_loop()
         waiting: asyncio.Queue[bytes | None] = asyncio.Queue(MAX_EVENTS_WAITING)
 
@@ -248,6 +249,8 @@ class Api(topics.TopicPaths):
                 except TimeoutError:
                     yield b": alive\n\n"
                     continue
+                if not self._backend.callers.is_current(who):
+                    return
                 if payload is None:
                     yield b"event: gap\ndata: {}\n\n"
                 elif not payload.startswith(b'{"type":"BEACON"'):

@@ -15,7 +15,7 @@ from starlette.requests import Request
 
 from messagehub.admin.errors import HttpError
 from messagehub.audit import AuditLog
-from messagehub.credentials import AccessFile, AccessList, token_hash, token_owner
+from messagehub.credentials import AccessFile, AccessList, Listed, token_hash, token_owner
 from messagehub.errors import ConfigurationError, Forbidden, RateLimited
 from messagehub.limits import TokenBuckets
 from registry import access, commands, replies
@@ -33,6 +33,8 @@ class Caller(NamedTuple):
     rights: Rights
     request_id: str
     address: str = ""
+    listed: Listed | None = None
+    """The token's entry as it was."""
 
 
 caller: ContextVar[Caller] = ContextVar("caller")
@@ -92,15 +94,21 @@ class Callers:
             if access.asks_by_content(command):
                 self._check(who, command, [place.subject for place in reply.places])
         elif command.writes:
-            name = getattr(command, "channel", None) or getattr(command, "subject", None)
             request = str(command.__struct_config__.tag)
-            self._note("changed", who, request=request, name=name, correlation_id=command.id)
+            self._note("changed", who, request=request, name=access.about(command), correlation_id=command.id)
 
     def check_events(self, prefix: str) -> None:
         """Of a stream of events: `channel/NAME/` is about one name, anything shorter about all that begin so."""
         who = caller.get()
         if not access.may_see(who.rights, prefix):
             raise self.forbidden(who, "events", Forbidden(f"this takes the right observe on {prefix[:200]!r}"))
+
+    def is_current(self, who: Caller) -> bool:
+        """Whether a caller whose answer goes on and on may still do what it might at the beginning."""
+        if who.listed is None:
+            return True
+        self._look()
+        return self._list.tokens.get(who.name.removeprefix("token:")) == who.listed
 
     def _check(self, who: Caller, command: commands.Command, places: list[str]) -> None:
         try:
@@ -128,7 +136,7 @@ class Callers:
         name = token_owner(self._list.tokens, given)
         if name is None:
             raise self._unauthorized(who)
-        return who._replace(name=f"token:{name}", rights=self._rights[name])
+        return who._replace(name=f"token:{name}", rights=self._rights[name], listed=self._list.tokens[name])
 
     def _unauthorized(self, who: Caller) -> HttpError:
         counters["http_unauthorized"] += 1

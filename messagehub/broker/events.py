@@ -16,7 +16,7 @@ import zmq
 from messagehub.broker.door import EVENTS, Door, rebind
 from messagehub.broker.guard import Guard
 from messagehub.protocol import Beacon, encode
-from registry.events import AnyEvent, AnySchemaEvent, AnyTopicEvent, ServiceChanged
+from registry.events import AnyEvent, AnySchemaEvent, AnyTopicEvent, ServiceChanged, subject_of
 from registry.registry import Registry
 
 BEACONS_PER_TURN = 256
@@ -110,7 +110,7 @@ class Publisher:
     def _admit(self, guard: Guard, flag: bytes, topic: bytes, frame: zmq.Frame) -> bool:
         """Subscribe the peer that the frame is from, if it may."""
         try:
-            user = str(frame.get("User-Id"))
+            user = guard.name_of(str(frame.get("User-Id")))
         except zmq.ZMQError:
             user = None  # said by libzmq for a peer that is gone
         if flag == b"\x00":
@@ -160,7 +160,7 @@ class Publisher:
             return registry.topics.revision(rest.removesuffix("/"))
         if kind == "service":
             return registry.services.revision_of(rest.removesuffix("/"))
-        return registry.schemas.revision(rest.removesuffix("/")) if kind == "schema" else None
+        return registry.schemas.revision(subject_of(rest.removesuffix("/"))) if kind == "schema" else None
 
 
 def key(event: AnyEvent) -> str:

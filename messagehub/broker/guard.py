@@ -2,7 +2,8 @@
 
 A hub that only its own user can reach has no guard, and pays nothing for this.
 
-Rule 1: a peer is known by the name that the door gave it, which libzmq attaches to every frame.
+Rule 1: a peer is known by what the door gave it, which libzmq attaches to every frame: its key, not the key's name,
+since a name may get another key while a connection with the old one is open.
 Rule 2: rights are looked up for each request, so one that is taken away ends with the next request, on open
 connections too; what libzmq carries without us (events, topics) is cut, so that everybody has to come in again.
 Rule 3: a lease belongs to the peer that registered under it.
@@ -91,7 +92,14 @@ class Guard:
                 self.denied += 1
             self._audit.write("denied", user or "unknown", socket=domain, address=address, mechanism=mechanism)
             return None
-        return user
+        return f"{_KEY}{key}" if mechanism == "CURVE" else user
+
+    def name_of(self, known_as: str) -> str:
+        """The name of a peer that the door let in; of a key that is not listed any more, one that nobody has."""
+        if not known_as.startswith(_KEY):
+            return known_as
+        key = known_as.removeprefix(_KEY)
+        return self._names.get(key) or f"{_KEY}-{key}"
 
     def _local_user(self, address: str) -> str | None:
         uid = user_of(address)
@@ -110,7 +118,7 @@ class Guard:
                 frames.append(frame.bytes)
             frame = router.recv(_NOBLOCK, copy=False)
         frames.append(frame.bytes)
-        frames.user = str(frame.get("User-Id"))
+        frames.user = self.name_of(str(frame.get("User-Id")))
         return frames
 
     def named(self, frames: list[bytes], split: tuple[list[bytes], bytes]) -> tuple[ReturnPath, bytes]:
@@ -216,8 +224,10 @@ class Guard:
         if monotonic() >= self._look_at:
             self._look_at = monotonic() + LOOK_SECONDS
             self._look()
-        is_reduced, self._is_reduced = self._is_reduced, False
-        return is_reduced
+        if not self._is_reduced:
+            return False
+        self._is_reduced = False  # the door's threads set it when the list is in force, so nothing is missed here
+        return True
 
     def _look(self) -> None:
         with self._looking:
@@ -307,7 +317,7 @@ def _places(command: commands.RequestSchema, registry: Registry) -> list[str]:
 
 def _what(command: commands.AnyCommand) -> dict[str, Any]:
     """A command as the audit log names it: its kind, its correlation id and what it is about, not what it carries."""
-    name = getattr(command, "channel", None) or getattr(command, "subject", None)
+    name = access.about(command)
     member = getattr(command, "producer_id", None) or getattr(command, "consumer_id", None)
     return {
         "request": str(command.__struct_config__.tag),

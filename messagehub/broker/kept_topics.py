@@ -51,11 +51,20 @@ class KeptTopics:
         self._socket = socket
         self._unwritten: deque[tuple[int, list[bytes], int]] = deque()
         self._unwritten_bytes = 0
+        self._newest_at = 0.0
         self._asked: queue.SimpleQueue[tuple[Any, commands.Command, str, int] | None] = queue.SimpleQueue()
         self._done: deque[Read] = deque()
         self._thread: threading.Thread | None = None
 
     # -- what was stored -----------------------------------------------------------------------------------
+
+    def now(self) -> float:
+        """The time of day, by which messages are asked for and grow old; it never goes back.
+
+        Not the broker's own clock, which stands still while the host sleeps.
+        """
+        self._newest_at = max(self._newest_at, time.time())
+        return self._newest_at
 
     def check_room(self) -> None:
         if self._unwritten_bytes > MAX_WAITING_BYTES:

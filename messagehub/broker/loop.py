@@ -383,6 +383,7 @@ class Broker:
                 return None
             if kind is commands.PublishMessages:
                 self._kept.check_room()
+                now = self._kept.now()
             outcome = self._registry.apply(command, now=now, verdict=verdict)
             if kind is commands.PublishMessages:
                 self._kept.enqueue(outcome.events)

@@ -25,7 +25,7 @@ CLOSE_SECONDS = 5.0
 class KeptFollower:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        self._subscriptions: list[KeptSubscription] = []
+        self.subscriptions: list[KeptSubscription] = []
         self._lock = threading.Lock()
         self._wanted = threading.Event()
         self._thread: threading.Thread | None = None
@@ -37,7 +37,7 @@ class KeptFollower:
         if subscription.failure is not None:
             raise subscription.failure
         with self._lock:
-            self._subscriptions = [*self._subscriptions, subscription]
+            self.subscriptions = [*self.subscriptions, subscription]
             if self._thread is None and not self._is_closed:
                 self._thread = threading.Thread(target=self._run, name="messagehub-kept", daemon=True)
                 self._thread.start()
@@ -45,7 +45,7 @@ class KeptFollower:
 
     def remove(self, subscription: KeptSubscription) -> None:
         with self._lock:
-            self._subscriptions = [other for other in self._subscriptions if other is not subscription]
+            self.subscriptions = [other for other in self.subscriptions if other is not subscription]
 
     def want(self) -> None:
         self._wanted.set()
@@ -92,7 +92,7 @@ class KeptFollower:
                 log.exception("kept topics could not be read")
 
     def _look(self, *, is_due: bool) -> None:
-        wanting = [one for one in self._subscriptions if is_due or one.wants_topics]
+        wanting = [one for one in self.subscriptions if is_due or one.wants_topics]
         for pattern in {one.pattern for one in wanting}:
             found = self.topics(pattern, timeout=ASK_SECONDS)
             for one in wanting:
@@ -102,7 +102,7 @@ class KeptFollower:
     def _read(self) -> bool:
         """One page for each that is behind and has room; False when none is."""
         has_read = False
-        for subscription in self._subscriptions:
+        for subscription in self.subscriptions:
             wanted = subscription.next_read()
             if wanted is None or self._is_closed:
                 continue

@@ -4,6 +4,7 @@ Rule 1: of one client and topic one request is under way at a time, so that numb
 other threads publish meanwhile goes with the next one. That is also what makes many threads fast.
 Rule 2: a request whose reply was lost is sent again under the same number, and the broker knows it.
 Rule 3: every caller has its own deadline. One that drives the request and gives up leaves it to the others in it.
+Rule 4: nobody is refused for what another one publishes: of a refused request each part is sent by itself.
 """
 
 import os
@@ -16,6 +17,7 @@ from messagehub.client.connection import Connection
 from messagehub.errors import BrokerUnavailable, HubError, MessageTooLarge, RateLimited, SendTimeout
 from registry import commands, replies
 from registry.records import KeptMessage
+from registry.topics import size_bytes
 
 MAX_BATCH = 500
 MAX_BATCH_BYTES = 512 * 1024
@@ -26,7 +28,7 @@ RETRY_SECONDS = 0.02
 class _Entry:
     """What one caller publishes at once."""
 
-    __slots__ = ("error", "is_abandoned", "messages", "offset", "size_bytes")
+    __slots__ = ("error", "is_abandoned", "is_alone", "messages", "offset", "size_bytes")
 
     def __init__(self, messages: Sequence[KeptMessage], size_bytes: int) -> None:
         self.messages = messages
@@ -34,6 +36,7 @@ class _Entry:
         self.offset: int | None = None
         self.error: HubError | None = None
         self.is_abandoned = False
+        self.is_alone = False  # it was refused together with others, of which any may be the reason
 
     def is_done(self) -> bool:
         return self.offset is not None or self.error is not None
@@ -55,7 +58,7 @@ class KeptPublisher:
 
     def publish(self, messages: Sequence[KeptMessage], *, timeout: float) -> int:
         """The offset of the first, when all are stored."""
-        size = sum(len(message.payload) for message in messages)
+        size = sum(map(size_bytes, messages))
         check_kept_size(max(len(message.payload) for message in messages))
         entry = _Entry(messages, size)
         deadline = time.monotonic() + timeout
@@ -97,7 +100,8 @@ class KeptPublisher:
         self._batch, size, count = [], 0, 0
         while self._queue:
             entry = self._queue[0]
-            if self._batch and (size + entry.size_bytes > MAX_BATCH_BYTES or count + len(entry.messages) > MAX_BATCH):
+            is_too_much = size + entry.size_bytes > MAX_BATCH_BYTES or count + len(entry.messages) > MAX_BATCH
+            if self._batch and (is_too_much or entry.is_alone or self._batch[0].is_alone):
                 break
             self._queue.popleft()
             if not entry.is_abandoned:
@@ -121,6 +125,12 @@ class KeptPublisher:
             raise
         except HubError as refused:
             error = refused
+        if error is not None and len(self._batch) > 1:
+            for entry in reversed(self._batch):
+                entry.is_alone = True
+                self._queue.appendleft(entry)
+            self._batch, self._command = [], None
+            return
         for entry in self._batch:
             if error is not None:
                 entry.error = error

@@ -71,6 +71,10 @@ class KeptSubscription(Subscription):
         """For each topic the offset behind what was received: a later `since` that goes on from here."""
         return dict(self._received_to)
 
+    def abandon(self) -> None:
+        super().abandon()
+        self._wants_room = False  # nobody reads on for it here
+
     def _take(self) -> Message | None:
         message = super()._take()
         if message is not None:

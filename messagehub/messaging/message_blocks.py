@@ -83,7 +83,7 @@ def attach(body: memoryview, topic: str) -> Any:
     """The table that a reference names, sharing its memory; or the reason why there is none, to be raised later."""
     try:
         reference = _decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         return DataLost(f"a message of {topic!r} refers to its payload in a way that cannot be read: {error}")
     try:
         if (reference.host, reference.boot_id) != (host(), boot_id()):

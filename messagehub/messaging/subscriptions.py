@@ -234,6 +234,7 @@ class Subscription:
         self._changed = threading.Condition()
         self._sleepers = []
         self._thread = None
+        self._on_close = _nothing
         self.is_closed = True
 
     def _has_room_in_a_moment(self) -> bool:
@@ -271,6 +272,10 @@ class Subscription:
         if not self._has_warned:
             self._has_warned = True
             log.warning("a subscriber of %r begins to lose messages: %s; `lost` counts them", self.pattern, why)
+
+
+def _nothing(_: Subscription) -> None:
+    """What leads out of a forked child: locks that the parent's threads may have held."""
 
 
 def _set(woken: "asyncio.Future[None]") -> None:

@@ -5,6 +5,7 @@ itself, which saves it a thread switch for each; the thread keeps out of the way
 no reader receives. No reader does while another one waits, who would have to wait for that moment too.
 """
 
+import logging
 import os
 import threading
 import time
@@ -16,6 +17,8 @@ import zmq
 
 from messagehub.messaging.topic_routes import TopicRoutes
 from registry.topic_patterns import END
+
+log = logging.getLogger("messagehub.topics")
 
 RECEIVE_QUEUE = 10_000
 BURST = 1_000
@@ -40,7 +43,7 @@ class TopicReceiver:
         self.endpoint = endpoint
         self._routes = routes
         self._orders: deque[Order] = deque()
-        self._echoes: dict[bytes, threading.Event] = {}
+        self._echoes: dict[bytes, Callable[[], None]] = {}
         self._is_closed = False
         self._lock = threading.Lock()  # the fd is written only while it is ours
         self._owner = threading.Lock()
@@ -67,10 +70,10 @@ class TopicReceiver:
     def unsubscribe(self, prefix: bytes) -> None:
         self._order(lambda socket: socket.unsubscribe(prefix))
 
-    def expect(self, echo: bytes) -> threading.Event:
-        heard = self._echoes[echo] = threading.Event()
+    def expect(self, echo: bytes, on_heard: Callable[[], None]) -> None:
+        """`on_heard` is called once, after all that was received before the echo and before all that comes after it."""
+        self._echoes[echo] = on_heard
         self.subscribe(echo)
-        return heard
 
     def forget(self, echo: bytes) -> None:
         self._echoes.pop(echo, None)
@@ -88,8 +91,9 @@ class TopicReceiver:
 
     def close(self) -> None:
         with self._lock:
-            self._is_closed = True
-            os.eventfd_write(self._wake_fd, 1)
+            if not self._is_closed:
+                self._is_closed = True
+                os.eventfd_write(self._wake_fd, 1)
         if self._thread is not threading.current_thread():
             self._thread.join(CLOSE_SECONDS)
 
@@ -164,6 +168,9 @@ class TopicReceiver:
             except zmq.Again:
                 return
             if frame[:1] != END:
-                deliver(frame)
-            elif (heard := self._echoes.get(frame)) is not None:
-                heard.set()
+                try:
+                    deliver(frame)
+                except Exception:  # a defect at one message must not end the receiving of all others
+                    log.exception("a message of %d bytes could not be delivered", len(frame))
+            elif (on_heard := self._echoes.pop(frame, None)) is not None:
+                on_heard()

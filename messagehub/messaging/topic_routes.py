@@ -31,12 +31,17 @@ class TopicRoutes:
         self.malformed = 0
         self.subscriptions: list[Subscription] = []
         self._routes: dict[bytes, _Route] = {}
+        self._heard: tuple[bytes, ...] = ()  # how the topics begin that are subscribed to
         self._woken: set[Subscription] = set()
         self._lock = threading.RLock()  # delivering may end a subscription, which removes it
 
     def add(self, subscription: Subscription) -> None:
+        """Unless it was given up meanwhile."""
         with self._lock:
+            if subscription.is_closed:
+                return
             self.subscriptions = [*self.subscriptions, subscription]
+            self._heard = tuple({other.prefix for other in self.subscriptions})
             for route in self._routes.values():
                 if subscription.matches(route.topic):
                     route.subscriptions = [*route.subscriptions, subscription]
@@ -47,7 +52,7 @@ class TopicRoutes:
             if subscription not in self.subscriptions:
                 return False
             self.subscriptions = [other for other in self.subscriptions if other is not subscription]
-            heard = tuple({other.prefix for other in self.subscriptions})
+            heard = self._heard = tuple({other.prefix for other in self.subscriptions})
             kept = {name: route for name, route in self._routes.items() if (name + b"\0").startswith(heard)}
             for route in kept.values():
                 route.subscriptions = [other for other in route.subscriptions if other is not subscription]
@@ -86,8 +91,9 @@ class TopicRoutes:
             topic = check_topic(name.decode("ascii"))
         except (UnicodeDecodeError, InvalidName):
             return None
-        if len(self._routes) >= MOST_TOPICS:
-            del self._routes[next(iter(self._routes))]
-        matching = [subscription for subscription in self.subscriptions if subscription.matches(topic)]
-        route = self._routes[name] = _Route(topic, matching)
+        route = _Route(topic, [subscription for subscription in self.subscriptions if subscription.matches(topic)])
+        if (name + b"\0").startswith(self._heard):  # else it comes late, after the last of its subscribers left
+            if len(self._routes) >= MOST_TOPICS:
+                del self._routes[next(iter(self._routes))]
+            self._routes[name] = route
         return route

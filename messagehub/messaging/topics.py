@@ -8,6 +8,7 @@ Rule 4: every call has a deadline, and without a broker it says so at once.
 Rule 5: whether a topic is kept is known from the broker, and asked again every few seconds.
 """
 
+import contextlib
 import itertools
 import os
 import threading
@@ -65,7 +66,8 @@ class Topics:
         self._connection = connection
         self._publisher = os.urandom(PUBLISHER_BYTES)
         self._echoes = itertools.count()
-        self._sending = threading.Lock()  # the sender, the blocks and what is known of topics
+        self._sending = threading.Lock()  # the sender and the blocks; held for as long as a broker takes
+        self._knowing = threading.Lock()  # what is known of topics; never held while waiting
         self._opening = threading.Lock()
         self._numbered: dict[str, _Numbered] = {}
         self._numbered_locally: dict[str, _Numbered] = {}
@@ -163,7 +165,10 @@ class Topics:
     def _subscribe_kept(
         self, pattern: str, buffer: int, buffer_bytes: int, since: Since, timeout: float
     ) -> Subscription:
-        """First heard live, then begun: what is published between the two is in the store, and is announced."""
+        """First heard live, then begun: what is published between the two is in the store, and is announced.
+
+        Who may read some topics only is not let in where all of them are heard live: the follower looks for news.
+        """
         subscription = KeptSubscription(
             Pattern(pattern),
             buffer=buffer,
@@ -173,7 +178,8 @@ class Topics:
             on_want=self._follower.want,
         )
         deadline = time.monotonic() + timeout
-        self._hear(subscription, deadline)
+        with contextlib.suppress(Forbidden):
+            self._hear(subscription, deadline)
         try:
             self._follower.add(subscription, timeout=max(deadline - time.monotonic(), 0.001))
         except BaseException:
@@ -182,13 +188,15 @@ class Topics:
         return subscription
 
     def _hear(self, subscription: Subscription, deadline: float) -> None:
+        """It gets messages from its echo on: those before it may have holes, which nobody lost."""
         receiver = self._listening(deadline)
-        self._routes.add(subscription)
         receiver.subscribe(subscription.prefix)
         try:
-            self._await_echo(receiver, deadline)
+            self._await_echo(receiver, subscription, deadline)
         except BaseException:
-            subscription.close()
+            subscription.end()  # so that an echo in this moment does not add it
+            self._routes.remove(subscription)
+            receiver.unsubscribe(subscription.prefix)
             raise
 
     def close(self) -> None:
@@ -196,7 +204,7 @@ class Topics:
         with self._opening:
             self._is_closed = True
             receiver, self._receiver = self._receiver, None
-        for subscription in (*self._routes.subscriptions, *self._local_routes.subscriptions):
+        for subscription in self._every_subscription():
             subscription.close()
         self._follower.close()
         if receiver is not None:
@@ -210,7 +218,7 @@ class Topics:
     def abandon(self) -> None:
         """In a forked child: never touch the parent's sockets, not even by collecting them as garbage."""
         _left_by_parent.append(self)
-        for subscription in (*self._routes.subscriptions, *self._local_routes.subscriptions):
+        for subscription in self._every_subscription():
             subscription.abandon()
 
     def ask(self, command: commands.Command, *, timeout: float) -> replies.AnyReply:
@@ -229,15 +237,14 @@ class Topics:
     # -- kept topics ---------------------------------------------------------------------------------------
 
     def _ask_whether_kept(self, topic: str, timeout: float) -> _Numbered:
-        with self._sending:
-            numbered = self._numbered.get(topic) or self._new_topic(topic, self._numbered)
+        numbered = self._numbered.get(topic) or self._new_topic(topic, self._numbered)
         try:
             is_kept = bool(self._follower.topics(topic, timeout=timeout))
         except BrokerUnavailable as missing:
             if numbered.kept is not None:
                 return numbered  # it waits for the broker to come back
             raise _without_broker(missing) from missing
-        with self._sending:
+        with self._knowing:
             if not is_kept:
                 numbered.kept = None
             elif numbered.kept is None:
@@ -254,16 +261,25 @@ class Topics:
             numbered.ask_at, numbered.kept = 0.0, None
             raise
 
-    # -- publishing; only while holding `_sending` ---------------------------------------------------------
+    # -- inside --------------------------------------------------------------------------------------------
 
     def _new_topic(self, topic: str, known: dict[str, _Numbered]) -> _Numbered:
         numbered = _Numbered(topic, self._publisher)
-        if len(known) >= MOST_TOPICS:
-            del known[next(iter(known))]
-        known[topic] = numbered
-        return numbered
+        with self._knowing:
+            if len(known) >= MOST_TOPICS and topic not in known:
+                del known[next(iter(known))]
+            return known.setdefault(topic, numbered)
 
-    # -- inside --------------------------------------------------------------------------------------------
+    def _every_subscription(self) -> set[Subscription]:
+        return {*self._routes.subscriptions, *self._local_routes.subscriptions, *self._follower.subscriptions}
+
+    def _send(self, frame: bytes, timeout: float) -> None:
+        if not self._sending.acquire(timeout=timeout):
+            raise SendTimeout(f"others were publishing for {timeout} s")
+        try:
+            self._sender.send(frame, timeout)
+        finally:
+            self._sending.release()
 
     def _endpoint(self, name: str, deadline: float) -> str:
         """Where the broker takes or gives topics now, to us."""
@@ -309,18 +325,23 @@ class Topics:
             return False
         return receiver.drive(is_done, seconds, burst)
 
-    def _await_echo(self, receiver: TopicReceiver, deadline: float) -> None:
+    def _await_echo(self, receiver: TopicReceiver, subscription: Subscription, deadline: float) -> None:
         """Until a frame of our own has come back; those that overtook its filter are lost, so it is sent again."""
         text = f"{self._publisher.hex()}.{next(self._echoes)}"
         echo = END + text.encode()
         is_publisher = "topics_in" in self._hello(deadline).endpoints
-        heard = receiver.expect(echo)
+        heard = threading.Event()
+
+        def begin() -> None:
+            self._routes.add(subscription)
+            heard.set()
+
+        receiver.expect(echo, begin)
         wait = ECHO_FIRST_SECONDS
         try:
             while (remaining := deadline - time.monotonic()) > 0:
                 if is_publisher:
-                    with self._sending:
-                        self._sender.send(echo, remaining)
+                    self._send(echo, remaining)
                 else:
                     self._connection.request(commands.Ping(echo=text), timeout=remaining)
                 if heard.wait(min(wait, remaining)):

@@ -13,6 +13,7 @@ from registry.topics import SavedTopic, TopicCatalog, size_bytes
 
 Row = tuple[int, StoredMessage]
 """How many bytes were stored before it, and the message."""
+_encode = msgspec.json.Encoder().encode
 
 
 class MemoryTopics:
@@ -72,7 +73,7 @@ class MemoryTopicReader:
         with self._topics.lock:
             for _, kept in self._topics.messages.get(topic.incarnation, ()):
                 if kept.offset >= offset:
-                    size += len(kept.payload)
+                    size += len(kept.payload) + (len(_encode(kept.headers)) if kept.headers else 0)
                     if len(found) >= limit or (found and size > max_bytes):
                         break
                     found.append(kept)

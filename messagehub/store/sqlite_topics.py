@@ -176,7 +176,7 @@ class SQLiteTopicReader:
         found: list[StoredMessage] = []
         size = 0
         for position, at, kind, headers, payload in self._connection.execute(query, (topic.incarnation, offset, limit)):
-            size += len(payload)
+            size += len(payload) + len(headers or "")
             if found and size > max_bytes:
                 break
             said = _headers_decoder.decode(headers) if headers else {}

@@ -263,3 +263,15 @@ def certificate(place: Path) -> tuple[Path, Path]:
     subprocess.run([*command, "-addext", "subjectAltName=DNS:localhost"], check=True, capture_output=True, timeout=60)
     key.chmod(0o600)
     return cert, key
+
+
+def test_a_stream_of_events_ends_with_its_token(many: WebOfMany) -> None:
+    token = allow_token(many.access, "listener", ["observe"])
+    headers = {"authorization": f"Bearer {token}"}
+    with many.client.stream("GET", "/api/v1/events", headers=headers) as stream:
+        lines = stream.iter_lines()
+        assert next(lines) == ": connected"
+        revoke(many.access, "token", "listener")
+        many.ask("POST", "/api/v1/channels/unheard", {})
+        assert not any("unheard" in line for line in lines)  # and it ends
+    many.ask("DELETE", "/api/v1/channels/unheard")

@@ -7,7 +7,14 @@ import zmq
 
 from messagehub import MessageHub
 from messagehub.credentials import KeyPair, allow_key
-from messagehub.errors import ConfigurationError, Forbidden, ReceiveTimeout, SendTimeout, Unauthorized
+from messagehub.errors import (
+    ConfigurationError,
+    Forbidden,
+    ReceiveTimeout,
+    SendTimeout,
+    SubscriptionClosed,
+    Unauthorized,
+)
 from tests.access.shared import SharedHub
 from tests.integration.harness import Peer, eventually, producer
 
@@ -232,3 +239,31 @@ def test_the_deadline_of_publishing_holds_after_a_revocation(shared: SharedHub) 
             return False
 
         eventually(is_refused)
+
+
+def test_a_connection_with_an_old_key_has_nothing_of_the_rights_of_its_successor(shared: SharedHub) -> None:
+    with shared.peer("writer") as old:
+        assert old.ask(producer("sensors.a"))["type"] == "PRODUCER_REGISTER_ACK"
+        new = KeyPair.new(shared.server_key)
+        allow_key(shared.access, "writer", new.public, ["produce"])
+        eventually(lambda: old.ask({"type": "PING"})["type"] == "ERROR")
+        assert old.ask(producer("sensors.b"))["code"] == "UNAUTHORIZED"
+        shared.keys["writer"] = new
+        with shared.peer("writer") as successor:
+            assert successor.ask(producer("sensors.b"))["type"] == "PRODUCER_REGISTER_ACK"
+
+
+def test_a_right_with_a_pattern_is_enough_for_kept_topics(shared: SharedHub) -> None:
+    with shared.hub("boss") as boss, shared.hub("limited") as limited:
+        for name in ("sensors.a", "other"):
+            boss.topic(name, keep=10)
+        assert limited.publish("sensors.a", b"first") == 1
+        subscription = limited.subscribe("sensors.a", since=0)
+        boss.publish("sensors.a", b"second")
+        assert [subscription.receive(30.0).payload for _ in range(2)] == [b"first", b"second"]
+        for refused in (lambda: limited.publish("other", b"x"), lambda: limited.subscribe("other", since=0)):
+            with pytest.raises(Forbidden):
+                refused()
+        limited.close()
+        with pytest.raises(SubscriptionClosed):
+            subscription.receive(30.0)

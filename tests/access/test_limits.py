@@ -148,8 +148,10 @@ def test_the_audit_log_has_who_what_and_the_correlation_id(shared: SharedHub) ->
         peer.ask(producer("other", id="not-made"))
         peer.ask({"type": "DISCOVERY_REQUEST", "channel": "sensors.a", "id": "looked"})
         local.ask({"type": "CHANNEL_CREATE", "channel": "mine", "id": "by-the-owner"})
+        local.ask({"type": "TOPIC_KEEP", "topic": "orders", "id": "kept"})
     entries = {entry["correlation_id"]: entry for entry in shared.audit()}
-    assert entries.keys() == {"made", "not-made", "by-the-owner"}
+    assert entries.keys() == {"made", "not-made", "by-the-owner", "kept"}
+    assert entries["kept"]["name"] == "orders"
     made = {
         "event": "changed",
         "who": "key:limited",
@@ -176,6 +178,18 @@ def test_the_audit_log_is_rotated_by_size_and_bounded(tmp_path: Path) -> None:
     kept = [json.loads(line) for file in files for line in file.read_text().splitlines()]
     assert max(entry["number"] for entry in kept) == 199
     assert all("absent" not in entry for entry in kept)
+
+
+def test_the_audit_log_goes_on_when_somebody_removed_its_file(tmp_path: Path) -> None:
+    path = tmp_path / "audit.log"
+    log = AuditLog(path, max_bytes=100)
+    log.write("changed", "key:a", padding="x" * 50)
+    path.unlink()
+    log.write("changed", "key:b", padding="x" * 50)  # there is nothing to rotate
+    log.write("changed", "key:c", padding="x" * 50)
+    log.close()
+    assert log.lost == 1
+    assert json.loads(path.read_text())["who"] == "key:c"
 
 
 def test_a_private_hub_keeps_an_audit_log_when_it_is_asked_to(tmp_path: Path) -> None:

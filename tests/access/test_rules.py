@@ -9,6 +9,7 @@ from messagehub.admin.endpoints import Endpoint
 from registry import commands
 from registry.access import ADMIN, NOTHING, ROLES, RULES, Right, Rights, Role, check, may_see
 from registry.errors import Forbidden, InvalidName, InvalidRequest
+from registry.events import schema_topic
 from registry.records import DeadLetter, KeptMessage, Reference
 
 ENDPOINTS = [*confluent.ENDPOINTS, *api.ENDPOINTS]
@@ -122,6 +123,15 @@ def test_a_schema_may_refer_only_to_what_its_author_may_see() -> None:
 def test_events_are_seen_of_names_that_may_be_observed(topic: str, is_seen: bool) -> None:
     assert may_see(Rights.parse(["consume:sensors.*"]), topic) is is_seen
     assert may_see(Rights.parse(["observe"]), topic)
+
+
+def test_a_right_to_one_subject_shows_nothing_of_those_whose_names_begin_so() -> None:
+    rights = Rights.parse(["observe:orders"])
+    for subject in ("orders/secret", "orders/", "orders%2Fsecret"):
+        topic = schema_topic(subject)
+        assert not topic.startswith(schema_topic("orders"))
+        assert not may_see(rights, topic)
+        assert may_see(Rights.parse([f"observe:{subject}"]), topic)
 
 
 @pytest.mark.parametrize("topic", ["", "s", "service/", "service/pool:sensors.a/"])

@@ -1,0 +1,194 @@
+"""Topics at their edges: hostile frames, coming and going, forks, and threads that publish together."""
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import zmq
+
+from messagehub.broker import Broker
+from messagehub.errors import DataLost, InvalidRequest, SendTimeout, SubscriptionClosed
+from messagehub.messaging.subscriptions import Subscription
+from messagehub.settings import Settings
+from messagehub.store.memory import MemoryStore
+from messagehub.topic_frames import ARROW_TABLE, HEAD, IN_BLOCK
+from registry.records import Keep
+from registry.topic_patterns import END
+from tests.integration.harness import Peer, Served, eventually, hub_of
+
+SECONDS = 20.0
+
+
+def together(*calls: Callable[[], object]) -> None:
+    threads = [threading.Thread(target=call) for call in calls]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(2 * SECONDS)
+        assert not thread.is_alive()
+
+
+def test_a_reference_nested_without_end_harms_no_other_message(broker: Served) -> None:
+    nested = b'{"x":' + b"[" * 100_000 + b"]" * 100_000 + b"}"
+    frame = b"a.b" + END + HEAD.pack(b"stranger", 1, 0.0, 0, ARROW_TABLE | IN_BLOCK) + nested
+    with hub_of(broker) as hub, hub.subscribe("a.b") as subscription, Peer(broker.endpoint) as peer:
+        incoming = peer.ask({"type": "HELLO"})["endpoints"]["topics_in"]
+        with Peer(incoming, zmq.PUSH) as stranger:
+            stranger.socket.send(frame)
+            with pytest.raises(DataLost):
+                subscription.receive(SECONDS).payload  # noqa: B018  looking is what raises
+        hub.publish("a.b", b"after it")
+        assert subscription.receive(SECONDS).payload == b"after it"
+
+
+def test_who_comes_and_goes_while_others_publish_is_told_of_no_loss(broker: Served) -> None:
+    is_over = threading.Event()
+
+    def publish() -> None:
+        with hub_of(broker) as publisher:
+            while not is_over.wait(0.001):
+                for _ in range(50):
+                    publisher.publish("busy.topic", b"x")
+
+    thread = threading.Thread(target=publish)
+    thread.start()
+    try:
+        with hub_of(broker) as hub:
+            for _ in range(40):
+                with hub.subscribe("busy.topic", buffer=100_000) as subscription:
+                    numbers = [subscription.receive(SECONDS).number for _ in range(200)]
+                assert subscription.lost == 0
+                assert numbers == list(range(numbers[0], numbers[0] + 200))
+    finally:
+        is_over.set()
+        thread.join()
+
+
+def test_subscribing_keeps_its_deadline_while_another_thread_publishes_to_a_stopped_broker(broker: Served) -> None:
+    with hub_of(broker) as hub:
+        hub.publish("warm", b"")
+        held = hub._topics._sending
+        assert held.acquire(timeout=SECONDS)  # as a publisher holds it whom the broker keeps waiting
+        try:
+            with pytest.raises(SendTimeout):
+                hub.subscribe("a.b", timeout=0.3)
+        finally:
+            held.release()
+        with hub.subscribe("a.b") as subscription:
+            hub.publish("a.b", b"x")
+            assert subscription.receive(SECONDS).payload == b"x"
+
+
+def test_a_forked_child_may_close_its_parents_subscription_whatever_the_parent_was_doing(broker: Served) -> None:
+    is_held, is_over = threading.Event(), threading.Event()
+    with hub_of(broker) as hub, hub.subscribe("a.b") as subscription:
+
+        def hold() -> None:
+            with hub._topics._routes._lock:  # as the receiving thread does, at any moment
+                is_held.set()
+                is_over.wait(SECONDS)
+
+        holder = threading.Thread(target=hold)
+        holder.start()
+        try:
+            assert is_held.wait(SECONDS)
+            pid = _forked(lambda: _close(subscription))
+        finally:
+            is_over.set()
+            holder.join()
+        assert _exit_code(pid) == 0
+        hub.publish("a.b", b"x")
+        assert subscription.receive(SECONDS).payload == b"x"
+
+
+def _close(subscription: Subscription) -> None:
+    subscription.close()
+    with pytest.raises(SubscriptionClosed):
+        subscription.receive(1.0)
+
+
+# -- threads that publish to one kept topic --------------------------------------------------------------------
+
+
+def test_many_headers_at_once_are_not_too_large_for_one_request(broker: Served) -> None:
+    with hub_of(broker) as hub:
+        topic = hub.topic("kept", keep=100)
+        headers = {"trace": "x" * 200_000}
+        together(*[lambda: topic.publish(b"", headers=headers, timeout=SECONDS)] * 16)
+        assert topic.describe().messages == 16
+
+
+def test_nobody_is_refused_for_what_another_thread_publishes(broker: Served) -> None:
+    refused: list[bytes] = []
+    with hub_of(broker) as hub:
+        topic = hub.topic("kept", keep=Keep(size_bytes=1000))
+
+        def publish(payload: bytes) -> None:
+            try:
+                topic.publish(payload, timeout=SECONDS)
+            except InvalidRequest:
+                refused.append(payload)
+
+        for _ in range(20):
+            together(*[lambda: publish(b"x")] * 7, lambda: publish(b"y" * 2000), *[lambda: publish(b"x")] * 8)
+        assert refused == [b"y" * 2000] * 20
+        assert topic.describe().topic.next_offset == 20 * 15 + 1
+
+
+def test_a_page_is_bounded_in_headers_too(broker: Served) -> None:
+    with hub_of(broker) as hub, Peer(broker.endpoint) as peer:
+        topic = hub.topic("kept", keep=100)
+        for _ in range(4):
+            topic.publish(b"", headers={"trace": "x" * 200_000})
+        page = peer.ask({"type": "TOPIC_READ_REQUEST", "topic": "kept"})
+        assert len(page["messages"]) == 1
+        with topic.subscribe(since=0) as subscription:
+            assert [subscription.receive(SECONDS).offset for _ in range(4)] == [1, 2, 3, 4]
+
+
+def test_what_is_kept_after_the_host_slept_is_as_young_as_it_is(tmp_path: Path) -> None:
+    broker = Broker(Settings.load(dir=tmp_path / "hub"), MemoryStore)
+    broker._wall_offset -= 7200.0  # two hours of sleep, in which a monotonic clock stands still
+    thread = threading.Thread(target=broker.run)
+    thread.start()
+    try:
+        with hub_of(broker.endpoint) as hub:
+            topic = hub.topic("kept", keep=Keep(seconds=3600.0))
+            began_at = time.time()
+            topic.publish(b"x")
+            assert topic.describe().messages == 1
+            with topic.subscribe(since=began_at) as subscription:
+                assert subscription.receive(SECONDS).sent_at >= began_at
+    finally:
+        broker.stop()
+        thread.join(SECONDS)
+
+
+def _forked(run: Callable[[], None]) -> int:
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            run()
+            code = 0
+        finally:
+            os._exit(code)
+    return pid
+
+
+def _exit_code(pid: int) -> int:
+    """Fails, and ends the child, when that hangs."""
+
+    def ended() -> tuple[int, int] | None:
+        found = os.waitpid(pid, os.WNOHANG)
+        return found if found[0] else None
+
+    try:
+        return os.waitstatus_to_exitcode(eventually(ended, timeout=SECONDS)[1])
+    except AssertionError:
+        os.kill(pid, 9)
+        os.waitpid(pid, 0)
+        raise
