@@ -3,6 +3,8 @@
 TCP and not ipc because Redis, etcd and NATS are measured over loopback TCP too.
 """
 
+import os
+import shutil
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -16,6 +18,7 @@ import zmq
 from benchmarks.harness import Bench, CannotMeasure
 from benchmarks.processes import free_port, running
 from messagehub.credentials import AccessFile, KeyPair, allow_key, server_keys
+from messagehub.datablock.directory import Directory
 
 REPLY_TIMEOUT_MS = 10_000
 REGISTERED_AT_ONCE = 100
@@ -79,12 +82,16 @@ def hub_broker(
             *(["--curve"] if keys else []),
         ]
         # Nothing of the machine's own hub may be touched: blocks and channel files get a domain of their own.
-        settings = {"MESSAGEHUB_DOMAIN": f"bench{free_port()}", **(environment or {})}
-        with (
-            client_socket(endpoint, pair=next(iter(keys.values()), None)) as probe,
-            running(command, is_ready=answering(probe), environment=settings) as process,
-        ):
-            yield Broker(endpoint, process.pid, directory, keys)
+        domain = f"bench{free_port()}"
+        settings = {"MESSAGEHUB_DOMAIN": domain, **(environment or {})}
+        try:
+            with (
+                client_socket(endpoint, pair=next(iter(keys.values()), None)) as probe,
+                running(command, is_ready=answering(probe), environment=settings) as process,
+            ):
+                yield Broker(endpoint, process.pid, directory, keys)
+        finally:
+            shutil.rmtree(os.path.dirname(Directory(domain).path), ignore_errors=True)
 
 
 def _keys(directory: Path, peers: Sequence[str]) -> dict[str, KeyPair]:

@@ -34,6 +34,12 @@ def _own_domain(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
             shared.parent.rmdir()
 
 
+def pytest_unconfigure() -> None:
+    """What hubs that live longer than one test leave."""
+    for domain in Path(f"/dev/shm/messagehub-{os.geteuid()}").glob(f"pytest-{os.getpid()}-*"):
+        shutil.rmtree(domain, ignore_errors=True)
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """`slow` tests run only when asked for: `pytest -m slow`, as `make soak` does."""
     if "slow" in config.getoption("-m"):

@@ -431,7 +431,7 @@ def test_without_a_broker_it_says_so_at_once(tmp_path: Path) -> None:
             started = time.monotonic()
             with pytest.raises(BrokerRequired):
                 attempt()
-            assert time.monotonic() - started < 1.0
+            assert time.monotonic() - started < 4.0  # no timeout was paid
 
 
 # -- idempotence -----------------------------------------------------------------------------------------------
