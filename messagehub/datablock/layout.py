@@ -245,6 +245,11 @@ class Header:
             raise HeaderInconsistent(path, str(error)) from None
 
 
+def claimed_schema_bytes(head: bytes) -> int:
+    """How long the schema behind the header is, by the header's own word."""
+    return Geometry(*_FIXED.unpack_from(head)[8:13]).schema_bytes
+
+
 def fixed_checksum(data: bytes | bytearray | memoryview, schema_bytes: int) -> int:
     """Over what never changes: the fixed header, as if its checksum were 0, and the schema."""
     crc = zlib.crc32(bytes(4), zlib.crc32(data[:CRC_OFFSET]))

@@ -30,7 +30,7 @@ from .errors import (
     WritableByOthers,
     WrongMagic,
 )
-from .layout import HEADER_BYTES, Header
+from .layout import HEADER_BYTES, Header, claimed_schema_bytes
 from .locks import Descriptor, require_linux
 from .sharing import FILE_MODE, group_of, judge, make_shared_directory, parent_of, share
 
@@ -240,7 +240,9 @@ def read_header(path: str) -> Header:
     descriptor = open_trusted(path, os.O_RDONLY)
     try:
         size = os.fstat(descriptor.fd).st_size
-        return Header.unpack(os.pread(descriptor.fd, HEADER_BYTES, 0).ljust(HEADER_BYTES, b"\0"), path, size)
+        head = os.pread(descriptor.fd, HEADER_BYTES, 0).ljust(HEADER_BYTES, b"\0")
+        schema = os.pread(descriptor.fd, min(claimed_schema_bytes(head), size), HEADER_BYTES)
+        return Header.unpack(head + schema, path, size)
     finally:
         descriptor.close()
 

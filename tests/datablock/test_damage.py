@@ -18,6 +18,7 @@ from messagehub.datablock.layout import HEADER_BYTES, LENGTH, WRITER_PID, Checks
 from messagehub.datablock.manifests import Manifest, manifest_path
 from messagehub.datablock.payloads import codec_of
 from messagehub.datablock.ring import open_reader
+from messagehub.datablock.segment import Segment, read_header
 from messagehub.datablock.tables import TableStore
 from tests.datablock.rings import payload, writer
 
@@ -44,6 +45,12 @@ def test_every_flipped_bit_of_header_and_schema_is_refused(root: str) -> None:
             with pytest.raises(errors.DamagedBlock):
                 Header.unpack(content, "x", len(content))
             content[place] ^= 1 << bit
+
+
+def test_a_header_read_without_a_mapping_is_the_same_also_with_a_long_schema(root: str) -> None:
+    schema = pa.schema([(f"column_{number}", pa.int64()) for number in range(500)])
+    with writer(root, schema=schema) as made:
+        assert read_header(made.path) == Segment.attach(made.path).header()
 
 
 def test_a_block_with_holes_is_refused_before_it_is_mapped(root: str) -> None:
