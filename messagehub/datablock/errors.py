@@ -151,6 +151,7 @@ class SymlinkRefused(AccessRefused):
 
 class NothingThere(DataBlockError):
     code = "BLOCK_NOT_FOUND"
+    retryable = True
 
     def __init__(self, path: str) -> None:
         super().__init__(f"there is no DataBlock at {path}. Start its producer, or discover the channel again.")
@@ -169,6 +170,7 @@ class BlockOnOtherHost(DataBlockError):
 
 class NameTaken(DataBlockError):
     code = "BLOCK_NAME_TAKEN"
+    retryable = True
 
     def __init__(self, path: str, pid: int | None) -> None:
         by = f"process {pid}" if pid else "another process"
@@ -177,6 +179,7 @@ class NameTaken(DataBlockError):
 
 class ShmFull(DataBlockError):
     code = "SHM_FULL"
+    retryable = True
 
     def __init__(self, path: str, wanted_bytes: int, free_bytes: int) -> None:
         super().__init__(
@@ -276,6 +279,7 @@ class PayloadLargerThanRing(PayloadRefused):
 
 class RingFull(DataBlockError):
     code = "RING_FULL"
+    retryable = True
 
     def __init__(self, path: str, slot_count: int, waited_seconds: float, published: int = 0) -> None:
         self.published = published  # pieces of this payload that readers already have
@@ -320,6 +324,7 @@ class AssignmentChanged(DataBlockError):
 
 class MemberTaken(DataBlockError):
     code = "GROUP_MEMBER_TAKEN"
+    retryable = True
 
     def __init__(self, group: str, index: int) -> None:
         super().__init__(f"member {index} of group {group!r} is held by a live process. Ask for a new assignment.")
@@ -334,6 +339,7 @@ class HandleClosed(DataBlockError):
 
 class Busy(DataBlockError):
     code = "LOCK_BUSY"
+    retryable = True
 
     def __init__(self, path: str, waited_seconds: float) -> None:
         super().__init__(
@@ -350,6 +356,7 @@ class EntryDamaged(DataBlockError):
 
 class TableMissing(DataBlockError):
     code = "TABLE_MISSING"
+    retryable = True
 
     def __init__(self, path: str, generation: int | None) -> None:
         what = "no table" if generation is None else f"no generation {generation}"

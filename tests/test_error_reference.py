@@ -1,0 +1,30 @@
+"""The page of errors names every error, and says the same of it as the code does."""
+
+import re
+from pathlib import Path
+
+import messagehub.datablock.errors
+import messagehub.spark.errors  # noqa: F401  their classes are looked at below
+from messagehub.errors import HubError
+
+PAGE = Path(__file__).parents[1] / "docs" / "reference" / "errors.md"
+
+
+def classes(kind: type[HubError]) -> list[type[HubError]]:
+    return [kind, *(found for child in kind.__subclasses__() for found in classes(child))]
+
+
+def test_every_code_is_on_the_page_with_its_class_and_whether_to_retry() -> None:
+    page = PAGE.read_text()
+    said = {
+        code: (name, retry == "yes")
+        for code, name, retry in re.findall(r"^\| `(\w+)` \| `(\w+)` \| (\w+) ", page, re.M)
+    }
+    public = [kind for kind in classes(HubError) if kind.__module__.split(".")[0] in ("messagehub", "registry")]
+    for kind in public:
+        if "code" in vars(kind) and not kind.__name__.startswith("_"):
+            assert kind.code in said, f"{kind.__name__} is not on the page"
+    names = {kind.__name__: kind for kind in public}
+    for code, (name, retry) in said.items():
+        assert name in names, f"{name} is on the page only"
+        assert (names[name].code, names[name].retryable) == (code, retry)
