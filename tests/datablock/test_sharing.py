@@ -7,6 +7,7 @@ import signal
 import stat
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -16,7 +17,7 @@ from messagehub.datablock import errors
 from messagehub.datablock.cleaning import clean
 from messagehub.datablock.directory import Directory, ProducerEntry
 from messagehub.datablock.identity import ProcessIdentity
-from messagehub.datablock.layout import Header
+from messagehub.datablock.layout import HEADER_BYTES, Header
 from messagehub.datablock.payloads import codec_for
 from messagehub.datablock.ring import RingSpec, open_reader, open_writer
 from messagehub.datablock.segment import open_lock, open_trusted, remove_file, write_file
@@ -364,8 +365,9 @@ def test_a_file_too_large_to_be_an_entry_is_not_read(place: str) -> None:
     write_file(path, b"{}")
     os.truncate(path, 1 << 40)
     write_file(path.replace("json", "lock"), b"")
-    with pytest.raises(errors.EntryDamaged):
-        directory.producers("c")
+    (listed,) = directory.producers("c")
+    assert listed.entry is None
+    assert f"{1 << 40} bytes" in str(listed.flaw)
 
 
 def test_only_the_place_of_a_group_is_a_groups() -> None:
