@@ -315,10 +315,9 @@ def test_a_header_that_puts_its_lanes_elsewhere_removes_nothing(place: str) -> N
         with open(block, "r+b") as file:
             data = bytearray(file.read())
             header = Header.unpack(data, block, len(data))
-            old, new = header.lanes.encode(), b"tables/keep"
-            data = data.replace(old, new.ljust(len(old), b"\0"), 1)
+            schema = bytes(data[HEADER_BYTES : HEADER_BYTES + header.geometry.schema_bytes])
             file.seek(0)
-            file.write(data)
+            file.write(replace(header, lanes="tables/keep").pack(schema))
         os.makedirs(os.path.join(os.path.dirname(block), "tables", "keep"))
 
     write_file(victim, b"1")
