@@ -150,18 +150,19 @@ def test_a_member_reads_rings_and_tables_of_another(shared: Path) -> None:
 
     source = "broker" if (shared / "broker.sock").exists() else "files"
     place = f"/messagehub@{GID}/{os.environ['MESSAGEHUB_DOMAIN']}/channels"
-    with person(ALICE, produce, GID) as alice, person(BOB, consume, GID) as bob:
+    with person(ALICE, produce, GID) as alice:
         assert alice.says() == (source, f"{place}/x/_exclusive.ring")
-        is_equal, found_by, mapped = bob.says()
-        assert (is_equal, found_by) == (True, source)
-        assert mapped.startswith(f"/dev/shm{place}/t/tables/")
-        assert bob.says() is True
-        alice.tell("full?")
-        assert alice.says() == "full"
-        bob.tell("read")
-        assert bob.says() == [b"1", b"2"]
-        alice.tell("more")
-        assert bob.says() == b"3"
+        with person(BOB, consume, GID) as bob:
+            is_equal, found_by, mapped = bob.says()
+            assert (is_equal, found_by) == (True, source)
+            assert mapped.startswith(f"/dev/shm{place}/t/tables/")
+            assert bob.says() is True
+            alice.tell("full?")
+            assert alice.says() == "full"
+            bob.tell("read")
+            assert bob.says() == [b"1", b"2"]
+            alice.tell("more")
+            assert bob.says() == b"3"
         alice.tell("end")
     for here, below, files in os.walk(f"/dev/shm{place}"):
         for name in (*below, *files):
