@@ -227,7 +227,7 @@ def test_members_share_a_channel_as_one_consumer_group(tmp_path: Path) -> None:
         with MessageHub(dir=directory) as hub, hub.producer("x", when_full="block", capacity=4) as producer:
             link.send("here")
             assert link.recv() == "write"
-            for number in range(40):
+            for number in range(400):
                 producer.write(b"%d" % number, timeout=PATIENCE_SECONDS)
 
     with group_hub(tmp_path) as (directory, _), person(CAROL, produce, GID) as carol:
@@ -236,7 +236,7 @@ def test_members_share_a_channel_as_one_consumer_group(tmp_path: Path) -> None:
             assert (alice.says(), bob.says()) == ("here", "here")
             carol.tell("write")
             read = [list(iter(each.says, None)) for each in (alice, bob)]
-    assert {int(value) for each in read for value in each} == set(range(40))
+    assert {int(value) for each in read for value in each} == set(range(400))
     assert all(read)
 
 
