@@ -82,12 +82,12 @@ class Attachments:
         return [self._news.fileno()] if self._is_watched else []
 
     def deal(self, assignment: replies.Assignment) -> None:
-        """Read as this member of a group from now on. What was not acknowledged will come again, here or elsewhere."""
+        """Read as this member of a group from the next `look` on. What was not acknowledged will come again, here or
+        elsewhere."""
         self._assignment = assignment
         for reader in self.readers:
             reader.close()
         self.readers, self._left = [], {}
-        self.look(())
 
     def look(self, told: Iterable[str]) -> None:
         """Attach to what is there and not yet attached: the directory's rings and those that others `told` of."""
@@ -109,7 +109,6 @@ class Attachments:
         self._left[reader.path] = reader.position
         self.readers.remove(reader)
         reader.close()
-        self.look(())
 
     def close(self) -> None:
         for reader in self.readers:

@@ -299,6 +299,7 @@ class Consumer:
                 taken = reader.arm()
             except StreamEnded:
                 self._attached.ended(reader)
+                self._look()
                 return True
             except AssignmentChanged:
                 self._is_stale = self._is_superseded = True

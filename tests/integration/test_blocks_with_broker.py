@@ -10,6 +10,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from messagehub.datablock.groups import Assignment
+from messagehub.datablock.ring import open_reader
 from messagehub.errors import ProducerAlreadyRegistered, SchemaMismatch
 from registry import events
 from tests.integration.block_processes import Place, Process, place_in
@@ -232,6 +234,21 @@ while True:
 consumer.close()
 say(done=True)
 """
+
+
+def test_a_member_whose_share_is_over_before_it_was_taken_waits_for_the_next(
+    place: Place, serve: Callable[[], Served]
+) -> None:
+    serve()
+    hub = place.hub()
+    with hub.producer("work", schema=SCHEMA, when_full="block") as producer:
+        ring = hub._chain.files.directory.exclusive_block("work")
+        with (
+            open_reader(ring, group="crew", assignment=Assignment(10**17, 0, 1)),  # of a share-out to come
+            hub.consumer("work", start="oldest", group="crew") as member,
+        ):
+            producer.write(_batch(1), timeout=30.0)
+            assert member.read(timeout=0.1) is None
 
 
 def test_members_of_a_group_share_and_a_dead_ones_part_is_handed_on(place: Place, serve: Callable[[], Served]) -> None:

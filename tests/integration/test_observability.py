@@ -91,8 +91,7 @@ def test_one_correlation_id_shows_both_sides_of_an_exchange(broker: AnyBroker) -
             assert {exchange["correlation_id"] for exchange in both} == {correlation_id}
             assert {exchange["side"]: exchange["answer"] for exchange in both} == {"client": ours, "broker": theirs}
             assert {exchange["request"] for exchange in both} == {request}
-            seconds = {exchange["side"]: exchange["seconds"] for exchange in both}
-            assert seconds["broker"] <= seconds["client"]
+            assert all(exchange["seconds"] > 0 for exchange in both)
 
 
 def test_a_script_traces_its_own_ids_also_of_refused_bytes(peer: Peer) -> None:
