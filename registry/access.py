@@ -62,6 +62,8 @@ class Rights:
     def __init__(self, rights: Iterable[Right]) -> None:
         self.all = tuple(rights)
         self.is_admin = any(right.role == "admin" for right in self.all)
+        self._roles = _including(self.all)
+        self._roles_everywhere = _including(right for right in self.all if right.pattern == EVERYTHING)
 
     @classmethod
     def parse(cls, texts: Iterable[str]) -> "Rights":
@@ -69,7 +71,7 @@ class Rights:
 
     def has(self, role: Role) -> bool:
         """For some name at least."""
-        return any(right.role in _GIVING[role] for right in self.all)
+        return role in self._roles
 
     def allows(self, role: Role, name: str) -> bool:
         return any(right.role in _GIVING[role] and right.matches(name) for right in self.all)
@@ -78,10 +80,15 @@ class Rights:
         return any(right.role in _GIVING[role] and right.covers(prefix) for right in self.all)
 
     def allows_everything(self, role: Role) -> bool:
-        return any(right.role in _GIVING[role] and right.pattern == EVERYTHING for right in self.all)
+        return role in self._roles_everywhere
 
     def __str__(self) -> str:
         return " ".join(map(str, self.all)) or "nothing"
+
+
+def _including(rights: Iterable[Right]) -> frozenset[Role]:
+    given = {right.role for right in rights}
+    return frozenset(role for role in ROLES if given.intersection(_GIVING[role]))
 
 
 ADMIN = Rights.parse(["admin"])

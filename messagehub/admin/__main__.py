@@ -2,13 +2,12 @@
 
 import argparse
 import os
+import resource
 import signal
 import socket
 from pathlib import Path
 
 _PR_SET_PDEATHSIG = 1
-MAX_CONNECTIONS = 1000
-"""More are answered 503."""
 
 
 def main() -> None:
@@ -24,6 +23,8 @@ def main() -> None:
     parser.add_argument("--log", default="warning")
     arguments = parser.parse_args()
     _end_with_parent(arguments.parent)
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # 1024, where many begin, are fewer than we let connect
     _serve(arguments)
 
 
@@ -33,7 +34,7 @@ def _serve(arguments: argparse.Namespace) -> None:
 
     from messagehub.admin.app import create_app
     from messagehub.admin.callers import Callers
-    from messagehub.admin.hardening import PatientProtocol
+    from messagehub.admin.connections import PatientProtocol
     from messagehub.audit import AuditLog
     from messagehub.credentials import AccessFile
     from messagehub.hub import MessageHub
@@ -65,7 +66,6 @@ def _serve(arguments: argparse.Namespace) -> None:
             proxy_headers=False,  # whoever calls could choose the address that limits are counted by
             http=PatientProtocol,
             timeout_keep_alive=60,
-            limit_concurrency=MAX_CONNECTIONS,
             ssl_certfile=arguments.cert,
             ssl_keyfile=arguments.key,
         )

@@ -58,7 +58,7 @@ async def _guarded(
 ) -> Response:
     """One operation: rights and media types before, errors to answers after."""
     try:
-        backend.callers.enter(request, endpoint.role)
+        backend.callers.enter(request.scope, endpoint.role)
         if endpoint.writes and backend.is_draining and endpoint.path != api.DRAIN:
             raise HttpError(503, 503, f"draining: no writes are taken until DELETE {api.DRAIN}")
         _check_accept(request)

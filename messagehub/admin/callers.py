@@ -11,7 +11,7 @@ import time
 from contextvars import ContextVar
 from typing import NamedTuple
 
-from starlette.requests import Request
+from starlette.types import Scope
 
 from messagehub.admin.errors import HttpError
 from messagehub.audit import AuditLog
@@ -40,7 +40,7 @@ class Caller(NamedTuple):
 caller: ContextVar[Caller] = ContextVar("caller")
 counters = dict.fromkeys(
     ("http_unauthorized", "http_forbidden", "http_rate_limited", "http_open_bodies", "http_slow_bodies"), 0
-) | dict.fromkeys(("http_event_streams", "http_slow_headers"), 0)
+) | dict.fromkeys(("http_event_streams", "http_slow_headers", "http_large_requests", "http_connections"), 0)
 """What this process refused, by reason."""
 
 
@@ -64,13 +64,13 @@ class Callers:
         self._buckets = TokenBuckets(requests_per_second)
         self._audit = audit
 
-    def enter(self, request: Request, role: Role | None) -> Caller:
+    def enter(self, scope: Scope, role: Role | None) -> Caller:
         """Who calls, if they may call an operation that takes this role. A request is counted once."""
-        found: Caller = request.scope.get("caller") or self._counted(request)
+        found: Caller = scope.get("caller") or self._counted(scope)
         if role is not None and not found.rights.has(role):
             if found.name == "anonymous":
                 raise self._unauthorized(found)
-            raise self.forbidden(found, request.url.path, Forbidden(f"this takes the right {role}", role=role))
+            raise self.forbidden(found, scope["path"], Forbidden(f"this takes the right {role}", role=role))
         caller.set(found)
         return found
 
@@ -116,18 +116,18 @@ class Callers:
         except Forbidden as error:
             raise self.forbidden(who, str(command.__struct_config__.tag), error) from None
 
-    def _counted(self, request: Request) -> Caller:
-        found = self._identify(request)
+    def _counted(self, scope: Scope) -> Caller:
+        found = self._identify(scope)
         if not self._buckets.take(found.address if found.name == "anonymous" else found.name, time.monotonic()):
             counters["http_rate_limited"] += 1
             raise RateLimited(f"more than {self._buckets.rate:g} requests a second come from this caller")
-        request.scope["caller"] = found
+        scope["caller"] = found
         return found
 
-    def _identify(self, request: Request) -> Caller:
-        address = request.client.host if request.client else ""
-        who = Caller("anonymous", self.anonymous, request.scope.get("request_id", ""), address)
-        given = _token(request)
+    def _identify(self, scope: Scope) -> Caller:
+        address = scope["client"][0] if scope.get("client") else ""
+        who = Caller("anonymous", self.anonymous, scope.get("request_id", ""), address)
+        given = _token(scope)
         if given is None or not self._own:
             return who
         if hmac.compare_digest(token_hash(given), self._own):
@@ -161,12 +161,12 @@ def _rights(listed: AccessList) -> dict[str, Rights]:
     return {name: Rights.parse(token.rights) for name, token in listed.tokens.items()}
 
 
-def _token(request: Request) -> str | None:
+def _token(scope: Scope) -> str | None:
     """Bearer, or the password of HTTP Basic, which existing registry clients can send; never from the URL."""
-    header = request.headers.get("authorization")
+    header: bytes | None = next((value for name, value in scope["headers"] if name == b"authorization"), None)
     if header is None:
         return None
-    scheme, _, given = header.partition(" ")
+    scheme, _, given = header.decode("latin-1").partition(" ")
     if scheme.lower() == "basic":
         try:
             given = base64.b64decode(given, validate=True).decode().partition(":")[2]

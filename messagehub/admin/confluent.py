@@ -38,7 +38,11 @@ class Confluent:
 
     async def look_up(self, request: Request) -> Response:
         generation = self._backend.generation
-        asked = (request.scope["path"], request.scope["query_string"], await parameters.raw_body(request))
+        asked = (
+            request.scope["path"],
+            request.scope["query_string"],
+            await parameters.raw_body(request.scope, request.receive),
+        )
         fields = schema_fields(request, parameters.decoded(asked[2], SchemaBody))
         command = commands.LookUpSchema(**fields, deleted=parameters.flag(request, "deleted"))
         found = await self._backend.ask(command, replies.SchemaFound)

@@ -1,18 +1,14 @@
-"""What every answer carries and every connection is held to."""
+"""What every answer carries."""
 
-import asyncio
 import os
 import re
-from typing import Any
+from collections.abc import Iterable
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from messagehub.admin.callers import counters
-
-HEADER_SECONDS = 10.0
+Header = tuple[bytes, bytes]
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._:-]{1,64}\Z")
-_HEADERS: list[tuple[bytes, bytes]] = [
+_HEADERS: list[Header] = [
     (b"x-content-type-options", b"nosniff"),
     (b"x-frame-options", b"DENY"),
     (b"referrer-policy", b"no-referrer"),
@@ -29,11 +25,11 @@ _TRANSPORT = (b"strict-transport-security", b"max-age=31536000")
 
 
 class Hardened:
-    """Request ids and security headers, around everything. Answers that say nothing of caches are not to be kept."""
+    """Request ids and security headers, around everything."""
 
     def __init__(self, app: ASGIApp, *, is_tls: bool) -> None:
         self._app = app
-        self._headers = [*_HEADERS, *([_TRANSPORT] if is_tls else [])]
+        self._is_tls = is_tls
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -41,18 +37,31 @@ class Hardened:
             return
         request_id = _request_id(scope)
         scope["request_id"] = request_id.decode()
-        policy = _FOR_DOCS if scope["path"] == "/docs" else _CLOSED
 
-        async def hardened(message: Message) -> None:
+        async def send_hardened(message: Message) -> None:
             if message["type"] == "http.response.start":
-                given = message["headers"]
-                headers = [*given, *self._headers, policy, (b"x-request-id", request_id)]
-                if not any(name == b"cache-control" for name, _ in given):
-                    headers.append(_NO_STORE)
+                policy = _FOR_DOCS if scope["path"] == "/docs" else _CLOSED
+                headers = hardened(message["headers"], request_id, policy, is_tls=self._is_tls)
                 message = {**message, "headers": headers}
             await send(message)
 
-        await self._app(scope, receive, hardened)
+        await self._app(scope, receive, send_hardened)
+
+
+def hardened(given: Iterable[Header], request_id: bytes, policy: Header = _CLOSED, *, is_tls: bool) -> list[Header]:
+    """Answers that say nothing of caches are not to be kept."""
+    headers = [*given, *_HEADERS, policy, (b"x-request-id", request_id)]
+    if is_tls:
+        headers.append(_TRANSPORT)
+    for name, _ in headers:
+        if name == b"cache-control":
+            return headers
+    headers.append(_NO_STORE)
+    return headers
+
+
+def new_request_id() -> bytes:
+    return os.urandom(8).hex().encode()
 
 
 def _request_id(scope: Scope) -> bytes:
@@ -60,39 +69,4 @@ def _request_id(scope: Scope) -> bytes:
     for name, value in scope["headers"]:
         if name == b"x-request-id" and _REQUEST_ID.match(value):
             return bytes(value)
-    return os.urandom(8).hex().encode()
-
-
-class PatientProtocol(H11Protocol):
-    """Ends a connection whose request does not arrive: headers have a deadline, as bodies have (parameters.body)."""
-
-    _deadline: asyncio.TimerHandle | None = None
-
-    def connection_made(self, transport: Any) -> None:
-        super().connection_made(transport)
-        self._expect_request()
-
-    def data_received(self, data: bytes) -> None:
-        super().data_received(data)
-        if self.cycle is not None and not self.cycle.response_complete:
-            self._cancel()
-        elif self._deadline is None:
-            self._expect_request()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._cancel()
-        super().connection_lost(exc)
-
-    def _expect_request(self) -> None:
-        self._deadline = self.loop.call_later(HEADER_SECONDS, self._give_up)
-
-    def _cancel(self) -> None:
-        if self._deadline is not None:
-            self._deadline.cancel()
-            self._deadline = None
-
-    def _give_up(self) -> None:
-        self._deadline = None
-        if self.cycle is None or self.cycle.response_complete:
-            counters["http_slow_headers"] += 1
-            self.transport.close()
+    return new_request_id()

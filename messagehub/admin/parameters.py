@@ -1,12 +1,11 @@
 """Path and query parameters and bodies of the registry API, each refused with its documented code."""
 
-import asyncio
 from typing import Annotated, Any, TypeVar
 from urllib.parse import unquote
 
 import msgspec
 from starlette.requests import Request
-from starlette.types import Receive
+from starlette.types import Receive, Scope
 
 from messagehub.admin.callers import counters
 from messagehub.admin.errors import HttpError
@@ -16,7 +15,6 @@ from registry.schema_catalog import LATEST
 
 MAX_BODY_BYTES = 1 << 20
 MAX_OPEN_BODIES = 64
-BODY_SECONDS = 10.0
 MAX_VERSION = 2**31 - 1
 BODY_TYPES = (
     "application/vnd.schemaregistry.v1+json",
@@ -98,18 +96,22 @@ def check_rule_set(rules: dict[str, Any] | None) -> None:
 
 async def body(request: Request, kind: type[T]) -> T:
     """The JSON body, bounded while it arrives."""
-    return decoded(await raw_body(request), kind)
+    return decoded(await raw_body(request.scope, request.receive), kind)
 
 
-async def raw_body(request: Request) -> bytes:
+async def raw_body(scope: Scope, receive: Receive) -> bytes:
     """Of a media type that may hold JSON, not yet looked into."""
-    media_type = request.headers.get("content-type", "application/json")
-    if media_type not in BODY_TYPES:
-        media_type = media_type.partition(";")[0].strip().lower()
-        if media_type not in BODY_TYPES:
-            said = f"HTTP 415 Unsupported Media Type: {media_type!r}; send {', '.join(BODY_TYPES)}"
-            raise HttpError(415, 415, said)
-    return await _received(request.receive)
+    for name, value in scope["headers"]:
+        if name == b"content-type":
+            _check_media_type(value.decode("latin-1"))
+            break
+    return await _received(receive)
+
+
+def _check_media_type(given: str) -> None:
+    if given not in BODY_TYPES and (media_type := given.partition(";")[0].strip().lower()) not in BODY_TYPES:
+        said = f"HTTP 415 Unsupported Media Type: {media_type!r}; send {', '.join(BODY_TYPES)}"
+        raise HttpError(415, 415, said)
 
 
 def decoded(received: bytes, kind: type[T]) -> T:
@@ -122,7 +124,7 @@ def decoded(received: bytes, kind: type[T]) -> T:
 
 
 async def _received(receive: Receive) -> bytes:
-    """Bounded in size, time and in how many arrive at once."""
+    """Bounded in size and in how many arrive at once; the connection sees to it that it ends."""
     global _open_bodies
     if _open_bodies >= MAX_OPEN_BODIES:
         counters["http_open_bodies"] += 1
@@ -130,20 +132,15 @@ async def _received(receive: Receive) -> bytes:
     _open_bodies += 1
     received = bytearray()
     try:
-        async with asyncio.timeout(BODY_SECONDS):
-            while True:
-                message = await receive()
-                if message["type"] == "http.disconnect":
-                    raise HttpError(400, 400, "the caller went away before the body was there")
-                received += message.get("body", b"")
-                if len(received) > MAX_BODY_BYTES:
-                    raise HttpError(422, 42209, f"the body is larger than {MAX_BODY_BYTES} bytes")
-                if not message.get("more_body"):
-                    return bytes(received)
-    except TimeoutError:
-        counters["http_slow_bodies"] += 1
-        headers = {"connection": "close"}
-        raise HttpError(408, 408, f"the body did not arrive in {BODY_SECONDS:g} s", headers) from None
+        while True:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                raise HttpError(400, 400, "the caller went away before the body was there")
+            received += message.get("body", b"")
+            if len(received) > MAX_BODY_BYTES:
+                raise HttpError(422, 42209, f"the body is larger than {MAX_BODY_BYTES} bytes")
+            if not message.get("more_body"):
+                return bytes(received)
     finally:
         _open_bodies -= 1
 

@@ -5,7 +5,6 @@ functions, and once: what was checked here goes along. Whoever may not look at e
 each name is checked, and so does anything unusual.
 """
 
-from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from messagehub.admin import parameters
@@ -43,7 +42,7 @@ class Shortcut:
 
     async def _give(self, kept: Kept, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            caller = self._backend.callers.enter(Request(scope), "observe")
+            caller = self._backend.callers.enter(scope, "observe")
         except (HttpError, HubError) as error:
             await refusal(error)(scope, receive, send)
             return
@@ -53,10 +52,9 @@ class Shortcut:
             await self._app(scope, receive, send)
 
     async def _look_up(self, path: str, scope: Scope, receive: Receive, send: Send) -> None:
-        request = Request(scope, receive)
         try:
-            caller = self._backend.callers.enter(request, "observe")
-            body = await parameters.raw_body(request)
+            caller = self._backend.callers.enter(scope, "observe")
+            body = await parameters.raw_body(scope, receive)
         except (HttpError, HubError) as error:
             await refusal(error)(scope, receive, send)
             return
