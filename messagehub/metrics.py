@@ -58,5 +58,8 @@ class Metrics:
     def refuse(self, code: str) -> None:
         self.refusals[code] = self.refusals.get(code, 0) + 1
 
+    def all_counters(self) -> dict[str, int]:
+        return self.counters | {f"refused_{code.lower()}": count for code, count in self.refusals.items()}
+
     def report(self) -> dict[str, Any]:
         return {name: histogram.report() for name, histogram in self.requests.items() if histogram.count}

@@ -8,15 +8,12 @@ only reads are served until a probe write succeeds. Revisions that were given ou
 Rule 4: nothing slow runs here, and no request can end the loop.
 """
 
-import gc
 import logging
 import os
 import time
-from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from time import monotonic
-from typing import Any, NamedTuple
+from typing import Any
 
 import zmq
 
@@ -25,24 +22,26 @@ from messagehub.block_place import directory_of
 from messagehub.broker.cleaner import Cleaner
 from messagehub.broker.door import CONTROL, Door
 from messagehub.broker.encoded import EncodedDiscoveries
-from messagehub.broker.events import Publisher, key
+from messagehub.broker.events import Publisher
 from messagehub.broker.guard import Guard
 from messagehub.broker.judging import Judge
 from messagehub.broker.kept_topics import READ_COMMANDS, KeptTopics
+from messagehub.broker.loading import load
 from messagehub.broker.local_sight import LocalSight
 from messagehub.broker.place import Place
+from messagehub.broker.requests import COUNTERS, MAX_BACKLOG, Request, Requests
 from messagehub.broker.service_desk import settle
 from messagehub.broker.topic_proxy import TopicProxy
 from messagehub.broker.tracing import TraceRing
-from messagehub.errors import HubError, InternalError, ProtocolError, RateLimited, StoreReadOnly
+from messagehub.broker.unwritten import Held, Unwritten
+from messagehub.errors import HubError, InternalError, RateLimited, StoreReadOnly
 from messagehub.metrics import Metrics
 from messagehub.settings import Settings
-from messagehub.store import Saved, Store
+from messagehub.store import Store
 from messagehub.store.commit import GroupCommit
 from messagehub.version import __version__
-from registry import commands, names, replies
+from registry import commands, replies
 from registry.events import AnyEvent, MessagesKept
-from registry.leases import Terms
 from registry.registry import Registry
 from registry.verdicts import Verdict
 
@@ -50,36 +49,9 @@ log = logging.getLogger("messagehub.broker")
 
 RECEIVED_PER_TURN = 1024
 SERVED_PER_TURN = 64
-MAX_BACKLOG = 16_384
-MAX_RATE_LIMITED = 8
-"""So many of them end a turn's receiving, and one does when a request waits to be served: a peer that floods must not
-keep the others waiting."""
 STOP_SECONDS = 5.0
 DRAIN_SECONDS = 0.1
-_PRIORITIES = ("high", "normal", "low")
-_COUNTERS = [
-    "malformed",
-    "unknown_type",
-    "too_large",
-    "bad_frames",
-    "undeliverable",
-    "held",
-    "store_failures",
-    "internal_errors",
-]
 _NOTHING: list[AnyEvent] = []
-_COUNTER_OF_CODE = {"UNKNOWN_TYPE": "unknown_type", "MESSAGE_TOO_LARGE": "too_large"}
-
-
-# pyzmq's flags are enums, and combining or comparing enums costs as much as receiving a frame.
-_NOBLOCK = int(zmq.NOBLOCK)
-_MORE_NOBLOCK = int(zmq.SNDMORE) | _NOBLOCK
-_EVENTS = int(zmq.EVENTS)
-_POLLIN = int(zmq.POLLIN)
-_RCVMORE = int(zmq.RCVMORE)
-
-Request = tuple[list[bytes], commands.AnyCommand, float, Verdict | None]
-"""The return path, the command, when it was received, and a verdict on its schema: a plain tuple, for speed."""
 
 _JUDGED = (
     commands.SchemaText,
@@ -87,17 +59,6 @@ _JUDGED = (
     commands.RegisterConsumer,
     commands.CreateChannel,
 )
-
-
-class Held(NamedTuple):
-    """An answer that waits until the store has written `revision`."""
-
-    revision: int
-    path: list[bytes]
-    command: commands.AnyCommand
-    received_at: float
-    reply: replies.Reply
-    payload: bytes
 
 
 class Broker:
@@ -121,16 +82,12 @@ class Broker:
         except BaseException:
             self._place.release()
             raise
-        self._metrics = Metrics(list(protocol.COMMANDS_BY_TYPE), _COUNTERS)
-        self._accounts = {kind: (tag, self._metrics.requests[tag]) for tag, kind in protocol.COMMANDS_BY_TYPE.items()}
+        counters = [*COUNTERS, "held", "store_failures", "internal_errors"]
+        self._metrics = Metrics(list(protocol.COMMANDS_BY_TYPE), counters)
         self._discoveries = EncodedDiscoveries()
         self._judge: Judge[Request] = Judge()
         self._trace = TraceRing(settings.trace_size, wall_offset=self._wall_offset)
-        self._queues: dict[str, deque[Request]] = {name: deque() for name in _PRIORITIES}
-        self._backlog = 0
-        self._held: list[Held] = []
-        self._unsynced: dict[str, int] = {}
-        self._submitted = 0
+        self._unwritten = Unwritten()
         self.is_read_only = self._is_suspect = self._is_closed = False
         self._sight = LocalSight(directory_of(settings), self._guard.check_entry if self._guard else None)
         self._poller = zmq.Poller()
@@ -142,7 +99,7 @@ class Broker:
             self._context, broker_id=self.broker_id, beacon_seconds=settings.beacon_seconds, guard=self._guard
         )
         self._publisher.reset(self._registry.revision)
-        self._router = _router(self._context)
+        self._requests = Requests(self._context, self._guard, self._metrics, self._trace)
         self._topics = TopicProxy(self._door, max_frame_bytes=protocol.MAX_FRAME_BYTES)
         self._kept = KeptTopics(self._commit.store, self._topics.kept)
         self._own: dict[type[commands.Command], Callable[[Any], replies.Reply]] = {
@@ -158,7 +115,7 @@ class Broker:
 
     def _bind(self, settings: Settings, local: Settings) -> None:
         door = self._door
-        control, control_here = door.bind(self._router, CONTROL, settings.endpoint, local.endpoint)
+        control, control_here = door.bind(self._requests.socket, CONTROL, settings.endpoint, local.endpoint)
         events, events_here = self._publisher.bind(door, settings.events_endpoint, local.events_endpoint)
         topics, topics_here = self._topics.start(settings.topic_endpoints, local.topic_endpoints)
         self.endpoint, self.local_endpoint, self.events_endpoint = control, control_here, events
@@ -186,8 +143,8 @@ class Broker:
 
     def run(self) -> None:
         """Serve until `stop`, then drain what was received, answer it and close."""
-        poller = self._poller
-        poller.register(self._router, zmq.POLLIN)
+        poller, requests = self._poller, self._requests
+        poller.register(requests.socket, zmq.POLLIN)
         poller.register(self._publisher.socket, zmq.POLLIN)
         poller.register(self._commit.wake_fd, zmq.POLLIN)
         poller.register(self._judge.wake_fd, zmq.POLLIN)
@@ -201,8 +158,8 @@ class Broker:
             self._open_eyes()
             while True:
                 for ready, _ in poll(wait_ms):
-                    if ready is self._router:
-                        self._receive(RECEIVED_PER_TURN)
+                    if ready is requests.socket:
+                        requests.receive(RECEIVED_PER_TURN, self._registry)
                     elif ready == store_fd:
                         self._after_commit()
                     elif ready == sight_fd:
@@ -225,18 +182,18 @@ class Broker:
         """Serve, expire, send beacons; returns how long the loop may sleep."""
         if self._guard is not None and self._guard.refresh():
             self._cut()
-        if self._backlog:
+        if self._requests.backlog:
             self._serve(SERVED_PER_TURN)
         now = self._now()
         deadline = self._registry.next_deadline()
         if deadline is not None and deadline <= now and not self.is_read_only:
             expired = self._registry.expire(now=now)
-            self._note_unsynced(expired)
+            self._unwritten.note(expired)
             self._happened(expired)
             deadline = self._registry.next_deadline()
         settle(self._registry, self._publisher, self._sight)
         idle_seconds = self._publisher.beacons(self._registry, now=now)
-        if self._backlog:
+        if self._requests.backlog:
             return 0
         if not self.is_read_only:
             if deadline is not None:
@@ -260,101 +217,39 @@ class Broker:
     def _see(self) -> None:
         self._happened(self._sight.look(self._registry, now=self._now()))
 
-    # -- receiving -----------------------------------------------------------------------------------------
-
-    def _receive(self, limit: int) -> None:
-        """Queue what waits in the socket by priority; refuse what is not a request."""
-        router, queues, priorities, guard = self._router, self._queues, self._registry.priorities, self._guard
-        get: Callable[[int], Any] = router.get
-        limited = 0
-        for count in range(min(limit, MAX_BACKLOG - self._backlog)):
-            if count == 1 and not get(_EVENTS) & _POLLIN:
-                return  # the usual single request: asking is cheaper than the exception below
-            if limited and (self._backlog or limited == MAX_RATE_LIMITED):
-                return
-            try:
-                frames = self._receive_frames(router.recv, get) if guard is None else guard.receive(router)
-            except zmq.Again:
-                return
-            received_at = monotonic()
-            if len(frames) == 3 and not frames[1]:
-                body = frames.pop()
-                path = frames
-            else:
-                split = protocol.split(frames)
-                if split is None:
-                    self._metrics.count("bad_frames")
-                    continue
-                path, body = split if guard is None else guard.named(frames, split)
-            if guard is not None and guard.is_too_fast(path, received_at):
-                limited += 1
-                self._refuse(path, body, guard.too_fast, received_at)
-                continue
-            try:
-                command = protocol.decode(body) if guard is None else guard.decode(path, body, self._registry)
-            except HubError as error:
-                self._refuse(path, body, error, received_at)
-                continue
-            priority = command.priority
-            if priorities and priority == "normal":
-                priority = priorities.get(getattr(command, "channel", ""), "normal")
-            queues[priority].append((path, command, received_at, None))
-            self._backlog += 1
-
-    def _receive_frames(self, recv: Callable[[int], bytes], get: Callable[[int], Any]) -> list[bytes]:
-        """One message; the frames past the limit are read and thrown away. A ROUTER's first frame is never the last."""
-        frames = [recv(_NOBLOCK), recv(_NOBLOCK)]
-        while get(_RCVMORE):
-            frame = recv(_NOBLOCK)
-            if len(frames) <= protocol.MAX_FRAMES:
-                frames.append(frame)
-        return frames
-
-    def _refuse(self, path: list[bytes], body: bytes, error: HubError, received_at: float) -> None:
-        """Answer what is no request, or one that its sender may not make."""
-        if self._guard is None or isinstance(error, ProtocolError):
-            request, request_id = "?", getattr(error, "request_id", None)
-            self._metrics.count(_COUNTER_OF_CODE.get(error.code, "malformed"))
-        else:
-            request, request_id = protocol.request_head(body)
-            self._guard.refused(path, request, request_id, error)
-        self._metrics.refuse(error.code)
-        self._send(path, protocol.encode_reply(protocol.error_reply(error), request_id))
-        self._trace.append((received_at, request_id, request, error.code, monotonic() - received_at, path[0]))
-
     # -- serving -------------------------------------------------------------------------------------------
 
     def _serve(self, limit: int) -> None:
         now = self._now()
-        high, normal, low = self._queues.values()
+        requests, unwritten, guard = self._requests, self._unwritten, self._guard
+        high, normal, low = requests.high, requests.normal, requests.low
         happened: list[AnyEvent] = []
-        for _ in range(min(limit, self._backlog)):
+        for _ in range(min(limit, requests.backlog)):
             path, command, received_at, verdict = (high or normal or low).popleft()
-            self._backlog -= 1
             answered = self._answer(path, command, received_at, verdict, now)
             if answered is None:
                 continue  # its schema is being judged, or what it asks for is being read
             reply, emitted = answered
             if emitted:
                 happened += emitted
-                self._note_unsynced(emitted)
+                unwritten.note(emitted)
                 waits_for = self._registry.revision
-                if self._guard is not None and command.writes:
-                    self._guard.changed(path, command, reply)
+                if guard is not None and command.writes:
+                    guard.changed(path, command, reply)
             else:
-                waits_for = self._reads_unsynced(command) if self._unsynced else 0
-                if self._guard is not None and command.writes:
-                    self._guard.answered(path, command, reply)
+                waits_for = unwritten.read_by(command, revision=self._registry.revision) if unwritten.changed else 0
+                if guard is not None and command.writes:
+                    guard.answered(path, command, reply)
             if type(reply) is replies.Discovered:
                 payload = self._discoveries.payload(reply, command.id)
             else:
                 payload = protocol.encode_reply(reply, command.id)
             if waits_for > self._commit.written:
-                self._held.append(Held(waits_for, path, command, received_at, reply, payload))
+                unwritten.hold(Held(waits_for, path, command, received_at, reply, payload))
                 self._metrics.count("held")
             else:
-                self._send(path, payload)
-                self._account(path, command, received_at, reply)
+                requests.send(path, payload)
+                requests.account(path, command, received_at, reply)
             if self._is_suspect:
                 break
         self._happened(happened)
@@ -414,13 +309,12 @@ class Broker:
 
     def _after_judging(self) -> None:
         for (path, command, received_at, _), verdict in self._judge.verdicts():
-            self._queues[command.priority].append((path, command, received_at, verdict))
-            self._backlog += 1
+            self._requests.put_back((path, command, received_at, verdict))
 
     def _after_reading(self) -> None:
         for (path, command, received_at), reply, payload in self._kept.answers():
-            self._send(path, payload)
-            self._account(path, command, received_at, reply)
+            self._requests.send(path, payload)
+            self._requests.account(path, command, received_at, reply)
 
     def _answer_read_only(self, command: commands.AnyCommand, now: float) -> replies.Reply:
         """A heartbeat keeps its lease; every write is refused."""
@@ -431,24 +325,6 @@ class Broker:
             return replies.HeartbeatAck(known=lease is not None, notices=[], broker_id=self.broker_id)
         raise StoreReadOnly("the registry cannot be written (disk full or failing): reads go on, try again later")
 
-    def _note_unsynced(self, emitted: list[AnyEvent]) -> None:
-        for event in emitted:
-            self._unsynced[key(event)] = event.revision
-
-    def _reads_unsynced(self, command: commands.AnyCommand) -> int:
-        """The unwritten revision this command's answer may reveal; one that names no record may reveal any."""
-        looks_at_nothing = commands.Heartbeat | commands.Hello | commands.ServiceCommand
-        if type(command) in self._own or isinstance(command, looks_at_nothing):
-            return 0
-        if isinstance(command, commands.RequestSchema) and command.subject is not None:
-            by_name = command.schema_id is None and command.schema_hash is None and command.guid is None
-            name = command.subject if by_name else None
-        else:
-            name = getattr(command, "channel", None) or getattr(command, "subject", None)
-        if name is None and (topic := getattr(command, "topic", None)) is not None:
-            return self._unsynced.get(f"topic/{topic}/", 0)
-        return self._registry.revision if name is None else self._unsynced.get(names.logical(name), 0)
-
     def _happened(self, happened: list[AnyEvent]) -> None:
         if happened:
             for event in happened:
@@ -456,59 +332,12 @@ class Broker:
                     self._publisher.enqueue(event)
             self._sight.follow(self._registry, happened)
             self._commit.submit(happened)
-            self._submitted = happened[-1].revision
-
-    def _account(
-        self, path: list[bytes], command: commands.AnyCommand, received_at: float, reply: replies.Reply
-    ) -> None:
-        """When an answer has left: how long it took, and what it was."""
-        elapsed = monotonic() - received_at
-        name, histogram = self._accounts[type(command)]
-        histogram.record(elapsed)
-        answer: Any = type(reply)
-        if isinstance(reply, replies.Error):
-            histogram.errors += 1
-            answer = reply.code
-            self._metrics.refuse(answer)
-        self._trace.append((received_at, command.id, name, answer, elapsed, path[0]))
-
-    def _send(self, path: list[bytes], payload: bytes) -> None:
-        send = self._router.send
-        try:
-            for frame in path:
-                send(frame, _MORE_NOBLOCK)
-            send(payload, _NOBLOCK)
-        except zmq.ZMQError as error:
-            if error.errno not in (zmq.EHOSTUNREACH, zmq.EAGAIN):
-                raise
-            self._metrics.count("undeliverable")
+            self._unwritten.newest = happened[-1].revision
 
     # -- the store -----------------------------------------------------------------------------------------
 
     def _load(self, store: Store, *, at_least: int = 0) -> tuple[Registry, int]:
-        settings = self.settings
-        terms = Terms(
-            heartbeat_seconds=settings.heartbeat_seconds,
-            stall_seconds=settings.stall_seconds,
-            lease_seconds=settings.lease_seconds,
-        )
-        registry = Registry(terms=terms, shm_prefix=settings.shm_prefix)
-        registry.topics.limit_bytes = settings.kept_limit_bytes
-        with _without_collecting():
-            saved = store.load()
-            self._fill(registry, saved, revision=max(saved.revision, at_least))
-        return registry, saved.revision
-
-    def _fill(self, registry: Registry, saved: Saved, *, revision: int) -> None:
-        registry.schemas.restore(
-            saved.schemas,
-            last_id=saved.last_schema_id,
-            configs=saved.configs,
-            modes=saved.modes,
-            revision=revision,
-        )
-        registry.topics.restore(saved.topics)
-        registry.restore(saved.channels, revision=revision, now=self._now())
+        return load(store, self.settings, now=self._now(), at_least=at_least)
 
     def _after_commit(self) -> None:
         self._commit.acknowledge_wake()
@@ -531,32 +360,23 @@ class Broker:
     def _release(self, written: int) -> None:
         self._publisher.release(written)
         self._kept.release(written)
-        if self._submitted <= written:
-            self._unsynced.clear()
-        if self._held:
-            waiting = []
-            for held in self._held:
-                if held.revision <= written:
-                    self._send(held.path, held.payload)
-                    self._account(held.path, held.command, held.received_at, held.reply)
-                else:
-                    waiting.append(held)
-            self._held = waiting
+        self._unwritten.release(written, self._leave)
+
+    def _leave(self, held: Held) -> None:
+        self._requests.send(held.path, held.payload)
+        self._requests.account(held.path, held.command, held.received_at, held.reply)
 
     def _refuse_held(self) -> None:
         error = protocol.error_reply(
             StoreReadOnly("the change could not be stored (disk full or failing) and was undone")
         )
-        for held in self._held:
-            self._send(held.path, protocol.encode_reply(error, held.command.id))
-            self._account(held.path, held.command, held.received_at, error)
-        self._held.clear()
-        self._unsynced.clear()
+        for held in self._unwritten.undo():
+            self._leave(held._replace(reply=error, payload=protocol.encode_reply(error, held.command.id)))
 
     def _reload(self) -> None:
         """After a defect the registry may hold half a change: go back to what the store has."""
         self._is_suspect = False
-        self._commit.flush(self._submitted, timeout=STOP_SECONDS)
+        self._commit.flush(self._unwritten.newest, timeout=STOP_SECONDS)
         self._release(self._commit.written)
         self._go_back()
         self._happened(self._sight.begin(self._registry, now=self._now()))
@@ -566,22 +386,22 @@ class Broker:
         services = self._registry.services
         self._registry, _ = self._load(self._commit.store, at_least=self._registry.revision)
         self._registry.keep_services(services, now=self._now())
-        self._submitted = self._registry.revision
+        self._unwritten.newest = self._registry.revision
         self._kept.reset()
         self._publisher.reset(self._registry.revision)
 
     # -- what the broker itself answers --------------------------------------------------------------------
 
     def _hello(self, command: Any, path: list[bytes]) -> replies.Reply:
-        guard = self._guard
+        guard, settings = self._guard, self.settings
         version, warning = protocol.negotiate(command.versions)
         reply = replies.HelloAck(
             version=version,
             broker_id=self.broker_id,
             revision=self._registry.revision,
-            heartbeat_seconds=self.settings.heartbeat_seconds,
-            lease_seconds=self.settings.lease_seconds,
-            beacon_seconds=self.settings.beacon_seconds,
+            heartbeat_seconds=settings.heartbeat_seconds,
+            lease_seconds=settings.lease_seconds,
+            beacon_seconds=settings.beacon_seconds,
             endpoints=self._endpoints
             if guard is None
             else guard.reachable(path, self._endpoints, self._local_endpoints),
@@ -611,9 +431,8 @@ class Broker:
             leases=len(self._registry.leases),
             schemas=len(self._registry.schemas),
             requests=self._metrics.report(),
-            counters=self._metrics.counters
+            counters=self._metrics.all_counters()
             | {"published": self._publisher.published}
-            | {f"refused_{code.lower()}": count for code, count in self._metrics.refusals.items()}
             | self._kept.counters
             | (self._guard.counters() if self._guard else {}),
             store={"written_revision": self._commit.written, "transactions": self._commit.transactions},
@@ -628,16 +447,17 @@ class Broker:
         """Answer all that has arrived, within a bound; what is still in the kernel gets a moment to come in."""
         deadline = monotonic() + STOP_SECONDS
         grace = monotonic() + DRAIN_SECONDS
-        while self._router.poll(max(int((grace - monotonic()) * 1000), 0)) and self._backlog < MAX_BACKLOG:
-            self._receive(MAX_BACKLOG)
-        while (self._backlog or self._judge.waiting or self._kept.waiting) and monotonic() < deadline:
-            if not self._backlog:
+        requests = self._requests
+        while requests.socket.poll(max(int((grace - monotonic()) * 1000), 0)) and requests.backlog < MAX_BACKLOG:
+            requests.receive(MAX_BACKLOG, self._registry)
+        while (requests.backlog or self._judge.waiting or self._kept.waiting) and monotonic() < deadline:
+            if not requests.backlog:
                 (self._judge if self._judge.waiting else self._kept).wait(deadline - monotonic())
             self._after_judging()
             self._after_reading()
             self._serve(SERVED_PER_TURN)
         if not self.is_read_only:
-            self._commit.flush(self._submitted, timeout=max(deadline - monotonic(), 0.0))
+            self._commit.flush(self._unwritten.newest, timeout=max(deadline - monotonic(), 0.0))
         self._after_commit()
 
     def _close(self) -> None:
@@ -646,7 +466,7 @@ class Broker:
         self._judge.close(timeout=STOP_SECONDS)
         self._kept.close(timeout=STOP_SECONDS)
         self._commit.close(timeout=STOP_SECONDS)
-        self._router.close()
+        self._requests.socket.close()
         self._publisher.socket.close()
         self._context.term()
         self._topics.close()
@@ -658,24 +478,3 @@ class Broker:
     def _now(self) -> float:
         """Seconds since the epoch that never jump: the wall clock at the start plus monotonic time since."""
         return monotonic() + self._wall_offset
-
-
-def _router(context: zmq.Context[zmq.Socket[bytes]]) -> zmq.Socket[bytes]:
-    router = context.socket(zmq.ROUTER)
-    router.setsockopt(zmq.MAXMSGSIZE, protocol.MAX_FRAME_BYTES)
-    router.setsockopt(zmq.ROUTER_MANDATORY, 1)
-    router.setsockopt(zmq.SNDHWM, MAX_BACKLOG)  # whatever one peer may have in flight can be answered
-    router.setsockopt(zmq.LINGER, 1000)
-    return router
-
-
-@contextmanager
-def _without_collecting() -> Iterator[None]:
-    """Loading only makes objects that stay: looking for garbage among them takes as long as making them."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()

@@ -1,0 +1,46 @@
+"""From the store to a registry: at the start, and again when the store failed."""
+
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from messagehub.settings import Settings
+from messagehub.store import Store
+from registry.leases import Terms
+from registry.registry import Registry
+
+
+def load(store: Store, settings: Settings, *, now: float, at_least: int = 0) -> tuple[Registry, int]:
+    """All that was written, and its revision; revisions up to `at_least` were given out and are not used again."""
+    terms = Terms(
+        heartbeat_seconds=settings.heartbeat_seconds,
+        stall_seconds=settings.stall_seconds,
+        lease_seconds=settings.lease_seconds,
+    )
+    registry = Registry(terms=terms, shm_prefix=settings.shm_prefix)
+    registry.topics.limit_bytes = settings.kept_limit_bytes
+    with _without_collecting():
+        saved = store.load()
+        revision = max(saved.revision, at_least)
+        registry.schemas.restore(
+            saved.schemas,
+            last_id=saved.last_schema_id,
+            configs=saved.configs,
+            modes=saved.modes,
+            revision=revision,
+        )
+        registry.topics.restore(saved.topics)
+        registry.restore(saved.channels, revision=revision, now=now)
+    return registry, saved.revision
+
+
+@contextmanager
+def _without_collecting() -> Iterator[None]:
+    """Loading only makes objects that stay: looking for garbage among them takes as long as making them."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()

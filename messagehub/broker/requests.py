@@ -1,0 +1,156 @@
+"""Requests on their way in and answers on their way out: received, queued, refused, sent, accounted for.
+
+Rule: nothing that arrives can end the loop. What is no request, or one that its sender may not make, is refused here
+and goes no further.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from time import monotonic
+from typing import Any
+
+import zmq
+
+from messagehub import protocol
+from messagehub.broker.guard import Guard
+from messagehub.broker.tracing import TraceRing
+from messagehub.errors import HubError, ProtocolError
+from messagehub.metrics import Metrics
+from registry import commands, replies
+from registry.registry import Registry
+from registry.verdicts import Verdict
+
+MAX_BACKLOG = 16_384
+MAX_RATE_LIMITED = 8
+"""So many of them end a turn's receiving, and one does when a request waits to be served: a peer that floods must not
+keep the others waiting."""
+COUNTERS = ["malformed", "unknown_type", "too_large", "bad_frames", "undeliverable"]
+_COUNTER_OF_CODE = {"UNKNOWN_TYPE": "unknown_type", "MESSAGE_TOO_LARGE": "too_large"}
+
+# pyzmq's flags are enums, and combining or comparing enums costs as much as receiving a frame.
+_NOBLOCK = int(zmq.NOBLOCK)
+_MORE_NOBLOCK = int(zmq.SNDMORE) | _NOBLOCK
+_EVENTS = int(zmq.EVENTS)
+_POLLIN = int(zmq.POLLIN)
+_RCVMORE = int(zmq.RCVMORE)
+
+Request = tuple[list[bytes], commands.AnyCommand, float, Verdict | None]
+"""The return path, the command, when it was received, and a verdict on its schema: a plain tuple, for speed."""
+
+
+class Requests:
+    def __init__(
+        self, context: "zmq.Context[zmq.Socket[bytes]]", guard: Guard | None, metrics: Metrics, trace: TraceRing
+    ) -> None:
+        self.socket = _router(context)
+        self.high: deque[Request] = deque()
+        self.normal: deque[Request] = deque()
+        self.low: deque[Request] = deque()
+        self._queues = {"high": self.high, "normal": self.normal, "low": self.low}
+        self._guard = guard
+        self._metrics = metrics
+        self._trace = trace
+        self._accounts = {kind: (tag, metrics.requests[tag]) for tag, kind in protocol.COMMANDS_BY_TYPE.items()}
+
+    @property
+    def backlog(self) -> int:
+        """How many requests wait to be served."""
+        return len(self.high) + len(self.normal) + len(self.low)
+
+    def receive(self, limit: int, registry: Registry) -> None:
+        """Queue what waits in the socket by priority; refuse what is not a request."""
+        router, queues, priorities, guard = self.socket, self._queues, registry.priorities, self._guard
+        get: Callable[[int], Any] = router.get
+        limited = 0
+        for count in range(min(limit, MAX_BACKLOG - self.backlog)):
+            if count == 1 and not get(_EVENTS) & _POLLIN:
+                return  # the usual single request: asking is cheaper than the exception below
+            if limited and (limited == MAX_RATE_LIMITED or self.backlog):
+                return
+            try:
+                frames = _received(router.recv, get) if guard is None else guard.receive(router)
+            except zmq.Again:
+                return
+            received_at = monotonic()
+            if len(frames) == 3 and not frames[1]:
+                body = frames.pop()
+                path = frames
+            else:
+                split = protocol.split(frames)
+                if split is None:
+                    self._metrics.count("bad_frames")
+                    continue
+                path, body = split if guard is None else guard.named(frames, split)
+            if guard is not None and guard.is_too_fast(path, received_at):
+                limited += 1
+                self._refuse(path, body, guard.too_fast, received_at)
+                continue
+            try:
+                command = protocol.decode(body) if guard is None else guard.decode(path, body, registry)
+            except HubError as error:
+                self._refuse(path, body, error, received_at)
+                continue
+            priority = command.priority
+            if priorities and priority == "normal":
+                priority = priorities.get(getattr(command, "channel", ""), "normal")
+            queues[priority].append((path, command, received_at, None))
+
+    def put_back(self, request: Request) -> None:
+        """One that can be served now: what it waited for is there."""
+        self._queues[request[1].priority].append(request)
+
+    def send(self, path: list[bytes], payload: bytes) -> None:
+        send = self.socket.send
+        try:
+            for frame in path:
+                send(frame, _MORE_NOBLOCK)
+            send(payload, _NOBLOCK)
+        except zmq.ZMQError as error:
+            if error.errno not in (zmq.EHOSTUNREACH, zmq.EAGAIN):
+                raise
+            self._metrics.count("undeliverable")
+
+    def account(
+        self, path: list[bytes], command: commands.AnyCommand, received_at: float, reply: replies.Reply
+    ) -> None:
+        """When an answer has left: how long it took, and what it was."""
+        elapsed = monotonic() - received_at
+        name, histogram = self._accounts[type(command)]
+        histogram.record(elapsed)
+        answer: Any = type(reply)
+        if isinstance(reply, replies.Error):
+            histogram.errors += 1
+            answer = reply.code
+            self._metrics.refuse(answer)
+        self._trace.append((received_at, command.id, name, answer, elapsed, path[0]))
+
+    def _refuse(self, path: list[bytes], body: bytes, error: HubError, received_at: float) -> None:
+        """Answer what is no request, or one that its sender may not make."""
+        if self._guard is None or isinstance(error, ProtocolError):
+            request, request_id = "?", getattr(error, "request_id", None)
+            self._metrics.count(_COUNTER_OF_CODE.get(error.code, "malformed"))
+        else:
+            request, request_id = protocol.request_head(body)
+            self._guard.refused(path, request, request_id, error)
+        self._metrics.refuse(error.code)
+        self.send(path, protocol.encode_reply(protocol.error_reply(error), request_id))
+        self._trace.append((received_at, request_id, request, error.code, monotonic() - received_at, path[0]))
+
+
+def _received(recv: Callable[[int], bytes], get: Callable[[int], Any]) -> list[bytes]:
+    """One message; the frames past the limit are read and thrown away. A ROUTER's first frame is never the last."""
+    frames = [recv(_NOBLOCK), recv(_NOBLOCK)]
+    while get(_RCVMORE):
+        frame = recv(_NOBLOCK)
+        if len(frames) <= protocol.MAX_FRAMES:
+            frames.append(frame)
+    return frames
+
+
+def _router(context: "zmq.Context[zmq.Socket[bytes]]") -> "zmq.Socket[bytes]":
+    router = context.socket(zmq.ROUTER)
+    router.setsockopt(zmq.MAXMSGSIZE, protocol.MAX_FRAME_BYTES)
+    router.setsockopt(zmq.ROUTER_MANDATORY, 1)
+    router.setsockopt(zmq.SNDHWM, MAX_BACKLOG)  # whatever one peer may have in flight can be answered
+    router.setsockopt(zmq.LINGER, 1000)
+    return router
