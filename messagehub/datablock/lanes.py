@@ -159,6 +159,8 @@ class LaneBoard:
             return False
         self.token = token
         names = os.listdir(self.directory)
+        while not self._follow_groups(names):
+            names = os.listdir(self.directory)
         for name in names:
             if name.endswith(".lane") and name not in self._lanes:
                 self._add(name)
@@ -166,11 +168,6 @@ class LaneBoard:
             self._lanes.pop(gone).close()
         for name in [name for name, lane in self._lanes.items() if lane.is_dead()]:
             self._remove(name)
-        wanted = group_files(names)
-        for name in self._groups.keys() - wanted:
-            self._groups.pop(name).close()
-        for name in wanted - self._groups.keys():
-            self._groups[name] = GroupCursors(os.path.join(self.directory, name))
         self._all = list(self._lanes.values())
         return True
 
@@ -209,6 +206,18 @@ class LaneBoard:
             group.close()
         self._index.descriptor.close()
         self._lanes, self._groups, self._all = {}, {}, []
+
+    def _follow_groups(self, names: list[str]) -> bool:
+        """False if a new epoch took a file's place since they were listed: the group must not be without one."""
+        wanted = group_files(names)
+        for name in wanted - self._groups.keys():
+            try:
+                self._groups[name] = GroupCursors(os.path.join(self.directory, name))
+            except NothingThere:
+                return False
+        for name in self._groups.keys() - wanted:
+            self._groups.pop(name).close()
+        return True
 
     def _add(self, name: str) -> None:
         try:

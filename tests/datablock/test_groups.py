@@ -1,3 +1,4 @@
+import glob
 import os
 
 import pytest
@@ -5,10 +6,11 @@ import pytest
 from messagehub.datablock import errors
 from messagehub.datablock.groups import Assignment
 from messagehub.datablock.items import Gap, Item
+from messagehub.datablock.lanes import LaneBoard
 from messagehub.datablock.layout import WhenFull
 from messagehub.datablock.reader import RingReader
 from messagehub.datablock.ring import open_reader
-from tests.datablock.children import kill, parked
+from tests.datablock.children import fork, kill, parked, wait
 from tests.datablock.rings import checked, payload, writer
 
 
@@ -148,3 +150,21 @@ def test_a_member_that_had_done_all_its_share_does_not_hold_up_the_writer_in_a_n
             fill(made, 5, 8)
             assert take(quick) == [5, 7]
             assert take(slow) == [6, 8]
+
+
+def test_a_writer_that_comes_while_epochs_change_finds_the_group(root: str) -> None:
+    """An epoch's file may be gone a moment after it was listed: the next one took its place."""
+    with writer(root, slot_count=4, when_full=WhenFull.BLOCK):
+        (lanes,) = glob.glob(os.path.join(root, "lanes", "*"))
+        member(root, 1, 0, 1).close()
+
+        def change_epochs() -> None:
+            for epoch in range(2, 2000):
+                member(root, epoch, 0, 1).close()
+
+        pid = fork(change_epochs)
+        for _ in range(2000):
+            board = LaneBoard(lanes)
+            assert board.floor() == 0  # never without the group, which has done nothing yet
+            board.close()
+        assert wait(pid) == 0
