@@ -234,8 +234,11 @@ class LaneBoard:
 
 def live_lanes(directory: str) -> int:
     """How many readers hold a lane here."""
+    try:
+        names = os.listdir(directory)
+    except FileNotFoundError:
+        return 0
     count = 0
-    names = os.listdir(directory) if os.path.isdir(directory) else []
     for name in names:
         if name.endswith(".lane"):
             try:
