@@ -29,6 +29,7 @@ from messagehub.broker.kept_topics import READ_COMMANDS, KeptTopics
 from messagehub.broker.loading import load
 from messagehub.broker.local_sight import LocalSight
 from messagehub.broker.place import Place
+from messagehub.broker.report import Report
 from messagehub.broker.requests import COUNTERS, MAX_BACKLOG, Request, Requests
 from messagehub.broker.service_desk import settle
 from messagehub.broker.topic_proxy import TopicProxy
@@ -66,8 +67,7 @@ class Broker:
         """The store is opened only once the place is ours."""
         self.settings = settings
         self.broker_id = os.urandom(8).hex()
-        self._started_at = monotonic()
-        self._wall_offset = time.time() - self._started_at
+        self._wall_offset = time.time() - monotonic()
         self._place = Place(settings)
         try:
             self._guard = Guard.of(settings)
@@ -102,6 +102,10 @@ class Broker:
         self._requests = Requests(self._context, self._guard, self._metrics, self._trace)
         self._topics = TopicProxy(self._door, max_frame_bytes=protocol.MAX_FRAME_BYTES)
         self._kept = KeptTopics(self._commit.store, self._topics.kept)
+        self._report = Report(self.broker_id, self._metrics, self._commit)
+        self._report.add(lambda: {"published": self._publisher.published} | self._kept.counters)
+        if self._guard is not None:
+            self._report.add(self._guard.counters)
         self._own: dict[type[commands.Command], Callable[[Any], replies.Reply]] = {
             commands.Ping: self._ping,
             commands.Stats: self._stats,
@@ -417,26 +421,7 @@ class Broker:
         return replies.Pong(broker_id=self.broker_id, revision=self._registry.revision, read_only=self.is_read_only)
 
     def _stats(self, _: Any) -> replies.Reply:
-        channels = self._registry.channels.values()
-        return replies.StatsReport(
-            broker_id=self.broker_id,
-            version=__version__,
-            pid=os.getpid(),
-            uptime_seconds=round(monotonic() - self._started_at, 3),
-            revision=self._registry.revision,
-            read_only=self.is_read_only,
-            channels=len(channels),
-            producers=sum(len(channel.producers) for channel in channels),
-            consumers=sum(len(channel.consumers) for channel in channels),
-            leases=len(self._registry.leases),
-            schemas=len(self._registry.schemas),
-            requests=self._metrics.report(),
-            counters=self._metrics.all_counters()
-            | {"published": self._publisher.published}
-            | self._kept.counters
-            | (self._guard.counters() if self._guard else {}),
-            store={"written_revision": self._commit.written, "transactions": self._commit.transactions},
-        )
+        return self._report.stats(self._registry, is_read_only=self.is_read_only)
 
     def _traced(self, command: Any) -> replies.Reply:
         return replies.TraceReport(exchanges=self._trace.find(command.correlation_id, limit=command.limit))

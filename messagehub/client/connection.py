@@ -10,16 +10,18 @@ Rule 4: a forked child abandons the connection and makes its own: wire, threads 
 import itertools
 import logging
 import os
-import random
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
-from typing import Protocol
+from collections.abc import Sequence
 
 import zmq
 
 from messagehub import protocol
+from messagehub.client.event_socket import EventSocket
+from messagehub.client.part import Part
+from messagehub.client.patience import Patience
+from messagehub.client.waiter import Done, Waiter
 from messagehub.client.wire import Context, Wire, connected, reachable
 from messagehub.credentials import ClientKeys
 from messagehub.errors import BrokerTimeout, BrokerUnavailable, HubError, MessageTooLarge
@@ -32,60 +34,7 @@ log = logging.getLogger("messagehub.client")
 
 IDLE_SECONDS = 60.0
 CLOSE_SECONDS = 5.0
-EVENTS_PER_TURN = 1000
 _COUNTERS = ["timeouts", "connects", "disconnects", "late_replies", "handed_over"]
-
-Done = Callable[[replies.AnyReply | None, HubError | None], None]
-
-
-class Part(Protocol):
-    """Something that lives on the I/O thread and keeps the connection wanted while it is active."""
-
-    def is_active(self) -> bool: ...
-
-    def topics(self) -> set[bytes]: ...
-
-    def on_connected(self, hello: replies.HelloAck) -> None: ...
-
-    def on_disconnected(self) -> None: ...
-
-    def on_event(self, topic: bytes, payload: bytes) -> None: ...
-
-    def tick(self, now: float) -> float:
-        """Do what is due and return when more will be."""
-
-
-class Waiter:
-    """A request on its way: a thread blocks on it, or `done` is called on the I/O thread."""
-
-    __slots__ = ("_answered", "deadline", "done", "error", "payload", "reply", "request_id")
-
-    def __init__(self, request_id: str, payload: bytes, deadline: float, done: Done | None) -> None:
-        self.request_id = request_id
-        self.payload = payload
-        self.deadline = deadline
-        self.done = done
-        self.reply: replies.AnyReply | None = None
-        self.error: HubError | None = None
-        self._answered: threading.Lock | None = None
-
-    def share(self) -> "Waiter":
-        """Before another thread may finish it. A caller that drives the wire itself never needs this."""
-        self._answered = threading.Lock()
-        self._answered.acquire()
-        return self
-
-    def finish(self, reply: replies.AnyReply | None, error: HubError | None = None) -> None:
-        self.reply, self.error = reply, error
-        if self.done is not None:
-            self.done(reply, error)
-        else:
-            assert self._answered is not None
-            self._answered.release()
-
-    def wait(self) -> bool:
-        assert self._answered is not None
-        return self._answered.acquire(timeout=max(self.deadline - time.monotonic(), 0.0))
 
 
 class Connection:
@@ -104,17 +53,14 @@ class Connection:
         self._wake_fd = self._yield_fd = -1
         self._context: Context | None = None
         self._wire: Wire | None = None
-        self._sub: zmq.Socket[bytes] | None = None
-        self._subscribed: set[bytes] = set()
+        self._events = EventSocket()
         self._outbox: deque[Waiter] = deque()
         self._pending: dict[str, Waiter] = {}
         self._is_suspect = False
         self._is_pinging = False
         self._news: deque[replies.HelloAck | None] = deque()
-        self._attempts = 0
-        self._patience_seconds = settings.reconnect_first_seconds
+        self._patience = Patience(settings)
         self._lock_path = str(settings.lock_path) if settings.is_local else None
-        self._retry_at = 0.0
         self._refusal: HubError | None = None
         self._keys: ClientKeys | None = None
 
@@ -289,7 +235,7 @@ class Connection:
             return
         endpoint = self._find_endpoint()
         now = time.monotonic()
-        if now < self._retry_at:
+        if now < self._patience.retry_at:
             raise self._refusal or BrokerUnavailable(f"no broker answers at {endpoint}", endpoint=endpoint)
         with self._starting:
             if self._is_closed:
@@ -304,11 +250,11 @@ class Connection:
             )
         except HubError as error:
             self._refusal = None if isinstance(error, BrokerUnavailable) else error
-            self._back_off()
+            self._patience.back_off()
             raise
         wire.also_poll(self._yield_fd)
-        self._attempts, self._retry_at, self._is_suspect = 0, 0.0, False
-        self._patience_seconds = self.settings.reconnect_first_seconds
+        self._is_suspect = False
+        self._patience.reset()
         self._wire, self.hello = wire, wire.hello
         self._news.append(wire.hello)
         self.metrics.count("connects")
@@ -332,12 +278,6 @@ class Connection:
             self._keys = ClientKeys(self.settings.server_key, self.settings.key_file)
         return self._keys
 
-    def _back_off(self) -> None:
-        first, most = self.settings.reconnect_first_seconds, self.settings.reconnect_max_seconds
-        wait = min(first * 2**self._attempts, most) * random.uniform(0.5, 1.0)
-        self._attempts = min(self._attempts + 1, 30)
-        self._retry_at = time.monotonic() + wait
-
     def _drop(self, why: str) -> None:
         """Throw the wire away and end every request that was on it."""
         if self._wire is None:
@@ -347,7 +287,7 @@ class Connection:
         self._wire = self.hello = None
         self._news.append(None)
         self.metrics.count("disconnects")
-        self._back_off()
+        self._patience.back_off()
         while self._pending:
             self._pending.popitem()[1].finish(None, BrokerUnavailable(why, endpoint=self.settings.endpoint))
         if not self._is_closed and any(part.is_active() for part in self.parts):
@@ -363,7 +303,7 @@ class Connection:
         finally:
             if is_owner:
                 self._owner.release()
-            self._close_sub()
+            self._events.close()
             self._fail_outbox(BrokerUnavailable("this client is closed"))
 
     def _turn(self, is_owner: bool) -> bool:
@@ -392,12 +332,12 @@ class Connection:
         return is_owner
 
     def _wants_connection(self) -> bool:
-        is_due = self._wire is None and time.monotonic() >= self._retry_at
+        is_due = self._wire is None and time.monotonic() >= self._patience.retry_at
         return is_due and any(part.is_active() for part in self.parts)
 
     def _next_due(self, due_at: float) -> float:
         if self._wire is None and any(part.is_active() for part in self.parts):
-            due_at = min(due_at, max(self._retry_at, time.monotonic() + self._patience_seconds))
+            due_at = min(due_at, self._patience.next_look())
         own = (waiter.deadline for waiter in list(self._pending.values()) if waiter.done is not None)
         return min(own, default=due_at) if due_at > time.monotonic() else due_at
 
@@ -421,8 +361,7 @@ class Connection:
         except HubError as error:
             self._drop(error.message)
             self._fail_outbox(error)
-            # Looking for a broker that is not there costs little, but not nothing: look less and less often.
-            self._patience_seconds = min(2 * self._patience_seconds, self.settings.reconnect_max_seconds)
+            self._patience.look_less_often()
 
     def _receive(self) -> None:
         assert self._wire is not None
@@ -456,7 +395,7 @@ class Connection:
     def _tell_parts(self) -> None:
         while self._news:
             hello = self._news.popleft()
-            self._close_sub()
+            self._events.close()
             for part in self.parts:
                 if hello is not None:
                     part.on_connected(hello)
@@ -467,45 +406,21 @@ class Connection:
         """Wait for something to do, then hand out events."""
         poller = zmq.Poller()
         poller.register(self._wake_fd, zmq.POLLIN)
-        if self._sub is not None:
-            poller.register(self._sub, zmq.POLLIN)
+        if self._events.socket is not None:
+            poller.register(self._events.socket, zmq.POLLIN)
         if is_owner and self._wire is not None:
             poller.register(self._wire.dealer, zmq.POLLIN)
             poller.register(self._wire.monitor, zmq.POLLIN)
         wait = min(max(until - time.monotonic(), 0.0), IDLE_SECONDS)
         poller.poll(int(wait * 1000) + (wait > 0))
-        for _ in range(EVENTS_PER_TURN):
-            if self._sub is None or not self._sub.poll(0):
-                break
-            topic, *_, payload = self._sub.recv_multipart(zmq.NOBLOCK)
+        for topic, payload in self._events.events():
             for part in self.parts:
                 part.on_event(topic, payload)
 
     def _follow_topics(self) -> None:
-        """Bring the SUB socket in line with what the parts want to hear."""
-        hello = self.hello
-        if hello is None or self._context is None:
-            return
-        wanted = set().union(*(part.topics() for part in self.parts))
-        if wanted == self._subscribed:
-            return
-        if self._sub is None:
-            self._sub = self._context.socket(zmq.SUB)
-            self._sub.setsockopt(zmq.LINGER, 0)
-            self._sub.setsockopt(zmq.RCVHWM, 100_000)
-            self.keys(hello.endpoints["events"]).secure(self._sub)
-            self._sub.connect(hello.endpoints["events"])
-        for topic in wanted - self._subscribed:
-            self._sub.subscribe(topic)
-        for topic in self._subscribed - wanted:
-            self._sub.unsubscribe(topic)
-        self._subscribed = wanted
-
-    def _close_sub(self) -> None:
-        self._subscribed = set()
-        if self._sub is not None:
-            self._sub.close(0)
-            self._sub = None
+        if self.hello is not None and self._context is not None:
+            wanted: set[bytes] = set().union(*(part.topics() for part in self.parts))
+            self._events.follow(wanted, self._context, self.hello.endpoints["events"], self.keys)
 
 
 _left_by_parent: list[Connection] = []
