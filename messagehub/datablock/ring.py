@@ -54,7 +54,6 @@ class RingSpec:
     checksum: Checksum = Checksum.NONE
     schema_hash: str = ""
     schema_id: int = 0
-    is_group_readable: bool = False  # others of the file's group may read; they have no lane
 
 
 def open_writer(path: str, spec: RingSpec, codec: Codec) -> RingWriter:
@@ -64,9 +63,8 @@ def open_writer(path: str, spec: RingSpec, codec: Codec) -> RingWriter:
     cleaner takes a ring in the making for a dead one.
     """
     header = _header(path, spec, codec)
-    mode = 0o640 if spec.is_group_readable else 0o600
     while True:
-        writer = _take_over(path, header, codec) or _create(path, header, codec, mode)
+        writer = _take_over(path, header, codec) or _create(path, header, codec)
         if writer is not None:
             return writer
 
@@ -75,7 +73,6 @@ def open_reader(
     path: str,
     *,
     expected_schema_hash: str | None = None,
-    owner_uid: int | None = None,
     start: Start = "latest",
     lossless: bool = True,
     group: str | None = None,
@@ -84,7 +81,7 @@ def open_reader(
     verify: bool = False,
 ) -> RingReader:
     """Attach read-only. The schema hash is compared before the first payload byte is used."""
-    segment = Segment.attach(path, owner_uid=owner_uid)
+    segment = Segment.attach(path)
     header = segment.header()
     if header.kind == Kind.TABLE:
         raise HeaderInconsistent(path, "it is a table, not a ring")
@@ -146,9 +143,9 @@ def _header(path: str, spec: RingSpec, codec: Codec) -> Header:
     )
 
 
-def _create(path: str, header: Header, codec: Codec, mode: int) -> RingWriter | None:
+def _create(path: str, header: Header, codec: Codec) -> RingWriter | None:
     """None if someone else created it first."""
-    segment = Segment.create(path, header.geometry.file_bytes, mode)
+    segment = Segment.create(path, header.geometry.file_bytes)
     packed = header.pack(codec.description)
     segment.data[: len(packed)] = packed
     segment.data[HEADER_BYTES : HEADER_BYTES + len(codec.description)] = codec.description
@@ -206,9 +203,9 @@ def _replace(segment: Segment, lanes: str) -> None:
     segment.descriptor.close()
 
 
-def describe(path: str, owner_uid: int | None = None) -> tuple[Header, dict[str, Any]]:
+def describe(path: str) -> tuple[Header, dict[str, Any]]:
     """A block's header and the words that change, for people; takes no lock."""
-    segment = Segment.attach(path, owner_uid=owner_uid)
+    segment = Segment.attach(path)
     header = segment.header()
 
     return header, {
