@@ -98,6 +98,7 @@ class Held(NamedTuple):
     received_at: float
     reply: replies.Reply
     payload: bytes
+    is_change: bool
 
 
 class Broker:
@@ -286,7 +287,7 @@ class Broker:
                     self._metrics.count("bad_frames")
                     continue
                 path, body = split if guard is None else guard.named(frames, split)
-            if guard is not None and guard.is_too_fast(path, received_at):
+            if guard is not None and guard.is_too_fast(path):
                 limited += 1
                 self._refuse(path, body, guard.too_fast, received_at)
                 continue
@@ -312,11 +313,12 @@ class Broker:
 
     def _refuse(self, path: list[bytes], body: bytes, error: HubError, received_at: float) -> None:
         """Answer what is no request, or one that its sender may not make."""
-        if self._guard is None or isinstance(error, ProtocolError):
-            request, request_id = "?", getattr(error, "request_id", None)
+        if isinstance(error, ProtocolError):
+            request, request_id = "?", error.request_id
             self._metrics.count(_COUNTER_OF_CODE.get(error.code, "malformed"))
         else:
             request, request_id = protocol.request_head(body)
+        if self._guard is not None:
             self._guard.refused(path, request, request_id, error)
         self._metrics.refuse(error.code)
         self._send(path, protocol.encode_reply(protocol.error_reply(error), request_id))
@@ -328,9 +330,11 @@ class Broker:
         now = self._now()
         high, normal, low = self._queues.values()
         happened: list[AnyEvent] = []
+        services = self._registry.services
         for _ in range(min(limit, self._backlog)):
             path, command, received_at, verdict = (high or normal or low).popleft()
             self._backlog -= 1
+            services_revision = services.revision
             answered = self._answer(path, command, received_at, verdict, now)
             if answered is None:
                 continue  # its schema is being judged, or what it asks for is being read
@@ -339,22 +343,21 @@ class Broker:
                 happened += emitted
                 self._note_unsynced(emitted)
                 waits_for = self._registry.revision
-                if self._guard is not None and command.writes:
-                    self._guard.changed(path, command, reply)
             else:
                 waits_for = self._reads_unsynced(command) if self._unsynced else 0
-                if self._guard is not None and command.writes:
-                    self._guard.answered(path, command, reply)
+            is_change = bool(emitted)
+            if self._guard is not None and (command.writes or isinstance(command, commands.ServiceCommand)):
+                self._guard.answered(path, command, reply)
+                is_change = is_change or services.revision > services_revision
             if type(reply) is replies.Discovered:
                 payload = self._discoveries.payload(reply, command.id)
             else:
                 payload = protocol.encode_reply(reply, command.id)
             if waits_for > self._commit.written:
-                self._held.append(Held(waits_for, path, command, received_at, reply, payload))
+                self._held.append(Held(waits_for, path, command, received_at, reply, payload, is_change))
                 self._metrics.count("held")
             else:
-                self._send(path, payload)
-                self._account(path, command, received_at, reply)
+                self._reply(path, command, received_at, reply, payload, is_change=is_change)
             if self._is_suspect:
                 break
         self._happened(happened)
@@ -419,8 +422,7 @@ class Broker:
 
     def _after_reading(self) -> None:
         for (path, command, received_at), reply, payload in self._kept.answers():
-            self._send(path, payload)
-            self._account(path, command, received_at, reply)
+            self._reply(path, command, received_at, reply, payload)
 
     def _answer_read_only(self, command: commands.AnyCommand, now: float) -> replies.Reply:
         """A heartbeat keeps its lease; every write is refused."""
@@ -458,10 +460,20 @@ class Broker:
             self._commit.submit(happened)
             self._submitted = happened[-1].revision
 
-    def _account(
-        self, path: list[bytes], command: commands.AnyCommand, received_at: float, reply: replies.Reply
+    def _reply(
+        self,
+        path: list[bytes],
+        command: commands.AnyCommand,
+        received_at: float,
+        reply: replies.Reply,
+        payload: bytes,
+        *,
+        is_change: bool = False,
     ) -> None:
-        """When an answer has left: how long it took, and what it was."""
+        """Written down, then sent, then accounted for: how long it took, and what it was."""
+        if self._guard is not None:
+            self._guard.note(path, command, reply, is_change=is_change)
+        self._send(path, payload)
         elapsed = monotonic() - received_at
         name, histogram = self._accounts[type(command)]
         histogram.record(elapsed)
@@ -537,8 +549,8 @@ class Broker:
             waiting = []
             for held in self._held:
                 if held.revision <= written:
-                    self._send(held.path, held.payload)
-                    self._account(held.path, held.command, held.received_at, held.reply)
+                    _, path, command, received_at, reply, payload, is_change = held
+                    self._reply(path, command, received_at, reply, payload, is_change=is_change)
                 else:
                     waiting.append(held)
             self._held = waiting
@@ -548,8 +560,8 @@ class Broker:
             StoreReadOnly("the change could not be stored (disk full or failing) and was undone")
         )
         for held in self._held:
-            self._send(held.path, protocol.encode_reply(error, held.command.id))
-            self._account(held.path, held.command, held.received_at, error)
+            payload = protocol.encode_reply(error, held.command.id)
+            self._reply(held.path, held.command, held.received_at, error, payload)
         self._held.clear()
         self._unsynced.clear()
 

@@ -23,6 +23,7 @@ SECRET_FILES = (
     "access.json",
     "audit.log",
     "audit-http.log",
+    "audit-access.log",
 )
 SHARED_FILES = ("broker.lock", "broker.json")
 """What clients read: to be seen by the hub's group, if it has one."""

@@ -211,6 +211,29 @@ def test_a_lease_is_renewed_and_ended_only_by_its_owner(shared: SharedHub) -> No
         assert writer.ask({"type": "HEARTBEAT", "lease": "mine"})["known"]
 
 
+def test_a_registration_without_a_lease_is_ended_only_by_its_owner(shared: SharedHub) -> None:
+    with shared.peer("writer") as writer, shared.peer("limited") as limited, shared.peer("reader") as reader:
+        writer.ask(producer("sensors.a"))
+        consumer = {"channel": "sensors.a", "consumer_id": "r"}
+        assert reader.ask({"type": "CONSUMER_REGISTER", **consumer})["type"] == "CONSUMER_REGISTER_ACK"
+        for message in (
+            {"type": "PRODUCER_UNREGISTER", "channel": "sensors.a"},
+            producer("sensors.a", metadata={"changed": True}),
+            {"type": "CONSUMER_UNREGISTER", **consumer},
+        ):
+            assert limited.ask(message)["code"] == "FORBIDDEN", message
+        assert writer.ask({"type": "PRODUCER_UNREGISTER", "channel": "sensors.a"})["type"] == "PRODUCER_UNREGISTER_ACK"
+
+
+def test_a_worker_is_ended_only_by_its_owner(shared: SharedHub) -> None:
+    worker = {"address": "service:s", "worker_id": "w", "endpoint": "unix:@x", "key": "k", "lease": "mine"}
+    with shared.peer("writer") as writer, shared.peer("reader") as reader:
+        assert writer.ask({"type": "SERVICE_REGISTER", **worker})["type"] == "SERVICE_REGISTER_ACK"
+        ending = {"type": "SERVICE_UNREGISTER", "worker_id": "w", "lease": "mine"}
+        assert reader.ask(ending)["code"] == "FORBIDDEN"
+        assert writer.ask(ending)["type"] == "SERVICE_UNREGISTER_ACK"
+
+
 def test_settings_that_do_not_go_together_are_refused(shared: SharedHub) -> None:
     place = shared.dir / "client"
     with MessageHub(endpoint=shared.endpoint, dir=place, server_key=shared.server_key) as hub:
