@@ -290,3 +290,25 @@ def test_a_right_with_a_pattern_is_enough_for_kept_topics(shared: SharedHub) -> 
         limited.close()
         with pytest.raises(SubscriptionClosed):
             subscription.receive(30.0)
+
+
+def test_a_reader_of_a_kept_topic_ends_with_an_error_when_its_right_is_taken_away(
+    shared: SharedHub, caplog: pytest.LogCaptureFixture
+) -> None:
+    public = shared.keys["limited"].public
+    with shared.hub("boss") as boss, shared.hub("limited") as limited:
+        for name in ("sensors.a", "sensors.b"):
+            boss.topic(name, keep=10)
+        lost, kept = limited.subscribe("sensors.a", since=0), limited.subscribe("sensors.b", since=0)
+        boss.publish("sensors.a", b"before")
+        assert lost.receive(30.0).payload == b"before"
+        allow_key(shared.access, "limited", public, ["consume:sensors.b"])
+        with pytest.raises(Forbidden, match=r"sensors\.a"):
+            lost.receive(30.0)
+        boss.publish("sensors.b", b"after")
+        assert kept.receive(30.0).payload == b"after"
+        shared.revoke("limited")
+        with pytest.raises(Unauthorized):
+            kept.receive(30.0)
+        assert (lost.is_closed, kept.is_closed) == (True, True)
+    assert not [record for record in caplog.records if record.exc_info or "cannot be read" in record.message]
