@@ -17,6 +17,7 @@ from messagehub.errors import (
     InternalError,
     MalformedRequest,
     MessageTooLarge,
+    NestedTooDeeply,
     ProtocolError,
     UnknownType,
     UnsupportedProtocol,
@@ -214,8 +215,8 @@ def _children(value: dict[str, Any] | list[Any] | msgspec.Struct) -> Iterable[An
     return value if isinstance(value, list) else msgspec.structs.astuple(value)
 
 
-def _too_deep() -> MalformedRequest:
-    return MalformedRequest(f"the request is nested more than {MAX_NESTING} levels deep", limit=MAX_NESTING)
+def _too_deep() -> NestedTooDeeply:
+    return NestedTooDeeply(f"the request is nested more than {MAX_NESTING} levels deep", limit=MAX_NESTING)
 
 
 def _field(message: str) -> str:

@@ -14,6 +14,7 @@ from messagehub.errors import (
     InternalError,
     MalformedRequest,
     MessageTooLarge,
+    NestedTooDeeply,
     ProtocolError,
     UnknownType,
     UnsupportedProtocol,
@@ -164,7 +165,7 @@ def test_nesting_of_128_is_taken_and_one_more_is_refused(field: str, leaf: str) 
 
     protocol.decode(nested(128))
     error = refused(nested(129))
-    assert type(error) is MalformedRequest
+    assert type(error) is NestedTooDeeply
     assert error.details == {"limit": 128}
     assert error.request_id == "7"
 
