@@ -7,8 +7,6 @@ import socket
 from pathlib import Path
 
 _PR_SET_PDEATHSIG = 1
-MAX_CONNECTIONS = 1000
-"""More are answered 503."""
 
 
 def main() -> None:
@@ -65,7 +63,7 @@ def _serve(arguments: argparse.Namespace) -> None:
             proxy_headers=False,  # whoever calls could choose the address that limits are counted by
             http=PatientProtocol,
             timeout_keep_alive=60,
-            limit_concurrency=MAX_CONNECTIONS,
+            ws="none",
             ssl_certfile=arguments.cert,
             ssl_keyfile=arguments.key,
         )

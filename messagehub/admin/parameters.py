@@ -8,8 +8,9 @@ import msgspec
 from starlette.requests import Request
 from starlette.types import Receive
 
-from messagehub.admin.callers import counters
+from messagehub.admin.callers import caller, counters
 from messagehub.admin.errors import HttpError
+from messagehub.limits import Places
 from registry.commands import Deleted
 from registry.records import Mode, SchemaConfig
 from registry.schema_catalog import LATEST
@@ -25,7 +26,7 @@ BODY_TYPES = (
     "application/octet-stream",
 )
 T = TypeVar("T")
-_open_bodies = 0
+_open_bodies = Places(MAX_OPEN_BODIES)
 
 
 class ReferenceBody(msgspec.Struct):
@@ -123,11 +124,11 @@ def decoded(received: bytes, kind: type[T]) -> T:
 
 async def _received(receive: Receive) -> bytes:
     """Bounded in size, time and in how many arrive at once."""
-    global _open_bodies
-    if _open_bodies >= MAX_OPEN_BODIES:
+    sender = caller.get().peer
+    if not _open_bodies.take(sender):
         counters["http_open_bodies"] += 1
-        raise HttpError(429, 429, f"more than {MAX_OPEN_BODIES} bodies arrive at once: try again in a moment")
-    _open_bodies += 1
+        said = f"more than {MAX_OPEN_BODIES} bodies arrive at once, or {_open_bodies.of_one} from one caller"
+        raise HttpError(429, 42901, f"{said}: try again in a moment")
     received = bytearray()
     try:
         async with asyncio.timeout(BODY_SECONDS):
@@ -137,6 +138,7 @@ async def _received(receive: Receive) -> bytes:
                     raise HttpError(400, 400, "the caller went away before the body was there")
                 received += message.get("body", b"")
                 if len(received) > MAX_BODY_BYTES:
+                    counters["http_large_bodies"] += 1
                     raise HttpError(422, 42209, f"the body is larger than {MAX_BODY_BYTES} bytes")
                 if not message.get("more_body"):
                     return bytes(received)
@@ -145,7 +147,7 @@ async def _received(receive: Receive) -> bytes:
         headers = {"connection": "close"}
         raise HttpError(408, 408, f"the body did not arrive in {BODY_SECONDS:g} s", headers) from None
     finally:
-        _open_bodies -= 1
+        _open_bodies.give_back(sender)
 
 
 def subject(request: Request) -> str:

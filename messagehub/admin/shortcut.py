@@ -42,9 +42,11 @@ class Shortcut:
         return await self._app(scope, receive, send)
 
     async def _give(self, kept: Kept, scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope)
         try:
-            caller = self._backend.callers.enter(Request(scope), "observe")
+            caller = self._backend.callers.enter(request, "observe")
         except (HttpError, HubError) as error:
+            self._backend.callers.refused(request, error, writes=False)
             await refusal(error)(scope, receive, send)
             return
         if caller.rights.allows_everything("observe"):
@@ -58,6 +60,7 @@ class Shortcut:
             caller = self._backend.callers.enter(request, "observe")
             body = await parameters.raw_body(request)
         except (HttpError, HubError) as error:
+            self._backend.callers.refused(request, error, writes=False)
             await refusal(error)(scope, receive, send)
             return
         kept = self._backend.kept_look_up((path, scope["query_string"], body))

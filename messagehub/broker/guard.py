@@ -75,7 +75,7 @@ class Guard:
         self._noted_at: dict[tuple[str, str], float] = {}
         self._noted_entries: set[tuple[str, str, str | None]] = set()
         self._counting = threading.Lock()
-        self.denied = self.subscriptions_refused = 0
+        self.denied = self.subscriptions_refused = self.subscriptions_too_many = 0
         self._audit = AuditLog(settings.dir / "audit.log", max_bytes=settings.audit_bytes)
         self._enforce(self._list)
 
@@ -223,7 +223,7 @@ class Guard:
         watched = self._watched.setdefault(user, set())
         limit = self._settings.subscriptions_per_peer
         if limit and len(watched) >= limit and topic not in watched:
-            self.subscriptions_refused += 1
+            self.subscriptions_too_many += 1
             self._audit.write("refused", user, code="TOO_MANY_SUBSCRIPTIONS", topic=_shown(topic))
             return False
         if rights is None or not access.may_see(rights, topic.decode(errors="replace")):
@@ -299,6 +299,7 @@ class Guard:
         return {
             "denied_peers": self.denied,
             "refused_subscriptions": self.subscriptions_refused,
+            "refused_too_many_subscriptions": self.subscriptions_too_many,
             "audit_lost": self._audit.lost,
         }
 

@@ -136,7 +136,7 @@ def test_subscriptions_of_one_peer_are_limited(tmp_path: Path) -> None:
         with shared.peer("watcher", zmq.SUB, endpoint=endpoint) as watcher:
             for number in range(10):
                 watcher.socket.subscribe(f"channel/c{number}/".encode())
-            eventually(lambda: local.counter("refused_subscriptions") == 7)
+            eventually(lambda: local.counter("refused_too_many_subscriptions") == 7)
             assert {entry["code"] for entry in shared.audit()} == {"TOO_MANY_SUBSCRIPTIONS"}
 
 
