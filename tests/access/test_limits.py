@@ -1,15 +1,18 @@
 """What one peer may take of a shared hub, each limit with its error and its number."""
 
+import re
 from pathlib import Path
 
 import pytest
 import zmq
 
-from messagehub.errors import TooManyRegistrations
+from messagehub.admin.callers import counters
+from messagehub.errors import BY_CODE, TooManyRegistrations
 from messagehub.limits import TokenBuckets
 from tests.access.shared import SharedHub
 from tests.integration.harness import eventually, producer
 
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "limits.md"
 pytestmark = pytest.mark.usefixtures("no_leaks")
 
 
@@ -145,7 +148,10 @@ def test_subscriptions_of_one_peer_are_limited(tmp_path: Path) -> None:
     [
         ({"type": "CHANNEL_CREATE", "channel": "c", "metadata": {"a": "x" * (1 << 20)}}, "refused_message_too_large"),
         ({"type": "CHANNEL_CREATE", "channel": "x" * 201}, "refused_invalid_name"),
+        ({"type": "SCHEMA_REGISTER", "subject": "s", "schema": {"pattern": "a" * 100_001}}, "refused_schema_too_large"),
         ({"type": "SCHEMA_REGISTER", "subject": "s", "schema": "[" * 5000 + "]" * 5000}, "refused_schema_too_complex"),
+        ({"type": "TOPIC_KEEP", "topic": "t", "keep": {"size_bytes": 2**40}}, "refused_topic_limit_exceeded"),
+        ({"type": "TOPIC_KEEP", "topic": "x" * 201}, "refused_invalid_name"),
     ],
 )
 def test_every_other_limit_has_its_error_and_its_number(
@@ -160,5 +166,18 @@ def test_deep_nesting_has_its_error_and_its_number(shared: SharedHub) -> None:
     nested = b'{"type":"CHANNEL_CREATE","channel":"c","metadata":{"a":' + b"[" * 200 + b"]" * 200 + b"}}"
     with shared.local() as local:
         refused = local.ask(nested)
-        assert (refused["code"], refused["details"]["limit"]) == ("INVALID_REQUEST", 128)
-        assert local.counter("refused_invalid_request") == 1
+        assert (refused["code"], refused["details"]["limit"]) == ("NESTED_TOO_DEEPLY", 128)
+        assert local.counter("refused_nested_too_deeply") == 1
+
+
+def test_every_limit_is_documented_with_an_error_and_a_counter_that_exist(shared: SharedHub) -> None:
+    rows = re.findall(r"^\| .+ \| .+ \| (.+) \| `(\w+)` \|$", PAGE.read_text(), re.MULTILINE)
+    assert len({counter for _, counter in rows}) == len(rows) == 20
+    with shared.local() as local:
+        known = {*local.stats()["counters"], *counters}
+    for said, counter in rows:
+        for code in re.findall(r"`([A-Z_]+)`", said):
+            assert code in BY_CODE
+            assert counter in known or counter == f"refused_{code.lower()}"
+        if not said.startswith("`"):
+            assert counter in known, counter
