@@ -11,7 +11,14 @@ import uuid
 from dataclasses import dataclass, replace
 from typing import Any
 
-from .errors import HeaderInconsistent, NameTaken, NothingThere, PayloadSchemaMismatch, WrongMagic
+from .errors import (
+    HeaderInconsistent,
+    NameTaken,
+    NothingThere,
+    PayloadSchemaMismatch,
+    TruncatedBlock,
+    WrongMagic,
+)
 from .groups import Assignment
 from .identity import ProcessIdentity
 from .items import Start
@@ -167,7 +174,11 @@ def _take_over(path: str, header: Header, codec: Codec) -> RingWriter | None:
         segment = Segment.attach(path, writable=True)
     except NothingThere:
         return None
-    found = segment.header()
+    try:
+        found = segment.header()
+    except (TruncatedBlock, HeaderInconsistent):  # which tell people to restart the producer: that is here and now
+        _discard(segment)
+        return None
     if found.kind == Kind.TABLE:
         raise WrongMagic(path)
     if not try_lock(segment.descriptor.fd, exclusive(OWNER)):
@@ -191,6 +202,15 @@ def _same_stream(segment: Segment, found: Header, header: Header, codec: Codec) 
         producer_id=found.producer_id,
         created_at=found.created_at,
     )
+
+
+def _discard(segment: Segment) -> None:
+    """A damaged ring whose writer is gone. Cleaners find its lanes, and readers keep what they have."""
+    if not try_lock(segment.descriptor.fd, exclusive(OWNER)):
+        raise NameTaken(segment.path, None)
+    if segment.is_published():
+        remove_file(segment.path)
+    segment.descriptor.close()
 
 
 def _replace(segment: Segment, lanes: str) -> None:
