@@ -96,7 +96,8 @@ class Guard:
         if rights is None or not _may_connect(rights, domain):
             with self._counting:
                 self.denied += 1
-            self._audit.write("denied", user or "unknown", socket=domain, address=address, mechanism=mechanism)
+            who = user or "unknown"
+            self._audit.write("denied", who, socket=domain, address=address, mechanism=mechanism, key=key or None)
             return None
         return f"{_KEY}{key}" if mechanism == "CURVE" else user
 

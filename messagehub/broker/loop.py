@@ -109,6 +109,7 @@ class Broker:
         self._started_at = monotonic()
         self._wall_offset = time.time() - self._started_at
         self._place = Place(settings)
+        self._guard: Guard | None = None
         try:
             self._guard = Guard.of(settings)
             self._door = Door(settings, self._place, self._guard.identify if self._guard else None)
@@ -120,6 +121,8 @@ class Broker:
                 raise
             self._commit = GroupCommit(store, written=written)
         except BaseException:
+            if self._guard is not None:
+                self._guard.close()
             self._place.release()
             raise
         self._metrics = Metrics(list(protocol.COMMANDS_BY_TYPE), _COUNTERS)

@@ -27,7 +27,7 @@ def test_an_unlisted_key_gets_nothing_and_is_counted(shared: SharedHub) -> None:
         eventually(lambda: local.counter("denied_peers") > 0)
         assert peer.hears_nothing(0.1)
         assert local.stats()["revision"] == before["revision"]
-    denied = {"event": "denied", "who": "unknown", "socket": "control"}
+    denied = {"event": "denied", "who": "unknown", "socket": "control", "key": shared.keys["stranger"].public}
     eventually(lambda: any(denied.items() <= line.items() for line in shared.audit()))
 
 

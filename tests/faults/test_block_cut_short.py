@@ -83,6 +83,7 @@ def test_only_who_touches_what_was_cut_ends_and_everybody_else_goes_on(tmp_path:
         victim, other = Child(read("cut")), Child(read("whole"))
         assert (victim.says(), other.says()) == ("reads", "reads")
 
+        assert "/dev/shm/" not in Path(f"/proc/{server.pid}/maps").read_text()  # the broker maps none of them
         os.truncate(block, 4096)
         victim.link.send("more")
         assert victim.ends_with() == -signal.SIGBUS
