@@ -11,15 +11,17 @@ import httpx
 import pytest
 
 from messagehub import MessageHub, embedded_broker
+from messagehub.admin import api
 from messagehub.admin.app import create_app
-from messagehub.admin.callers import Callers
+from messagehub.admin.backend import Backend
+from messagehub.admin.callers import Caller, Callers
 from messagehub.admin.hardening import MAX_CONNECTIONS
 from messagehub.credentials import AccessFile
 from messagehub.limits import Places
 from registry.access import ADMIN
 from tests.access.test_http_rights import SCHEMA, WebOfMany
 from tests.conftest import QUICK
-from tests.integration.harness import PATIENCE_SECONDS, eventually
+from tests.integration.harness import PATIENCE_SECONDS, Peer, eventually
 
 SECURITY = {
     "x-content-type-options": "nosniff",
@@ -237,3 +239,34 @@ def test_what_is_not_a_command_is_written_down_too(many: WebOfMany) -> None:
     assert (entries[drained.headers["x-request-id"]]["event"], refused.status_code) == ("changed", 503)
     noted = {"event": "refused", "who": "owner", "code": "503", "request": "PUT /config"}
     assert noted.items() <= entries[refused.headers["x-request-id"]].items()
+
+
+def test_a_stream_whose_reader_is_behind_is_told_of_the_gap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(api, "MAX_EVENTS_WAITING", 3)
+
+    async def read(hub: MessageHub, peer: Peer) -> list[bytes]:
+        """What the stream says after many events came while nobody read it."""
+        callers = Callers(AccessFile(tmp_path / "access.json"), token=None, anonymous=ADMIN)
+        stream = api.Api(Backend(hub, callers))._stream(b"channel/", Caller("anonymous", ADMIN, ""))
+        assert await anext(stream) == b": connected\n\n"
+        heard: list[bytes] = []
+        end = hub.tap(b"channel/", lambda event: heard.append(event) if event and b"BEACON" not in event else None)
+        for number in range(1000):
+            peer.ask({"type": "CHANNEL_CREATE", "channel": f"c{number}"})
+            await asyncio.sleep(0.01)  # until events come at all, and are more than may wait
+            if len(heard) > 5:
+                break
+        end()
+        said: list[bytes] = []
+        while not said or not said[-1].startswith((b"event: gap", b": alive")) or not said[0].startswith(b"data"):
+            said = [*said, await anext(stream)] if said and said[0].startswith(b"data") else [await anext(stream)]
+        return said
+
+    with (
+        embedded_broker(**QUICK) as endpoint,
+        Peer(endpoint) as peer,
+        MessageHub(dir=tmp_path / "hub", endpoint=endpoint) as hub,
+    ):
+        *events, gap = asyncio.run(read(hub, peer))
+    assert gap == b"event: gap\ndata: {}\n\n"
+    assert 1 <= len(events) <= 3
