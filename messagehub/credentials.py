@@ -3,6 +3,7 @@
 Rule 1: secrets stand in files of their own (0600) or are kept as hashes; `access.json` holds public keys and hashes.
 Rule 2: the file is replaced whole, under a lock, so whoever reads it while it changes reads the old or the new one.
 Rule 3: a damaged or opened-up file stops a start; while the hub runs, the last good list stays in force.
+Rule 4: every change of the list is written down in `audit-access.log`, whether a hub runs or not.
 """
 
 import contextlib
@@ -17,6 +18,7 @@ from pathlib import Path
 import msgspec
 import zmq
 
+from messagehub.audit import AuditLog
 from messagehub.datablock.locks import OWNER, Descriptor, exclusive, lock_within
 from messagehub.errors import ConfigurationError, HubError
 from messagehub.private_files import private_directory, read_private, write_private
@@ -26,6 +28,8 @@ from registry.access import Rights
 LOCK_SECONDS = 5.0
 KEY_LENGTH = 40
 MAX_ENTRIES = 10_000
+AUDIT_NAME = "audit-access.log"
+AUDIT_BYTES = 10 << 20
 Version = tuple[int, int, int]
 
 
@@ -71,8 +75,8 @@ class AccessFile:
         return found
 
     @contextlib.contextmanager
-    def editing(self) -> Iterator[AccessList]:
-        """The list, to be changed; what the block leaves is written, unless it raises."""
+    def editing(self, request: str, name: str, rights: list[str] | None = None) -> Iterator[AccessList]:
+        """The list, to be changed; what the block leaves is written, unless it raises. The rest goes into the log."""
         private_directory_of(self.path)
         lock_path = str(self.path.with_suffix(".lock"))
         lock = Descriptor.open(lock_path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW)
@@ -83,6 +87,9 @@ class AccessFile:
             if len(found.keys) + len(found.tokens) > MAX_ENTRIES:
                 raise ConfigurationError(f"{self.path} holds {MAX_ENTRIES} entries at most: revoke some")
             write_private(self.path, msgspec.json.format(msgspec.json.encode(found), indent=2))
+            log = AuditLog(self.path.with_name(AUDIT_NAME), max_bytes=AUDIT_BYTES)
+            log.write("changed", f"user:{os.getuid()}", request=request, name=name, rights=rights)
+            log.close()
         finally:
             lock.close()
 
@@ -182,25 +189,27 @@ def allow_key(access: AccessFile, name: str, public: str, rights: list[str]) -> 
     """List a key, or give a listed one other rights. One key has one name."""
     names.check_role("key", name)
     check_key(public)
-    with access.editing() as found:
+    rights = _checked(rights)
+    with access.editing("KEY_ALLOW", name, rights) as found:
         for other, listed in found.keys.items():
             if listed.proof == public and other != name:
                 raise ConfigurationError(f"this key is listed already, as {other!r}")
-        found.keys[name] = Listed(proof=public, rights=_checked(rights), created_at=time.time())
+        found.keys[name] = Listed(proof=public, rights=rights, created_at=time.time())
 
 
 def allow_token(access: AccessFile, name: str, rights: list[str]) -> str:
     names.check_role("token", name)
     token = new_token()
-    with access.editing() as found:
+    rights = _checked(rights)
+    with access.editing("TOKEN_NEW", name, rights) as found:
         if name in found.tokens:
             raise ConfigurationError(f"there is a token {name!r} already: revoke it first, or choose another name")
-        found.tokens[name] = Listed(proof=token_hash(token), rights=_checked(rights), created_at=time.time())
+        found.tokens[name] = Listed(proof=token_hash(token), rights=rights, created_at=time.time())
     return token
 
 
 def revoke(access: AccessFile, kind: str, name: str) -> None:
-    with access.editing() as found:
+    with access.editing(f"{kind.upper()}_REVOKE", name) as found:
         listed = found.keys if kind == "key" else found.tokens
         if listed.pop(name, None) is None:
             raise ConfigurationError(f"no {kind} {name!r} is listed")

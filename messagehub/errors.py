@@ -6,6 +6,7 @@ HubError                             registry/errors.py; has code, message, deta
 │   ├── MalformedRequest             INVALID_REQUEST
 │   ├── UnknownType                  UNKNOWN_TYPE
 │   ├── MessageTooLarge              MESSAGE_TOO_LARGE
+│   ├── NestedTooDeeply              NESTED_TOO_DEEPLY
 │   └── UnsupportedProtocol          UNSUPPORTED_PROTOCOL
 ├── BrokerUnavailable                BROKER_UNAVAILABLE: nobody answers; raised by the client only
 │   └── BrokerTimeout                also a RequestTimeout
@@ -69,6 +70,7 @@ from registry.errors import (
     SchemaMismatch,
     SchemaNotFound,
     SchemaTooComplex,
+    SchemaTooLarge,
     ServiceNotFound,
     SubjectNotFound,
     SubjectNotSoftDeleted,
@@ -111,6 +113,7 @@ __all__ = [
     "MessageTooLarge",
     "ModeNotSet",
     "NameNotFound",
+    "NestedTooDeeply",
     "NoResponse",
     "NotInitialised",
     "NotOwner",
@@ -135,6 +138,7 @@ __all__ = [
     "SchemaMismatch",
     "SchemaNotFound",
     "SchemaTooComplex",
+    "SchemaTooLarge",
     "SendTimeout",
     "ServiceNotFound",
     "StoreError",
@@ -171,6 +175,10 @@ class MalformedRequest(ProtocolError):
 
 class UnknownType(ProtocolError):
     code = "UNKNOWN_TYPE"
+
+
+class NestedTooDeeply(ProtocolError):
+    code = "NESTED_TOO_DEEPLY"
 
 
 class MessageTooLarge(ProtocolError):

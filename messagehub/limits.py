@@ -1,4 +1,4 @@
-"""Token buckets: so many a second, and a second's worth at once."""
+"""How much one peer may take: so many a second (token buckets), and so many at once."""
 
 MAX_PEERS = 10_000
 
@@ -21,3 +21,28 @@ class TokenBuckets:
             del self._left[next(iter(self._left))]
         self._left[peer] = (left - 1.0 if is_taken else left, now)
         return is_taken
+
+
+class Places:
+    """So many at once over all peers, and half of them for any one, so that none keeps the others out."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.of_one = max(most // 2, 1)
+        self._held: dict[str, int] = {}
+        self._all = 0
+
+    def take(self, peer: str) -> bool:
+        held = self._held.get(peer, 0)
+        if held >= self.of_one or self._all >= self.most:
+            return False
+        self._held[peer] = held + 1
+        self._all += 1
+        return True
+
+    def give_back(self, peer: str) -> None:
+        self._all -= 1
+        if self._held[peer] == 1:
+            del self._held[peer]
+        else:
+            self._held[peer] -= 1

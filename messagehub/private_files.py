@@ -75,12 +75,17 @@ def private_directory(path: Path, *, mode: int = 0o700, gid: int = -1) -> None:
         found = path.stat()
     except OSError as error:
         raise ConfigurationError(f"cannot use directory {path}: {error.strerror}") from error
-    if found.st_uid != os.geteuid():
+    if found.st_uid != os.geteuid() or is_planted(path):
         raise ConfigurationError(f"directory {path} belongs to another user: choose another with --dir")
     if stat.S_IMODE(found.st_mode) & OTHERS & ~mode:
         raise ConfigurationError(f"directory {path} is open to other users: chmod {mode:o} {path}")
     if gid >= 0 and (found.st_gid != gid or stat.S_IMODE(found.st_mode) != mode):
         raise ConfigurationError(f"directory {path} is not its group's: chgrp {gid} {path} && chmod {mode:o} {path}")
+
+
+def is_planted(path: Path) -> bool:
+    """Whether it is a link that somebody else made, and could make lead elsewhere."""
+    return path.lstat().st_uid not in (0, os.geteuid())
 
 
 @contextlib.contextmanager

@@ -3,8 +3,10 @@
 Rule 1: any bytes at all give a command or a ProtocolError, nothing else.
 Rule 2: validation happens here and only here; what decoded needs no second look.
 Rule 3: everything up to and including the first empty frame is the return path, and is echoed unchanged.
+Rule 4: refusing what is too large costs the same whatever its size: only its beginning is looked at.
 """
 
+import re
 from collections.abc import Iterable, Sequence
 from typing import Any, get_args
 
@@ -15,6 +17,7 @@ from messagehub.errors import (
     InternalError,
     MalformedRequest,
     MessageTooLarge,
+    NestedTooDeeply,
     ProtocolError,
     UnknownType,
     UnsupportedProtocol,
@@ -28,6 +31,10 @@ MAJOR, MINOR = 1, 0
 MAX_REQUEST_BYTES = 1 << 20
 MAX_FRAME_BYTES = 4 << 20
 MAX_FRAMES = 8
+MAX_PATH_FRAME_BYTES = 255
+"""What libzmq takes as an identity."""
+HEAD_BYTES = 4096
+"""So much is looked at of a request that is refused unread."""
 MAX_NESTING = 128
 MAX_QUOTED = 200
 
@@ -53,6 +60,7 @@ _event_decoder: msgspec.json.Decoder[AnyEvent | ServiceChanged | Beacon] = msgsp
 )
 _encoder = msgspec.json.Encoder()
 _CONTAINERS = (dict, list, msgspec.Struct)
+_HEAD = re.compile(rb'\s*\{(?:\s*"(?:type|id|protocol|priority)"\s*:\s*"(?:[^"\\]|\\.)*"\s*,)+')
 
 encode = _encoder.encode
 
@@ -66,18 +74,20 @@ def split(frames: Sequence[bytes]) -> tuple[list[bytes], bytes] | None:
     if len(frames) > MAX_FRAMES or b"" not in frames[1:]:
         return None
     body = frames.index(b"", 1) + 1
-    if len(frames) != body + 1:
+    if len(frames) != body + 1 or max(map(len, frames[:body])) > MAX_PATH_FRAME_BYTES:
         return None
     return list(frames[:body]), frames[body]
 
 
 def decode(data: bytes) -> commands.AnyCommand:
     if len(data) > MAX_REQUEST_BYTES:
-        raise MessageTooLarge(
+        too_large = MessageTooLarge(
             f"a request of {len(data)} bytes is over the limit of {MAX_REQUEST_BYTES}",
             size_bytes=len(data),
             limit_bytes=MAX_REQUEST_BYTES,
         )
+        too_large.request_id = request_head(data[:HEAD_BYTES])[1]
+        raise too_large
     try:
         if not data.isascii():
             data.decode()  # the decoder passes over the strings of fields that it does not know
@@ -98,9 +108,14 @@ def decode(data: bytes) -> commands.AnyCommand:
 def request_head(data: bytes) -> tuple[str, str | None]:
     """Type and id of a request that is refused unread, so that the answer finds whoever waits for it.
 
-    The type is one of our own, or "?": never a peer's string.
+    Of the head of one they are found among the first members, which are texts. The type is one of our own, or "?":
+    never a peer's string.
     """
-    found = _envelope(data)
+    try:
+        found = _envelope_decoder.decode(data)
+    except _UNDECODABLE:
+        head = _HEAD.match(data, 0, HEAD_BYTES)
+        found = _envelope(head[0][:-1] + b"}" if head else b"{}")
     is_ours = isinstance(found.type, str) and found.type in COMMANDS_BY_TYPE
     return (str(found.type) if is_ours else "?"), (found.id if isinstance(found.id, str) else None)
 
@@ -200,8 +215,8 @@ def _children(value: dict[str, Any] | list[Any] | msgspec.Struct) -> Iterable[An
     return value if isinstance(value, list) else msgspec.structs.astuple(value)
 
 
-def _too_deep() -> MalformedRequest:
-    return MalformedRequest(f"the request is nested more than {MAX_NESTING} levels deep", limit=MAX_NESTING)
+def _too_deep() -> NestedTooDeeply:
+    return NestedTooDeeply(f"the request is nested more than {MAX_NESTING} levels deep", limit=MAX_NESTING)
 
 
 def _field(message: str) -> str:

@@ -32,6 +32,7 @@ HubError
     ├── TopicNotFound                TOPIC_NOT_FOUND
     ├── TopicAlreadyExists           TOPIC_ALREADY_EXISTS
     ├── TopicLimitExceeded           TOPIC_LIMIT_EXCEEDED
+    ├── SchemaTooLarge               SCHEMA_TOO_LARGE
     ├── SchemaTooComplex             SCHEMA_TOO_COMPLEX
     ├── AddressNotFound              never raised itself
     │   ├── IdNotFound               ID_NOT_FOUND
@@ -197,6 +198,10 @@ class TopicAlreadyExists(Refusal):
 
 class TopicLimitExceeded(Refusal):
     code = "TOPIC_LIMIT_EXCEEDED"
+
+
+class SchemaTooLarge(Refusal):
+    code = "SCHEMA_TOO_LARGE"
 
 
 class SchemaTooComplex(Refusal):

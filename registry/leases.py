@@ -26,6 +26,16 @@ class Member(NamedTuple):
     member_id: str
 
 
+def default_owner(channel: str) -> str:
+    """The producer that gives no id, and the lease of a producer that gives none is its id."""
+    return f"{channel}/default"
+
+
+def consumer_lease(channel: str, consumer_id: str) -> str:
+    """Apart from the producers': a consumer named `default` must not keep the default producer alive."""
+    return f"{channel}/consumer/{consumer_id}"
+
+
 class Terms(Struct, frozen=True, kw_only=True):
     heartbeat_seconds: float = 5.0
     stall_seconds: float = 15.0

@@ -22,7 +22,7 @@ from registry.checks import (
 )
 from registry.errors import ChannelNotFound, ChannelNotReady
 from registry.groups import assignment
-from registry.leases import Member, Terms
+from registry.leases import Member, Terms, consumer_lease, default_owner
 from registry.ledger import lease_of
 from registry.records import Channel, Consumer, Producer, SchemaVersion
 from registry.schema_rules import SCHEMA_COMMANDS, SchemaRules
@@ -130,7 +130,7 @@ class Registry(Sightings):
         channel = self._channel(command.channel)
         consumer = Consumer(
             consumer_id=names.check_role("consumer", command.consumer_id),
-            lease=command.lease or _consumer_lease(channel.name, command.consumer_id),
+            lease=command.lease or consumer_lease(channel.name, command.consumer_id),
             expected_schema_hash=command.expected_schema_hash,
             group=names.check_role("group", command.group) if command.group is not None else None,
             host=command.host,
@@ -175,7 +175,7 @@ class Registry(Sightings):
 
     def unregister_producer(self, command: commands.UnregisterProducer, now: float) -> replies.Reply:
         channel = self._channel(command.channel)
-        producer_id = command.producer_id or _default_owner(channel.name)
+        producer_id = command.producer_id or default_owner(channel.name)
         member = Member("producer", channel.name, producer_id)
         check_owner(member, channel.producers.get(producer_id), command.lease or producer_id)
         self._remove(member, "released", now)
@@ -184,7 +184,7 @@ class Registry(Sightings):
     def unregister_consumer(self, command: commands.UnregisterConsumer, now: float) -> replies.Reply:
         channel = self._channel(command.channel)
         member = Member("consumer", channel.name, command.consumer_id)
-        lease = command.lease or _consumer_lease(channel.name, command.consumer_id)
+        lease = command.lease or consumer_lease(channel.name, command.consumer_id)
         check_owner(member, channel.consumers.get(command.consumer_id), lease)
         self._remove(member, "released", now)
         return replies.ConsumerUnregistered(
@@ -271,11 +271,11 @@ class Registry(Sightings):
         return found
 
     def _candidate(self, command: commands.RegisterProducer, name: str) -> Producer:
-        producer_id = command.producer_id or _default_owner(name)
-        if producer_id != _default_owner(name):
+        producer_id = command.producer_id or default_owner(name)
+        if producer_id != default_owner(name):
             names.check_role("producer", producer_id)
         default_shm = f"/{self._shm_prefix}{name}"
-        if command.access == "shared" and producer_id != _default_owner(name):
+        if command.access == "shared" and producer_id != default_owner(name):
             default_shm += f"@{producer_id}"
         return Producer(
             producer_id=producer_id,
@@ -354,15 +354,6 @@ def _embedded_schema(
         schema_type=command.schema_type or "JSON",
         schema_hash=command.schema_hash,
     )
-
-
-def _default_owner(channel: str) -> str:
-    return f"{channel}/default"
-
-
-def _consumer_lease(channel: str, consumer_id: str) -> str:
-    """Apart from the producers': a consumer named `default` must not keep the default producer alive."""
-    return f"{channel}/consumer/{consumer_id}"
 
 
 def _assignment(channel: Channel, consumer: Consumer) -> replies.Assignment | None:

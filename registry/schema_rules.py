@@ -22,6 +22,7 @@ from registry.errors import (
     SchemaInUse,
     SchemaNotFound,
     SchemaTooComplex,
+    SchemaTooLarge,
     SubjectNotFound,
     SubjectNotSoftDeleted,
     SubjectSoftDeleted,
@@ -114,7 +115,8 @@ class SchemaRules:
         assert verdict.revision == self._catalog.verdict_revision(command.subject)
         if verdict.refusal is not None:
             if verdict.is_budget:
-                raise SchemaTooComplex(f"the schema {verdict.refusal}", subject=command.subject)
+                kind = SchemaTooLarge if verdict.is_large else SchemaTooComplex
+                raise kind(f"the schema {verdict.refusal}", subject=command.subject)
             raise InvalidSchema(
                 f"Invalid schema: {verdict.refusal}",
                 subject=command.subject,

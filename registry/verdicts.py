@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct, field
 
-from registry.formats.differences import BudgetExceeded, Difference, InvalidSchema, Parsed
+from registry.formats.differences import BudgetExceeded, Difference, InvalidSchema, Parsed, TooLarge
 from registry.records import Level, SchemaType
 from registry.replies import VersionDifferences
 
@@ -48,14 +48,16 @@ class Question(Struct, kw_only=True, frozen=True):
 
 
 class Verdict(Struct, kw_only=True, frozen=True):
-    """`refusal` is set when the schema cannot be used at all; `is_budget` when it is only too much to judge; `is_lost`
-    when nobody came to a verdict, which says nothing about the schema."""
+    """`refusal` is set when the schema cannot be used at all; `is_budget` when it is only too much to judge, and
+    `is_large` when it is so by its size; `is_lost` when nobody came to a verdict, which says nothing about the schema.
+    """
 
     text: str = ""
     schema_hash: str = ""
     differences: list[VersionDifferences] = field(default_factory=list)
     refusal: str | None = None
     is_budget: bool = False
+    is_large: bool = False
     is_lost: bool = False
     path: str = ""
     revision: int = 0
@@ -75,7 +77,8 @@ def judge(question: Question) -> Verdict:
     except InvalidSchema as error:
         return Verdict(refusal=str(error), path=error.path, revision=revision)
     except BudgetExceeded as error:
-        return Verdict(refusal=str(error), is_budget=True, revision=revision)
+        is_large = isinstance(error, TooLarge)
+        return Verdict(refusal=str(error), is_budget=True, is_large=is_large, revision=revision)
     return Verdict(text=text, schema_hash=parsed.hash, differences=differences, revision=revision)
 
 

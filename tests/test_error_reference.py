@@ -7,9 +7,11 @@ from pathlib import Path
 
 import messagehub
 import registry
-from messagehub.errors import HubError
+from messagehub.errors import BY_CODE, HubError
 
 PAGE = Path(__file__).parents[1] / "docs" / "reference" / "errors.md"
+ROWS = re.findall(r"^\| `(\w+)` \| `(\w+)` \| (yes|no) \| .+? \|( .+? \|)?$", PAGE.read_text(), re.MULTILINE)
+SAID = {code: (name, retryable == "yes") for code, name, retryable, _ in ROWS}
 
 
 def classes(kind: type[HubError]) -> list[type[HubError]]:
@@ -21,16 +23,16 @@ def test_every_code_is_on_the_page_with_its_class_and_whether_to_retry() -> None
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             if not module.name.endswith("__main__"):
                 importlib.import_module(module.name)
-    page = PAGE.read_text()
-    said = {
-        code: (name, retry == "yes")
-        for code, name, retry in re.findall(r"^\| `(\w+)` \| `(\w+)` \| (\w+) ", page, re.M)
-    }
     public = [kind for kind in classes(HubError) if kind.__module__.split(".")[0] in ("messagehub", "registry")]
     for kind in public:
         if "code" in vars(kind) and not kind.__name__.startswith("_"):
-            assert kind.code in said, f"{kind.__name__} is not on the page"
+            assert kind.code in SAID, f"{kind.__name__} is not on the page"
     names = {kind.__name__: kind for kind in public}
-    for code, (name, retry) in said.items():
+    for code, (name, retryable) in SAID.items():
         assert name in names, f"{name} is on the page only"
-        assert (names[name].code, names[name].retryable) == (code, retry)
+        assert (names[name].code, names[name].retryable) == (code, retryable)
+
+
+def test_what_comes_over_the_wire_is_said_with_what_to_do() -> None:
+    advised = {code: SAID[code] for code, _, _, advice in ROWS if advice}
+    assert advised == {code: (kind.__name__, kind.retryable) for code, kind in BY_CODE.items()}

@@ -66,6 +66,7 @@ def _serve(arguments: argparse.Namespace) -> None:
             proxy_headers=False,  # whoever calls could choose the address that limits are counted by
             http=PatientProtocol,
             timeout_keep_alive=60,
+            ws="none",
             ssl_certfile=arguments.cert,
             ssl_keyfile=arguments.key,
         )

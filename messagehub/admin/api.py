@@ -1,7 +1,7 @@
 """Our own API under /api/v1, health, readiness and metrics."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 from urllib.parse import unquote
 
@@ -9,6 +9,7 @@ import msgspec
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from messagehub.admin import parameters, topics
 from messagehub.admin.backend import Backend
@@ -20,6 +21,7 @@ from messagehub.admin.parameters import SchemaBody
 from messagehub.admin.prometheus import exposition
 from messagehub.documents import document_schema
 from messagehub.errors import HubError, TooManySubscriptions
+from messagehub.limits import Places
 from registry import commands, replies
 from registry.groups import assignment
 from registry.records import Level
@@ -52,7 +54,7 @@ class BatchItem(SchemaBody):
 class Api(topics.TopicPaths):
     def __init__(self, backend: Backend) -> None:
         super().__init__(backend)
-        self._streams = 0
+        self._streams = Places(MAX_STREAMS)
 
     # -- health --------------------------------------------------------------------------------------------
 
@@ -72,11 +74,13 @@ class Api(topics.TopicPaths):
         Only this process knows: one that is started again takes writes.
         """
         self._backend.is_draining = True
+        self._backend.callers.note_change("DRAIN")
         return answer(200, {"draining": True})
 
     async def end_drain(self, _: Request) -> Response:
         """Take writes again."""
         self._backend.is_draining = False
+        self._backend.callers.note_change("DRAIN_END")
         return answer(200, {"draining": False})
 
     async def metrics(self, _: Request) -> Response:
@@ -222,42 +226,65 @@ class Api(topics.TopicPaths):
         """Server-sent events: everything the broker publishes, as it happens."""
         prefix = request.query_params.get("prefix", "channel/")[:300]
         self._backend.callers.check_events(prefix)
-        if self._streams >= MAX_STREAMS:
+        who = caller.get()
+        if not self._streams.take(who.peer):
             counters["http_event_streams"] += 1
-            raise TooManySubscriptions(f"{MAX_STREAMS} event streams are open, and no more may be", limit=MAX_STREAMS)
-        return StreamingResponse(self._stream(prefix.encode(), caller.get()), media_type="text/event-stream")
+            of_one = self._streams.of_one
+            said = f"more than {MAX_STREAMS} event streams would be open, or {of_one} of one caller"
+            raise TooManySubscriptions(said, limit=MAX_STREAMS, of_one=of_one)
+        return EventStream(self._stream(prefix.encode(), who), lambda: self._streams.give_back(who.peer))
 
     async def _stream(self, prefix: bytes, who: Caller) -> AsyncIterator[bytes]:
         """Ends when the caller's token is revoked or has other rights: it may come again, and is judged anew."""
         loop = asyncio.get_running_loop()
         waiting: asyncio.Queue[bytes | None] = asyncio.Queue(MAX_EVENTS_WAITING)
+        has_lost = False
 
         def put(payload: bytes | None) -> None:
-            if not waiting.full():
+            nonlocal has_lost
+            if has_lost or waiting.full():
+                has_lost = True  # said when the reader has caught up
+            else:
                 waiting.put_nowait(payload)
 
         def on_event(payload: bytes | None) -> None:
             loop.call_soon_threadsafe(put, payload)
 
         end = self._backend.hub.tap(prefix, on_event)
-        self._streams += 1
         try:
             yield b": connected\n\n"
             while True:
+                if has_lost and waiting.empty():
+                    has_lost = False
+                    yield b"event: gap\ndata: {}\n\n"
                 try:
                     payload = await asyncio.wait_for(waiting.get(), KEEP_ALIVE_SECONDS)
                 except TimeoutError:
-                    yield b": alive\n\n"
-                    continue
+                    payload = b""
                 if not self._backend.callers.is_current(who):
                     return
                 if payload is None:
                     yield b"event: gap\ndata: {}\n\n"
+                elif not payload:
+                    yield b": alive\n\n"
                 elif not payload.startswith(b'{"type":"BEACON"'):
                     yield b"data: " + payload + b"\n\n"
         finally:
-            self._streams -= 1
             end()
+
+
+class EventStream(StreamingResponse):
+    """Gives its place back when it is over, also when it never began."""
+
+    def __init__(self, content: AsyncIterator[bytes], on_end: Callable[[], None]) -> None:
+        super().__init__(content, media_type="text/event-stream")
+        self._on_end = on_end
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._on_end()
 
 
 def _problems(found: replies.SchemaFound, document: object) -> list[dict[str, str]]:

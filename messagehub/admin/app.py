@@ -30,7 +30,9 @@ _FREE_ACCEPT = ("/docs", "/openapi.json", "/metrics", "/api/v1/events")
 def create_app(hub: MessageHub, callers: Callers, *, is_tls: bool = False) -> ASGIApp:
     backend = Backend(hub, callers)
     owners = ((confluent.ENDPOINTS, confluent.Confluent(backend)), (api.ENDPOINTS, api.Api(backend)))
-    app = FastAPI(title="MessageHub", version=__version__, docs_url="/docs", redoc_url=None)
+    app = FastAPI(
+        title="MessageHub", version=__version__, docs_url="/docs", redoc_url=None, swagger_ui_oauth2_redirect_url=None
+    )
     app.router.redirect_slashes = False
     for endpoints, owner in owners:
         for endpoint in endpoints:
@@ -64,6 +66,7 @@ async def _guarded(
         _check_accept(request)
         return await handler(request)
     except (HttpError, HubError) as error:
+        backend.callers.refused(request.scope, error, writes=endpoint.writes)
         return refusal(error)
 
 

@@ -16,7 +16,7 @@ from starlette.types import Scope
 from messagehub.admin.errors import HttpError
 from messagehub.audit import AuditLog
 from messagehub.credentials import AccessFile, AccessList, Listed, token_hash, token_owner
-from messagehub.errors import ConfigurationError, Forbidden, RateLimited
+from messagehub.errors import ConfigurationError, Forbidden, HubError, RateLimited
 from messagehub.limits import TokenBuckets
 from registry import access, commands, replies
 from registry.access import ADMIN, Rights, Role
@@ -25,6 +25,10 @@ _DENIED = (
     "this needs a token (http.token in the hub's directory, or one of `messagehub tokens`),"
     " as Bearer token or Basic password"
 )
+_LIMITS = ("RATE_LIMITED", "TOO_MANY_SUBSCRIPTIONS", "42209", "42901", "408")
+NOTED_SECONDS = 1.0
+"""One that goes on and on is noted once in a while."""
+MAX_NOTED = 200
 _CHALLENGE = {"www-authenticate": 'Basic realm="messagehub"'}
 
 
@@ -36,11 +40,27 @@ class Caller(NamedTuple):
     listed: Listed | None = None
     """The token's entry as it was."""
 
+    @property
+    def peer(self) -> str:
+        """Whom limits are counted by."""
+        return self.address if self.name == "anonymous" else self.name
+
 
 caller: ContextVar[Caller] = ContextVar("caller")
 counters = dict.fromkeys(
     ("http_unauthorized", "http_forbidden", "http_rate_limited", "http_open_bodies", "http_slow_bodies"), 0
-) | dict.fromkeys(("http_event_streams", "http_slow_headers", "http_large_requests", "http_connections"), 0)
+) | dict.fromkeys(
+    (
+        "http_event_streams",
+        "http_slow_headers",
+        "http_slow_readers",
+        "http_large_bodies",
+        "http_large_requests",
+        "http_connections",
+        "http_malformed",
+    ),
+    0,
+)
 """What this process refused, by reason."""
 
 
@@ -63,14 +83,15 @@ class Callers:
         self._rights = _rights(self._list)
         self._buckets = TokenBuckets(requests_per_second)
         self._audit = audit
+        self._noted_at: dict[tuple[str, str], float] = {}
 
     def enter(self, scope: Scope, role: Role | None) -> Caller:
         """Who calls, if they may call an operation that takes this role. A request is counted once."""
         found: Caller = scope.get("caller") or self._counted(scope)
         if role is not None and not found.rights.has(role):
             if found.name == "anonymous":
-                raise self._unauthorized(found)
-            raise self.forbidden(found, scope["path"], Forbidden(f"this takes the right {role}", role=role))
+                raise self._unauthorized(found, scope)
+            raise self.forbidden(found, _asked(scope), Forbidden(f"this takes the right {role}", role=role))
         caller.set(found)
         return found
 
@@ -116,31 +137,50 @@ class Callers:
         except Forbidden as error:
             raise self.forbidden(who, str(command.__struct_config__.tag), error) from None
 
+    def refused(self, scope: Scope, error: HttpError | HubError, *, writes: bool) -> None:
+        """Note what was refused of a write or by a limit; rights were noted where they were missing."""
+        code = error.code if isinstance(error, HubError) else str(error.error_code)
+        who: Caller | None = scope.get("caller")
+        if who is None or code in ("FORBIDDEN", "40101") or not (writes or code in _LIMITS):
+            return
+        if code in _LIMITS:
+            if time.monotonic() < self._noted_at.get((who.name, code), 0.0):
+                return
+            self._noted_at[who.name, code] = time.monotonic() + NOTED_SECONDS
+        self._note("refused", who, code=code, request=_asked(scope))
+
+    def note_change(self, request: str) -> None:
+        self._note("changed", caller.get(), request=request)
+
     def _counted(self, scope: Scope) -> Caller:
-        found = self._identify(scope)
-        if not self._buckets.take(found.address if found.name == "anonymous" else found.name, time.monotonic()):
+        """Known, and not too fast; who guesses tokens uses up nobody else's requests."""
+        found, is_known = self._identify(scope)
+        scope["caller"] = found
+        if not self._buckets.take(found.peer if is_known else f"guess:{found.address}", time.monotonic()):
             counters["http_rate_limited"] += 1
             raise RateLimited(f"more than {self._buckets.rate:g} requests a second come from this caller")
-        scope["caller"] = found
+        if not is_known:
+            raise self._unauthorized(found, scope)
         return found
 
-    def _identify(self, scope: Scope) -> Caller:
+    def _identify(self, scope: Scope) -> tuple[Caller, bool]:
+        """Who calls, and whether the token is one that is taken, if one is given."""
         address = scope["client"][0] if scope.get("client") else ""
         who = Caller("anonymous", self.anonymous, scope.get("request_id", ""), address)
         given = _token(scope)
         if given is None or not self._own:
-            return who
+            return who, True
         if hmac.compare_digest(token_hash(given), self._own):
-            return who._replace(name="owner", rights=ADMIN)
+            return who._replace(name="owner", rights=ADMIN), True
         self._look()
         name = token_owner(self._list.tokens, given)
         if name is None:
-            raise self._unauthorized(who)
-        return who._replace(name=f"token:{name}", rights=self._rights[name], listed=self._list.tokens[name])
+            return who, False
+        return who._replace(name=f"token:{name}", rights=self._rights[name], listed=self._list.tokens[name]), True
 
-    def _unauthorized(self, who: Caller) -> HttpError:
+    def _unauthorized(self, who: Caller, scope: Scope | None = None) -> HttpError:
         counters["http_unauthorized"] += 1
-        self._note("refused", who, code="UNAUTHORIZED")
+        self._note("refused", who, code="UNAUTHORIZED", request=_asked(scope) if scope else None)
         return HttpError(401, 40101, _DENIED, _CHALLENGE)
 
     def _note(self, event: str, who: Caller, **what: object) -> None:
@@ -155,6 +195,11 @@ class Callers:
             except (ConfigurationError, OSError):
                 return  # the broker's log says so; what was listed stays in force
             self._version, self._rights = version, _rights(self._list)
+
+
+def _asked(scope: Scope) -> str:
+    """Never the query: somebody may have put a token there."""
+    return f"{scope['method']} {scope['path'][:MAX_NOTED]}"
 
 
 def _rights(listed: AccessList) -> dict[str, Rights]:

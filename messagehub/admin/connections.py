@@ -3,35 +3,43 @@
 import asyncio
 from typing import Any
 
+from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from messagehub.admin.callers import counters
 from messagehub.admin.errors import error_answer
-from messagehub.admin.hardening import hardened, new_request_id
+from messagehub.admin.hardening import Hardened, hardened, new_request_id
 
 HEAD_SECONDS = 10.0
 BODY_SECONDS = 10.0
+READ_SECONDS = 10.0
+READ_BYTES = 10_000
+"""So much of its answer a caller takes in that time, or is cut off."""
 MAX_HEAD_BYTES = 64 << 10
 MAX_REQUEST_BYTES = 16 << 20
 """As it comes over the wire: a body in small chunks takes many times what is in it."""
 MAX_CONNECTIONS = 1000
+MAX_TOLD = 100
+"""So many more are told that there are too many; others are hung up on."""
 
 
 class PatientProtocol(HttpToolsProtocol):
-    """Patient, but not for ever: the head of a request has its deadline, then its body."""
+    """Patient, but not for ever: the head of a request has its deadline, then its body, and answers are to be read."""
 
     _deadline: asyncio.TimerHandle | None = None
+    _unread: asyncio.TimerHandle | None = None
     _is_head = True
     _is_whole = False
     _request_bytes = 0
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
-        if len(self.connections) > MAX_CONNECTIONS:
+        self._expect()
+        if len(self.connections) > MAX_CONNECTIONS + MAX_TOLD:
             counters["http_connections"] += 1
-            self._end(503, f"there are {MAX_CONNECTIONS} connections: try again in a moment")
-        else:
-            self._expect()
+            transport.abort()
+        elif len(self.connections) > MAX_CONNECTIONS:
+            self.app = Hardened(_busy, is_tls=self.scheme == "https")
 
     def data_received(self, data: bytes) -> None:
         self._request_bytes += len(data)
@@ -45,7 +53,16 @@ class PatientProtocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._cancel()
+        self._stop_looking()
         super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._expect_reading()
+
+    def resume_writing(self) -> None:
+        self._stop_looking()
+        super().resume_writing()
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
@@ -61,6 +78,7 @@ class PatientProtocol(HttpToolsProtocol):
         super().on_message_complete()
 
     def send_400_response(self, msg: str) -> None:
+        counters["http_malformed"] += 1
         self._end(400, msg)
 
     def _check_size(self) -> None:
@@ -86,7 +104,24 @@ class PatientProtocol(HttpToolsProtocol):
             self.transport.close()
         else:
             counters["http_slow_bodies"] += 1
+            self.cycle.scope["is_late"] = True  # type: ignore[typeddict-unknown-key]
             self._end(408, f"the body did not arrive in {BODY_SECONDS:g} s")
+
+    def _expect_reading(self) -> None:
+        unread = self.transport.get_write_buffer_size()
+        self._unread = self.loop.call_later(READ_SECONDS, self._look_at_reading, unread)
+
+    def _look_at_reading(self, before: int) -> None:
+        if self.transport.get_write_buffer_size() > before - READ_BYTES:
+            counters["http_slow_readers"] += 1
+            self.transport.abort()
+        else:
+            self._expect_reading()
+
+    def _stop_looking(self) -> None:
+        if self._unread is not None:
+            self._unread.cancel()
+            self._unread = None
 
     def _end(self, status: int, message: str) -> None:
         """Answer what never becomes a request to the application, unless another answer is under way, and hang up."""
@@ -105,3 +140,9 @@ class PatientProtocol(HttpToolsProtocol):
         if self._is_head:
             return cycle is None or cycle.response_complete
         return not self.pipeline and not cycle.response_started
+
+
+async def _busy(scope: Scope, receive: Receive, send: Send) -> None:
+    counters["http_connections"] += 1
+    said = f"more than {MAX_CONNECTIONS} connections are open: try again in a moment"
+    await error_answer(503, 503, said, {"connection": "close"})(scope, receive, send)

@@ -7,8 +7,9 @@ import msgspec
 from starlette.requests import Request
 from starlette.types import Receive, Scope
 
-from messagehub.admin.callers import counters
+from messagehub.admin.callers import caller, counters
 from messagehub.admin.errors import HttpError
+from messagehub.limits import Places
 from registry.commands import Deleted
 from registry.records import Mode, SchemaConfig
 from registry.schema_catalog import LATEST
@@ -23,7 +24,7 @@ BODY_TYPES = (
     "application/octet-stream",
 )
 T = TypeVar("T")
-_open_bodies = 0
+_open_bodies = Places(MAX_OPEN_BODIES)
 
 
 class ReferenceBody(msgspec.Struct):
@@ -105,7 +106,7 @@ async def raw_body(scope: Scope, receive: Receive) -> bytes:
         if name == b"content-type":
             _check_media_type(value.decode("latin-1"))
             break
-    return await _received(receive)
+    return await _received(scope, receive)
 
 
 def _check_media_type(given: str) -> None:
@@ -123,26 +124,29 @@ def decoded(received: bytes, kind: type[T]) -> T:
         raise HttpError(400, 400, f"the body is not JSON: {error}") from None
 
 
-async def _received(receive: Receive) -> bytes:
+async def _received(scope: Scope, receive: Receive) -> bytes:
     """Bounded in size and in how many arrive at once; the connection sees to it that it ends."""
-    global _open_bodies
-    if _open_bodies >= MAX_OPEN_BODIES:
+    sender = caller.get().peer
+    if not _open_bodies.take(sender):
         counters["http_open_bodies"] += 1
-        raise HttpError(429, 429, f"more than {MAX_OPEN_BODIES} bodies arrive at once: try again in a moment")
-    _open_bodies += 1
+        said = f"more than {MAX_OPEN_BODIES} bodies arrive at once, or {_open_bodies.of_one} from one caller"
+        raise HttpError(429, 42901, f"{said}: try again in a moment")
     received = bytearray()
     try:
         while True:
             message = await receive()
             if message["type"] == "http.disconnect":
+                if "is_late" in scope:  # said by the connection, which has answered
+                    raise HttpError(408, 408, "the body did not arrive in time")
                 raise HttpError(400, 400, "the caller went away before the body was there")
             received += message.get("body", b"")
             if len(received) > MAX_BODY_BYTES:
+                counters["http_large_bodies"] += 1
                 raise HttpError(422, 42209, f"the body is larger than {MAX_BODY_BYTES} bytes")
             if not message.get("more_body"):
                 return bytes(received)
     finally:
-        _open_bodies -= 1
+        _open_bodies.give_back(sender)
 
 
 def subject(request: Request) -> str:

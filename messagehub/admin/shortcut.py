@@ -44,6 +44,7 @@ class Shortcut:
         try:
             caller = self._backend.callers.enter(scope, "observe")
         except (HttpError, HubError) as error:
+            self._backend.callers.refused(scope, error, writes=False)
             await refusal(error)(scope, receive, send)
             return
         if caller.rights.allows_everything("observe"):
@@ -56,6 +57,7 @@ class Shortcut:
             caller = self._backend.callers.enter(scope, "observe")
             body = await parameters.raw_body(scope, receive)
         except (HttpError, HubError) as error:
+            self._backend.callers.refused(scope, error, writes=False)
             await refusal(error)(scope, receive, send)
             return
         kept = self._backend.kept_look_up((path, scope["query_string"], body))

@@ -21,30 +21,35 @@ import zmq
 from messagehub import protocol
 from messagehub.audit import AuditLog
 from messagehub.broker.door import EVENTS, TOPICS_IN, TOPICS_OUT, user_of
-from messagehub.broker.registrations import Registrations
+from messagehub.broker.registrations import Registering, Registrations, lease_of
 from messagehub.credentials import AccessFile, AccessList
 from messagehub.errors import ConfigurationError, Forbidden, HubError, ProtocolError, RateLimited, Unauthorized
 from messagehub.limits import TokenBuckets
 from messagehub.settings import Settings
 from registry import access, commands, names, replies
 from registry.access import ADMIN, Rights
+from registry.errors import Refusal
 from registry.registry import Registry
 
 log = logging.getLogger("messagehub.broker")
 
 LOOK_SECONDS = 0.05
 AUDIT_SECONDS = 1.0
+MAX_NOTED = 10_000
 _NOBLOCK = int(zmq.NOBLOCK)
 _KEY, _USER = "key:", "user:"
+_CHANGES = commands.UnregisterWorker | commands.RemovePool
+"""Those of services, which are not written to a store."""
 LOOPBACK = "loopback"
 """Anybody on this host, over plain TCP: as without a guard."""
 
 
 class ReturnPath(list[bytes]):
-    """The way back to a peer, and its name."""
+    """The way back to a peer, its name, and whether it has asked too often."""
 
-    __slots__ = ("user",)
+    __slots__ = ("is_too_fast", "user")
     user: str
+    is_too_fast: bool
 
 
 class Guard:
@@ -67,9 +72,10 @@ class Guard:
         self.too_fast = RateLimited(said, requests_per_second=rate)
         self._registrations = Registrations(settings.registrations_per_peer)
         self._watched: dict[str, set[bytes]] = {}
-        self._last_limited: dict[str, float] = {}
+        self._noted_at: dict[tuple[str, str], float] = {}
+        self._noted_entries: set[tuple[str, str, str | None]] = set()
         self._counting = threading.Lock()
-        self.denied = self.subscriptions_refused = 0
+        self.denied = self.subscriptions_refused = self.subscriptions_too_many = 0
         self._audit = AuditLog(settings.dir / "audit.log", max_bytes=settings.audit_bytes)
         self._enforce(self._list)
 
@@ -90,7 +96,8 @@ class Guard:
         if rights is None or not _may_connect(rights, domain):
             with self._counting:
                 self.denied += 1
-            self._audit.write("denied", user or "unknown", socket=domain, address=address, mechanism=mechanism)
+            who = user or "unknown"
+            self._audit.write("denied", who, socket=domain, address=address, mechanism=mechanism, key=key or None)
             return None
         return f"{_KEY}{key}" if mechanism == "CURVE" else user
 
@@ -110,27 +117,32 @@ class Guard:
     # -- requests ------------------------------------------------------------------------------------------
 
     def receive(self, router: "zmq.Socket[bytes]") -> ReturnPath:
-        """One message, with the name of its sender; frames past the limit are read and thrown away."""
+        """One message, with the name of its sender; frames past the limit are read and thrown away.
+
+        What is too long for a way back is cut, which `split` refuses; what comes too fast is refused (`too_fast`)
+        unread, and only its head is kept.
+        """
         frames = ReturnPath((router.recv(_NOBLOCK),))
         frame = router.recv(_NOBLOCK, copy=False)
         while frame.more:
             if len(frames) <= protocol.MAX_FRAMES:
-                frames.append(frame.bytes)
+                frames.append(bytes(frame.buffer[: protocol.MAX_PATH_FRAME_BYTES + 1]))
             frame = router.recv(_NOBLOCK, copy=False)
-        frames.append(frame.bytes)
-        frames.user = self.name_of(str(frame.get("User-Id")))
+        frames.user = user = self.name_of(str(frame.get("User-Id")))
+        frames.is_too_fast = not self._is_own(user) and not self._buckets.take(user, monotonic())
+        frames.append(bytes(frame.buffer[: protocol.HEAD_BYTES]) if frames.is_too_fast else frame.bytes)
         return frames
 
     def named(self, frames: list[bytes], split: tuple[list[bytes], bytes]) -> tuple[ReturnPath, bytes]:
         """The same, with the sender's name on the path."""
+        assert isinstance(frames, ReturnPath)
         path = ReturnPath(split[0])
-        path.user = _user(frames)
+        path.user, path.is_too_fast = frames.user, frames.is_too_fast
         return path, split[1]
 
-    def is_too_fast(self, path: list[bytes], now: float) -> bool:
-        """Whether its sender has asked too often; what comes then is refused (`too_fast`) without being read."""
-        user = _user(path)
-        return not self._is_own(user) and not self._buckets.take(user, now)
+    def is_too_fast(self, path: list[bytes]) -> bool:
+        assert isinstance(path, ReturnPath)
+        return path.is_too_fast
 
     def decode(self, path: list[bytes], body: bytes, registry: Registry) -> commands.AnyCommand:
         """The command, if its sender may ask for it."""
@@ -147,15 +159,27 @@ class Guard:
             if isinstance(command, commands.RequestSchema) and access.asks_by_content(command):
                 places = _places(command, registry)
             access.check(rights, command, places=places)
-        lease = getattr(command, "lease", None)
+        lease = lease_of(command)
         if lease is not None:
             self._check_lease(user, lease, rights, registry)
-        if isinstance(command, commands.RegisterProducer | commands.RegisterConsumer):
+        if isinstance(command, Registering):
             self._registrations.ask(user, command, registry.leases, monotonic())
 
     def check_entry(self, uid: int, command: commands.RegisterProducer, registry: Registry) -> None:
         """Whether a user who registered in the directory, past the door, could have done so through it."""
         user = f"{_USER}{uid}"
+        try:
+            self._check_entry(user, command, registry)
+        except Refusal as error:  # the entry stays, and is looked at again and again: noted once
+            entry = (user, command.channel, command.lease)
+            if entry not in self._noted_entries:
+                if len(self._noted_entries) >= MAX_NOTED:
+                    self._noted_entries.clear()
+                self._noted_entries.add(entry)
+                self._audit.write("refused", user, code=error.code, **_what(command))
+            raise
+
+    def _check_entry(self, user: str, command: commands.RegisterProducer, registry: Registry) -> None:
         rights = self._rights_of(user) or access.NOTHING
         if not rights.is_admin:
             access.check(rights, command)
@@ -163,34 +187,32 @@ class Guard:
                 protocol.decode(msgspec.json.encode(command))
             except (ProtocolError, ValueError, OverflowError, RecursionError) as error:
                 raise Forbidden(f"the entry would not pass as a request: {error}", channel=command.channel) from None
-        if command.lease is not None:
-            self._check_lease(user, command.lease, rights, registry)
-
-    def changed(self, path: list[bytes], command: commands.AnyCommand, reply: replies.Reply) -> None:
-        """Note what a peer has changed."""
-        user = _user(path)
-        self.answered(path, command, reply)
-        self._audit.write("changed", user, **_what(command), revision=getattr(reply, "revision", None))
+        self._check_lease(user, lease_of(command) or "", rights, registry)
 
     def answered(self, path: list[bytes], command: commands.AnyCommand, reply: replies.Reply) -> None:
         """Keep count of what the peer holds."""
-        if isinstance(command, commands.RegisterProducer | commands.RegisterConsumer):
-            if isinstance(reply, replies.ProducerRegistered | replies.ConsumerRegistered):
-                self._registrations.began(_user(path), command, reply.lease)
-            else:
-                self._registrations.refused(_user(path), command)
-        elif isinstance(reply, replies.ProducerUnregistered | replies.ConsumerUnregistered):
-            assert isinstance(command, commands.UnregisterProducer | commands.UnregisterConsumer), command
-            self._registrations.ended(_user(path), command)
+        self._registrations.answered(_user(path), command, reply)
+
+    def note(self, path: list[bytes], command: commands.AnyCommand, reply: replies.Reply, *, is_change: bool) -> None:
+        """Before the answer leaves: what a peer has changed, or was refused to change.
+
+        A question that finds nothing is no refusal, and messages are data, not changes of the hub.
+        """
+        if isinstance(reply, replies.Error):
+            if command.writes or isinstance(command, _CHANGES):
+                self._audit.write("refused", _user(path), code=reply.code, **_what(command))
+        elif is_change and not isinstance(command, commands.PublishMessages):
+            revision = getattr(reply, "revision", None)
+            self._audit.write("changed", _user(path), **_what(command), revision=revision)
 
     def refused(self, path: list[bytes], request: str, request_id: str | None, error: HubError) -> None:
-        """A peer that goes on and on too fast is noted once in a while."""
+        """What comes too fast, or is no request, is noted once in a while: a peer can send it without end."""
         user = _user(path)
-        if isinstance(error, RateLimited):
+        if isinstance(error, RateLimited | ProtocolError):
             now = monotonic()
-            if now < self._last_limited.get(user, 0.0):
+            if now < self._noted_at.get((user, error.code), 0.0):
                 return
-            self._last_limited[user] = now + AUDIT_SECONDS
+            self._noted_at[user, error.code] = now + AUDIT_SECONDS
         name = error.details.get("name")
         self._audit.write("refused", user, code=error.code, request=request, correlation_id=request_id, name=name)
 
@@ -202,7 +224,7 @@ class Guard:
         watched = self._watched.setdefault(user, set())
         limit = self._settings.subscriptions_per_peer
         if limit and len(watched) >= limit and topic not in watched:
-            self.subscriptions_refused += 1
+            self.subscriptions_too_many += 1
             self._audit.write("refused", user, code="TOO_MANY_SUBSCRIPTIONS", topic=_shown(topic))
             return False
         if rights is None or not access.may_see(rights, topic.decode(errors="replace")):
@@ -278,6 +300,7 @@ class Guard:
         return {
             "denied_peers": self.denied,
             "refused_subscriptions": self.subscriptions_refused,
+            "refused_too_many_subscriptions": self.subscriptions_too_many,
             "audit_lost": self._audit.lost,
         }
 
@@ -318,7 +341,8 @@ def _places(command: commands.RequestSchema, registry: Registry) -> list[str]:
 def _what(command: commands.AnyCommand) -> dict[str, Any]:
     """A command as the audit log names it: its kind, its correlation id and what it is about, not what it carries."""
     name = access.about(command)
-    member = getattr(command, "producer_id", None) or getattr(command, "consumer_id", None)
+    ids = (getattr(command, kind, None) for kind in ("producer_id", "consumer_id", "worker_id"))
+    member = next(filter(None, ids), None)
     return {
         "request": str(command.__struct_config__.tag),
         "correlation_id": command.id,

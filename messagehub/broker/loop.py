@@ -69,6 +69,7 @@ class Broker:
         self.broker_id = os.urandom(8).hex()
         self._wall_offset = time.time() - monotonic()
         self._place = Place(settings)
+        self._guard: Guard | None = None
         try:
             self._guard = Guard.of(settings)
             self._door = Door(settings, self._place, self._guard.identify if self._guard else None)
@@ -80,6 +81,8 @@ class Broker:
                 raise
             self._commit = GroupCommit(store, written=written)
         except BaseException:
+            if self._guard is not None:
+                self._guard.close()
             self._place.release()
             raise
         counters = [*COUNTERS, "held", "store_failures", "internal_errors"]
@@ -228,8 +231,10 @@ class Broker:
         requests, unwritten, guard = self._requests, self._unwritten, self._guard
         high, normal, low = requests.high, requests.normal, requests.low
         happened: list[AnyEvent] = []
+        services = self._registry.services
         for _ in range(min(limit, requests.backlog)):
             path, command, received_at, verdict = (high or normal or low).popleft()
+            services_revision = services.revision
             answered = self._answer(path, command, received_at, verdict, now)
             if answered is None:
                 continue  # its schema is being judged, or what it asks for is being read
@@ -238,22 +243,21 @@ class Broker:
                 happened += emitted
                 unwritten.note(emitted)
                 waits_for = self._registry.revision
-                if guard is not None and command.writes:
-                    guard.changed(path, command, reply)
             else:
                 waits_for = unwritten.read_by(command, revision=self._registry.revision) if unwritten.changed else 0
-                if guard is not None and command.writes:
-                    guard.answered(path, command, reply)
+            is_change = bool(emitted)
+            if guard is not None and (command.writes or isinstance(command, commands.ServiceCommand)):
+                guard.answered(path, command, reply)
+                is_change = is_change or services.revision > services_revision
             if type(reply) is replies.Discovered:
                 payload = self._discoveries.payload(reply, command.id)
             else:
                 payload = protocol.encode_reply(reply, command.id)
             if waits_for > self._commit.written:
-                unwritten.hold(Held(waits_for, path, command, received_at, reply, payload))
+                unwritten.hold(Held(waits_for, path, command, received_at, reply, payload, is_change))
                 self._metrics.count("held")
             else:
-                requests.send(path, payload)
-                requests.account(path, command, received_at, reply)
+                requests.reply(path, command, received_at, reply, payload, is_change=is_change)
             if self._is_suspect:
                 break
         self._happened(happened)
@@ -317,8 +321,7 @@ class Broker:
 
     def _after_reading(self) -> None:
         for (path, command, received_at), reply, payload in self._kept.answers():
-            self._requests.send(path, payload)
-            self._requests.account(path, command, received_at, reply)
+            self._requests.reply(path, command, received_at, reply, payload)
 
     def _answer_read_only(self, command: commands.AnyCommand, now: float) -> replies.Reply:
         """A heartbeat keeps its lease; every write is refused."""
@@ -367,15 +370,16 @@ class Broker:
         self._unwritten.release(written, self._leave)
 
     def _leave(self, held: Held) -> None:
-        self._requests.send(held.path, held.payload)
-        self._requests.account(held.path, held.command, held.received_at, held.reply)
+        _, path, command, received_at, reply, payload, is_change = held
+        self._requests.reply(path, command, received_at, reply, payload, is_change=is_change)
 
     def _refuse_held(self) -> None:
         error = protocol.error_reply(
             StoreReadOnly("the change could not be stored (disk full or failing) and was undone")
         )
         for held in self._unwritten.undo():
-            self._leave(held._replace(reply=error, payload=protocol.encode_reply(error, held.command.id)))
+            payload = protocol.encode_reply(error, held.command.id)
+            self._leave(held._replace(reply=error, payload=payload, is_change=False))
 
     def _reload(self) -> None:
         """After a defect the registry may hold half a change: go back to what the store has."""

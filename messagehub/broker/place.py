@@ -12,7 +12,7 @@ from messagehub.block_place import say_shared_with
 from messagehub.datablock.locks import OWNER, Descriptor, exclusive, try_lock
 from messagehub.datablock.sharing import is_member
 from messagehub.errors import BrokerAlreadyRunning, ConfigurationError
-from messagehub.private_files import GROUP_MAY_READ, OTHERS, OTHERS_WRITE, check_private, private_directory
+from messagehub.private_files import GROUP_MAY_READ, OTHERS, OTHERS_WRITE, check_private, is_planted, private_directory
 from messagehub.settings import Settings, socket_path
 
 SECRET_FILES = (
@@ -23,6 +23,7 @@ SECRET_FILES = (
     "access.json",
     "audit.log",
     "audit-http.log",
+    "audit-access.log",
 )
 SHARED_FILES = ("broker.lock", "broker.json")
 """What clients read: to be seen by the hub's group, if it has one."""
@@ -158,7 +159,7 @@ def _socket_directory(path: Path) -> None:
             found = place.stat()
         except OSError as error:
             raise ConfigurationError(f"cannot use directory {place}: {error.strerror}") from error
-        if found.st_uid not in (os.geteuid(), 0):
+        if found.st_uid not in (os.geteuid(), 0) or is_planted(place):
             raise ConfigurationError(f"directory {place} belongs to another user: choose another endpoint")
         if found.st_mode & OTHERS_WRITE and not found.st_mode & stat.S_ISVTX:
             raise ConfigurationError(f"directory {place} can be changed by other users: choose another endpoint")

@@ -7,11 +7,14 @@ when all are taken, by looking through them at most once a second.
 """
 
 from messagehub.errors import TooManyRegistrations
-from registry import commands, names
-from registry.leases import Leases, Member
+from registry import commands, names, replies
+from registry.leases import Leases, Member, consumer_lease, default_owner
 
 LOOK_SECONDS = 1.0
 _ASKED = ""
+Registering = commands.RegisterProducer | commands.RegisterConsumer | commands.RegisterWorker
+Registered = replies.ProducerRegistered | replies.ConsumerRegistered | replies.WorkerRegistered
+Unregistered = replies.ProducerUnregistered | replies.ConsumerUnregistered | replies.WorkerUnregistered
 
 
 class Registrations:
@@ -27,18 +30,12 @@ class Registrations:
             self._owners.pop(lease, None)
         return self._owners.get(lease)
 
-    def ask(
-        self,
-        user: str,
-        command: commands.RegisterProducer | commands.RegisterConsumer,
-        leases: Leases,
-        now: float,
-    ) -> None:
+    def ask(self, user: str, command: Registering, leases: Leases, now: float) -> None:
         """Take a place for it; saying a registration again takes no other one."""
         if not self._limit:
             return
         places = self._places.setdefault(user, {})
-        member = _member(command)
+        member = _asked(command)
         if member in places:
             return
         if len(places) >= self._limit and now >= self._look_at.get(user, 0.0):
@@ -49,19 +46,18 @@ class Registrations:
             raise TooManyRegistrations(said, limit=self._limit)
         places[member] = _ASKED
 
-    def began(self, user: str, command: commands.RegisterProducer | commands.RegisterConsumer, lease: str) -> None:
-        self._owners.setdefault(lease, user)
-        if self._limit:
-            self._places.setdefault(user, {})[_member(command)] = lease
-
-    def refused(self, user: str, command: commands.RegisterProducer | commands.RegisterConsumer) -> None:
-        """One that stands from before is kept."""
-        places, member = self._places.get(user, {}), _member(command)
-        if places.get(member) == _ASKED:
-            del places[member]
-
-    def ended(self, user: str, command: commands.UnregisterProducer | commands.UnregisterConsumer) -> None:
-        self._places.get(user, {}).pop(_member(command), None)
+    def answered(self, user: str, command: commands.AnyCommand, reply: replies.Reply) -> None:
+        """What was asked for is held now, or is not; one that stands from before a refusal is kept."""
+        if isinstance(command, Registering):
+            member = _asked(command)
+            if isinstance(reply, Registered):
+                self._owners.setdefault(reply.lease, user)
+                if self._limit:
+                    self._places.setdefault(user, {})[member] = reply.lease
+            elif self._places.get(user, {}).get(member) == _ASKED:
+                del self._places[user][member]
+        elif isinstance(reply, Unregistered):
+            self._places.get(user, {}).pop(_ended(reply), None)
 
     def _free(self, places: dict[Member, str], leases: Leases) -> None:
         for member, lease_id in list(places.items()):
@@ -74,13 +70,28 @@ class Registrations:
                 del places[member]
 
 
-def _member(
-    command: commands.RegisterProducer
-    | commands.RegisterConsumer
-    | commands.UnregisterProducer
-    | commands.UnregisterConsumer,
-) -> Member:
+def lease_of(command: commands.AnyCommand) -> str | None:
+    """Under which a command acts: the one that it names or, where it names none, the one that the registry takes."""
+    lease: str | None = getattr(command, "lease", None)
+    if not lease and isinstance(command, commands.RegisterProducer | commands.UnregisterProducer):
+        return command.producer_id or default_owner(names.logical(command.channel))
+    if not lease and isinstance(command, commands.RegisterConsumer | commands.UnregisterConsumer):
+        return consumer_lease(names.logical(command.channel), command.consumer_id)
+    return lease
+
+
+def _asked(command: Registering) -> Member:
+    if isinstance(command, commands.RegisterWorker):
+        return Member("worker", command.address, command.worker_id)
     channel = names.logical(command.channel)
-    if isinstance(command, commands.RegisterConsumer | commands.UnregisterConsumer):
+    if isinstance(command, commands.RegisterConsumer):
         return Member("consumer", channel, command.consumer_id)
-    return Member("producer", channel, command.producer_id or f"{channel}/default")
+    return Member("producer", channel, command.producer_id or default_owner(channel))
+
+
+def _ended(reply: Unregistered) -> Member:
+    if isinstance(reply, replies.WorkerUnregistered):
+        return Member("worker", reply.address, reply.worker_id)
+    if isinstance(reply, replies.ConsumerUnregistered):
+        return Member("consumer", reply.channel, reply.consumer_id)
+    return Member("producer", reply.channel, reply.producer_id)

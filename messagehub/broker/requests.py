@@ -81,7 +81,7 @@ class Requests:
                     self._metrics.count("bad_frames")
                     continue
                 path, body = split if guard is None else guard.named(frames, split)
-            if guard is not None and guard.is_too_fast(path, received_at):
+            if guard is not None and guard.is_too_fast(path):
                 limited += 1
                 self._refuse(path, body, guard.too_fast, received_at)
                 continue
@@ -99,21 +99,20 @@ class Requests:
         """One that can be served now: what it waited for is there."""
         self._queues[request[1].priority].append(request)
 
-    def send(self, path: list[bytes], payload: bytes) -> None:
-        send = self.socket.send
-        try:
-            for frame in path:
-                send(frame, _MORE_NOBLOCK)
-            send(payload, _NOBLOCK)
-        except zmq.ZMQError as error:
-            if error.errno not in (zmq.EHOSTUNREACH, zmq.EAGAIN):
-                raise
-            self._metrics.count("undeliverable")
-
-    def account(
-        self, path: list[bytes], command: commands.AnyCommand, received_at: float, reply: replies.Reply
+    def reply(
+        self,
+        path: list[bytes],
+        command: commands.AnyCommand,
+        received_at: float,
+        reply: replies.Reply,
+        payload: bytes,
+        *,
+        is_change: bool = False,
     ) -> None:
-        """When an answer has left: how long it took, and what it was."""
+        """Written down, then sent, then accounted for: how long it took, and what it was."""
+        if self._guard is not None:
+            self._guard.note(path, command, reply, is_change=is_change)
+        self._send(path, payload)
         elapsed = monotonic() - received_at
         name, histogram = self._accounts[type(command)]
         histogram.record(elapsed)
@@ -124,16 +123,28 @@ class Requests:
             self._metrics.refuse(answer)
         self._trace.append((received_at, command.id, name, answer, elapsed, path[0]))
 
+    def _send(self, path: list[bytes], payload: bytes) -> None:
+        send = self.socket.send
+        try:
+            for frame in path:
+                send(frame, _MORE_NOBLOCK)
+            send(payload, _NOBLOCK)
+        except zmq.ZMQError as error:
+            if error.errno not in (zmq.EHOSTUNREACH, zmq.EAGAIN):
+                raise
+            self._metrics.count("undeliverable")
+
     def _refuse(self, path: list[bytes], body: bytes, error: HubError, received_at: float) -> None:
         """Answer what is no request, or one that its sender may not make."""
-        if self._guard is None or isinstance(error, ProtocolError):
-            request, request_id = "?", getattr(error, "request_id", None)
+        if isinstance(error, ProtocolError):
+            request, request_id = "?", error.request_id
             self._metrics.count(_COUNTER_OF_CODE.get(error.code, "malformed"))
         else:
             request, request_id = protocol.request_head(body)
+        if self._guard is not None:
             self._guard.refused(path, request, request_id, error)
         self._metrics.refuse(error.code)
-        self.send(path, protocol.encode_reply(protocol.error_reply(error), request_id))
+        self._send(path, protocol.encode_reply(protocol.error_reply(error), request_id))
         self._trace.append((received_at, request_id, request, error.code, monotonic() - received_at, path[0]))
 
 

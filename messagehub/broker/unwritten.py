@@ -21,6 +21,7 @@ class Held(NamedTuple):
     received_at: float
     reply: replies.Reply
     payload: bytes
+    is_change: bool
 
 
 class Unwritten:

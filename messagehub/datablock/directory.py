@@ -99,19 +99,15 @@ class Directory:
         self,
         domain: str = DEFAULT_DOMAIN,
         root: str = DEFAULT_ROOT,
-        uid: int | None = None,
         *,
         gid: int | None = None,
-        is_group_readable: bool = False,
     ) -> None:
-        """`uid` names another user whose group-readable directory is to be read; `gid` a group that shares one."""
+        """`gid` names a group that shares one."""
         self.domain = component(domain)
-        self.is_group_readable = is_group_readable
         self._entries: dict[str, tuple[tuple[int, int, int, int], ProducerEntry | None, str | None]] = {}
         self.root = root
-        self.uid = os.geteuid() if uid is None else uid
         self.gid = gid
-        self.place = place_name(self.uid, gid)
+        self.place = place_name(os.geteuid(), gid)
         self.path = os.path.join(root, self.place, domain, "channels")
         if gid is not None and not is_member(gid):
             raise NotInGroup(self.path, gid)
@@ -173,7 +169,7 @@ class Directory:
         base = os.path.join(self.channel_path(channel), component(producer_id))
         try:
             entry, flaw, uid = self._entry(f"{base}.json")
-            descriptor = open_trusted(f"{base}.lock", os.O_RDONLY, self.uid)
+            descriptor = open_trusted(f"{base}.lock", os.O_RDONLY)
         except (NothingThere, FileNotFoundError):
             return None  # cleaned meanwhile
         is_alive = is_locked(descriptor.fd, _OWNED)
@@ -187,7 +183,7 @@ class Directory:
         known = self._entries.get(path)
         if known is None or known[0] != version:
             try:
-                known = (version, ProducerEntry.from_json(read_small_file(path, self.uid), path), None)
+                known = (version, ProducerEntry.from_json(read_small_file(path), path), None)
             except EntryDamaged as error:
                 known = (version, None, str(error))
             if len(self._entries) >= _REMEMBERED:
@@ -211,7 +207,7 @@ class Directory:
         """The channel's directory, made if needed; nothing of another user is accepted on the way."""
         self.make()
         path = self.channel_path(channel)
-        make_own_directory(path, self._directory_mode, self.uid)
+        make_own_directory(path)
         return path
 
     def make(self) -> None:
@@ -219,11 +215,7 @@ class Directory:
         path = self.root
         for name in (self.place, self.domain, "channels"):
             path = os.path.join(path, name)
-            make_own_directory(path, self._directory_mode, self.uid)
-
-    @property
-    def _directory_mode(self) -> int:
-        return 0o750 if self.is_group_readable else 0o700
+            make_own_directory(path)
 
 
 class LockedChannel:
@@ -233,7 +225,6 @@ class LockedChannel:
         self.directory = directory
         self.channel = channel
         self.path = path
-        self._mode = 0o640 if directory.is_group_readable else 0o600
 
     def producers(self) -> list[Listed]:
         return self.directory.producers(self.channel)
@@ -241,12 +232,12 @@ class LockedChannel:
     def register(self, entry: ProducerEntry) -> "Registration":
         """Write the entry and hold its lock. A dead producer of this id is succeeded, a live one is not."""
         base = os.path.join(self.path, component(entry.producer_id))
-        descriptor = open_lock(f"{base}.lock", self._mode)
+        descriptor = open_lock(f"{base}.lock")
         if not try_lock(descriptor.fd, _OWNED):
             before = self.directory.producer(self.channel, entry.producer_id)
             raise NameTaken(f"{base}.json", before.entry.process.pid if before and before.entry else None)
         remove_file(f"{base}.dead")
-        replace_file(f"{base}.json", entry.to_json(), self._mode)
+        replace_file(f"{base}.json", entry.to_json())
         return Registration(entry, descriptor)
 
 
@@ -280,8 +271,8 @@ def component(name: str) -> str:
     return name
 
 
-def read_small_file(path: str, uid: int | None = None) -> bytes:
-    descriptor = open_trusted(path, os.O_RDONLY, uid)
+def read_small_file(path: str) -> bytes:
+    descriptor = open_trusted(path, os.O_RDONLY)
     try:
         return read_file(descriptor, path)
     finally:

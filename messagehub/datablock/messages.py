@@ -23,7 +23,7 @@ def make_messages_directory(directory: Directory) -> str:
     path = directory.root
     for name in (directory.place, directory.domain, "messages"):
         path = os.path.join(path, name)
-        make_own_directory(path, 0o700, directory.uid)
+        make_own_directory(path)
     return path
 
 

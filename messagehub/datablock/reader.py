@@ -22,7 +22,7 @@ from .errors import (
 )
 from .groups import Assignment, Membership
 from .items import Gap, Item, Position, Start
-from .lanes import CURSOR, TICKET, WRITER_BELL, Lane, Onlooker
+from .lanes import CURSOR, TICKET, WRITER_BELL, Lane
 from .layout import (
     CHECKSUM,
     EPOCH,
@@ -127,9 +127,8 @@ class RingReader:
         if group is not None and assignment is not None:
             self._member = Membership(lanes, group, assignment, self._start_after(start))
         honoured = lossless and self._member is None and self.header.when_full != WhenFull.OVERWRITE
-        self._lane: Lane | Onlooker
         try:
-            self._lane = Lane(lanes, lossless=honoured) if segment.is_own() else Onlooker()
+            self._lane = Lane(lanes, lossless=honoured)
         except (RootUnusable, NothingThere):
             raise NothingThere(path) from None  # replaced or cleaned at this moment
         self._lane_words = self._lane.words

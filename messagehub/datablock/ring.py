@@ -11,7 +11,14 @@ import uuid
 from dataclasses import dataclass, replace
 from typing import Any
 
-from .errors import HeaderInconsistent, NameTaken, NothingThere, PayloadSchemaMismatch, WrongMagic
+from .errors import (
+    HeaderInconsistent,
+    NameTaken,
+    NothingThere,
+    PayloadSchemaMismatch,
+    TruncatedBlock,
+    WrongMagic,
+)
 from .groups import Assignment
 from .identity import ProcessIdentity
 from .items import Start
@@ -54,7 +61,6 @@ class RingSpec:
     checksum: Checksum = Checksum.NONE
     schema_hash: str = ""
     schema_id: int = 0
-    is_group_readable: bool = False  # others of the file's group may read; they have no lane
 
 
 def open_writer(path: str, spec: RingSpec, codec: Codec) -> RingWriter:
@@ -64,9 +70,8 @@ def open_writer(path: str, spec: RingSpec, codec: Codec) -> RingWriter:
     cleaner takes a ring in the making for a dead one.
     """
     header = _header(path, spec, codec)
-    mode = 0o640 if spec.is_group_readable else 0o600
     while True:
-        writer = _take_over(path, header, codec) or _create(path, header, codec, mode)
+        writer = _take_over(path, header, codec) or _create(path, header, codec)
         if writer is not None:
             return writer
 
@@ -75,7 +80,6 @@ def open_reader(
     path: str,
     *,
     expected_schema_hash: str | None = None,
-    owner_uid: int | None = None,
     start: Start = "latest",
     lossless: bool = True,
     group: str | None = None,
@@ -84,7 +88,7 @@ def open_reader(
     verify: bool = False,
 ) -> RingReader:
     """Attach read-only. The schema hash is compared before the first payload byte is used."""
-    segment = Segment.attach(path, owner_uid=owner_uid)
+    segment = Segment.attach(path)
     header = segment.header()
     if header.kind == Kind.TABLE:
         raise HeaderInconsistent(path, "it is a table, not a ring")
@@ -146,9 +150,9 @@ def _header(path: str, spec: RingSpec, codec: Codec) -> Header:
     )
 
 
-def _create(path: str, header: Header, codec: Codec, mode: int) -> RingWriter | None:
+def _create(path: str, header: Header, codec: Codec) -> RingWriter | None:
     """None if someone else created it first."""
-    segment = Segment.create(path, header.geometry.file_bytes, mode)
+    segment = Segment.create(path, header.geometry.file_bytes)
     packed = header.pack(codec.description)
     segment.data[: len(packed)] = packed
     segment.data[HEADER_BYTES : HEADER_BYTES + len(codec.description)] = codec.description
@@ -170,7 +174,11 @@ def _take_over(path: str, header: Header, codec: Codec) -> RingWriter | None:
         segment = Segment.attach(path, writable=True)
     except NothingThere:
         return None
-    found = segment.header()
+    try:
+        found = segment.header()
+    except (TruncatedBlock, HeaderInconsistent):  # which tell people to restart the producer: that is here and now
+        _discard(segment)
+        return None
     if found.kind == Kind.TABLE:
         raise WrongMagic(path)
     if not try_lock(segment.descriptor.fd, exclusive(OWNER)):
@@ -196,6 +204,15 @@ def _same_stream(segment: Segment, found: Header, header: Header, codec: Codec) 
     )
 
 
+def _discard(segment: Segment) -> None:
+    """A damaged ring whose writer is gone. Cleaners find its lanes, and readers keep what they have."""
+    if not try_lock(segment.descriptor.fd, exclusive(OWNER)):
+        raise NameTaken(segment.path, None)
+    if segment.is_published():
+        remove_file(segment.path)
+    segment.descriptor.close()
+
+
 def _replace(segment: Segment, lanes: str) -> None:
     segment.words[STATE] = State.ENDED
     board = LaneBoard(lanes)
@@ -206,9 +223,9 @@ def _replace(segment: Segment, lanes: str) -> None:
     segment.descriptor.close()
 
 
-def describe(path: str, owner_uid: int | None = None) -> tuple[Header, dict[str, Any]]:
+def describe(path: str) -> tuple[Header, dict[str, Any]]:
     """A block's header and the words that change, for people; takes no lock."""
-    segment = Segment.attach(path, owner_uid=owner_uid)
+    segment = Segment.attach(path)
     header = segment.header()
 
     return header, {

@@ -4,7 +4,7 @@ Rule 1: a block gets its name when it is complete: it is made without a name (O_
 creator that dies leaves nothing, nobody sees a half-made block, and two creators cannot both win.
 Rule 2: memory is allocated before it is used: a full tmpfs is an error at creation, never a SIGBUS later.
 Rule 3: nothing is followed or trusted by name: no symlinks, the owner is checked on the opened file. In a group's
-place (see `sharing`) that is the group, and what is made there is the group's, whatever mode was asked for.
+place (see `sharing`) that is the group, and what is made there is the group's.
 """
 
 import contextlib
@@ -51,9 +51,9 @@ class Segment:
         self.words = self.data[: size // 8 * 8].cast("Q")
 
     @classmethod
-    def create(cls, path: str, size: int, mode: int = 0o600) -> "Segment":
+    def create(cls, path: str, size: int) -> "Segment":
         """A zeroed, allocated and warm file without a name; `publish` gives it `path`."""
-        descriptor = create_unnamed(path, mode)
+        descriptor = create_unnamed(path)
         allocate(descriptor.fd, size, path)
         segment = cls(path, descriptor, size, writable=True)
         try:
@@ -64,8 +64,8 @@ class Segment:
         return segment
 
     @classmethod
-    def attach(cls, path: str, *, writable: bool = False, owner_uid: int | None = None) -> "Segment":
-        descriptor = open_trusted(path, os.O_RDWR if writable else os.O_RDONLY, owner_uid)
+    def attach(cls, path: str, *, writable: bool = False) -> "Segment":
+        descriptor = open_trusted(path, os.O_RDWR if writable else os.O_RDONLY)
         status = os.fstat(descriptor.fd)
         size, held = status.st_size, status.st_blocks * 512
         if size < HEADER_BYTES or held < size:
@@ -80,25 +80,21 @@ class Segment:
     def publish(self) -> None:
         publish(self.descriptor.fd, self.path)
 
-    def is_own(self) -> bool:
-        """Whether this user may leave files beside it: it is the user's, or lies in a group's place."""
-        return group_of(self.path) is not None or os.fstat(self.descriptor.fd).st_uid == os.geteuid()
-
     def is_published(self) -> bool:
         return os.fstat(self.descriptor.fd).st_nlink > 0
 
 
-def make_own_directory(path: str, mode: int = 0o700, uid: int | None = None) -> None:
-    """One directory of this user in an existing one; nothing of another user is accepted in its place."""
+def make_own_directory(path: str) -> None:
+    """One directory of this user alone in an existing one; nothing of others, or open to them, is accepted."""
     require_linux()
     gid = group_of(path)
     try:
         if gid is not None:
             make_shared_directory(path, gid)
             return
-        os.mkdir(path, mode)
+        os.mkdir(path, 0o700)
     except FileExistsError:
-        expected = os.geteuid() if uid is None else uid
+        expected = os.geteuid()
         status = os.lstat(path)
         if stat.S_ISLNK(status.st_mode):
             raise SymlinkRefused(path) from None
@@ -106,21 +102,23 @@ def make_own_directory(path: str, mode: int = 0o700, uid: int | None = None) -> 
             raise ForeignOwner(path, status.st_uid, expected) from None
         if not stat.S_ISDIR(status.st_mode):
             raise RootUnusable(path, "it is not a directory") from None
+        if status.st_mode & 0o077:
+            raise RootUnusable(path, f"it is open to other users: chmod 700 {path}") from None
     except FileNotFoundError:
         raise RootUnusable(os.path.dirname(path), "it does not exist") from None
     except OSError as error:
         raise refusal(error, path) from None
 
 
-def create_unnamed(path: str, mode: int = 0o600) -> Descriptor:
+def create_unnamed(path: str) -> Descriptor:
     """A file on the file system of `path` that vanishes unless `publish` is reached."""
     require_linux()
     parent = os.path.dirname(path)
     try:
         with parent_of(path) as (parent_fd, _):
             place = parent if parent_fd is None else "."
-            descriptor = Descriptor.open(place, os.O_TMPFILE | os.O_RDWR, mode, parent_fd)
-        os.fchmod(descriptor.fd, mode)
+            descriptor = Descriptor.open(place, os.O_TMPFILE | os.O_RDWR, dir_fd=parent_fd)
+        os.fchmod(descriptor.fd, 0o600)
         share(descriptor.fd, path)
     except OSError as error:
         if error.errno in (errno.EOPNOTSUPP, errno.EISDIR):
@@ -144,9 +142,9 @@ def publish(fd: int, path: str) -> None:
         raise refusal(error, path) from None
 
 
-def write_file(path: str, content: bytes, mode: int = 0o600) -> None:
+def write_file(path: str, content: bytes) -> None:
     """A small immutable file, whole or not at all."""
-    descriptor = create_unnamed(path, mode)
+    descriptor = create_unnamed(path)
     try:
         written = os.write(descriptor.fd, content)
         if written != len(content):
@@ -175,18 +173,17 @@ def remove_file(path: str) -> bool:
     return True
 
 
-def replace_file(path: str, content: bytes, mode: int = 0o600) -> None:
+def replace_file(path: str, content: bytes) -> None:
     """As `write_file`, over what is there. The caller holds a lock: the temporary name is its alone."""
     temporary = f"{path}.new"
     remove_file(temporary)
-    write_file(temporary, content, mode)
+    write_file(temporary, content)
     with parent_of(path) as (parent, name):
         os.rename(f"{name}.new", name, src_dir_fd=parent, dst_dir_fd=parent)
 
 
-def open_trusted(path: str, flags: int, owner_uid: int | None = None) -> Descriptor:
-    """Open an existing regular file that only the expected owner may write: by default this process's user, in a
-    group's place the group."""
+def open_trusted(path: str, flags: int) -> Descriptor:
+    """Open an existing regular file that only this process's user may write, or in a group's place the group."""
     require_linux()
     try:
         with parent_of(path) as (parent, name):
@@ -198,7 +195,7 @@ def open_trusted(path: str, flags: int, owner_uid: int | None = None) -> Descrip
     if gid is not None:
         judge(path, status, gid, FILE_MODE)
     else:
-        expected = os.geteuid() if owner_uid is None else owner_uid
+        expected = os.geteuid()
         if status.st_uid != expected:
             raise ForeignOwner(path, status.st_uid, expected)
         if stat.S_ISREG(status.st_mode) and status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
@@ -208,11 +205,11 @@ def open_trusted(path: str, flags: int, owner_uid: int | None = None) -> Descrip
     return descriptor
 
 
-def open_lock(path: str, mode: int = 0o600) -> Descriptor:
+def open_lock(path: str) -> Descriptor:
     """A file that is there to be locked, made if needed. It may stay for ever and belong to whoever came first."""
     try:
         if group_of(path) is None:
-            return Descriptor.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, mode)
+            return Descriptor.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW)
     except OSError as error:
         raise refusal(error, path) from None
     with contextlib.suppress(NothingThere):

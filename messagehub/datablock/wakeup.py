@@ -18,19 +18,17 @@ from .sharing import FILE_MODE, parent_of, share
 
 # Where no pidfd can be had (a writer in another pid namespace) its lock is probed this often instead.
 PROBE_SECONDS: Final = 0.25
-# Where no bell can be made (a reader of another user) the reader looks this often.
-LOOK_SECONDS: Final = 0.02
 
 
 class Bell:
     """The owner's end."""
 
-    def __init__(self, path: str, mode: int = 0o600) -> None:
+    def __init__(self, path: str) -> None:
         self.path = path
         is_new = True
         try:
             with parent_of(path) as (parent, name):
-                os.mkfifo(name, FILE_MODE if parent is not None else mode, dir_fd=parent)
+                os.mkfifo(name, FILE_MODE if parent is not None else 0o600, dir_fd=parent)
         except FileExistsError:
             is_new = False  # a bell of a writer before this one; the owner's lock says whose it is now
         self._descriptor = open_bell(path, os.O_RDWR)
@@ -82,23 +80,6 @@ class Bell:
         self._watched = fd
 
 
-class NoBell:
-    """For a reader that the writer cannot ring: it looks again every few milliseconds."""
-
-    has_rung = False
-
-    def fileno(self) -> int:
-        return -1
-
-    def next_ticket(self) -> int:
-        return 0
-
-    def sleep(self, timeout_seconds: float | None, watch: "ProcessWatch | None" = None) -> bool:
-        seconds = LOOK_SECONDS if timeout_seconds is None else min(timeout_seconds, LOOK_SECONDS)
-        watched = [] if watch is None or watch.fileno() < 0 else [watch.fileno()]
-        return bool(select.select(watched, [], [], max(0.0, seconds))[0])
-
-
 class Ringer:
     """The other end. The FIFO is opened at the first ring, because it may not exist yet before that."""
 
@@ -143,7 +124,7 @@ class ProcessWatch:
             self._descriptor.close()
 
 
-async def sleep_async(bell: Bell | NoBell, timeout_seconds: float | None, watch: ProcessWatch | None) -> bool:
+async def sleep_async(bell: Bell, timeout_seconds: float | None, watch: ProcessWatch | None) -> bool:
     """As `sleep` of a bell, in the running event loop."""
     import asyncio  # which takes longer to load than all else that a writer needs
 
@@ -153,7 +134,6 @@ async def sleep_async(bell: Bell | NoBell, timeout_seconds: float | None, watch:
     watched = -1 if watch is None else watch.fileno()
     limits = [] if timeout_seconds is None else [timeout_seconds]
     limits += [PROBE_SECONDS] if watch is not None and watched < 0 else []
-    limits += [LOOK_SECONDS] if bell.fileno() < 0 else []
 
     def died() -> None:
         nonlocal has_died
@@ -170,6 +150,5 @@ async def sleep_async(bell: Bell | NoBell, timeout_seconds: float | None, watch:
     finally:
         for fd in listening:
             loop.remove_reader(fd)
-        if isinstance(bell, Bell):
-            bell.has_rung = True  # perhaps: look
+        bell.has_rung = True  # perhaps: look
     return has_died

@@ -9,7 +9,7 @@ import threading
 import time
 
 from messagehub.client.connection import Connection
-from messagehub.errors import BrokerUnavailable, HubError, TopicNotFound
+from messagehub.errors import BrokerUnavailable, Forbidden, HubError, TopicNotFound, Unauthorized
 from messagehub.messaging.kept_subscriptions import KeptSubscription
 from registry import commands, replies
 from registry.records import KeptTopic
@@ -20,6 +20,8 @@ LOOK_SECONDS = 1.0
 RETRY_SECONDS = 0.05
 ASK_SECONDS = 2.0
 CLOSE_SECONDS = 5.0
+NOT_ALLOWED = (Forbidden, Unauthorized)
+"""The right was taken away: asking again would not help."""
 
 
 class KeptFollower:
@@ -94,10 +96,15 @@ class KeptFollower:
     def _look(self, *, is_due: bool) -> None:
         wanting = [one for one in self.subscriptions if is_due or one.wants_topics]
         for pattern in {one.pattern for one in wanting}:
-            found = self.topics(pattern, timeout=ASK_SECONDS)
-            for one in wanting:
-                if one.pattern == pattern:
-                    one.follow(found)
+            asking = [one for one in wanting if one.pattern == pattern]
+            try:
+                found = self.topics(pattern, timeout=ASK_SECONDS)
+            except NOT_ALLOWED as refused:
+                for one in asking:
+                    one.refuse(refused)
+                continue
+            for one in asking:
+                one.follow(found)
 
     def _read(self) -> bool:
         """One page for each that is behind and has room; False when none is."""
@@ -116,6 +123,9 @@ class KeptFollower:
                 continue
             except BrokerUnavailable:
                 raise
+            except NOT_ALLOWED as refused:
+                subscription.refuse(refused)
+                continue
             except HubError as refused:  # of this topic; the others go on, and this one is tried again at the next look
                 log.warning("topic %r cannot be read now: %s", topic, refused.message)
                 continue

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Literal
 
-from messagehub.errors import ConfigurationError, TopicNotFound
+from messagehub.errors import ConfigurationError, HubError, TopicNotFound
 from messagehub.messaging.subscriptions import Subscription
 from messagehub.messaging.topic_messages import Message, from_store
 from messagehub.topic_frames import incarnation_bytes
@@ -156,8 +156,12 @@ class KeptSubscription(Subscription):
                     position.newest = max(position.newest, topic.next_offset)  # what we heard may be newer
             self._has_begun = True
         if self._is_exact and not topics:
-            self.end(TopicNotFound(f"topic {self.pattern!r} is not kept, or was deleted", topic=self.pattern))
-            self._on_close(self)
+            self.refuse(TopicNotFound(f"topic {self.pattern!r} is not kept, or was deleted", topic=self.pattern))
+
+    def refuse(self, error: HubError) -> None:
+        """It is over: what was received can be taken, then the error is raised."""
+        self.end(error)
+        self._on_close(self)
 
     def _begin(self, topic: KeptTopic, *, is_new: bool) -> _Position:
         position, since = _Position(topic), self._since

@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 
-from registry.formats.differences import BudgetExceeded, InvalidSchema
+from registry.formats.differences import BudgetExceeded, InvalidSchema, TooLarge
 
 MAX_TEXT_BYTES = 4 * 1024 * 1024
 MAX_NESTING = 192
@@ -17,7 +17,7 @@ def decode(text: str) -> Any:
     except UnicodeEncodeError as error:
         raise InvalidSchema(f"the text is not valid Unicode: {error.reason}") from None
     if len(data) > MAX_TEXT_BYTES:
-        raise BudgetExceeded("schema text bytes", MAX_TEXT_BYTES)
+        raise TooLarge("schema text bytes", MAX_TEXT_BYTES)
     try:
         value = msgspec.json.decode(data)
     except RecursionError:

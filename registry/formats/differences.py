@@ -2,7 +2,8 @@
 
     ValueError
     ├── InvalidSchema    the text is not a schema of its type; says where
-    └── BudgetExceeded   the question is too large to answer; names the budget
+    └── BudgetExceeded   the question is too much to answer; names the budget
+        └── TooLarge     the schema itself is
 
 Rule: a list of differences is empty exactly when the new schema takes every document that the old one takes,
 as far as the format can prove it. What cannot be proved is reported as a difference.
@@ -36,6 +37,10 @@ class BudgetExceeded(ValueError):
         super().__init__(f"exceeds the budget {budget} = {value}")
         self.budget = budget
         self.value = value
+
+
+class TooLarge(BudgetExceeded):
+    """The schema has more of something than any one may have, whatever it is compared with."""
 
 
 class Parsed(msgspec.Struct):

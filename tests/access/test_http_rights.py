@@ -1,11 +1,9 @@
-"""HTTP: every route from a token of every role, tokens without a restart, headers, TLS and slow callers."""
+"""HTTP: every route from a token of every role, tokens without a restart, and TLS."""
 
 import json
-import socket
 import ssl
 import stat
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -125,22 +123,6 @@ def test_a_token_in_the_url_is_not_looked_at(many: WebOfMany) -> None:
     assert many.try_with(None, "GET", f"/subjects?token={many.token}&access_token={many.token}").status_code == 401
 
 
-def test_every_answer_is_hardened_and_has_a_request_id(many: WebOfMany) -> None:
-    for path in ("/subjects", "/nowhere", "/healthz", "/docs", "/openapi.json"):
-        answer = many.client.get(path)
-        assert answer.headers["x-content-type-options"] == "nosniff"
-        assert answer.headers["x-frame-options"] == "DENY"
-        assert answer.headers["referrer-policy"] == "no-referrer"
-        assert "frame-ancestors 'none'" in answer.headers["content-security-policy"]
-        assert answer.headers["cache-control"] == "no-store"
-        assert len(answer.headers["x-request-id"]) == 16
-        assert "access-control-allow-origin" not in answer.headers
-        assert "server" not in answer.headers
-    assert many.client.get("/healthz", headers={"x-request-id": "mine-7"}).headers["x-request-id"] == "mine-7"
-    for bad in ("a b", "x" * 65, "a\tb"):
-        assert many.client.get("/healthz", headers={"x-request-id": bad}).headers["x-request-id"] != bad
-
-
 def test_other_origins_are_served_only_when_they_are_named(tmp_path: Path, many: WebOfMany) -> None:
     asked = {"origin": "https://lab.example", "access-control-request-method": "GET"}
     assert "access-control-allow-origin" not in many.client.options("/subjects", headers=asked).headers
@@ -151,64 +133,6 @@ def test_other_origins_are_served_only_when_they_are_named(tmp_path: Path, many:
         assert "access-control-allow-origin" not in other.headers
     finally:
         web.close()
-
-
-def test_a_slow_body_and_slow_headers_are_ended(many: WebOfMany) -> None:
-    host, port = many.url.removeprefix("http://").split(":")
-    started = time.monotonic()
-    with (
-        socket.create_connection((host, int(port)), 60) as headers,
-        socket.create_connection((host, int(port)), 60) as body,
-    ):
-        headers.sendall(b"GET /healthz HTTP/1.1\r\nhost: x\r\n")
-        token = many.tokens["observe"].encode()
-        body.sendall(
-            b"POST /subjects/there HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\nauthorization: Bearer %s\r\n\r\n{"
-            % token
-        )
-        assert many.client.get("/healthz").status_code == 200  # others are served meanwhile
-        assert body.recv(4096).startswith(b"HTTP/1.1 408")
-        assert headers.recv(4096) == b""
-    assert time.monotonic() - started < 50
-    metrics = many.ask("GET", "/metrics").text
-    assert "messagehub_http_slow_bodies_total 1" in metrics
-    assert "messagehub_http_slow_headers_total 1" in metrics
-
-
-def test_only_so_many_bodies_arrive_at_once(many: WebOfMany) -> None:
-    host, port = many.url.removeprefix("http://").split(":")
-    head = b"POST /subjects/there HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\nauthorization: Bearer %s\r\n\r\n"
-    senders = []
-    try:
-        for _ in range(64):
-            sender = socket.create_connection((host, int(port)), 60)
-            senders.append(sender)
-            sender.sendall(head % many.tokens["observe"].encode())
-        eventually(lambda: many.try_with(many.tokens["observe"], "POST", "/subjects/there", SCHEMA).status_code == 429)
-        assert "messagehub_http_open_bodies_total" in many.ask("GET", "/metrics").text
-    finally:
-        for sender in senders:
-            sender.close()
-    eventually(lambda: many.try_with(many.tokens["observe"], "POST", "/subjects/there", SCHEMA).status_code == 200)
-
-
-def test_only_so_many_event_streams_are_open(many: WebOfMany) -> None:
-    host, port = many.url.removeprefix("http://").split(":")
-    listeners = []
-    try:
-        for _ in range(100):
-            listener = socket.create_connection((host, int(port)), 60)
-            listeners.append(listener)
-            listener.sendall(
-                b"GET /api/v1/events HTTP/1.1\r\nhost: x\r\nauthorization: Bearer %s\r\n\r\n" % many.token.encode()
-            )
-            assert listener.recv(4096).startswith(b"HTTP/1.1 200")
-        eventually(lambda: many.ask("GET", "/api/v1/events?prefix=nothing").status_code == 429)
-        assert many.ask("GET", "/api/v1/events").json()["code"] == "TOO_MANY_SUBSCRIPTIONS"
-        assert "messagehub_http_event_streams_total" in many.ask("GET", "/metrics").text
-    finally:
-        for listener in listeners:
-            listener.close()
 
 
 def test_http_beyond_loopback_takes_a_certificate(tmp_path: Path) -> None:

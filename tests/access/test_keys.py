@@ -27,7 +27,7 @@ def test_an_unlisted_key_gets_nothing_and_is_counted(shared: SharedHub) -> None:
         eventually(lambda: local.counter("denied_peers") > 0)
         assert peer.hears_nothing(0.1)
         assert local.stats()["revision"] == before["revision"]
-    denied = {"event": "denied", "who": "unknown", "socket": "control"}
+    denied = {"event": "denied", "who": "unknown", "socket": "control", "key": shared.keys["stranger"].public}
     eventually(lambda: any(denied.items() <= line.items() for line in shared.audit()))
 
 
@@ -211,6 +211,29 @@ def test_a_lease_is_renewed_and_ended_only_by_its_owner(shared: SharedHub) -> No
         assert writer.ask({"type": "HEARTBEAT", "lease": "mine"})["known"]
 
 
+def test_a_registration_without_a_lease_is_ended_only_by_its_owner(shared: SharedHub) -> None:
+    with shared.peer("writer") as writer, shared.peer("limited") as limited, shared.peer("reader") as reader:
+        writer.ask(producer("sensors.a"))
+        consumer = {"channel": "sensors.a", "consumer_id": "r"}
+        assert reader.ask({"type": "CONSUMER_REGISTER", **consumer})["type"] == "CONSUMER_REGISTER_ACK"
+        for message in (
+            {"type": "PRODUCER_UNREGISTER", "channel": "sensors.a"},
+            producer("sensors.a", metadata={"changed": True}),
+            {"type": "CONSUMER_UNREGISTER", **consumer},
+        ):
+            assert limited.ask(message)["code"] == "FORBIDDEN", message
+        assert writer.ask({"type": "PRODUCER_UNREGISTER", "channel": "sensors.a"})["type"] == "PRODUCER_UNREGISTER_ACK"
+
+
+def test_a_worker_is_ended_only_by_its_owner(shared: SharedHub) -> None:
+    worker = {"address": "service:s", "worker_id": "w", "endpoint": "unix:@x", "key": "k", "lease": "mine"}
+    with shared.peer("writer") as writer, shared.peer("reader") as reader:
+        assert writer.ask({"type": "SERVICE_REGISTER", **worker})["type"] == "SERVICE_REGISTER_ACK"
+        ending = {"type": "SERVICE_UNREGISTER", "worker_id": "w", "lease": "mine"}
+        assert reader.ask(ending)["code"] == "FORBIDDEN"
+        assert writer.ask(ending)["type"] == "SERVICE_UNREGISTER_ACK"
+
+
 def test_settings_that_do_not_go_together_are_refused(shared: SharedHub) -> None:
     place = shared.dir / "client"
     with MessageHub(endpoint=shared.endpoint, dir=place, server_key=shared.server_key) as hub:
@@ -267,3 +290,25 @@ def test_a_right_with_a_pattern_is_enough_for_kept_topics(shared: SharedHub) -> 
         limited.close()
         with pytest.raises(SubscriptionClosed):
             subscription.receive(30.0)
+
+
+def test_a_reader_of_a_kept_topic_ends_with_an_error_when_its_right_is_taken_away(
+    shared: SharedHub, caplog: pytest.LogCaptureFixture
+) -> None:
+    public = shared.keys["limited"].public
+    with shared.hub("boss") as boss, shared.hub("limited") as limited:
+        for name in ("sensors.a", "sensors.b"):
+            boss.topic(name, keep=10)
+        lost, kept = limited.subscribe("sensors.a", since=0), limited.subscribe("sensors.b", since=0)
+        boss.publish("sensors.a", b"before")
+        assert lost.receive(30.0).payload == b"before"
+        allow_key(shared.access, "limited", public, ["consume:sensors.b"])
+        with pytest.raises(Forbidden, match=r"sensors\.a"):
+            lost.receive(30.0)
+        boss.publish("sensors.b", b"after")
+        assert kept.receive(30.0).payload == b"after"
+        shared.revoke("limited")
+        with pytest.raises(Unauthorized):
+            kept.receive(30.0)
+        assert (lost.is_closed, kept.is_closed) == (True, True)
+    assert not [record for record in caplog.records if record.exc_info or "cannot be read" in record.message]

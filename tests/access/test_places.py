@@ -25,6 +25,7 @@ from tests.integration.harness import PATIENCE_SECONDS, Peer, Served
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="becoming another user needs root")
+WORKER = {"endpoint": "unix:@x", "key": "k", "lease": "l"}
 OF_THE_TEST = {"serve.log", "messagehub.toml"}
 TRAVERSALS = ["../x", "..", ".", "a/../b", "/etc/passwd", "a/b", "a\0b", "", "~root", "a\nb", ".hidden", "x" * 300]
 
@@ -159,7 +160,7 @@ def test_a_group_that_is_not_there_and_a_directory_that_is_not_its_are_refused(t
 
 
 @pytest.mark.parametrize(
-    "name", ["registry.db", "http.token", "access.json", "audit.log", "broker.lock", "broker.json"]
+    "name", ["registry.db", "http.token", "access.json", "audit.log", "audit-access.log", "broker.lock", "broker.json"]
 )
 @pytest.mark.parametrize("mode", [0o604, 0o640, 0o622])
 def test_a_file_that_is_open_to_others_is_refused(tmp_path: Path, name: str, mode: int) -> None:
@@ -167,7 +168,7 @@ def test_a_file_that_is_open_to_others_is_refused(tmp_path: Path, name: str, mod
 
 
 @pytest.mark.parametrize(
-    "name", ["registry.db", "http.token", "access.json", "audit.log", "broker.lock", "broker.json"]
+    "name", ["registry.db", "http.token", "access.json", "audit.log", "audit-access.log", "broker.lock", "broker.json"]
 )
 def test_a_symlink_in_the_place_of_a_file_is_refused_and_its_target_left_alone(tmp_path: Path, name: str) -> None:
     target = tmp_path / "precious"
@@ -265,9 +266,27 @@ def test_no_name_that_a_peer_sends_leads_out(name: str) -> None:
             {"type": "PRODUCER_REGISTER", "channel": "c", "schema_hash": "h", "shm_name": f"../{name}"},
             {"type": "CONSUMER_REGISTER", "channel": name, "consumer_id": "r"},
             {"type": "CHANNEL_CREATE", "channel": name},
+            {"type": "TOPIC_KEEP", "topic": name},
+            {"type": "SERVICE_REGISTER", "address": f"service:{name}", "worker_id": "w", **WORKER},
+            {"type": "SERVICE_REGISTER", "address": "service:s", "worker_id": name, **WORKER},
         ):
             assert peer.ask(message)["code"] in ("INVALID_NAME", "INVALID_REQUEST"), message
         assert peer.snapshot() == {}
+        peer.ask({"type": "PRODUCER_REGISTER", "channel": "c", "schema_hash": "h"})
+        for message in (
+            {"type": "CONSUMER_REGISTER", "channel": "c", "consumer_id": name},
+            {"type": "CONSUMER_REGISTER", "channel": "c", "consumer_id": "r", "group": name},
+        ):
+            assert peer.ask(message)["code"] in ("INVALID_NAME", "INVALID_REQUEST"), message
+
+
+@pytest.mark.parametrize("name", ["../x", "..", "a/../b", "/etc/passwd", ".hidden"])
+def test_a_subject_may_be_any_text_because_it_never_becomes_a_path(tmp_path: Path, name: str) -> None:
+    with embedded_broker(dir=tmp_path / "hub", **QUICK) as endpoint, Peer(endpoint) as peer:
+        before = sorted(path.name for path in tmp_path.rglob("*"))
+        registered = peer.ask({"type": "SCHEMA_REGISTER", "subject": name, "schema": {"type": "object"}})
+        assert registered["type"] == "SCHEMA_REGISTER_ACK"
+        assert sorted(path.name for path in tmp_path.rglob("*")) == before
 
 
 def test_a_broker_is_not_fooled_by_a_squatter_below_tmp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -281,6 +300,36 @@ def test_a_broker_is_not_fooled_by_a_squatter_below_tmp(tmp_path: Path, monkeypa
     os.chown(squatted, 65534, 65534)
     with pytest.raises(ConfigurationError, match="another user"):
         place._socket_directory(squatted / "hash")
+    own = tmp_path / "own"
+    (own / "hash").mkdir(parents=True)
+    planted = tmp_path / "planted"
+    planted.symlink_to(own)
+    os.lchown(planted, 65534, 65534)
+    with pytest.raises(ConfigurationError, match="another user"):
+        place._socket_directory(planted / "hash")
+
+
+@needs_root
+def test_a_directory_that_is_another_users_link_is_refused(tmp_path: Path) -> None:
+    own = tmp_path / "own"
+    own.mkdir(mode=0o700)
+    link = tmp_path / "link"
+    link.symlink_to(own)
+    with embedded_broker(dir=link, **QUICK) as endpoint, Peer(endpoint) as peer:
+        assert peer.ask({"type": "PING"})["type"] == "PONG"  # one's own is fine
+    os.lchown(link, 65534, 65534)
+    with pytest.raises(ConfigurationError, match="another user"), embedded_broker(dir=link, **QUICK):
+        pytest.fail("it must not start")
+
+
+@pytest.mark.parametrize(("name", "mode"), [("keys", 0o755), ("keys/server.key", 0o640), ("keys/server.key", 0o604)])
+def test_keys_that_are_open_to_others_are_refused(tmp_path: Path, name: str, mode: int) -> None:
+    server_keys(tmp_path / "hub" / "keys")
+    (tmp_path / "hub").chmod(0o700)
+    (tmp_path / "hub" / name).chmod(mode)
+    curve = QUICK | {"curve": True, "endpoint": "tcp://127.0.0.1:0"}
+    with pytest.raises(ConfigurationError, match="open to other users"), embedded_broker(dir=tmp_path / "hub", **curve):
+        pytest.fail("it must not start")
 
 
 def test_loopback_sockets_are_what_they_say(tmp_path: Path) -> None:

@@ -1,18 +1,14 @@
 import os
-import signal
 import sys
 
 import pytest
 
 from messagehub.datablock import errors
-from messagehub.datablock.directory import Directory, ProducerEntry
-from messagehub.datablock.groups import Assignment
-from messagehub.datablock.identity import ProcessIdentity
-from messagehub.datablock.payloads import codec_for
-from messagehub.datablock.ring import RingSpec, open_reader, open_writer
+from messagehub.datablock.directory import Directory
+from messagehub.datablock.ring import open_reader
 from messagehub.datablock.segment import Segment, write_file
-from tests.datablock.children import fork, kill, parked, wait
-from tests.datablock.rings import checked, number_of, payload, writer
+from tests.datablock.children import fork, wait
+from tests.datablock.rings import writer
 
 NOBODY = 65534
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
@@ -129,49 +125,10 @@ def test_a_reader_of_another_user_is_denied(root: str) -> None:
         assert wait(fork(as_nobody)) == 0
 
 
-@as_root
-def test_a_group_may_read_if_the_producer_chooses_so(root: str) -> None:
-    """A reader of another user in the same group: finds the entry, reads, pins, and hears of the death."""
-    os.chmod(root, 0o755)
-    directory = Directory(root=root, is_group_readable=True)
-
-    def produce() -> object:
-        block = directory.exclusive_block("c")
-        with directory.locked("c") as channel:
-            held = channel.register(
-                ProducerEntry("c", "p", ProcessIdentity.current(), 1.0, (directory.relative(block),))
-            )
-            spec = RingSpec("c", "p", directory.lanes(block, "c"), is_group_readable=True)
-            made = open_writer(block, spec, codec_for(None))
-        made.write(payload(1))
-        signal.signal(signal.SIGUSR1, lambda *_: made.write(payload(2)))
-        return held, made
-
-    pid = parked(produce)
-
-    def read_as_a_group_member() -> None:
-        os.setgroups([0])
-        os.setresuid(NOBODY, NOBODY, NOBODY)
-        theirs = Directory(root=root, uid=0)
-        (listed,) = theirs.producers("c")
-        assert listed.is_alive
-        with open_reader(theirs.exclusive_block("c"), start="oldest", owner_uid=0) as reader:
-            view = reader.read(0).value
-            os.write(ready, b"!")
-            assert checked(reader.read(10)) == 2
-            assert number_of(view) == 1
-            with pytest.raises(errors.WriterGone):
-                reader.read(10)
-        with pytest.raises(errors.AccessRefused):
-            open_reader(theirs.exclusive_block("c"), owner_uid=0, group="g", assignment=Assignment(1, 0, 1))
-
-    told, ready = os.pipe()
-    reader = fork(read_as_a_group_member)
-    assert os.read(told, 1) == b"!"
-    os.kill(pid, signal.SIGUSR1)
-    with open_reader(directory.exclusive_block("c"), start="oldest") as own:
-        assert [checked(own.read(10)), checked(own.read(10))] == [1, 2]
-    kill(pid)
-    assert wait(reader) == 0
-    os.close(told)
-    os.close(ready)
+@pytest.mark.parametrize("mode", [0o755, 0o710, 0o722])
+def test_a_directory_that_is_open_to_others_is_refused(root: str, mode: int) -> None:
+    directory = Directory(root=root)
+    directory.make_channel("c")
+    os.chmod(os.path.join(root, directory.place), mode)
+    with pytest.raises(errors.RootUnusable, match="chmod 700"):
+        directory.make_channel("c")

@@ -16,6 +16,7 @@ import zmq
 
 from messagehub.errors import BY_CODE
 from messagehub.protocol import COMMANDS_BY_TYPE
+from tests.access.shared import SharedHub
 from tests.conftest import QUICK
 from tests.integration.harness import PATIENCE_SECONDS, AnyBroker, Message, Peer, Served, producer
 
@@ -148,35 +149,42 @@ class Fuzzer:
 
 
 def fuzz(broker: AnyBroker, frames: int, seed: int) -> None:
-    """Send so many frames; every message that is one request is answered once."""
+    with Peer(broker.endpoint, zmq.DEALER, SNDHWM=0, RCVHWM=0) as peer, Peer(broker.endpoint) as judge:
+        fuzz_as(peer, judge, frames, seed)
+
+
+def fuzz_as(peer: Peer, judge: Peer, frames: int, seed: int) -> set[str]:
+    """Send so many frames; every message that is one request is answered once. Returns the codes of the refusals."""
     fuzzer = Fuzzer(seed)
     choose = fuzzer.random.choice
     paths = [fuzzer.path() for _ in range(100)]
     bodies: list[bytes] = []
+    codes = set()
     sent = 0
-    with Peer(broker.endpoint, zmq.DEALER, SNDHWM=0, RCVHWM=0) as peer, Peer(broker.endpoint) as judge:
-        while sent < frames:
-            if len(bodies) < POOL:
-                bodies += [fuzzer.body() for _ in range(BATCH)]
-            for _ in range(BATCH):
-                message = [*choose(paths), b"", choose(bodies)]
-                peer.socket.send_multipart(message)
-                sent += len(message)
-            bad = fuzzer.bad_frames()
-            peer.socket.send_multipart(bad)
-            sent += len(bad)
-            for _ in range(BATCH):
-                assert peer.socket.poll(PATIENCE_SECONDS * 1000), "no reply"
-                answer = peer.socket.recv_multipart()[-1]
-                if answer.startswith(b'{"type":"ERROR"'):
-                    code = json.loads(answer)["code"]
-                    assert code in BY_CODE, answer
-                    assert code != "INTERNAL_ERROR", answer
-            assert peer.socket.poll(0) == 0
-            assert judge.ask({"type": "PING"})["type"] == "PONG"
-        stats = judge.stats()
-        assert stats["counters"]["internal_errors"] == 0
-        assert stats["read_only"] is False
+    while sent < frames:
+        if len(bodies) < POOL:
+            bodies += [fuzzer.body() for _ in range(BATCH)]
+        for _ in range(BATCH):
+            message = [*choose(paths), b"", choose(bodies)]
+            peer.socket.send_multipart(message)
+            sent += len(message)
+        bad = fuzzer.bad_frames()
+        peer.socket.send_multipart(bad)
+        sent += len(bad)
+        for _ in range(BATCH):
+            assert peer.socket.poll(PATIENCE_SECONDS * 1000), "no reply"
+            answer = peer.socket.recv_multipart()[-1]
+            if answer.startswith(b'{"type":"ERROR"'):
+                code = json.loads(answer)["code"]
+                assert code in BY_CODE, answer
+                assert code != "INTERNAL_ERROR", answer
+                codes.add(code)
+        assert peer.socket.poll(0) == 0
+        assert judge.ask({"type": "PING"})["type"] == "PONG"
+    stats = judge.stats()
+    assert stats["counters"]["internal_errors"] == 0
+    assert stats["read_only"] is False
+    return codes
 
 
 def kept(peer: Peer) -> dict[str, Any]:
@@ -198,6 +206,18 @@ def test_fuzzed_requests_are_each_answered_once(broker: AnyBroker) -> None:
     fuzz(broker, 50_000, seed=1)
     with Peer(broker.endpoint) as peer:
         assert peer.ask(producer("fine"))["type"] == "PRODUCER_REGISTER_ACK"
+
+
+@pytest.mark.parametrize("rate", [0, 500])
+@pytest.mark.parametrize("name", ["limited", "boss"])
+def test_fuzzed_requests_of_peers_with_keys_are_each_answered_once(tmp_path: Path, name: str, rate: float) -> None:
+    limits = {"requests_per_second": rate, "registrations_per_peer": 20}
+    with SharedHub(tmp_path / "hub").running(**limits) as shared, shared.local() as judge:
+        with shared.peer(name, zmq.DEALER, SNDHWM=0, RCVHWM=0) as peer:
+            codes = fuzz_as(peer, judge, 20_000, seed=5)
+        assert ("RATE_LIMITED" in codes, "FORBIDDEN" in codes) == (rate > 0, name == "limited")
+        for entry in shared.audit():
+            assert entry["who"] == f"key:{name}"
 
 
 def test_what_fuzzing_left_on_disk_is_what_was_in_memory(served: Callable[..., Served]) -> None:

@@ -13,7 +13,6 @@ NOT_JSON = [b"", b"{", b"null", b"[]", b"1", b'"PING"', b"\x00", b"\xff\xfe{}", 
 NOT_UTF8 = [b'{"type":"PING","id":"\xff\xfe"}', b'{"type":"PING","id":"\xed\xa0\x80"}', b'{"type":"PING\xc3("}']
 DEEPLY_NESTED = [
     b'{"type":"PING","x":' + b"[" * DEEP + b"]" * DEEP + b"}",
-    b"[" * DEEP,
     b'{"type":"PRODUCER_REGISTER","channel":"deep","schema_hash":"h","metadata":'
     + b'{"a":' * 500
     + b"1"
@@ -85,9 +84,15 @@ def assert_refused(reply: Message, code: str) -> None:
 
 
 def test_what_is_no_json_object_is_an_invalid_request(peer: Peer, unchanged: None) -> None:
-    for body in NOT_JSON + NOT_UTF8 + DEEPLY_NESTED:
+    for body in [*NOT_JSON, *NOT_UTF8, b"[" * DEEP]:
         assert_refused(peer.ask(body), "INVALID_REQUEST")
-    assert peer.counter("malformed") == len(NOT_JSON + NOT_UTF8 + DEEPLY_NESTED)
+    assert peer.counter("malformed") == len(NOT_JSON + NOT_UTF8) + 1
+
+
+def test_deep_nesting_is_an_error_of_its_own(peer: Peer, unchanged: None) -> None:
+    for body in DEEPLY_NESTED:
+        assert_refused(peer.ask(body), "NESTED_TOO_DEEPLY")
+    assert peer.counter("refused_nested_too_deeply") == len(DEEPLY_NESTED)
 
 
 def test_a_wrong_field_is_named(peer: Peer, unchanged: None) -> None:

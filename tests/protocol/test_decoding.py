@@ -14,6 +14,7 @@ from messagehub.errors import (
     InternalError,
     MalformedRequest,
     MessageTooLarge,
+    NestedTooDeeply,
     ProtocolError,
     UnknownType,
     UnsupportedProtocol,
@@ -164,7 +165,7 @@ def test_nesting_of_128_is_taken_and_one_more_is_refused(field: str, leaf: str) 
 
     protocol.decode(nested(128))
     error = refused(nested(129))
-    assert type(error) is MalformedRequest
+    assert type(error) is NestedTooDeeply
     assert error.details == {"limit": 128}
     assert error.request_id == "7"
 
@@ -387,3 +388,34 @@ def test_error_of_a_newer_broker_keeps_its_code() -> None:
         protocol.unwrap(replies.Error(code="BRAND_NEW", message="m", details={"a": 1}, retryable=True))
     assert (caught.value.code, caught.value.details, caught.value.retryable) == ("BRAND_NEW", {"a": 1}, True)
     assert HubError.code == "INTERNAL_ERROR"
+
+
+@pytest.mark.parametrize(
+    ("request_", "head"),
+    [
+        (b'{"type":"PING","id":"7"}', ("PING", "7")),
+        (b'{"payload":{"id":"nested"},"id":"7"}', ("?", "7")),
+        (b'{"type":"PING","id":"7","echo":"' + b"x" * 5000 + b'"}', ("PING", "7")),
+        (b' { "priority" : "high", "id":"a\\"b\\u0041" , "type":"PING","x":[' + b"1," * 5000, ("PING", 'a"bA')),
+        (b'{"type":"NO_SUCH","id":"7","x":[' + b"1," * 5000, ("?", "7")),
+        (b'{"payload":{"id":"nested"},"id":"7","x":[' + b"1," * 5000, ("?", None)),
+        (b'{"id":"' + b"x" * 5000, ("?", None)),
+        (b"\xff" * 5000, ("?", None)),
+    ],
+)
+def test_the_head_of_a_request_names_it_without_the_rest(request_: bytes, head: tuple[str, str | None]) -> None:
+    assert protocol.request_head(request_) == head
+    if len(request_) > protocol.HEAD_BYTES:
+        cut = protocol.request_head(request_[: protocol.HEAD_BYTES])
+        assert cut == head
+
+
+def test_a_request_that_is_too_large_is_refused_with_its_id() -> None:
+    with pytest.raises(MessageTooLarge) as refused:
+        protocol.decode(b'{"type":"PING","id":"7","echo":"' + b"x" * protocol.MAX_REQUEST_BYTES + b'"}')
+    assert refused.value.request_id == "7"
+
+
+def test_a_way_back_has_no_frames_that_libzmq_would_not_take() -> None:
+    assert protocol.split([b"x" * 255, b"y" * 255, b"", PING]) is not None
+    assert protocol.split([b"x", b"y" * 256, b"", PING]) is None

@@ -11,6 +11,7 @@ from registry.registry import Registry
 from registry.verdicts import Question, judge, text_of
 
 OBJECT = {"type": "object"}
+DEEP: Any = json.loads("[" * 200 + "]" * 200)
 PRODUCER = {"type": "PRODUCER_REGISTER", "channel": "c", "schema_hash": "h"}
 SCHEMA = {"type": "SCHEMA_REGISTER", "subject": "s", "schema": OBJECT}
 DELETE = {"type": "SCHEMA_DELETE", "subject": "s"}
@@ -46,6 +47,8 @@ RAISED: dict[str, list[dict[str, Any]]] = {
     "SCHEMA_HASH_MISMATCH": [PRODUCER | {"schema": OBJECT}],
     "SCHEMA_NOT_FOUND": [{"type": "SCHEMA_REQUEST", "schema_id": 1}],
     "SCHEMA_INCOMPATIBLE": [SCHEMA, SCHEMA | {"schema": {"type": "string"}}],
+    "NESTED_TOO_DEEPLY": [PRODUCER | {"metadata": {"a": DEEP}}],
+    "SCHEMA_TOO_LARGE": [SCHEMA | {"schema": {"pattern": "a" * 100_001}}],
     "SCHEMA_TOO_COMPLEX": [SCHEMA | {"schema": "[" * 5000 + "]" * 5000}],
     "SCHEMA_IN_USE": [
         PRODUCER | {"schema": OBJECT, "schema_hash": OBJECT_HASH},

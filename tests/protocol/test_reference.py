@@ -1,4 +1,4 @@
-"""docs/reference says what the code says: every message, field and error code."""
+"""docs/reference says what the code says: every message and field."""
 
 import re
 from pathlib import Path
@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from messagehub import schema_files
-from messagehub.errors import BY_CODE
 from tests.protocol.messages import KINDS
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
@@ -39,13 +38,3 @@ def test_optional_fields_are_marked(wire_type: str) -> None:
     schema = schema_files.schema("request", wire_type)
     optional = set(re.findall(r"^\| `(\w+)` \(optional\)", section(wire_type), re.MULTILINE))
     assert optional == set(schema["properties"]) - set(schema["required"]) - ENVELOPE
-
-
-def test_every_error_code_is_documented_with_its_class_and_retryability() -> None:
-    rows = re.findall(r"^\| `([A-Z_]+)` \| `(\w+)` \| (yes|no) \| (.+?) \| (.+?) \|$", errors_page(), re.MULTILINE)
-    documented = {code: (name, retryable == "yes") for code, name, retryable, _, _ in rows}
-    assert documented == {code: (kind.__name__, kind.retryable) for code, kind in BY_CODE.items()}
-
-
-def errors_page() -> str:
-    return (REFERENCE / "errors.md").read_text()

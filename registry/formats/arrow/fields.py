@@ -6,7 +6,7 @@ import msgspec
 
 from registry.formats.arrow.types import ArrowType, read_type, spell
 from registry.formats.bounded_json import decode
-from registry.formats.differences import BudgetExceeded, InvalidSchema
+from registry.formats.differences import BudgetExceeded, InvalidSchema, TooLarge
 
 MAX_NESTING = 64  # what Arrow's own readers take
 MAX_FIELDS = 100_000
@@ -46,7 +46,7 @@ class _Reader:
             raise BudgetExceeded("schema nesting", MAX_NESTING)
         self.count += len(items)
         if self.count > MAX_FIELDS:
-            raise BudgetExceeded("fields", MAX_FIELDS)
+            raise TooLarge("fields", MAX_FIELDS)
         return [self.field(item, f"{path}/{index}", depth) for index, item in enumerate(items)]
 
     def field(self, item: Any, path: str, depth: int) -> ArrowField:

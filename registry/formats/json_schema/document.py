@@ -14,7 +14,7 @@ from referencing import Registry
 from referencing.exceptions import NoSuchAnchor, Unresolvable
 from referencing.jsonschema import lookup_recursive_ref
 
-from ..differences import BudgetExceeded, InvalidSchema
+from ..differences import InvalidSchema, TooLarge
 from . import dialects, regex
 from .dialects import Dialect, Json, pointer
 
@@ -90,7 +90,7 @@ class Document:
             if isinstance(pattern, str):
                 self._pattern_characters += len(pattern)
                 if self._pattern_characters > MAX_PATTERN_CHARACTERS:
-                    raise BudgetExceeded("characters of all patterns", MAX_PATTERN_CHARACTERS)
+                    raise TooLarge("characters of all patterns", MAX_PATTERN_CHARACTERS)
                 try:
                     regex.check(pattern)
                 except regex.BadPattern as error:

@@ -11,7 +11,7 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import Any
 
-from ..differences import BudgetExceeded, InvalidSchema
+from ..differences import InvalidSchema, TooLarge
 from .document import Document, Place
 from .evaluated import unevaluated_items, unevaluated_properties
 from .nodes import (
@@ -114,7 +114,7 @@ class Compiler:
             self.is_recursive = True
             return self._reference(key, place)
         if len(self._nodes) + len(self._later) > MAX_SCHEMAS:
-            raise BudgetExceeded("schemas in one text", MAX_SCHEMAS)
+            raise TooLarge("schemas in one text", MAX_SCHEMAS)
         if len(self._open) > MAX_DESCENT and not in_place:
             return self._reference(key, place)
         return self._compile(key, place, in_place)

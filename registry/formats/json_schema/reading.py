@@ -4,7 +4,7 @@ import json
 import math
 from typing import Any, NoReturn
 
-from ..differences import BudgetExceeded, InvalidSchema
+from ..differences import BudgetExceeded, InvalidSchema, TooLarge
 
 MAX_CHARACTERS = 4_000_000
 MAX_NESTING = 100
@@ -15,7 +15,7 @@ _UNORDERED = ("enum", "required", "type")
 def read(text: str, what: str = "schema") -> Any:
     """The JSON value, no deeper than `MAX_NESTING`, with finite numbers of bounded size and valid Unicode."""
     if len(text) > MAX_CHARACTERS:
-        raise BudgetExceeded("characters of a schema", MAX_CHARACTERS)
+        raise TooLarge("characters of a schema", MAX_CHARACTERS)
     try:
         text.encode()
         value = json.loads(text, parse_constant=_not_json, parse_int=_integer)

@@ -4,7 +4,7 @@ import base64
 import binascii
 import re
 
-from registry.formats.differences import BudgetExceeded, InvalidSchema
+from registry.formats.differences import BudgetExceeded, InvalidSchema, TooLarge
 from registry.formats.protobuf import descriptor_options as options
 from registry.formats.protobuf.cursor import MAX_NESTING
 from registry.formats.protobuf.grammar import EDITIONS
@@ -47,7 +47,7 @@ def decode_descriptor(text: str) -> File | None:
     if not BASE64.match(text):
         return None
     if len(text) > MAX_TEXT_BYTES:
-        raise BudgetExceeded("schema text bytes", MAX_TEXT_BYTES)
+        raise TooLarge("schema text bytes", MAX_TEXT_BYTES)
     try:
         data = base64.b64decode(text, validate=True)
     except binascii.Error as error:

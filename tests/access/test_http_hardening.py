@@ -1,0 +1,272 @@
+"""HTTP: what every answer carries, and what slow, huge and many callers get."""
+
+import asyncio
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+
+from messagehub import MessageHub, embedded_broker
+from messagehub.admin import api
+from messagehub.admin.app import create_app
+from messagehub.admin.backend import Backend
+from messagehub.admin.callers import Caller, Callers
+from messagehub.admin.connections import MAX_CONNECTIONS
+from messagehub.credentials import AccessFile
+from messagehub.limits import Places
+from registry.access import ADMIN
+from tests.access.test_http_rights import SCHEMA, WebOfMany
+from tests.conftest import QUICK
+from tests.integration.harness import PATIENCE_SECONDS, Peer, eventually
+
+SECURITY = {
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "referrer-policy": "no-referrer",
+    "cross-origin-resource-policy": "same-origin",
+}
+
+
+@pytest.fixture(scope="module")
+def many(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WebOfMany]:
+    running = WebOfMany(tmp_path_factory.mktemp("hardening") / "hub")
+    running.register("there", {"type": "object"})
+    yield running
+    running.close()
+
+
+@contextmanager
+def connected(web: WebOfMany, sent: bytes = b"", *, buffer: int = 0) -> Iterator[socket.socket]:
+    host, port = web.url.removeprefix("http://").split(":")
+    with socket.socket() as link:
+        if buffer:
+            link.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer)
+        link.settimeout(PATIENCE_SECONDS)
+        link.connect((host, int(port)))
+        link.sendall(sent)
+        yield link
+
+
+def head(method: str, path: str, *headers: str) -> bytes:
+    return "\r\n".join((f"{method} {path} HTTP/1.1", "host: x", *headers, "", "")).encode()
+
+
+def answer_to(link: socket.socket) -> httpx.Response:
+    """Status and headers of a raw answer."""
+    received = b""
+    while b"\r\n\r\n" not in received:
+        more = link.recv(65536)
+        assert more, received
+        received += more
+    status, *lines = received.split(b"\r\n\r\n")[0].decode().split("\r\n")
+    return httpx.Response(int(status.split()[1]), headers=[tuple(line.split(": ", 1)) for line in lines])
+
+
+def is_hardened(answer: httpx.Response) -> None:
+    assert SECURITY.items() <= answer.headers.items()
+    assert "frame-ancestors 'none'" in answer.headers["content-security-policy"]
+    assert answer.headers["cache-control"] == "no-store"
+    assert len(answer.headers["x-request-id"]) == 16
+    assert "access-control-allow-origin" not in answer.headers
+    assert "server" not in answer.headers
+
+
+def counted(web: WebOfMany, name: str) -> int:
+    (line,) = [line for line in web.ask("GET", "/metrics").text.splitlines() if line.startswith(f"messagehub_{name} ")]
+    return int(line.split()[1])
+
+
+KINDS = {
+    "found": (200, head("GET", "/healthz")),
+    "docs": (200, head("GET", "/docs")),
+    "openapi": (200, head("GET", "/openapi.json")),
+    "events": (200, head("GET", "/api/v1/events", "authorization: Bearer TOKEN")),
+    "metrics": (200, head("GET", "/metrics", "authorization: Bearer TOKEN")),
+    "no token": (401, head("GET", "/subjects")),
+    "wrong password": (401, head("GET", "/subjects", "authorization: Basic dTp3cm9uZw==")),
+    "no path": (404, head("GET", "/nowhere")),
+    "no subject": (404, head("GET", "/subjects/none/versions", "authorization: Bearer TOKEN")),
+    "no method": (405, head("PATCH", "/subjects")),
+    "media": (406, head("GET", "/subjects", "accept: image/png", "authorization: Bearer TOKEN")),
+    "no json": (400, head("PUT", "/config", "content-length: 1", "authorization: Bearer TOKEN") + b"{"),
+    "large": (
+        422,
+        head("PUT", "/config", "content-length: 9999999", "authorization: Bearer TOKEN") + b"x" * ((1 << 20) + 1),
+    ),
+    "chunked": (
+        422,
+        head("PUT", "/config", "transfer-encoding: chunked", "authorization: Bearer TOKEN")
+        + (b"10000\r\n" + b"x" * 65536 + b"\r\n") * 17,
+    ),
+    "websocket": (401, head("GET", "/subjects", "connection: upgrade", "upgrade: websocket")),
+    "no http": (400, b"NOPE\r\n\r\n"),
+    "bad header": (400, head("GET", "/healthz", "a b: c")),
+    "bad path": (400, b"GET /\xff HTTP/1.1\r\nhost: x\r\n\r\n"),
+    "other origin": (
+        405,
+        head("OPTIONS", "/subjects", "origin: https://evil.example", "access-control-request-method: GET"),
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_of_answer_is_hardened_and_has_a_request_id(many: WebOfMany, kind: str) -> None:
+    status, request = KINDS[kind]
+    with connected(many, request.replace(b"TOKEN", many.token.encode())) as link:
+        answer = answer_to(link)
+    assert answer.status_code == status
+    is_hardened(answer)
+
+
+def test_the_callers_own_request_id_is_taken_if_it_may_stand_in_a_log(many: WebOfMany) -> None:
+    assert many.client.get("/healthz", headers={"x-request-id": "mine-7"}).headers["x-request-id"] == "mine-7"
+    for bad in ("a b", "x" * 65, "a\tb"):
+        assert many.client.get("/healthz", headers={"x-request-id": bad}).headers["x-request-id"] != bad
+
+
+def test_a_defect_is_told_without_its_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise RuntimeError("what nobody should read")
+
+    with embedded_broker(**QUICK) as endpoint, MessageHub(dir=tmp_path / "hub", endpoint=endpoint) as hub:
+        app = create_app(hub, Callers(AccessFile(tmp_path / "access.json"), token=None, anonymous=ADMIN))
+        monkeypatch.setattr(hub, "ask", fail)
+
+        async def ask() -> httpx.Response:
+            transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+            async with httpx.AsyncClient(transport=transport, base_url="http://x") as client:
+                return await client.get("/subjects")
+
+        answer = asyncio.run(ask())
+    assert (answer.status_code, answer.json()["message"]) == (500, "internal error: RuntimeError")
+    is_hardened(answer)
+
+
+def test_slow_bodies_headers_and_readers_are_ended(many: WebOfMany) -> None:
+    posting = head("POST", "/subjects/there", "content-length: 100", f"authorization: Bearer {many.tokens['observe']}")
+    asking = head("GET", "/openapi.json") * 300  # more than the kernel keeps for who reads nothing
+    started = time.monotonic()
+    with (
+        connected(many, b"GET /healthz HTTP/1.1\r\nhost: x\r\n") as headers,
+        connected(many, posting + b"{") as body,
+        connected(many, asking, buffer=4096),
+    ):
+        assert many.client.get("/healthz").status_code == 200  # others are served meanwhile
+        assert answer_to(body).status_code == 408
+        assert headers.recv(4096) == b""
+        eventually(lambda: counted(many, "http_slow_readers_total") == 1, timeout=PATIENCE_SECONDS)
+    assert time.monotonic() - started < 2 * PATIENCE_SECONDS
+    assert counted(many, "http_slow_bodies_total") == 1
+    assert counted(many, "http_slow_headers_total") >= 1
+    assert "408" in {entry.get("code") for entry in many.audit()}
+
+
+def test_one_caller_takes_half_of_the_places_for_bodies_at_most(many: WebOfMany) -> None:
+    posting = head("POST", "/subjects/there", "content-length: 100", f"authorization: Bearer {many.tokens['observe']}")
+
+    def status(role: str) -> int:
+        return many.try_with(many.tokens[role], "POST", "/subjects/there", SCHEMA).status_code
+
+    with ExitStack() as senders:
+        for _ in range(32):
+            senders.enter_context(connected(many, posting))
+        eventually(lambda: status("observe") == 429)
+        assert many.try_with(many.tokens["observe"], "POST", "/subjects/there", SCHEMA).json()["error_code"] == 42901
+        assert status("produce") == 200
+        assert counted(many, "http_open_bodies_total") >= 2
+        assert "42901" in {entry.get("code") for entry in many.audit()}
+    eventually(lambda: status("observe") == 200)
+
+
+def test_one_caller_takes_half_of_the_event_streams_at_most(many: WebOfMany) -> None:
+    listening = head("GET", "/api/v1/events", f"authorization: Bearer {many.tokens['observe']}")
+    with ExitStack() as listeners:
+        for _ in range(50):
+            link = listeners.enter_context(connected(many, listening))
+            assert answer_to(link).status_code == 200
+        refused = many.try_with(many.tokens["observe"], "GET", "/api/v1/events")
+        assert (refused.status_code, refused.json()["code"]) == (429, "TOO_MANY_SUBSCRIPTIONS")
+        with connected(many, listening.replace(many.tokens["observe"].encode(), many.token.encode())) as other:
+            assert answer_to(other).status_code == 200
+        assert counted(many, "http_event_streams_total") == 1
+
+    def is_open_again() -> bool:
+        with connected(many, listening) as link:
+            return answer_to(link).status_code == 200
+
+    eventually(is_open_again)
+
+
+def test_places_are_bounded_for_all_and_for_each() -> None:
+    places = Places(4)
+    assert [places.take(peer) for peer in ("a", "a", "a", "b", "c", "c")] == [True, True, False, True, True, False]
+    places.give_back("b")
+    assert [places.take("a"), places.take("d"), places.take("b")] == [False, True, False]
+
+
+def test_more_connections_than_there_may_be_are_told_so(many: WebOfMany) -> None:
+    with ExitStack() as idle:
+        for _ in range(MAX_CONNECTIONS):
+            idle.enter_context(connected(many))
+        with connected(many, head("GET", "/healthz")) as link:
+            answer = answer_to(link)
+            assert (answer.status_code, answer.headers["connection"]) == (503, "close")
+            is_hardened(answer)
+    eventually(lambda: many.client.get("/healthz").status_code == 200)
+    assert counted(many, "http_connections_total") >= 1
+
+
+def test_guessing_tokens_is_limited_and_takes_nothing_from_the_others(tmp_path: Path) -> None:
+    web = WebOfMany(tmp_path / "hub", settings="requests_per_second = 5\n")
+    try:
+        codes = [web.try_with(f"guess-{number}", "GET", "/subjects").status_code for number in range(100)]
+        assert set(codes) == {401, 429}
+        assert web.try_with(web.tokens["observe"], "GET", "/subjects").status_code == 200
+        assert web.client.get("/healthz").status_code == 200
+    finally:
+        web.close()
+
+
+def test_what_is_not_a_command_is_written_down_too(many: WebOfMany) -> None:
+    drained = many.ask("POST", "/api/v1/drain")
+    refused = many.ask("PUT", "/config", {"compatibility": "NONE"})
+    many.ask("DELETE", "/api/v1/drain")
+    entries = {entry["request_id"]: entry for entry in many.audit()}
+    assert (entries[drained.headers["x-request-id"]]["event"], refused.status_code) == ("changed", 503)
+    noted = {"event": "refused", "who": "owner", "code": "503", "request": "PUT /config"}
+    assert noted.items() <= entries[refused.headers["x-request-id"]].items()
+
+
+def test_a_stream_whose_reader_is_behind_is_told_of_the_gap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(api, "MAX_EVENTS_WAITING", 3)
+
+    async def read(hub: MessageHub, peer: Peer) -> list[bytes]:
+        """What the stream says after many events came while nobody read it."""
+        callers = Callers(AccessFile(tmp_path / "access.json"), token=None, anonymous=ADMIN)
+        stream = api.Api(Backend(hub, callers))._stream(b"channel/", Caller("anonymous", ADMIN, ""))
+        assert await anext(stream) == b": connected\n\n"
+        heard: list[bytes] = []
+        end = hub.tap(b"channel/", lambda event: heard.append(event) if event and b"BEACON" not in event else None)
+        for number in range(1000):
+            peer.ask({"type": "CHANNEL_CREATE", "channel": f"c{number}"})
+            await asyncio.sleep(0.01)  # until events come at all, and are more than may wait
+            if len(heard) > 5:
+                break
+        end()
+        said: list[bytes] = []
+        while not said or not said[-1].startswith((b"event: gap", b": alive")) or not said[0].startswith(b"data"):
+            said = [*said, await anext(stream)] if said and said[0].startswith(b"data") else [await anext(stream)]
+        return said
+
+    with (
+        embedded_broker(**QUICK) as endpoint,
+        Peer(endpoint) as peer,
+        MessageHub(dir=tmp_path / "hub", endpoint=endpoint) as hub,
+    ):
+        *events, gap = asyncio.run(read(hub, peer))
+    assert gap == b"event: gap\ndata: {}\n\n"
+    assert 1 <= len(events) <= 3
