@@ -86,7 +86,7 @@ def test_a_body_without_end_is_refused_and_then_hung_up_on(web: Web) -> None:
     chunk = b"%x\r\n%s\r\n" % (1 << 18, b"a" * (1 << 18))
     with connected(web) as connection:
         connection.sendall(POST + b"transfer-encoding: chunked\r\n\r\n" + 5 * chunk)
-        assert b"42209" in connection.recv(65536)
+        assert connection.recv(65536).startswith(b"HTTP/1.1 422")
         with pytest.raises((BrokenPipeError, ConnectionResetError)):
             connection.sendall(chunk * (4 * MAX_REQUEST_BYTES // len(chunk)))
     assert metric(web, "messagehub_http_large_requests_total") == before + 1
