@@ -28,6 +28,7 @@ from registry.records import (
 
 Schema = dict[str, Any] | list[Any] | str | bool
 Version = Annotated[int, Meta(ge=-1, le=2**31 - 1)]
+Positive = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 Deleted = Literal["without", "with", "only"]
 Limit = Annotated[int, Meta(ge=1, le=10_000)]
 
@@ -157,17 +158,23 @@ class SchemaText(Command):
 
 
 class RegisterSchema(SchemaText, tag="SCHEMA_REGISTER"):
+    """`schema_id` and any `version` are for mode IMPORT; elsewhere the version is one more than the newest."""
+
     writes = True
 
     schema_hash: Label | None = None
     metadata: dict[str, Any] | None = None
     rule_set: dict[str, Any] | None = None
+    schema_id: Positive | None = None
+    version: Positive | None = None
 
 
 class LookUpSchema(SchemaText, tag="SCHEMA_LOOKUP_REQUEST"):
-    """Which version of the subject has this content."""
+    """Which version of the subject has this content; with metadata or rules, which has these too."""
 
     deleted: bool = False
+    metadata: dict[str, Any] | None = None
+    rule_set: dict[str, Any] | None = None
 
 
 class CheckSchema(SchemaText, tag="SCHEMA_CHECK"):

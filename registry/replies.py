@@ -261,15 +261,21 @@ class SchemaChecked(Reply, tag="SCHEMA_CHECK_RESPONSE"):
 
 
 class SchemaDeleted(Reply, tag="SCHEMA_DELETE_ACK"):
+    """`touched` are live members that work with what was deleted, by force."""
+
     subject: str
     versions: list[int]
     revision: int
+    touched: list[TouchedMember] = field(default_factory=list)
 
 
 class SchemaConfigFound(Reply, tag="SCHEMA_CONFIG_RESPONSE"):
+    """`touched` are the live members of the subject's channel, when its settings changed."""
+
     subject: str | None
     config: SchemaConfig
     revision: int
+    touched: list[TouchedMember] = field(default_factory=list)
 
 
 class SchemaModeFound(Reply, tag="SCHEMA_MODE_RESPONSE"):

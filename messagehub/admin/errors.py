@@ -41,6 +41,7 @@ STATUS: dict[type[HubError], tuple[int, int]] = {
     errors.InvalidSchema: (422, 42201),
     errors.SchemaHashMismatch: (422, 42201),
     errors.OperationNotPermitted: (422, 42205),
+    errors.IdMismatch: (422, 42207),
     errors.ReferenceExists: (422, 42206),
     errors.InvalidName: (422, 42208),
     errors.SchemaTooComplex: (422, 42209),
