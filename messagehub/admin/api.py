@@ -13,7 +13,7 @@ from starlette.responses import Response, StreamingResponse
 from messagehub.admin import parameters, topics
 from messagehub.admin.backend import Backend
 from messagehub.admin.callers import Caller, caller, counters
-from messagehub.admin.confluent import schema_fields
+from messagehub.admin.confluent import registration, schema_fields
 from messagehub.admin.endpoints import Endpoint
 from messagehub.admin.errors import HttpError, answer, error_body, hub_error_body
 from messagehub.admin.parameters import SchemaBody
@@ -170,9 +170,7 @@ class Api(topics.TopicPaths):
 
     async def _register(self, request: Request, item: BatchItem) -> dict[str, Any]:
         try:
-            fields = schema_fields(request, item, parameters.checked_subject(item.subject))
-            parameters.check_rule_set(item.rule_set)
-            command = commands.RegisterSchema(**fields, metadata=item.metadata, rule_set=item.rule_set)
+            command = registration(request, item, parameters.checked_subject(item.subject))
             made = await self._backend.ask(command, replies.SchemaRegistered)
         except HttpError as error:
             status, said = error.status, error_body(error.error_code, error.message)

@@ -44,7 +44,7 @@ class Backend:
             reply = await run_in_threadpool(self.hub.ask, command)
         finally:
             if command.writes:  # one that was not answered may have happened all the same
-                self._change(permanent=isinstance(command, commands.DeleteSchema))
+                self._change(permanent=isinstance(command, _REMOVING))
         self.callers.check_answer(command, reply)
         assert isinstance(reply, kind), reply
         return reply
@@ -91,6 +91,10 @@ class Backend:
     def _on_schema_event(self, payload: bytes | None) -> None:
         """On the hub's I/O thread; None means that events may have been missed."""
         self._change(permanent=payload is None or msgspec.json.decode(payload, type=_Deleted).permanent)
+
+
+_REMOVING = (commands.DeleteSchema, commands.SetSchemaMode)
+"""What may remove schemas for good: mode IMPORT takes the place of softly deleted ones."""
 
 
 class _Deleted(msgspec.Struct):

@@ -1,6 +1,7 @@
 """The Confluent Schema Registry REST API, so that existing clients notice nothing."""
 
 from typing import Any
+from urllib.parse import quote
 
 import msgspec
 from starlette.concurrency import run_in_threadpool
@@ -11,14 +12,15 @@ from messagehub.admin import parameters
 from messagehub.admin.backend import Backend
 from messagehub.admin.endpoints import Endpoint
 from messagehub.admin.errors import HttpError, answer
-from messagehub.admin.parameters import ConfigBody, ModeBody, SchemaBody
+from messagehub.admin.parameters import ConfigBody, ModeBody, ReferenceBody, SchemaBody
 from messagehub.admin.schema_formats import formatted
-from messagehub.errors import SchemaNotFound
+from messagehub.errors import SubjectNotFound
 from messagehub.version import __version__
 from registry import commands, replies
 from registry.records import Reference, SchemaConfig, SchemaVersion
 
 TYPES = ["JSON", "PROTOBUF", "AVRO", "ARROW"]
+MAX_NAMED = 20
 LEVELS_LEGACY = "compatibilityLevel"
 
 
@@ -39,8 +41,13 @@ class Confluent:
     async def look_up(self, request: Request) -> Response:
         generation = self._backend.generation
         asked = (request.scope["path"], request.scope["query_string"], await parameters.raw_body(request))
-        fields = schema_fields(request, parameters.decoded(asked[2], SchemaBody))
-        command = commands.LookUpSchema(**fields, deleted=parameters.flag(request, "deleted"))
+        body = parameters.decoded(asked[2], SchemaBody)
+        command = commands.LookUpSchema(
+            **schema_fields(request, body),
+            metadata=body.metadata,
+            rule_set=body.rule_set,
+            deleted=parameters.flag(request, "deleted"),
+        )
         found = await self._backend.ask(command, replies.SchemaFound)
         made = answer(200, shown(found.schema))
         self._backend.keep_look_up(asked, made, generation)
@@ -48,7 +55,7 @@ class Confluent:
 
     async def delete_subject(self, request: Request) -> Response:
         reply = await self._delete(request, None)
-        return answer(200, reply.versions)
+        return answer(200, reply.versions, touched_headers(reply.touched))
 
     async def versions(self, request: Request) -> Response:
         deleted = parameters.deleted(request)
@@ -58,11 +65,9 @@ class Confluent:
 
     async def register(self, request: Request) -> Response:
         body = await parameters.body(request, SchemaBody)
-        fields = schema_fields(request, body)
-        parameters.check_rule_set(body.rule_set)
-        await self._check_claims(fields, body)
-        command = commands.RegisterSchema(**fields, metadata=body.metadata, rule_set=body.rule_set)
-        reply = await self._backend.ask(command, replies.SchemaRegistered)
+        if not (body.schema or "").strip():
+            body = await self._of_newest(request, body)
+        reply = await self._backend.ask(registration(request, body), replies.SchemaRegistered)
         return answer(200, {"id": reply.schema_id, "version": reply.version, "guid": reply.guid})
 
     async def version(self, request: Request) -> Response:
@@ -76,21 +81,27 @@ class Confluent:
         return text((await self._version(request)).schema)
 
     async def referenced_by(self, request: Request) -> Response:
-        return answer(200, (await self._version(request, referrers=True)).referrers)
+        command = commands.RequestSchema(
+            subject=parameters.subject(request), version=parameters.version(request), deleted=True, referrers=True
+        )
+        return answer(200, (await self._backend.ask(command, replies.SchemaFound)).referrers)
 
     async def delete_version(self, request: Request) -> Response:
         reply = await self._delete(request, parameters.version(request))
-        return answer(200, reply.versions[0])
+        return answer(200, reply.versions[0], touched_headers(reply.touched))
 
     async def metadata(self, request: Request) -> Response:
         wanted = dict(zip(request.query_params.getlist("key"), request.query_params.getlist("value"), strict=False))
         name = parameters.subject(request)
         deleted: commands.Deleted = "with" if parameters.flag(request, "deleted") else "without"
-        for version in reversed([s for s in await self._export(name, deleted) if s.subject == name]):
+        versions = [version for version in await self._export(name, deleted) if version.subject == name]
+        if not versions:
+            raise SubjectNotFound(f"no schema is registered under subject {name!r}", subject=name)
+        for version in reversed(versions):
             properties = (version.metadata or {}).get("properties") or {}
             if all(properties.get(key) == value for key, value in wanted.items()):
                 return answer(200, shown(version))
-        raise HttpError(404, 40402, f"no version of subject {name!r} has that metadata")
+        raise HttpError(404, 40402, f"Version not found: none of subject {name!r} has that metadata")
 
     # -- schemas -------------------------------------------------------------------------------------------
 
@@ -104,12 +115,14 @@ class Confluent:
     async def by_id(self, request: Request) -> Response:
         generation = self._backend.generation
         found = await self._by_id(request)
-        if etag(found.schema.schema_id) in request.headers.get("if-none-match", "") and not request.url.query:
-            return Response(status_code=304, headers=immutable_headers(found.schema.schema_id))
+        if etag(found.schema) in request.headers.get("if-none-match", "") and not request.url.query:
+            return Response(status_code=304, headers=immutable_headers(found.schema))
         body = content(found.schema)
+        if "subject" in request.query_params:
+            body = place(request.query_params["subject"], found) | body
         if parameters.flag(request, "fetchMaxId"):
             return answer(200, body | {"maxId": found.max_id})
-        made = answer(200, body, immutable_headers(found.schema.schema_id))
+        made = answer(200, body, immutable_headers(found.schema))
         if not request.url.query:
             self._backend.keep_id(request.scope["path"], made, generation)
         return made
@@ -164,12 +177,12 @@ class Confluent:
         body = await parameters.body(request, ConfigBody)
         command = commands.ConfigureSchemas(subject=name, config=body.to_config())
         found = await self._backend.ask(command, replies.SchemaConfigFound)
-        return answer(200, shown_config(found.config, "compatibility"))
+        return answer(200, shown_config(found.config, "compatibility"), touched_headers(found.touched))
 
     async def delete_config(self, request: Request) -> Response:
         name = parameters.subject(request) if "subject" in request.path_params else None
         found = await self._backend.ask(commands.ConfigureSchemas(subject=name), replies.SchemaConfigFound)
-        return answer(200, shown_config(found.config, LEVELS_LEGACY))
+        return answer(200, shown_config(found.config, LEVELS_LEGACY), touched_headers(found.touched))
 
     async def mode(self, request: Request) -> Response:
         name = parameters.subject(request) if "subject" in request.path_params else None
@@ -204,34 +217,26 @@ class Confluent:
 
     # -- inside --------------------------------------------------------------------------------------------
 
-    async def _check_claims(self, fields: dict[str, Any], body: SchemaBody) -> None:
-        """An id or a version given beforehand must be the one that the schema has or would get."""
-        if (body.id or 0) > 0:
-            try:
-                known = await self._backend.ask(commands.LookUpSchema(**fields), replies.SchemaFound)
-            except SchemaNotFound:
-                raise HttpError(422, 42205, "importing a schema under a chosen id is not supported yet") from None
-            if known.schema.schema_id != body.id:
-                raise HttpError(422, 42207, f"the schema has id {known.schema.schema_id}, not {body.id}")
-        elif (body.version or 0) > 0:
-            command = commands.ListSchemas(subject=fields["subject"], deleted="with")
-            try:
-                newest = (await self._backend.ask(command, replies.SchemaList)).versions[-1].version
-            except SchemaNotFound:
-                newest = 0
-            if body.version != newest + 1:
-                said = f"Invalid schema: version {body.version} is not one more than the newest, {newest}"
-                raise HttpError(422, 42201, said)
+    async def _of_newest(self, request: Request, body: SchemaBody) -> SchemaBody:
+        """Without a text, only metadata or rules change: the text is that of the newest version."""
+        command = commands.RequestSchema(subject=parameters.subject(request))
+        try:
+            newest = (await self._backend.ask(command, replies.SchemaFound)).schema
+        except SubjectNotFound:
+            return body
+        references = msgspec.convert(newest.references, list[ReferenceBody], from_attributes=True)
+        return msgspec.structs.replace(
+            body, schema=newest.schema, schema_type=newest.schema_type, references=references
+        )
 
     async def _schema(self, request: Request) -> dict[str, Any]:
         return schema_fields(request, await parameters.body(request, SchemaBody))
 
-    async def _version(self, request: Request, *, referrers: bool = False) -> replies.SchemaFound:
+    async def _version(self, request: Request) -> replies.SchemaFound:
         command = commands.RequestSchema(
             subject=parameters.subject(request),
             version=parameters.version(request),
             deleted=parameters.flag(request, "deleted"),
-            referrers=referrers,
         )
         return await self._found(request, command)
 
@@ -257,7 +262,7 @@ class Confluent:
 
     async def _by_id(self, request: Request) -> replies.SchemaFound:
         """`subject` says in whose context to look: in the default one, an id means the same to all."""
-        command = commands.RequestSchema(schema_id=parameters.number(request, "id"))
+        command = commands.RequestSchema(schema_id=parameters.schema_id(request))
         if request.query_params.get("subject", "").removeprefix(":.:").startswith(":."):
             raise HttpError(404, 40403, f"no schema has id {command.schema_id} in that context")
         return await self._found(request, command)
@@ -305,6 +310,18 @@ def schema_fields(request: Request, body: SchemaBody, subject: str | None = None
         raise HttpError(422, 42201, f"Invalid schema: a reference does not fit: {error}") from None
 
 
+def registration(request: Request, body: SchemaBody, subject: str | None = None) -> commands.RegisterSchema:
+    """An id or version that is not positive is none."""
+    parameters.check_rule_set(body.rule_set)
+    return commands.RegisterSchema(
+        **schema_fields(request, body, subject),
+        metadata=body.metadata,
+        rule_set=body.rule_set,
+        schema_id=body.id if (body.id or 0) > 0 else None,
+        version=body.version if (body.version or 0) > 0 else None,
+    )
+
+
 def content(version: SchemaVersion) -> dict[str, Any]:
     """A schema without its place. AVRO and absent parts are left out, as the API's clients expect."""
     found: dict[str, Any] = {"schema": version.schema, "guid": version.guid}
@@ -334,12 +351,29 @@ def text(version: SchemaVersion) -> Response:
     return Response(version.schema.encode(), 200, None, parameters.BODY_TYPES[0])
 
 
-def immutable_headers(schema_id: int) -> dict[str, str]:
-    return {"etag": etag(schema_id), "cache-control": "max-age=60"}
+def place(subject: str, found: replies.SchemaFound) -> dict[str, Any]:
+    """Where that subject has the schema, or else the first that has it."""
+    name = subject.removeprefix(":.:")
+    own = [one for one in found.places if one.subject == name] or found.places
+    return {"subject": own[0].subject, "version": own[0].version}
 
 
-def etag(schema_id: int) -> str:
-    return f'"{schema_id}"'
+def touched_headers(touched: list[replies.TouchedMember]) -> dict[str, str] | None:
+    """Who is attached now, where the API's answers have no room for it."""
+    if not touched:
+        return None
+    named = ", ".join(f"{member.role} {quote(member.member_id)}" for member in touched[:MAX_NAMED])
+    more = len(touched) - MAX_NAMED
+    return {"x-messagehub-touched": f"{named}, {more} more" if more > 0 else named}
+
+
+def immutable_headers(version: SchemaVersion) -> dict[str, str]:
+    return {"etag": etag(version), "cache-control": "max-age=60"}
+
+
+def etag(version: SchemaVersion) -> str:
+    """Of the content: an import may give the id of what was deleted to another schema."""
+    return f'"{version.guid}"'
 
 
 def _camel(name: str) -> str:
@@ -365,7 +399,7 @@ ENDPOINTS = (
     Endpoint("GET", _V, Confluent.version, "observe", query=("deleted", "format")),
     Endpoint("DELETE", _V, Confluent.delete_version, "schema-admin", writes=True, query=("permanent", "force")),
     Endpoint("GET", f"{_V}/schema", Confluent.version_schema, "observe", query=("deleted", "format")),
-    Endpoint("GET", f"{_V}/referencedby", Confluent.referenced_by, "observe", query=("deleted",)),
+    Endpoint("GET", f"{_V}/referencedby", Confluent.referenced_by, "observe"),
     Endpoint("GET", "/schemas", Confluent.schemas, "observe", query=("subjectPrefix", "deleted", "latestOnly", *_PAGE)),
     Endpoint("GET", "/schemas/types", Confluent.types, None),
     Endpoint(

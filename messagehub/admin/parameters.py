@@ -1,7 +1,8 @@
 """Path and query parameters and bodies of the registry API, each refused with its documented code."""
 
 import asyncio
-from typing import Annotated, Any, TypeVar
+import re
+from typing import Annotated, Any, TypeVar, get_args
 from urllib.parse import unquote
 
 import msgspec
@@ -11,7 +12,7 @@ from starlette.types import Receive
 from messagehub.admin.callers import counters
 from messagehub.admin.errors import HttpError
 from registry.commands import Deleted
-from registry.records import Mode, SchemaConfig
+from registry.records import Level, Mode, SchemaConfig
 from registry.schema_catalog import LATEST
 
 MAX_BODY_BYTES = 1 << 20
@@ -25,6 +26,8 @@ BODY_TYPES = (
     "application/octet-stream",
 )
 T = TypeVar("T")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+_ID = re.compile(r"-?[0-9]{1,10}\Z")
 _open_bodies = 0
 
 
@@ -69,11 +72,14 @@ class ConfigBody(msgspec.Struct, rename="camel"):
 
     def to_config(self) -> SchemaConfig:
         fields = {name: value for name, value in msgspec.structs.asdict(self).items() if value is not None}
+        if self.compatibility is not None:
+            fields["compatibility"] = self.compatibility.upper()
         try:
             return msgspec.convert(fields, SchemaConfig)
         except msgspec.ValidationError as error:
             if "compatibility`" in str(error) or "Invalid enum" in str(error):
-                raise HttpError(422, 42203, f"Invalid compatibility level: {self.compatibility!r}") from None
+                said = f"Invalid compatibility level: {self.compatibility!r}; one of {', '.join(get_args(Level))}"
+                raise HttpError(422, 42203, said) from None
             raise HttpError(422, 422, f"Invalid config: {error}") from None
 
 
@@ -82,10 +88,11 @@ class ModeBody(msgspec.Struct):
 
     def checked(self) -> Mode:
         try:
-            mode: Mode = msgspec.convert(self.mode, Mode)
+            mode: Mode = msgspec.convert((self.mode or "").upper(), Mode)
             return mode
         except msgspec.ValidationError:
-            raise HttpError(422, 42204, f"Invalid mode: {self.mode!r}") from None
+            said = f"Invalid mode: {self.mode!r}; one of {', '.join(get_args(Mode))}"
+            raise HttpError(422, 42204, said) from None
 
 
 def check_rule_set(rules: dict[str, Any] | None) -> None:
@@ -160,7 +167,7 @@ def subject(request: Request) -> str:
 def checked_subject(name: str) -> str:
     """`:.:name` is `name` in the default context."""
     name = name.removeprefix(":.:")
-    if not name or len(name) > 256 or "\0" in name:
+    if not name or len(name) > 256 or _CONTROL.search(name):
         raise HttpError(422, 42208, f"The specified subject {name[:40]!r} is not a valid subject")
     if name.startswith(":."):
         raise HttpError(422, 42208, "contexts other than the default one are not supported")
@@ -181,11 +188,12 @@ def version(request: Request) -> int:
     )
 
 
-def number(request: Request, name: str) -> int:
-    text = request.path_params[name]
-    if not (text.isascii() and text.isdigit() and len(text) < 16):
+def schema_id(request: Request) -> int:
+    """What is no number of four bytes is no path. Below zero there is no schema, so 0 stands for all of that."""
+    text = request.path_params["id"]
+    if not _ID.match(text) or not -MAX_VERSION <= int(text) <= MAX_VERSION:
         raise HttpError(404, 404, "HTTP 404 Not Found")
-    return int(text)
+    return max(int(text), 0)
 
 
 def flag(request: Request, *names: str) -> bool:
@@ -201,10 +209,10 @@ def deleted(request: Request) -> Deleted:
 
 
 def page(request: Request, found: list[T]) -> list[T]:
-    """`offset` and `limit`, where -1 means all."""
+    """`offset` and `limit`, where 0 and below mean all."""
     offset, limit = _integer(request, "offset", 0), _integer(request, "limit", -1)
     start = max(offset, 0)
-    return found[start:] if limit < 0 else found[start : start + limit]
+    return found[start:] if limit <= 0 else found[start : start + limit]
 
 
 def _integer(request: Request, name: str, default: int) -> int:
