@@ -37,7 +37,6 @@ class SchemaSettings:
         present = self._catalog.configs.get(name)
         if command.config is None and present is None and command.subject is not None:
             raise SubjectNotFound(f"subject {name!r} has no config of its own", subject=name)
-        self._check_writable(name)
         if command.config is None:
             after, said = None, present or SchemaConfig(compatibility=DEFAULT_LEVEL)
         else:
@@ -46,6 +45,7 @@ class SchemaSettings:
         happened: list[events.AnySchemaEvent] = []
         touched: list[replies.TouchedMember] = []
         if after != present:
+            self._check_writable(name)
             happened = [events.SchemaConfigured(subject=name, config=after)]
             touched = self._touched(name)
         reply = replies.SchemaConfigFound(subject=command.subject, config=said, touched=touched, revision=0)
