@@ -8,6 +8,7 @@ from typing import Any
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from messagehub.admin import docs_page
 from messagehub.admin.callers import counters
 
 HEADER_SECONDS = 10.0
@@ -19,11 +20,7 @@ _HEADERS: list[tuple[bytes, bytes]] = [
     (b"cross-origin-resource-policy", b"same-origin"),
 ]
 _CLOSED = (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'")
-_FOR_DOCS = (
-    b"content-security-policy",
-    b"default-src 'self'; script-src 'unsafe-inline' https://cdn.jsdelivr.net; style-src https://cdn.jsdelivr.net;"
-    b" img-src data: https://fastapi.tiangolo.com; frame-ancestors 'none'",
-)
+_FOR_DOCS = (b"content-security-policy", docs_page.POLICY.encode())
 _NO_STORE = (b"cache-control", b"no-store")
 _TRANSPORT = (b"strict-transport-security", b"max-age=31536000")
 

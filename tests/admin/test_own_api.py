@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import stat
 import subprocess
@@ -178,7 +179,41 @@ def test_health_readiness_metrics_stats_traces_and_docs(web: Web) -> None:
     assert web.ask("GET", "/api/v1/stats").json()["pid"] == web.process.pid
     assert web.ask("GET", "/api/v1/traces?limit=1").json()[0]["side"] == "broker"
     assert "/subjects/{subject}/versions" in web.ask("GET", "/openapi.json").json()["paths"]
-    assert web.client.get("/docs").status_code == 200
+
+
+def test_the_docs_need_nothing_from_elsewhere(web: Web) -> None:
+    answer = web.client.get("/docs", headers={"accept": "text/html"})
+    assert answer.status_code == 200
+    assert "/subjects/{subject}/versions" in answer.text
+    assert re.findall(r"(?:src|href)=\"?([^\" >]+)", answer.text) == ["/openapi.json"]
+    assert "http" not in answer.headers["content-security-policy"]
+    assert "<script" not in answer.text
+
+
+def test_metrics_are_prometheus_text(web: Web) -> None:
+    answer = web.ask("GET", "/metrics")
+    assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
+    families: dict[str, str] = {}
+    samples: dict[str, list[tuple[str, float]]] = {}
+    for line in answer.text.splitlines():
+        if line.startswith("#"):
+            _, _, name, kind = line.split(" ")
+            assert name not in families, "each family once, its samples together"
+            families[name] = kind
+            continue
+        found = re.fullmatch(r"([a-zA-Z_:][a-zA-Z0-9_:]*)(\{[^{}]*\})? (\S+)", line)
+        assert found, line
+        family = list(families)[-1]
+        suffixes = ("_bucket", "_sum", "_count") if families[family] == "histogram" else ("",)
+        assert found[1] in [family + suffix for suffix in suffixes]
+        samples.setdefault(found[1], []).append((found[2] or "", float(found[3])))
+    buckets = [(labels, count) for labels, count in samples["messagehub_request_seconds_bucket"] if '"PING"' in labels]
+    counts = [count for _, count in buckets]
+    bounds = [float(re.findall(r'le="([^"]+)"', labels)[0]) for labels, _ in buckets]
+    assert counts == sorted(counts)
+    assert bounds == sorted(bounds)
+    assert bounds[-1] == float("inf")
+    assert ('{type="PING"}', counts[-1]) in samples["messagehub_request_seconds_count"]
 
 
 def test_the_token_is_private_and_the_status_names_no_secret(web: Web) -> None:
