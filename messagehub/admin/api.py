@@ -10,7 +10,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from messagehub.admin import parameters, topics
+from messagehub.admin import parameters, services, topics
 from messagehub.admin.backend import Backend
 from messagehub.admin.callers import Caller, caller, counters
 from messagehub.admin.confluent import registration, schema_fields
@@ -49,7 +49,7 @@ class BatchItem(SchemaBody):
     subject: str = ""
 
 
-class Api(topics.TopicPaths):
+class Api(topics.TopicPaths, services.ServicePaths):
     def __init__(self, backend: Backend) -> None:
         super().__init__(backend)
         self._streams = 0
@@ -87,7 +87,7 @@ class Api(topics.TopicPaths):
         return answer(200, await self._backend.ask(commands.Stats(), replies.StatsReport))
 
     async def traces(self, request: Request) -> Response:
-        limit = _bounded(request, "limit", 100, 10_000)
+        limit = parameters.bounded(request, "limit", 100, 10_000)
         command = commands.Trace(correlation_id=request.query_params.get("id"), limit=limit)
         return answer(200, (await self._backend.ask(command, replies.TraceReport)).exchanges)
 
@@ -189,8 +189,8 @@ class Api(topics.TopicPaths):
     async def diff(self, request: Request) -> Response:
         """What changes from one version to another, in both directions."""
         subject = parameters.subject(request)
-        old = (await self._version(subject, _bounded(request, "from", 1, parameters.MAX_VERSION))).schema
-        new = (await self._version(subject, _bounded(request, "to", LATEST, parameters.MAX_VERSION))).schema
+        old = (await self._version(subject, parameters.bounded(request, "from", 1, parameters.MAX_VERSION))).schema
+        new = (await self._version(subject, parameters.bounded(request, "to", LATEST, parameters.MAX_VERSION))).schema
         found: dict[str, Any] = {"subject": subject, "from": old.version, "to": new.version}
         levels: dict[str, Level] = {"backward": "BACKWARD", "forward": "FORWARD"}
         for name, level in levels.items():
@@ -201,7 +201,7 @@ class Api(topics.TopicPaths):
 
     async def validate(self, request: Request) -> Response:
         """Whether a JSON document is valid under a version of a JSON subject."""
-        number = _bounded(request, "version", LATEST, parameters.MAX_VERSION)
+        number = parameters.bounded(request, "version", LATEST, parameters.MAX_VERSION)
         found = await self._version(parameters.subject(request), number, resolve=True)
         version = found.schema
         if version.schema_type != "JSON":
@@ -266,15 +266,6 @@ def _channel(request: Request) -> str:
     return unquote(request.path_params["channel"], errors="replace")[:300]
 
 
-def _bounded(request: Request, name: str, default: int, most: int) -> int:
-    text = request.query_params.get(name)
-    if text is None or text == "latest":
-        return default
-    if not (text.isascii() and text.isdigit() and 1 <= int(text[:20]) <= most):
-        raise HttpError(422, 42202, f"{name} is a number from 1 to {most}, not {text[:40]!r}")
-    return int(text)
-
-
 ENDPOINTS = (
     Endpoint("GET", "/healthz", Api.health, None),
     Endpoint("GET", "/readyz", Api.ready, None),
@@ -290,6 +281,7 @@ ENDPOINTS = (
     Endpoint("GET", "/api/v1/channels/{channel}/groups", Api.groups, "observe"),
     Endpoint("GET", "/api/v1/channels/{channel}/blocks", Api.blocks, "observe"),
     *topics.ENDPOINTS,
+    *services.ENDPOINTS,
     Endpoint(
         "POST", "/api/v1/schemas", Api.register, "schema-admin", writes=True, query=("normalize",), body=list[BatchItem]
     ),

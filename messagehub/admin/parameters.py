@@ -223,3 +223,12 @@ def _integer(request: Request, name: str, default: int) -> int:
         return int(text[:20])
     except ValueError:
         raise HttpError(422, 422, f"{name} is a number, not {text[:40]!r}") from None
+
+
+def bounded(request: Request, name: str, default: int, most: int) -> int:
+    text = request.query_params.get(name)
+    if text is None or text == "latest":
+        return default
+    if not (text.isascii() and text.isdigit() and 1 <= int(text[:20]) <= most):
+        raise HttpError(422, 42202, f"{name} is a number from 1 to {most}, not {text[:40]!r}")
+    return int(text)

@@ -56,6 +56,17 @@ def test_topics_can_be_kept_read_and_deleted(web: Web, hub: MessageHub) -> None:
     assert web.ask("DELETE", "/api/v1/topics/web.orders").status_code == 404
 
 
+def test_services_are_listed_with_their_workers_but_not_their_keys(web: Web, hub: MessageHub) -> None:
+    with hub.serve("service:web.echo", lambda message, context: message.payload):
+        (found,) = web.ask("GET", "/api/v1/services?prefix=service:web.").json()
+        assert (found["address"], found["workers"][0]["pid"]) == ("service:web.echo", os.getpid())
+        assert "key" not in found["workers"][0]
+    assert web.ask("GET", "/api/v1/services?prefix=service:web.").json() == []
+    assert web.ask("GET", "/api/v1/dead-letters?limit=5").json()["letters"] == []
+    assert web.ask("GET", "/api/v1/dead-letters?limit=0").status_code == 422
+    assert web.ask("GET", "/api/v1/dead-letters", headers={"authorization": ""}).status_code == 401
+
+
 def test_a_check_says_who_is_attached_now_and_a_used_schema_is_not_deleted(web: Web, hub: MessageHub) -> None:
     schema = {"type": "object", "properties": {"a": {"type": "integer"}}, "additionalProperties": False}
     registered = hub.register_schema("live.data", schema)
