@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Struct, field
 
 from registry.commands import Deleted
-from registry.errors import InvalidSchema, SchemaNotFound, SubjectNotFound, VersionNotFound
+from registry.errors import InvalidSchema, SchemaNotFound, SchemaTooComplex, SubjectNotFound, VersionNotFound
 from registry.events import AnySchemaEvent, SchemaConfigured, SchemaDeleted, SchemaRegistered
 from registry.records import Level, Mode, Reference, SchemaConfig, SchemaType, SchemaVersion
 from registry.replies import Place
@@ -29,6 +29,8 @@ LATEST = -1
 MAX_ID = 2**31 - 1
 """Clients send ids in four bytes."""
 GLOBAL = ""
+MAX_REFERENCES = 256
+"""Of one schema, with those that they refer to in turn: judging takes longer with the square of it."""
 T = TypeVar("T")
 
 
@@ -277,6 +279,8 @@ class SchemaCatalog:
         while waiting:
             reference = waiting.pop()
             if reference.name not in texts:
+                if len(texts) == MAX_REFERENCES:
+                    raise SchemaTooComplex(f"the schema exceeds the budget references = {MAX_REFERENCES}")
                 version = self.version(reference.subject, reference.version, "with")
                 texts[reference.name] = version.schema
                 waiting += version.references

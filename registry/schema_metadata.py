@@ -48,9 +48,13 @@ def _rules(old: Document, new: Document) -> Document:
     for name in RULE_LISTS:
         before, after = old.get(name), new.get(name)
         if isinstance(before, list) and isinstance(after, list):
-            replaced = [rule.get("name") for rule in after]
-            merged[name] = [rule for rule in before if rule.get("name") not in replaced] + after
+            replaced = [_name(rule) for rule in after]
+            merged[name] = [rule for rule in before if _name(rule) not in replaced] + after
     return merged
+
+
+def _name(rule: Any) -> Any:
+    return rule.get("name") if isinstance(rule, dict) else None
 
 
 def _union(old: Any, new: Any) -> Any:

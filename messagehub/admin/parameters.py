@@ -71,6 +71,8 @@ class ConfigBody(msgspec.Struct, rename="camel"):
     override_rule_set: dict[str, Any] | None = None
 
     def to_config(self) -> SchemaConfig:
+        for rules in (self.default_rule_set, self.override_rule_set):
+            check_rule_set(rules)
         fields = {name: value for name, value in msgspec.structs.asdict(self).items() if value is not None}
         if self.compatibility is not None:
             fields["compatibility"] = self.compatibility.upper()

@@ -159,6 +159,7 @@ def test_an_id_or_version_given_beforehand_must_be_right(web: Web) -> None:
 )
 def test_a_rule_set_of_the_wrong_shape(web: Web, rules: object) -> None:
     refused(web.register("rules-a", OBJECT, ruleSet=rules), 422, 42210)
+    refused(web.ask("PUT", "/config/rules-a", {"overrideRuleSet": rules}), 422, 42210)
 
 
 def test_every_field_of_the_config_is_kept(web: Web) -> None:

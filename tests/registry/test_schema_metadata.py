@@ -58,6 +58,15 @@ def test_a_lookup_with_metadata_finds_the_version_that_has_it(hub: Driver) -> No
     assert found(rule_set=MASK, metadata={"properties": {"owner": "me"}}) == 3
 
 
+def test_documents_of_any_shape_are_merged(hub: Driver) -> None:
+    odd = {"tags": 5, "properties": [], "sensitive": {"a": 1}, "domainRules": [5, None, {"name": []}]}
+    fine = {"tags": {"a": 1}, "properties": {"a": "b"}, "sensitive": ["x"], "domainRules": [{"name": "x"}]}
+    for number, (default, own) in enumerate([(odd, fine), (fine, odd), (odd, odd)]):
+        name = f"s{number}"
+        hub.ask("SCHEMA_CONFIG_SET", subject=name, config={"default_metadata": default, "default_rule_set": default})
+        assert register(hub, name, STRING, metadata=own, rule_set=own)[0] == 1
+
+
 def test_settings_of_what_is_read_only_stay(hub: Driver) -> None:
     hub.ask("SCHEMA_CONFIG_SET", subject="s", config={"compatibility": "FULL"})
     hub.ask("SCHEMA_MODE_SET", subject="s", mode="READONLY")
