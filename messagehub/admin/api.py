@@ -21,8 +21,9 @@ from messagehub.admin.prometheus import exposition
 from messagehub.documents import document_schema
 from messagehub.errors import HubError, TooManySubscriptions
 from registry import commands, replies
+from registry.formats.differences import Difference
 from registry.groups import assignment
-from registry.records import Level
+from registry.records import Block, Consumer, Level, Producer
 from registry.schema_catalog import LATEST
 
 MAX_EVENTS_WAITING = 10_000
@@ -49,6 +50,50 @@ class BatchItem(SchemaBody):
     subject: str = ""
 
 
+class StatusAnswer(msgspec.Struct, omit_defaults=True):
+    status: str
+    revision: int | None = None
+
+
+class DrainAnswer(msgspec.Struct):
+    draining: bool
+
+
+class GroupAnswer(msgspec.Struct):
+    group: str
+    epoch: int
+    blocks: list[str]
+    members: dict[str, replies.Assignment]
+
+
+class BatchAnswer(msgspec.Struct, omit_defaults=True):
+    """What one would have been answered alone, and its status."""
+
+    subject: str
+    status: int
+    id: int | None = None
+    version: int | None = None
+    guid: str | None = None
+    error_code: int | None = None
+    message: str | None = None
+    code: str | None = None
+    details: dict[str, Any] | None = None
+
+
+class DiffAnswer(msgspec.Struct, rename={"old": "from", "new": "to"}):
+    subject: str
+    old: int
+    new: int
+    backward: list[Difference]
+    forward: list[Difference]
+
+
+class ValidAnswer(msgspec.Struct):
+    valid: bool
+    problems: list[dict[str, str]]
+    version: int
+
+
 class Api(topics.TopicPaths, services.ServicePaths):
     def __init__(self, backend: Backend) -> None:
         super().__init__(backend)
@@ -58,13 +103,13 @@ class Api(topics.TopicPaths, services.ServicePaths):
 
     async def health(self, _: Request) -> Response:
         """This process lives."""
-        return answer(200, {"status": "healthy"})
+        return answer(200, StatusAnswer("healthy"))
 
     async def ready(self, _: Request) -> Response:
         """The broker answers, and writes are taken."""
         pong = await self._backend.ask(commands.Ping(priority="high"), replies.Pong)
         status = "read_only" if pong.read_only else "draining" if self._backend.is_draining else "ready"
-        return answer(200 if status == "ready" else 503, {"status": status, "revision": pong.revision})
+        return answer(200 if status == "ready" else 503, StatusAnswer(status, pong.revision))
 
     async def drain(self, _: Request) -> Response:
         """Take no more writes over HTTP and say so in /readyz; reads, and clients of the broker, go on.
@@ -72,12 +117,12 @@ class Api(topics.TopicPaths, services.ServicePaths):
         Only this process knows: one that is started again takes writes.
         """
         self._backend.is_draining = True
-        return answer(200, {"draining": True})
+        return answer(200, DrainAnswer(True))
 
     async def end_drain(self, _: Request) -> Response:
         """Take writes again."""
         self._backend.is_draining = False
-        return answer(200, {"draining": False})
+        return answer(200, DrainAnswer(False))
 
     async def metrics(self, _: Request) -> Response:
         report = await self._backend.ask(commands.Stats(), replies.StatsReport)
@@ -125,12 +170,12 @@ class Api(topics.TopicPaths, services.ServicePaths):
         return answer(
             200,
             [
-                {
-                    "group": name,
-                    "epoch": group.epoch,
-                    "blocks": group.blocks,
-                    "members": {member: assignment(name, group, member) for member in group.members},
-                }
+                GroupAnswer(
+                    name,
+                    group.epoch,
+                    group.blocks,
+                    {member: assignment(name, group, member) for member in group.members},
+                )
                 for name, group in sorted(found.channel.groups.items())
             ],
         )
@@ -168,7 +213,7 @@ class Api(topics.TopicPaths, services.ServicePaths):
             raise HttpError(422, 42209, f"{len(items)} schemas are more than the {MAX_BATCH} that one batch may have")
         return answer(200, [await self._register(request, item) for item in items])
 
-    async def _register(self, request: Request, item: BatchItem) -> dict[str, Any]:
+    async def _register(self, request: Request, item: BatchItem) -> BatchAnswer:
         try:
             command = registration(request, item, parameters.checked_subject(item.subject))
             made = await self._backend.ask(command, replies.SchemaRegistered)
@@ -177,8 +222,8 @@ class Api(topics.TopicPaths, services.ServicePaths):
         except HubError as error:
             status, said = hub_error_body(error)
         else:
-            status, said = 200, {"id": made.schema_id, "version": made.version, "guid": made.guid}
-        return {"subject": item.subject, "status": status, **said}
+            return BatchAnswer(item.subject, 200, made.schema_id, made.version, made.guid)
+        return BatchAnswer(item.subject, status, **said)
 
     async def check(self, request: Request) -> Response:
         """Whether a schema could be registered, every difference with its counterexample, and who is attached now."""
@@ -191,13 +236,13 @@ class Api(topics.TopicPaths, services.ServicePaths):
         subject = parameters.subject(request)
         old = (await self._version(subject, parameters.bounded(request, "from", 1, parameters.MAX_VERSION))).schema
         new = (await self._version(subject, parameters.bounded(request, "to", LATEST, parameters.MAX_VERSION))).schema
-        found: dict[str, Any] = {"subject": subject, "from": old.version, "to": new.version}
-        levels: dict[str, Level] = {"backward": "BACKWARD", "forward": "FORWARD"}
-        for name, level in levels.items():
+        levels: tuple[Level, ...] = ("BACKWARD", "FORWARD")
+        found: list[list[Difference]] = []
+        for level in levels:
             command = commands.CheckSchema.of(new, version=old.version, level=level)
             checked = await self._backend.ask(command, replies.SchemaChecked)
-            found[name] = [difference for entry in checked.differences for difference in entry.differences]
-        return answer(200, found)
+            found.append([difference for entry in checked.differences for difference in entry.differences])
+        return answer(200, DiffAnswer(subject, old.version, new.version, *found))
 
     async def validate(self, request: Request) -> Response:
         """Whether a JSON document is valid under a version of a JSON subject."""
@@ -208,7 +253,7 @@ class Api(topics.TopicPaths, services.ServicePaths):
             raise HttpError(422, 42201, f"documents are validated against JSON schemas; this is {version.schema_type}")
         document = await parameters.body(request, object)
         problems = await run_in_threadpool(_problems, found, document)
-        return answer(200, {"valid": not problems, "problems": problems, "version": version.version})
+        return answer(200, ValidAnswer(not problems, problems, version.version))
 
     async def _version(self, subject: str, number: int, *, resolve: bool = False) -> replies.SchemaFound:
         command = commands.RequestSchema(subject=subject, version=number, resolve=resolve)
@@ -267,29 +312,122 @@ def _channel(request: Request) -> str:
 
 
 ENDPOINTS = (
-    Endpoint("GET", "/healthz", Api.health, None),
-    Endpoint("GET", "/readyz", Api.ready, None),
-    Endpoint("GET", "/metrics", Api.metrics, "observe", media="text/plain"),
-    Endpoint("GET", "/api/v1/stats", Api.stats, "observe"),
-    Endpoint("GET", "/api/v1/channels", Api.channels, "observe", query=("prefix",)),
-    Endpoint("GET", "/api/v1/channels/{channel}", Api.channel, "observe"),
-    Endpoint("POST", "/api/v1/channels/{channel}", Api.create_channel, "admin", writes=True, body=ChannelBody),
-    Endpoint("DELETE", "/api/v1/channels/{channel}", Api.destroy_channel, "admin", writes=True),
-    Endpoint("GET", "/api/v1/channels/{channel}/discovery", Api.discover, "observe"),
-    Endpoint("GET", "/api/v1/channels/{channel}/producers", Api.producers, "observe"),
-    Endpoint("GET", "/api/v1/channels/{channel}/consumers", Api.consumers, "observe"),
-    Endpoint("GET", "/api/v1/channels/{channel}/groups", Api.groups, "observe"),
-    Endpoint("GET", "/api/v1/channels/{channel}/blocks", Api.blocks, "observe"),
+    Endpoint("GET", "/healthz", Api.health, None, returns=StatusAnswer),
+    Endpoint("GET", "/readyz", Api.ready, None, codes=(503,), returns=StatusAnswer),
+    Endpoint("GET", "/metrics", Api.metrics, "observe", media="text/plain", returns=str),
+    Endpoint("GET", "/api/v1/stats", Api.stats, "observe", returns=replies.StatsReport),
+    Endpoint(
+        "GET", "/api/v1/channels", Api.channels, "observe", query=("prefix",), returns=list[replies.ChannelSummary]
+    ),
+    Endpoint(
+        "GET",
+        "/api/v1/channels/{channel}",
+        Api.channel,
+        "observe",
+        codes=(404, 42208),
+        returns=replies.ChannelDescription,
+    ),
+    Endpoint(
+        "POST",
+        "/api/v1/channels/{channel}",
+        Api.create_channel,
+        "admin",
+        writes=True,
+        body=ChannelBody,
+        codes=(409, 422, 42201, 42205, 42208, 42209),
+        returns=replies.ChannelCreated,
+    ),
+    Endpoint(
+        "DELETE",
+        "/api/v1/channels/{channel}",
+        Api.destroy_channel,
+        "admin",
+        writes=True,
+        codes=(404, 42208),
+        returns=replies.ChannelDestroyed,
+    ),
+    Endpoint(
+        "GET",
+        "/api/v1/channels/{channel}/discovery",
+        Api.discover,
+        "observe",
+        codes=(404, 42208),
+        returns=replies.Discovered,
+    ),
+    Endpoint(
+        "GET",
+        "/api/v1/channels/{channel}/producers",
+        Api.producers,
+        "observe",
+        codes=(404, 42208),
+        returns=list[Producer],
+    ),
+    Endpoint(
+        "GET",
+        "/api/v1/channels/{channel}/consumers",
+        Api.consumers,
+        "observe",
+        codes=(404, 42208),
+        returns=list[Consumer],
+    ),
+    Endpoint(
+        "GET", "/api/v1/channels/{channel}/groups", Api.groups, "observe", codes=(404, 42208), returns=list[GroupAnswer]
+    ),
+    Endpoint(
+        "GET", "/api/v1/channels/{channel}/blocks", Api.blocks, "observe", codes=(404, 42208), returns=list[Block]
+    ),
     *topics.ENDPOINTS,
     *services.ENDPOINTS,
     Endpoint(
-        "POST", "/api/v1/schemas", Api.register, "schema-admin", writes=True, query=("normalize",), body=list[BatchItem]
+        "POST",
+        "/api/v1/schemas",
+        Api.register,
+        "schema-admin",
+        writes=True,
+        query=("normalize",),
+        body=list[BatchItem],
+        codes=(42209, 422),
+        returns=list[BatchAnswer],
     ),
-    Endpoint("GET", "/api/v1/schemas/{subject}/diff", Api.diff, "observe", query=("from", "to")),
-    Endpoint("POST", "/api/v1/schemas/{subject}/check", Api.check, "observe", query=("normalize",), body=SchemaBody),
-    Endpoint("POST", "/api/v1/validate/{subject}", Api.validate, "observe", query=("version",), body=Any),
-    Endpoint("GET", "/api/v1/traces", Api.traces, "observe", query=("id", "limit")),
-    Endpoint("GET", "/api/v1/events", Api.events, "observe", query=("prefix",), media="text/event-stream"),
-    Endpoint("POST", DRAIN, Api.drain, "admin", writes=True),
-    Endpoint("DELETE", DRAIN, Api.end_drain, "admin", writes=True),
+    Endpoint(
+        "GET",
+        "/api/v1/schemas/{subject}/diff",
+        Api.diff,
+        "observe",
+        query=("from", "to"),
+        codes=(40401, 40402, 42202, 42208, 42209),
+        returns=DiffAnswer,
+    ),
+    Endpoint(
+        "POST",
+        "/api/v1/schemas/{subject}/check",
+        Api.check,
+        "observe",
+        query=("normalize",),
+        body=SchemaBody,
+        codes=(42201, 42208, 42209),
+        returns=replies.SchemaChecked,
+    ),
+    Endpoint(
+        "POST",
+        "/api/v1/validate/{subject}",
+        Api.validate,
+        "observe",
+        query=("version",),
+        body=Any,
+        codes=(40401, 40402, 42202, 42208, 42201),
+        returns=ValidAnswer,
+    ),
+    Endpoint(
+        "GET",
+        "/api/v1/traces",
+        Api.traces,
+        "observe",
+        query=("id", "limit"),
+        codes=(42202,),
+        returns=list[dict[str, Any]],
+    ),
+    Endpoint("GET", "/api/v1/events", Api.events, "observe", query=("prefix",), media="text/event-stream", returns=str),
+    Endpoint("POST", DRAIN, Api.drain, "admin", writes=True, returns=DrainAnswer),
+    Endpoint("DELETE", DRAIN, Api.end_drain, "admin", writes=True, returns=DrainAnswer),
 )

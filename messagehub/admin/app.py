@@ -12,7 +12,7 @@ from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from messagehub.admin import api, confluent, docs_page
+from messagehub.admin import api, confluent, confluent_paths, docs_page
 from messagehub.admin.backend import Backend
 from messagehub.admin.callers import Callers
 from messagehub.admin.endpoints import Endpoint
@@ -29,14 +29,14 @@ _FREE_ACCEPT = ("/docs", "/openapi.json", "/metrics", "/api/v1/events")
 
 def create_app(hub: MessageHub, callers: Callers, *, is_tls: bool = False) -> ASGIApp:
     backend = Backend(hub, callers)
-    owners = ((confluent.ENDPOINTS, confluent.Confluent(backend)), (api.ENDPOINTS, api.Api(backend)))
+    owners = ((confluent_paths.ENDPOINTS, confluent.Confluent(backend)), (api.ENDPOINTS, api.Api(backend)))
     app = FastAPI(title="MessageHub", version=__version__, docs_url=None, redoc_url=None)
     app.router.redirect_slashes = False
     for endpoints, owner in owners:
         for endpoint in endpoints:
             handler = partial(_guarded, partial(endpoint.handler, owner), endpoint, backend)
             app.router.routes.append(Route(endpoint.path, handler, methods=[endpoint.method]))
-    described = document([*confluent.ENDPOINTS, *api.ENDPOINTS])
+    described = document([*confluent_paths.ENDPOINTS, *api.ENDPOINTS])
     app.openapi = lambda: described  # type: ignore[method-assign]
     app.router.routes.append(Route("/docs", partial(_docs, docs_page.page(described))))
     app.add_exception_handler(HTTPException, _on_http_exception)

@@ -1,7 +1,6 @@
 """The Confluent Schema Registry REST API, so that existing clients notice nothing."""
 
 from typing import Any
-from urllib.parse import quote
 
 import msgspec
 from starlette.concurrency import run_in_threadpool
@@ -9,19 +8,35 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from messagehub.admin import parameters
+from messagehub.admin.answers import (
+    BuildAnswer,
+    CheckAnswer,
+    ClusterAnswer,
+    ConfigChanged,
+    IdAnswer,
+    ModeAnswer,
+    PlaceAnswer,
+    RegisteredAnswer,
+    content,
+    immutable_headers,
+    is_known,
+    not_modified,
+    place,
+    shown,
+    shown_config,
+    text,
+    touched_headers,
+)
 from messagehub.admin.backend import Backend
-from messagehub.admin.endpoints import Endpoint
 from messagehub.admin.errors import HttpError, answer
 from messagehub.admin.parameters import ConfigBody, ModeBody, ReferenceBody, SchemaBody
 from messagehub.admin.schema_formats import formatted
 from messagehub.errors import SubjectNotFound
 from messagehub.version import __version__
 from registry import commands, replies
-from registry.records import Reference, SchemaConfig, SchemaVersion
+from registry.records import Reference, SchemaVersion
 
 TYPES = ["JSON", "PROTOBUF", "AVRO", "ARROW"]
-MAX_NAMED = 20
-LEVELS_LEGACY = "compatibilityLevel"
 
 
 class Confluent:
@@ -68,7 +83,7 @@ class Confluent:
         if not (body.schema or "").strip():
             body = await self._of_newest(request, body)
         reply = await self._backend.ask(registration(request, body), replies.SchemaRegistered)
-        return answer(200, {"id": reply.schema_id, "version": reply.version, "guid": reply.guid})
+        return answer(200, RegisteredAnswer(id=reply.schema_id, version=reply.version, guid=reply.guid))
 
     async def version(self, request: Request) -> Response:
         generation = self._backend.generation
@@ -115,20 +130,23 @@ class Confluent:
     async def by_id(self, request: Request) -> Response:
         generation = self._backend.generation
         found = await self._by_id(request)
-        if etag(found.schema) in request.headers.get("if-none-match", "") and not request.url.query:
-            return Response(status_code=304, headers=immutable_headers(found.schema))
+        if is_known(request, found.schema):
+            return not_modified(found.schema)
         body = content(found.schema)
         if "subject" in request.query_params:
-            body = place(request.query_params["subject"], found) | body
+            at = place(request.query_params["subject"], found)
+            body.subject, body.version = at.subject, at.version
         if parameters.flag(request, "fetchMaxId"):
-            return answer(200, body | {"maxId": found.max_id})
+            body.max_id = found.max_id
+            return answer(200, body)
         made = answer(200, body, immutable_headers(found.schema))
         if not request.url.query:
             self._backend.keep_id(request.scope["path"], made, generation)
         return made
 
     async def by_id_schema(self, request: Request) -> Response:
-        return text((await self._by_id(request)).schema)
+        version = (await self._by_id(request)).schema
+        return not_modified(version) if is_known(request, version) else text(version, immutable_headers(version))
 
     async def by_id_subjects(self, request: Request) -> Response:
         places = self._places(request, await self._by_id(request))
@@ -136,14 +154,17 @@ class Confluent:
 
     async def by_id_versions(self, request: Request) -> Response:
         places = self._places(request, await self._by_id(request))
-        return answer(200, [{"subject": place.subject, "version": place.version} for place in places])
+        return answer(200, [PlaceAnswer(subject=one.subject, version=one.version) for one in places])
 
     async def by_guid(self, request: Request) -> Response:
-        return answer(200, content((await self._by_guid(request)).schema))
+        version = (await self._by_guid(request)).schema
+        if is_known(request, version):
+            return not_modified(version)
+        return answer(200, content(version), immutable_headers(version))
 
     async def by_guid_ids(self, request: Request) -> Response:
         found = await self._by_guid(request)
-        return answer(200, [{"context": ".", "id": found.schema.schema_id}])
+        return answer(200, [IdAnswer(context=".", id=found.schema.schema_id)])
 
     async def types(self, _: Request) -> Response:
         return answer(200, TYPES)
@@ -154,9 +175,9 @@ class Confluent:
         version = parameters.version(request) if "version" in request.path_params else None
         command = commands.CheckSchema(**await self._schema(request), version=version)
         checked = await self._backend.ask(command, replies.SchemaChecked)
-        answered: dict[str, Any] = {"is_compatible": checked.is_compatible}
+        answered = CheckAnswer(checked.is_compatible)
         if parameters.flag(request, "verbose"):
-            answered["messages"] = [
+            answered.messages = [
                 f"version {found.version}: {difference.kind} at {difference.path or '/'}: {difference.message}"
                 + (f" Counterexample: {difference.counterexample}" if difference.counterexample else "")
                 for found in checked.differences
@@ -170,19 +191,19 @@ class Confluent:
             subject=name, default_to_global=parameters.flag(request, "defaultToGlobal")
         )
         found = await self._backend.ask(command, replies.SchemaConfigFound)
-        return answer(200, shown_config(found.config, LEVELS_LEGACY))
+        return answer(200, shown_config(found.config))
 
     async def set_config(self, request: Request) -> Response:
         name = parameters.subject(request) if "subject" in request.path_params else None
         body = await parameters.body(request, ConfigBody)
         command = commands.ConfigureSchemas(subject=name, config=body.to_config())
         found = await self._backend.ask(command, replies.SchemaConfigFound)
-        return answer(200, shown_config(found.config, "compatibility"), touched_headers(found.touched))
+        return answer(200, ConfigChanged(**msgspec.structs.asdict(found.config)), touched_headers(found.touched))
 
     async def delete_config(self, request: Request) -> Response:
         name = parameters.subject(request) if "subject" in request.path_params else None
         found = await self._backend.ask(commands.ConfigureSchemas(subject=name), replies.SchemaConfigFound)
-        return answer(200, shown_config(found.config, LEVELS_LEGACY), touched_headers(found.touched))
+        return answer(200, shown_config(found.config), touched_headers(found.touched))
 
     async def mode(self, request: Request) -> Response:
         name = parameters.subject(request) if "subject" in request.path_params else None
@@ -190,19 +211,19 @@ class Confluent:
             subject=name, default_to_global=parameters.flag(request, "defaultToGlobal")
         )
         found = await self._backend.ask(command, replies.SchemaModeFound)
-        return answer(200, {"mode": found.mode})
+        return answer(200, ModeAnswer(mode=found.mode))
 
     async def set_mode(self, request: Request) -> Response:
         name = parameters.subject(request) if "subject" in request.path_params else None
         body = await parameters.body(request, ModeBody)
         command = commands.SetSchemaMode(subject=name, mode=body.checked(), force=parameters.flag(request, "force"))
         found = await self._backend.ask(command, replies.SchemaModeFound)
-        return answer(200, {"mode": found.mode})
+        return answer(200, ModeAnswer(mode=found.mode))
 
     async def delete_mode(self, request: Request) -> Response:
         name = parameters.subject(request) if "subject" in request.path_params else None
         found = await self._backend.ask(commands.SetSchemaMode(subject=name), replies.SchemaModeFound)
-        return answer(200, {"mode": found.mode})
+        return answer(200, ModeAnswer(mode=found.mode))
 
     # -- about ---------------------------------------------------------------------------------------------
 
@@ -210,10 +231,11 @@ class Confluent:
         return answer(200, ["."])
 
     async def metadata_id(self, _: Request) -> Response:
-        return answer(200, {"id": "", "scope": {"path": [], "clusters": {"schema-registry-cluster": "messagehub"}}})
+        scope = {"path": [], "clusters": {"schema-registry-cluster": "messagehub"}}
+        return answer(200, ClusterAnswer(id="", scope=scope))
 
     async def metadata_version(self, _: Request) -> Response:
-        return answer(200, {"version": __version__, "commitId": ""})
+        return answer(200, BuildAnswer(version=__version__, commit_id=""))
 
     # -- inside --------------------------------------------------------------------------------------------
 
@@ -320,118 +342,3 @@ def registration(request: Request, body: SchemaBody, subject: str | None = None)
         schema_id=body.id if (body.id or 0) > 0 else None,
         version=body.version if (body.version or 0) > 0 else None,
     )
-
-
-def content(version: SchemaVersion) -> dict[str, Any]:
-    """A schema without its place. AVRO and absent parts are left out, as the API's clients expect."""
-    found: dict[str, Any] = {"schema": version.schema, "guid": version.guid}
-    if version.schema_type != "AVRO":
-        found["schemaType"] = version.schema_type
-    if version.references:
-        found["references"] = version.references
-    if version.metadata is not None:
-        found["metadata"] = version.metadata
-    if version.rule_set is not None:
-        found["ruleSet"] = version.rule_set
-    return found
-
-
-def shown(version: SchemaVersion) -> dict[str, Any]:
-    place: dict[str, Any] = {"subject": version.subject, "version": version.version, "id": version.schema_id}
-    return place | content(version) | ({"deleted": True} if version.is_deleted else {})
-
-
-def shown_config(config: SchemaConfig, level_name: str) -> dict[str, Any]:
-    names = {"compatibility": level_name, "compatibility_group": "compatibilityGroup"}
-    fields = {name: value for name, value in msgspec.structs.asdict(config).items() if value is not None}
-    return {names.get(name, _camel(name)): value for name, value in fields.items()}
-
-
-def text(version: SchemaVersion) -> Response:
-    return Response(version.schema.encode(), 200, None, parameters.BODY_TYPES[0])
-
-
-def place(subject: str, found: replies.SchemaFound) -> dict[str, Any]:
-    """Where that subject has the schema, or else the first that has it."""
-    name = subject.removeprefix(":.:")
-    own = [one for one in found.places if one.subject == name] or found.places
-    return {"subject": own[0].subject, "version": own[0].version}
-
-
-def touched_headers(touched: list[replies.TouchedMember]) -> dict[str, str] | None:
-    """Who is attached now, where the API's answers have no room for it."""
-    if not touched:
-        return None
-    named = ", ".join(f"{member.role} {quote(member.member_id)}" for member in touched[:MAX_NAMED])
-    more = len(touched) - MAX_NAMED
-    return {"x-messagehub-touched": f"{named}, {more} more" if more > 0 else named}
-
-
-def immutable_headers(version: SchemaVersion) -> dict[str, str]:
-    return {"etag": etag(version), "cache-control": "max-age=60"}
-
-
-def etag(version: SchemaVersion) -> str:
-    """Of the content: an import may give the id of what was deleted to another schema."""
-    return f'"{version.guid}"'
-
-
-def _camel(name: str) -> str:
-    first, *rest = name.split("_")
-    return first + "".join(part.title() for part in rest)
-
-
-_DELETED = ("deleted", "deletedOnly", "deleted_only")
-_PAGE = ("offset", "limit")
-_CHECK = ("normalize", "verbose")
-_S, _V = "/subjects/{subject}", "/subjects/{subject}/versions/{version}"
-ENDPOINTS = (
-    Endpoint("GET", "/", Confluent.root, None),
-    Endpoint("POST", "/", Confluent.root, None),
-    Endpoint("GET", "/subjects", Confluent.subjects, "observe", query=("subjectPrefix", *_DELETED, *_PAGE)),
-    Endpoint("POST", _S, Confluent.look_up, "observe", query=("normalize", "deleted"), body=SchemaBody),
-    Endpoint("DELETE", _S, Confluent.delete_subject, "schema-admin", writes=True, query=("permanent", "force")),
-    Endpoint("GET", f"{_S}/versions", Confluent.versions, "observe", query=(*_DELETED, *_PAGE)),
-    Endpoint(
-        "POST", f"{_S}/versions", Confluent.register, "schema-admin", writes=True, query=("normalize",), body=SchemaBody
-    ),
-    Endpoint("GET", f"{_S}/metadata", Confluent.metadata, "observe", query=("key", "value", "deleted")),
-    Endpoint("GET", _V, Confluent.version, "observe", query=("deleted", "format")),
-    Endpoint("DELETE", _V, Confluent.delete_version, "schema-admin", writes=True, query=("permanent", "force")),
-    Endpoint("GET", f"{_V}/schema", Confluent.version_schema, "observe", query=("deleted", "format")),
-    Endpoint("GET", f"{_V}/referencedby", Confluent.referenced_by, "observe"),
-    Endpoint("GET", "/schemas", Confluent.schemas, "observe", query=("subjectPrefix", "deleted", "latestOnly", *_PAGE)),
-    Endpoint("GET", "/schemas/types", Confluent.types, None),
-    Endpoint(
-        "GET",
-        "/schemas/ids/{id}",
-        Confluent.by_id,
-        "observe",
-        query=("subject", "format", "fetchMaxId"),
-        is_immutable=True,
-    ),
-    Endpoint("GET", "/schemas/ids/{id}/schema", Confluent.by_id_schema, "observe", query=("subject", "format")),
-    Endpoint("GET", "/schemas/ids/{id}/subjects", Confluent.by_id_subjects, "observe", query=("subject", "deleted")),
-    Endpoint("GET", "/schemas/ids/{id}/versions", Confluent.by_id_versions, "observe", query=("subject", "deleted")),
-    Endpoint("GET", "/schemas/guids/{guid}", Confluent.by_guid, "observe", query=("format",)),
-    Endpoint("GET", "/schemas/guids/{guid}/ids", Confluent.by_guid_ids, "observe"),
-    Endpoint("POST", f"/compatibility{_S}/versions", Confluent.check, "observe", query=_CHECK, body=SchemaBody),
-    Endpoint("POST", f"/compatibility{_V}", Confluent.check, "observe", query=_CHECK, body=SchemaBody),
-    Endpoint("GET", "/config", Confluent.config, "observe"),
-    Endpoint("PUT", "/config", Confluent.set_config, "schema-admin", writes=True, body=ConfigBody),
-    Endpoint("DELETE", "/config", Confluent.delete_config, "schema-admin", writes=True),
-    Endpoint("GET", "/config/{subject}", Confluent.config, "observe", query=("defaultToGlobal",)),
-    Endpoint("PUT", "/config/{subject}", Confluent.set_config, "schema-admin", writes=True, body=ConfigBody),
-    Endpoint("DELETE", "/config/{subject}", Confluent.delete_config, "schema-admin", writes=True),
-    Endpoint("GET", "/mode", Confluent.mode, "observe"),
-    Endpoint("PUT", "/mode", Confluent.set_mode, "schema-admin", writes=True, query=("force",), body=ModeBody),
-    Endpoint("DELETE", "/mode", Confluent.delete_mode, "schema-admin", writes=True),
-    Endpoint("GET", "/mode/{subject}", Confluent.mode, "observe", query=("defaultToGlobal",)),
-    Endpoint(
-        "PUT", "/mode/{subject}", Confluent.set_mode, "schema-admin", writes=True, query=("force",), body=ModeBody
-    ),
-    Endpoint("DELETE", "/mode/{subject}", Confluent.delete_mode, "schema-admin", writes=True),
-    Endpoint("GET", "/contexts", Confluent.contexts, None),
-    Endpoint("GET", "/v1/metadata/id", Confluent.metadata_id, None),
-    Endpoint("GET", "/v1/metadata/version", Confluent.metadata_version, None),
-)

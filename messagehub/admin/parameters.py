@@ -177,8 +177,8 @@ def checked_subject(name: str) -> str:
 
 
 def version(request: Request) -> int:
-    text = request.path_params["version"]
-    if text in ("latest", "-1"):
+    text = unquote(request.path_params["version"]).strip()
+    if text.lower() in ("latest", "-1"):
         return LATEST
     if text.isascii() and text.isdigit() and 1 <= int(text[:20]) <= MAX_VERSION:
         return int(text)

@@ -34,6 +34,21 @@ class ServicePaths:
 
 
 ENDPOINTS = (
-    Endpoint("GET", "/api/v1/services", ServicePaths.services, "observe", query=("prefix",)),
-    Endpoint("GET", "/api/v1/dead-letters", ServicePaths.dead_letters, "admin", query=("address", "limit")),
+    Endpoint(
+        "GET",
+        "/api/v1/services",
+        ServicePaths.services,
+        "observe",
+        query=("prefix",),
+        returns=list[replies.ServiceSummary],
+    ),
+    Endpoint(
+        "GET",
+        "/api/v1/dead-letters",
+        ServicePaths.dead_letters,
+        "admin",
+        query=("address", "limit"),
+        codes=(42202,),
+        returns=replies.DeadLetterList,
+    ),
 )

@@ -70,7 +70,8 @@ def test_versions_can_be_read_and_listed_in_pages(web: Web) -> None:
     assert web.ask("GET", "/subjects/ver-a/versions?offset=1&limit=5").json() == [2]
     latest = web.ask("GET", "/subjects/ver-a/versions/latest").json()
     assert (latest["subject"], latest["version"], latest["schemaType"]) == ("ver-a", 2, "JSON")
-    assert web.ask("GET", "/subjects/ver-a/versions/-1").json() == latest
+    for same in ("-1", "LATEST", "%6Catest", "2", "%32", "%202"):
+        assert web.ask("GET", f"/subjects/ver-a/versions/{same}").json() == latest
     assert web.ask("GET", "/subjects/ver-a/versions/1/schema").json() == CLOSED
     listed = web.ask("GET", "/schemas?subjectPrefix=ver-&latestOnly=true").json()
     assert [(s["subject"], s["version"]) for s in listed] == [("ver-a", 2)]

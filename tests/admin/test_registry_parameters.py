@@ -89,6 +89,10 @@ def test_a_known_etag_is_answered_with_304_before_and_after_caching(web: Web) ->
         answer = web.ask("GET", path, headers=known | {"accept": "*/*"})
         assert (answer.status_code, answer.content, answer.headers["etag"]) == (304, b"", f'"{made["guid"]}"')
         assert web.ask("GET", path, headers={"if-none-match": '"0"'}).status_code == 200
+    for other in (f"{path}/schema", f"/schemas/guids/{made['guid']}"):
+        assert "max-age" in web.ask("GET", other).headers["cache-control"]
+        assert web.ask("GET", other, headers=known).status_code == 304
+        assert web.ask("GET", f"{other}?format=default", headers=known).status_code == 200
 
 
 @pytest.mark.parametrize("path", ["/", "/subjects", "/schemas/types", "/config", "/mode", "/contexts", "/healthz"])
