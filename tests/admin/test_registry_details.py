@@ -137,7 +137,7 @@ def test_mode_import_takes_ids_and_versions(web: Web) -> None:
     assert web.ask("GET", "/subjects/move-a/versions/latest").json()["id"] == 90_002
     web.ask("DELETE", "/mode/move-a")
     refused(web.register("move-a", True, id=90_003), 422, 42205)
-    assert web.register("move-b", {"title": "after"}).json()["id"] > 90_002
+    assert web.register("move-b", {"title": "after an import"}).json()["id"] > 90_002
 
 
 def test_an_import_may_bring_back_an_id_with_other_content_and_caches_notice(web: Web) -> None:
