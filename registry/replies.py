@@ -127,11 +127,14 @@ class VersionDifferences(Struct, kw_only=True, frozen=True):
 
 
 class TouchedMember(Struct, kw_only=True, frozen=True):
+    """`would_break` is said by a check, of members whose schema is registered."""
+
     role: str
     member_id: str
     host: str | None
     pid: int | None
     schema_hash: str | None
+    would_break: bool | None = None
 
 
 class Notice(Struct, kw_only=True, frozen=True):

@@ -7,6 +7,8 @@ Rule 2: a decision that needs a verdict says so (`question`), and takes one only
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
+
 from registry import commands, events, replies
 from registry.errors import (
     IdMismatch,
@@ -25,7 +27,7 @@ from registry.schema_catalog import LATEST, MAX_ID, Subject, guid_of, identity, 
 from registry.schema_metadata import effective_metadata, effective_rules
 from registry.schema_removal import SchemaRemoval
 from registry.schema_settings import Decision, removal
-from registry.verdicts import Against, Question, Verdict, judge, text_of
+from registry.verdicts import Against, Attached, Question, Verdict, judge, text_of
 
 
 class SchemaRules(SchemaRemoval):
@@ -45,7 +47,23 @@ class SchemaRules(SchemaRemoval):
             normalize=command.normalize or catalog.normalizes(subject),
             level=level,
             against=tuple(self._against(version) for version in against),
+            attached=self._attached(subject) if isinstance(command, commands.CheckSchema) else (),
             revision=catalog.verdict_revision(subject),
+        )
+
+    def _attached(self, subject: str) -> tuple[Attached, ...]:
+        """The registered schemas that live members of the subject's channel work with, each once a role."""
+        used = {(member.role, member.schema_hash or ""): None for member in self._touched(subject)}
+        known = [(role, self._catalog.by_hash(digest)) for role, digest in used if self._catalog.knows_hash(digest)]
+        return tuple(
+            Attached(
+                role=role,
+                schema_hash=version.schema_hash,
+                schema_type=version.schema_type,
+                text=version.schema,
+                references=self._catalog.texts(version.references),
+            )
+            for role, version in known
         )
 
     def consumer_question(self, expected_hash: str, channel: Channel) -> Question | None:
@@ -270,7 +288,10 @@ class SchemaRules(SchemaRemoval):
             is_compatible=not verdict.differences,
             level=self._comparison(command)[0],
             differences=verdict.differences,
-            touched=self._touched(command.subject),
+            touched=[
+                msgspec.structs.replace(one, would_break=verdict.broken.get(f"{one.role} {one.schema_hash}"))
+                for one in self._touched(command.subject)
+            ],
             revision=self._catalog.revision(command.subject),
         )
         return reply, []

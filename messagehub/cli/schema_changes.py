@@ -209,5 +209,7 @@ def _echo_differences(differences: list[Any], prefix: str) -> None:
 
 
 def _echo_touched(touched: "list[TouchedMember]") -> None:
+    said = {True: ": would break", False: ": goes on", None: ""}
     for one in touched:
-        echo(f"attached now: {one.role} {shown(one.member_id)} (host {shown(one.host)}, pid {shown(one.pid)})")
+        who = f"{one.role} {shown(one.member_id)} (host {shown(one.host)}, pid {shown(one.pid)})"
+        echo(f"attached now: {who}{said[one.would_break]}")

@@ -74,7 +74,8 @@ def test_a_check_says_who_is_attached_now_and_a_used_schema_is_not_deleted(web: 
         body = {"schemaType": "JSON", "schema": json.dumps(schema | {"required": ["a"]})}
         checked = web.ask("POST", "/api/v1/schemas/live.data/check", body).json()
         assert checked["is_compatible"] is False
-        assert [(t["role"], t["pid"]) for t in checked["touched"]] == [("producer", os.getpid())]
+        found = [(t["role"], t["pid"], t["would_break"]) for t in checked["touched"]]
+        assert found == [("producer", os.getpid(), True)], "what it writes need not have an `a`"
         refused = web.ask("DELETE", "/subjects/live.data/versions/1")
         assert refused.json()["code"] == "SCHEMA_IN_USE"
         assert web.ask("DELETE", "/subjects/live.data/versions/1?force=true").json() == 1

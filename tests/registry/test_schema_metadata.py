@@ -4,6 +4,7 @@ from typing import Any
 
 from registry.errors import OperationNotPermitted, SchemaNotFound
 from tests.registry.driving import Driver
+from tests.registry.observing import schema_hash
 from tests.registry.test_schema_catalog import OBJECT, STRING, register
 
 OWNED = {"properties": {"owner": "lab"}}
@@ -109,3 +110,22 @@ def test_a_changed_level_and_a_forced_delete_name_who_is_attached(hub: Driver) -
     assert hub.ask("SCHEMA_DELETE", subject="c", version=2).touched == [], "nobody works with that one"
     deleted = hub.ask("SCHEMA_DELETE", subject="c", version=1, force=True)
     assert [member.member_id for member in deleted.touched] == ["writer", "reader"]
+
+
+def test_a_check_says_who_of_those_attached_would_break(hub: Driver) -> None:
+    narrow, wide = {"type": "integer"}, {"type": ["integer", "string"]}
+    for name, schema in (("c", narrow), ("wide", wide)):
+        register(hub, name, schema)
+    digest, wider = (schema_hash(schema) for schema in (narrow, wide))
+    hub.produce("c", digest, producer_id="writer", schema=narrow)
+    hub.consume("c", "narrow", expected_schema_hash=digest)
+    hub.consume("c", "wide", expected_schema_hash=wider)
+    hub.consume("c", "silent")
+
+    def broken(schema: object, **fields: object) -> dict[str, bool | None]:
+        touched = hub.ask("SCHEMA_CHECK", subject="c", schema=schema, **fields).touched
+        return {member.member_id: member.would_break for member in touched}
+
+    assert broken(wide) == {"writer": False, "narrow": True, "wide": False, "silent": None}
+    assert broken({"type": "string"}) == {"writer": True, "narrow": True, "wide": False, "silent": None}
+    assert broken('"int"', schema_type="AVRO") == {"writer": True, "narrow": True, "wide": True, "silent": None}
