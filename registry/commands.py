@@ -10,6 +10,7 @@ from msgspec import Meta, Struct, field
 from registry.records import (
     Access,
     Block,
+    ConfigField,
     Count,
     DeadLetter,
     Keep,
@@ -253,12 +254,13 @@ class RequestSchemaConfig(Command, tag="SCHEMA_CONFIG_REQUEST"):
 
 
 class ConfigureSchemas(Command, tag="SCHEMA_CONFIG_SET"):
-    """Fields that are not given stay; no config at all removes the setting."""
+    """Fields that are not given stay, those of `unset` are removed; no config at all removes the setting."""
 
     writes = True
 
     subject: Label | None = None
     config: SchemaConfig | None = None
+    unset: list[ConfigField] = field(default_factory=list)
 
 
 class RequestSchemaMode(Command, tag="SCHEMA_MODE_REQUEST"):

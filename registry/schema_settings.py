@@ -41,6 +41,7 @@ class SchemaSettings:
             after, said = None, present or SchemaConfig(compatibility=DEFAULT_LEVEL)
         else:
             given = {k: v for k, v in msgspec.structs.asdict(command.config).items() if v is not None}
+            given |= dict.fromkeys(command.unset)
             after = said = msgspec.structs.replace(present or SchemaConfig(), **given)
         happened: list[events.AnySchemaEvent] = []
         touched: list[replies.TouchedMember] = []

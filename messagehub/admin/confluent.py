@@ -196,7 +196,7 @@ class Confluent:
     async def set_config(self, request: Request) -> Response:
         name = parameters.subject(request) if "subject" in request.path_params else None
         body = await parameters.body(request, ConfigBody)
-        command = commands.ConfigureSchemas(subject=name, config=body.to_config())
+        command = commands.ConfigureSchemas(subject=name, config=body.to_config(), unset=body.unset())
         found = await self._backend.ask(command, replies.SchemaConfigFound)
         return answer(200, ConfigChanged(**msgspec.structs.asdict(found.config)), touched_headers(found.touched))
 

@@ -6,13 +6,14 @@ from typing import Annotated, Any, TypeVar, get_args
 from urllib.parse import unquote
 
 import msgspec
+from msgspec import UNSET, UnsetType
 from starlette.requests import Request
 from starlette.types import Receive
 
 from messagehub.admin.callers import counters
 from messagehub.admin.errors import HttpError
 from registry.commands import Deleted
-from registry.records import Level, Mode, SchemaConfig
+from registry.records import ConfigField, Level, Mode, SchemaConfig
 from registry.schema_catalog import LATEST
 
 MAX_BODY_BYTES = 1 << 20
@@ -61,21 +62,27 @@ class RuleSetBody(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
 
 
 class ConfigBody(msgspec.Struct, rename="camel"):
-    compatibility: str | None = None
-    normalize: bool | None = None
-    alias: str | None = None
-    compatibility_group: str | None = None
-    default_metadata: dict[str, Any] | None = None
-    override_metadata: dict[str, Any] | None = None
-    default_rule_set: dict[str, Any] | None = None
-    override_rule_set: dict[str, Any] | None = None
+    """What is left out stays as it is; what is null is removed."""
+
+    compatibility: str | UnsetType | None = UNSET
+    normalize: bool | UnsetType | None = UNSET
+    alias: str | UnsetType | None = UNSET
+    compatibility_group: str | UnsetType | None = UNSET
+    default_metadata: dict[str, Any] | UnsetType | None = UNSET
+    override_metadata: dict[str, Any] | UnsetType | None = UNSET
+    default_rule_set: dict[str, Any] | UnsetType | None = UNSET
+    override_rule_set: dict[str, Any] | UnsetType | None = UNSET
+
+    def unset(self) -> list[ConfigField]:
+        return [name for name in get_args(ConfigField) if getattr(self, name) is None]
 
     def to_config(self) -> SchemaConfig:
-        for rules in (self.default_rule_set, self.override_rule_set):
-            check_rule_set(rules)
-        fields = {name: value for name, value in msgspec.structs.asdict(self).items() if value is not None}
-        if self.compatibility is not None:
-            fields["compatibility"] = self.compatibility.upper()
+        fields = {name: getattr(self, name) for name in get_args(ConfigField)}
+        fields = {name: value for name, value in fields.items() if value not in (None, UNSET)}
+        for name in ("default_rule_set", "override_rule_set"):
+            check_rule_set(fields.get(name))
+        if "compatibility" in fields:
+            fields["compatibility"] = fields["compatibility"].upper()
         try:
             return msgspec.convert(fields, SchemaConfig)
         except msgspec.ValidationError as error:

@@ -183,6 +183,10 @@ def test_every_field_of_the_config_is_kept(web: Web) -> None:
     assert found == config
     refused(web.ask("PUT", "/config/conf-all", {"compatibility": "FORWARDS"}), 422, 42203)
     refused(web.ask("PUT", "/config/conf-all", {"alias": "x" * 2000}), 422, 422)
+    changed = web.ask("PUT", "/config/conf-all", {"alias": None, "defaultMetadata": None, "normalize": False}).json()
+    assert "alias" not in changed
+    assert "defaultMetadata" not in changed
+    assert (changed["normalize"], changed["compatibilityGroup"]) == (False, "major")
     assert web.ask("DELETE", "/config/conf-all").status_code == 200
     refused(web.ask("DELETE", "/config/conf-all"), 404, 40401)
 

@@ -259,6 +259,9 @@ def test_subject_has_the_registrys_level_until_it_has_its_own(hub: Driver) -> No
     assert hub.ask("SCHEMA_CONFIG_REQUEST", subject="s").config.compatibility == "FULL"
     hub.ask("SCHEMA_CONFIG_SET", subject="s", config={"compatibility": "FULL"})
     assert hub.happened == []
+    hub.ask("SCHEMA_CONFIG_SET", subject="s", config={"normalize": True}, unset=["compatibility"])
+    found = hub.ask("SCHEMA_CONFIG_REQUEST", subject="s").config
+    assert (found.compatibility, found.normalize) == (None, True)
     hub.ask("SCHEMA_CONFIG_SET", subject="s")
     hub.refused(CompatibilityNotSet, "SCHEMA_CONFIG_REQUEST", subject="s")
 
