@@ -10,6 +10,7 @@ from msgspec import Meta, Struct, field
 from registry.records import (
     Access,
     Block,
+    ConfigField,
     Count,
     DeadLetter,
     Keep,
@@ -28,6 +29,7 @@ from registry.records import (
 
 Schema = dict[str, Any] | list[Any] | str | bool
 Version = Annotated[int, Meta(ge=-1, le=2**31 - 1)]
+Positive = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 Deleted = Literal["without", "with", "only"]
 Limit = Annotated[int, Meta(ge=1, le=10_000)]
 
@@ -157,17 +159,23 @@ class SchemaText(Command):
 
 
 class RegisterSchema(SchemaText, tag="SCHEMA_REGISTER"):
+    """`schema_id` and any `version` are for mode IMPORT; elsewhere the version is one more than the newest."""
+
     writes = True
 
     schema_hash: Label | None = None
     metadata: dict[str, Any] | None = None
     rule_set: dict[str, Any] | None = None
+    schema_id: Positive | None = None
+    version: Positive | None = None
 
 
 class LookUpSchema(SchemaText, tag="SCHEMA_LOOKUP_REQUEST"):
-    """Which version of the subject has this content."""
+    """Which version of the subject has this content; with metadata or rules, which has these too."""
 
     deleted: bool = False
+    metadata: dict[str, Any] | None = None
+    rule_set: dict[str, Any] | None = None
 
 
 class CheckSchema(SchemaText, tag="SCHEMA_CHECK"):
@@ -246,12 +254,13 @@ class RequestSchemaConfig(Command, tag="SCHEMA_CONFIG_REQUEST"):
 
 
 class ConfigureSchemas(Command, tag="SCHEMA_CONFIG_SET"):
-    """Fields that are not given stay; no config at all removes the setting."""
+    """Fields that are not given stay, those of `unset` are removed; no config at all removes the setting."""
 
     writes = True
 
     subject: Label | None = None
     config: SchemaConfig | None = None
+    unset: list[ConfigField] = field(default_factory=list)
 
 
 class RequestSchemaMode(Command, tag="SCHEMA_MODE_REQUEST"):

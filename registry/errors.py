@@ -16,6 +16,7 @@ HubError
     ├── PolicyMismatch               POLICY_MISMATCH
     ├── SchemaMismatch               SCHEMA_MISMATCH
     ├── SchemaHashMismatch           SCHEMA_HASH_MISMATCH
+    ├── IdMismatch                   ID_MISMATCH
     ├── SchemaIncompatible           SCHEMA_INCOMPATIBLE
     ├── SchemaNotFound               SCHEMA_NOT_FOUND
     │   ├── SubjectNotFound          SUBJECT_NOT_FOUND
@@ -132,6 +133,10 @@ class SchemaMismatch(Refusal):
 
 class SchemaHashMismatch(Refusal):
     code = "SCHEMA_HASH_MISMATCH"
+
+
+class IdMismatch(Refusal):
+    code = "ID_MISMATCH"
 
 
 class SchemaIncompatible(Refusal):

@@ -216,6 +216,18 @@ class SchemaVersion(Struct, kw_only=True, frozen=True):
     is_deleted: bool = False
 
 
+ConfigField = Literal[
+    "compatibility",
+    "normalize",
+    "alias",
+    "compatibility_group",
+    "default_metadata",
+    "override_metadata",
+    "default_rule_set",
+    "override_rule_set",
+]
+
+
 class SchemaConfig(Struct, kw_only=True, frozen=True):
     """What a subject, or the registry as a whole, asks of new versions; None is not set."""
 

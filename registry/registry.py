@@ -103,7 +103,7 @@ class Registry(Sightings):
         present = channel.producers.get(producer.producer_id) if channel else None
         if present is None or not says_the_same(present, producer):
             if version is not None and version[1]:
-                self._emit_schema(events.SchemaRegistered(schema=version[0]), now)
+                self._emit_registration(version[0], now)
             if channel is None:
                 record = Channel(name=name, priority=command.priority, created_at=now, revision=self.revision + 1)
                 self._emit(events.ChannelCreated(channel=name, record=record), now)
@@ -220,7 +220,7 @@ class Registry(Sightings):
             check_declaration(present, record)
         if present is None or not present.declared:
             if version is not None and version[1]:
-                self._emit_schema(events.SchemaRegistered(schema=version[0]), now)
+                self._emit_registration(version[0], now)
             record.created_at = present.created_at if present else now
             record.revision = self.revision + 1
             self._emit(events.ChannelDeclared(channel=name, record=record), now)
@@ -302,6 +302,10 @@ class Registry(Sightings):
         """The catalogue's version of a schema that came with a registration, and whether it is new there."""
         embedded = _embedded_schema(command)
         return self.schema_rules.plan(embedded, verdict) if embedded else None
+
+    def _emit_registration(self, version: SchemaVersion, now: float) -> None:
+        for event in self.schema_rules.registration(version):
+            self._emit_schema(event, now)
 
     def _check_readable(self, channel: Channel, expected_hash: str, verdict: Verdict | None) -> None:
         """The consumer's schema is the channel's, or one that can read what is written with that."""

@@ -127,11 +127,14 @@ class VersionDifferences(Struct, kw_only=True, frozen=True):
 
 
 class TouchedMember(Struct, kw_only=True, frozen=True):
+    """`would_break` is said by a check, of members whose schema is registered."""
+
     role: str
     member_id: str
     host: str | None
     pid: int | None
     schema_hash: str | None
+    would_break: bool | None = None
 
 
 class Notice(Struct, kw_only=True, frozen=True):
@@ -261,15 +264,21 @@ class SchemaChecked(Reply, tag="SCHEMA_CHECK_RESPONSE"):
 
 
 class SchemaDeleted(Reply, tag="SCHEMA_DELETE_ACK"):
+    """`touched` are live members that work with what was deleted, by force."""
+
     subject: str
     versions: list[int]
     revision: int
+    touched: list[TouchedMember] = field(default_factory=list)
 
 
 class SchemaConfigFound(Reply, tag="SCHEMA_CONFIG_RESPONSE"):
+    """`touched` are the live members of the subject's channel, when its settings changed."""
+
     subject: str | None
     config: SchemaConfig
     revision: int
+    touched: list[TouchedMember] = field(default_factory=list)
 
 
 class SchemaModeFound(Reply, tag="SCHEMA_MODE_RESPONSE"):

@@ -3,18 +3,20 @@
 Rule 1: an id and a GUID name one content (type, canonical text, references, metadata, rules) for ever, across subjects.
 Rule 2: a new version's number is one more than the subject's newest, softly deleted ones included: only the number of a
 newest version that was permanently deleted can come again.
-Rule 3: a softly deleted version is hidden, not gone; a permanently deleted one is gone, and its id is not used again.
+Rule 3: a softly deleted version is hidden, not gone; a permanently deleted one is gone, and its id is not given again.
+Rule 4: an import chooses ids and numbers itself, so that a content may have several ids; the first is the one given to
+whoever registers it again.
 """
 
 import hashlib
-from collections.abc import Iterable, Mapping
-from typing import TypeVar
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec import Struct, field
 
 from registry.commands import Deleted
-from registry.errors import InvalidSchema, SchemaNotFound, SubjectNotFound, VersionNotFound
+from registry.errors import InvalidSchema, SchemaNotFound, SchemaTooComplex, SubjectNotFound, VersionNotFound
 from registry.events import AnySchemaEvent, SchemaConfigured, SchemaDeleted, SchemaRegistered
 from registry.records import Level, Mode, Reference, SchemaConfig, SchemaType, SchemaVersion
 from registry.replies import Place
@@ -24,7 +26,11 @@ from registry.verdicts import References
 DEFAULT_LEVEL: Level = "BACKWARD"
 DEFAULT_MODE: Mode = "READWRITE"
 LATEST = -1
+MAX_ID = 2**31 - 1
+"""Clients send ids in four bytes."""
 GLOBAL = ""
+MAX_REFERENCES = 256
+"""Of one schema, with those that they refer to in turn: judging takes longer with the square of it."""
 T = TypeVar("T")
 
 
@@ -93,7 +99,10 @@ class SchemaCatalog:
             self._names.add(version.subject)
         place = (version.subject, version.version)
         key = identity_of(version)
+        is_last = version.version > next(reversed(subject.versions), 0)
         subject.versions[version.version] = version
+        if not is_last:
+            subject.versions = dict(sorted(subject.versions.items()))
         subject.by_identity.setdefault(key, []).append(version.version)
         if not version.is_deleted and not (version.references or version.metadata or version.rule_set):
             subject.by_text[version.schema_type, version.schema] = version.version
@@ -120,13 +129,22 @@ class SchemaCatalog:
         places = self._places[version.schema_id]
         del places[place]
         if not places:
-            del self._places[version.schema_id], self._ids[key]
-            del self._by_guid[version.guid]
-            del self._by_hash[version.schema_hash][version.schema_id]
-            if not self._by_hash[version.schema_hash]:
-                del self._by_hash[version.schema_hash]
+            del self._places[version.schema_id]
+            self._forget_id(version, key)
         for reference in version.references:
             self._referrers[reference.subject, reference.version].pop(place, None)
+
+    def _forget_id(self, version: SchemaVersion, key: str) -> None:
+        ids = self._by_hash[version.schema_hash]
+        del ids[version.schema_id]
+        if not ids:
+            del self._by_hash[version.schema_hash]
+        if self._ids[key] == version.schema_id:
+            del self._ids[key], self._by_guid[version.guid]
+            for other in ids:
+                if identity_of(self.by_id(other, "")) == key:
+                    self._ids.setdefault(key, other)
+                    self._by_guid.setdefault(version.guid, other)
 
     # -- look --------------------------------------------------------------------------------------------
 
@@ -138,14 +156,16 @@ class SchemaCatalog:
         """Moves with everything that may change a verdict about the subject."""
         return max(self._revisions.get(subject, 0), self._settings_revision)
 
-    def page(self, *, prefix: str, deleted: Deleted, after: str, limit: int) -> tuple[list[str], str | None]:
-        """Names of subjects that have a version of the wanted kind."""
+    def page(
+        self, *, prefix: str, wanted: Callable[[Subject], bool], after: str, limit: int
+    ) -> tuple[list[str], str | None]:
+        """Names of subjects of the wanted kind."""
         found: list[str] = []
         following: str | None = after
         while following is not None and len(found) < limit:
             names, following = self._names.page(prefix=prefix, after=following, limit=limit)
             for position, name in enumerate(names):
-                if self._subjects[name].visible(deleted):
+                if wanted(self._subjects[name]):
                     found.append(name)
                     if len(found) == limit:
                         return found, name if position + 1 < len(names) or following is not None else None
@@ -166,9 +186,14 @@ class SchemaCatalog:
         return self._subjects.get(name) or Subject()
 
     def version(self, subject: str, number: int | None, deleted: Deleted = "without") -> SchemaVersion:
-        visible = self.subject(subject, deleted).visible(deleted)
+        """The newest is the newest that is not deleted, whatever else is looked among."""
+        found = self.subject(subject, deleted)
+        visible = found.visible(deleted)
+        live = visible if deleted == "without" else found.visible()
         if number is None or number == LATEST:
-            return visible[-1]
+            if live:
+                return live[-1]
+            number = LATEST
         for version in visible:
             if version.version == number:
                 return version
@@ -213,23 +238,24 @@ class SchemaCatalog:
 
     # -- settings ------------------------------------------------------------------------------------------
 
+    def setting(self, subject: str, name: str) -> Any:
+        """One field of the config that holds for a subject: its own, or that of all."""
+        for place in (subject, GLOBAL):
+            value = getattr(self.configs.get(place), name, None)
+            if value is not None:
+                return value
+        return None
+
     def level(self, subject: str) -> Level:
-        for name in (subject, GLOBAL):
-            config = self.configs.get(name)
-            if config is not None and config.compatibility is not None:
-                return config.compatibility
-        return DEFAULT_LEVEL
+        level: Level = self.setting(subject, "compatibility") or DEFAULT_LEVEL
+        return level
 
     def mode(self, subject: str) -> Mode:
         overall = self.modes.get(GLOBAL, DEFAULT_MODE)
         return overall if overall == "READONLY_OVERRIDE" else self.modes.get(subject, overall)
 
     def normalizes(self, subject: str) -> bool:
-        for name in (subject, GLOBAL):
-            config = self.configs.get(name)
-            if config is not None and config.normalize is not None:
-                return config.normalize
-        return False
+        return bool(self.setting(subject, "normalize"))
 
     # -- references ----------------------------------------------------------------------------------------
 
@@ -253,6 +279,8 @@ class SchemaCatalog:
         while waiting:
             reference = waiting.pop()
             if reference.name not in texts:
+                if len(texts) == MAX_REFERENCES:
+                    raise SchemaTooComplex(f"the schema exceeds the budget references = {MAX_REFERENCES}")
                 version = self.version(reference.subject, reference.version, "with")
                 texts[reference.name] = version.schema
                 waiting += version.references

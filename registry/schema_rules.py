@@ -11,37 +11,27 @@ import msgspec
 
 from registry import commands, events, replies
 from registry.errors import (
-    CompatibilityNotSet,
+    IdMismatch,
     InvalidRequest,
     InvalidSchema,
-    ModeNotSet,
     OperationNotPermitted,
-    ReferenceExists,
     SchemaHashMismatch,
     SchemaIncompatible,
-    SchemaInUse,
     SchemaNotFound,
     SchemaTooComplex,
     SchemaTooLarge,
     SubjectNotFound,
-    SubjectNotSoftDeleted,
-    SubjectSoftDeleted,
-    VersionNotSoftDeleted,
-    VersionSoftDeleted,
+    VersionNotFound,
 )
-from registry.records import Channel, Level, SchemaConfig, SchemaVersion
-from registry.schema_catalog import DEFAULT_LEVEL, DEFAULT_MODE, GLOBAL, SchemaCatalog, guid_of, identity
-from registry.state import Channels
-from registry.verdicts import Against, Question, Verdict, judge, text_of
+from registry.records import Channel, Level, SchemaVersion
+from registry.schema_catalog import LATEST, MAX_ID, Subject, guid_of, identity, identity_of
+from registry.schema_metadata import effective_metadata, effective_rules
+from registry.schema_removal import SchemaRemoval
+from registry.schema_settings import Decision, removal
+from registry.verdicts import Against, Attached, Question, Verdict, judge, text_of
 
-Decision = tuple[replies.Reply, list[events.AnySchemaEvent]]
 
-
-class SchemaRules:
-    def __init__(self, catalog: SchemaCatalog, channels: Channels) -> None:
-        self._catalog = catalog
-        self._channels = channels
-
+class SchemaRules(SchemaRemoval):
     # -- questions -----------------------------------------------------------------------------------------
 
     def question(self, command: commands.SchemaText) -> Question | None:
@@ -58,7 +48,23 @@ class SchemaRules:
             normalize=command.normalize or catalog.normalizes(subject),
             level=level,
             against=tuple(self._against(version) for version in against),
+            attached=self._attached(subject) if isinstance(command, commands.CheckSchema) else (),
             revision=catalog.verdict_revision(subject),
+        )
+
+    def _attached(self, subject: str) -> tuple[Attached, ...]:
+        """The registered schemas that live members of the subject's channel work with, each once a role."""
+        used = {(member.role, member.schema_hash or ""): None for member in self._touched(subject)}
+        known = [(role, self._catalog.by_hash(digest)) for role, digest in used if self._catalog.knows_hash(digest)]
+        return tuple(
+            Attached(
+                role=role,
+                schema_hash=version.schema_hash,
+                schema_type=version.schema_type,
+                text=version.schema,
+                references=self._catalog.texts(version.references),
+            )
+            for role, version in known
         )
 
     def consumer_question(self, expected_hash: str, channel: Channel) -> Question | None:
@@ -79,7 +85,9 @@ class SchemaRules:
         """The version that was registered with this very text. Nothing has to be parsed to know it again."""
         if not isinstance(command, commands.RegisterSchema | commands.LookUpSchema) or command.references:
             return None
-        if isinstance(command, commands.RegisterSchema) and (command.metadata or command.rule_set):
+        if command.metadata or command.rule_set:
+            return None
+        if isinstance(command, commands.RegisterSchema) and self._has_defaults(command.subject):
             return None
         subject = self._catalog.peek(command.subject)
         number = subject.by_text.get((command.schema_type, text))
@@ -92,12 +100,23 @@ class SchemaRules:
         if isinstance(command, commands.CheckSchema):
             level = command.level or level
             if command.version is not None:
-                return level, [self._catalog.version(command.subject, command.version)]
+                found = self._named(command.subject, command.version)
+                return level, found if level != "NONE" else []
         is_import = isinstance(command, commands.RegisterSchema) and self._catalog.mode(command.subject) == "IMPORT"
         if level == "NONE" or is_import:
             return "NONE", []
         versions = self._catalog.peek(command.subject).visible()
         return level, versions[::-1] if level.endswith("_TRANSITIVE") else versions[-1:]
+
+    def _named(self, subject: str, version: int) -> list[SchemaVersion]:
+        """One version to compare with. The newest of a subject without any is none: everything goes with it."""
+        try:
+            return [self._catalog.version(subject, version)]
+        except SubjectNotFound:
+            if version == LATEST:
+                return []
+            said = f"subject {subject!r} has no version {version}"
+            raise VersionNotFound(said, subject=subject, version=version) from None
 
     def _against(self, version: SchemaVersion) -> Against:
         return Against(
@@ -136,36 +155,92 @@ class SchemaRules:
         known = self._registered_text(command, text)
         if known is not None:
             _check_claim(command, known.schema_hash)
+            _check_id(command, known)
             return known, False
         verdict = self._verdict(command, verdict)
         _check_claim(command, verdict.schema_hash)
         catalog = self._catalog
         references = catalog.pin(command.references)
-        key = identity(command.schema_type, verdict.schema_hash, references, command.metadata, command.rule_set)
         subject = catalog.peek(command.subject)
-        for number in subject.by_identity.get(key, ()):
-            if not subject.versions[number].is_deleted:
-                return subject.versions[number], False
-        self._check_mode(command.subject)
+        for metadata, rule_set in self._extras(command, subject):
+            key = identity(command.schema_type, verdict.schema_hash, references, metadata, rule_set)
+            for number in subject.by_identity.get(key, ()):
+                if not subject.versions[number].is_deleted:
+                    _check_id(command, subject.versions[number])
+                    return subject.versions[number], False
+        self._check_import(command)
         if verdict.differences:
             raise self._incompatible(command, verdict)
         planned = SchemaVersion(
             subject=command.subject,
-            version=max(subject.versions, default=0) + 1,
-            schema_id=catalog.id_of(key),
+            version=self._number(command, subject),
+            schema_id=self._id(command, key),
             schema_type=command.schema_type,
             schema_hash=verdict.schema_hash,
             schema=verdict.text,
             guid=guid_of(key),
             references=references,
-            metadata=command.metadata,
-            rule_set=command.rule_set,
+            metadata=metadata,
+            rule_set=rule_set,
         )
         return planned, True
 
+    def _extras(self, command: commands.RegisterSchema, subject: Subject) -> list[tuple[Any, Any]]:
+        """Metadata and rules that it may be known with already; the last are those that it gets if it is new.
+
+        What is imported is complete as it is.
+        """
+        name = command.subject
+        given = (command.metadata, command.rule_set)
+        if self._catalog.mode(name) == "IMPORT":
+            return [given]
+        newest = next(reversed(subject.visible()), None)
+
+        def setting(field: str) -> Any:
+            return self._catalog.setting(name, field)
+
+        effective = (
+            effective_metadata(setting, command.metadata, newest),
+            effective_rules(setting, command.rule_set, newest),
+        )
+        return [effective] if self._has_defaults(name) else [given, effective]
+
+    def _has_defaults(self, subject: str) -> bool:
+        return any(self._catalog.setting(subject, field) is not None for field in _DEFAULTS)
+
+    def _number(self, command: commands.RegisterSchema, subject: Subject) -> int:
+        following = next(reversed(subject.versions), 0) + 1
+        wanted = command.version or following
+        if command.schema_id is None and wanted != following:
+            raise InvalidSchema(
+                f"Invalid schema: version {wanted} is not one more than the newest, {following - 1}",
+                subject=command.subject,
+                version=wanted,
+            )
+        if wanted in subject.versions:
+            said = f"subject {command.subject!r} has another schema as version {wanted}, which is not overwritten"
+            raise OperationNotPermitted(said, subject=command.subject, version=wanted)
+        return wanted
+
+    def _id(self, command: commands.RegisterSchema, key: str) -> int:
+        wanted = command.schema_id
+        if wanted is None:
+            given = self._catalog.id_of(key)
+            if given > MAX_ID:
+                raise OperationNotPermitted(f"no id is left: the newest is {MAX_ID}")
+            return given
+        try:
+            present = self._catalog.by_id(wanted, "")
+        except SchemaNotFound:
+            return wanted
+        if identity_of(present) != key:
+            said = f"id {wanted} is that of another schema, which is not overwritten"
+            raise OperationNotPermitted(said, schema_id=wanted, subject=present.subject, version=present.version)
+        return wanted
+
     def register(self, command: commands.RegisterSchema, verdict: Verdict | None) -> Decision:
         version, is_new = self.plan(command, verdict)
-        happened: list[events.AnySchemaEvent] = [events.SchemaRegistered(schema=version)] if is_new else []
+        happened: list[events.AnySchemaEvent] = self.registration(version) if is_new else []
         reply = replies.SchemaRegistered(
             subject=version.subject,
             version=version.version,
@@ -176,19 +251,38 @@ class SchemaRules:
         )
         return reply, happened
 
+    def registration(self, version: SchemaVersion) -> list[events.AnySchemaEvent]:
+        """It takes the place of softly deleted versions with the same content."""
+        return [
+            events.SchemaRegistered(schema=version),
+            *(
+                removal(old)
+                for old in self._catalog.peek(version.subject).visible("only")
+                if old.schema_id == version.schema_id and old.version < version.version
+            ),
+        ]
+
     def look_up(self, command: commands.LookUpSchema, verdict: Verdict | None) -> Decision:
         deleted: commands.Deleted = "with" if command.deleted else "without"
         subject = self._catalog.subject(command.subject, deleted)
         found = self._registered_text(command, text_of(command.schema))
         if found is None:
             verdict = self._verdict(command, verdict)
-            wanted = (command.schema_type, verdict.schema_hash, self._catalog.pin(command.references))
-            for version in reversed(subject.visible(deleted)):
-                if (version.schema_type, version.schema_hash, version.references) == wanted:
-                    found = version
+            found = self._matching(command, verdict.schema_hash, subject.visible(deleted))
         if found is None:
             raise SchemaNotFound(f"subject {command.subject!r} does not have this schema", subject=command.subject)
         return self._found(found), []
+
+    def _matching(
+        self, command: commands.LookUpSchema, schema_hash: str, versions: list[SchemaVersion]
+    ) -> SchemaVersion | None:
+        """The newest with this content. Metadata and rules must be the same if any are given; none are best if not."""
+        wanted = (command.schema_type, schema_hash, self._catalog.pin(command.references))
+        found = [v for v in reversed(versions) if (v.schema_type, v.schema_hash, v.references) == wanted]
+        exact = [v for v in found if (v.metadata, v.rule_set) == (command.metadata, command.rule_set)]
+        if command.metadata or command.rule_set:
+            found = exact
+        return next(iter(exact or found), None)
 
     def check(self, command: commands.CheckSchema, verdict: Verdict | None) -> Decision:
         verdict = self._verdict(command, verdict)
@@ -196,7 +290,10 @@ class SchemaRules:
             is_compatible=not verdict.differences,
             level=self._comparison(command)[0],
             differences=verdict.differences,
-            touched=self._touched(command.subject),
+            touched=[
+                msgspec.structs.replace(one, would_break=verdict.broken.get(f"{one.role} {one.schema_hash}"))
+                for one in self._touched(command.subject)
+            ],
             revision=self._catalog.revision(command.subject),
         )
         return reply, []
@@ -224,10 +321,14 @@ class SchemaRules:
         catalog = self._catalog
         if command.subject is None:
             names, following = catalog.page(
-                prefix=command.prefix, deleted=command.deleted, after=command.after, limit=command.limit
+                prefix=command.prefix,
+                wanted=_IS_LISTED[command.deleted],
+                after=command.after,
+                limit=command.limit,
             )
             reply = replies.SchemaList(subject=None, subjects=names, versions=[], next=following, revision=0)
             return reply, []
+        subject = catalog.subject(command.subject, "without" if command.deleted == "without" else "with")
         versions = [
             replies.SchemaVersionSummary(
                 version=version.version,
@@ -236,7 +337,7 @@ class SchemaRules:
                 schema_hash=version.schema_hash,
                 is_deleted=version.is_deleted,
             )
-            for version in catalog.subject(command.subject, command.deleted).visible(command.deleted)
+            for version in subject.visible(command.deleted)
         ]
         reply = replies.SchemaList(
             subject=command.subject,
@@ -249,127 +350,24 @@ class SchemaRules:
 
     def export(self, command: commands.ExportSchemas, _: Verdict | None) -> Decision:
         names, following = self._catalog.page(
-            prefix=command.prefix, deleted=command.deleted, after=command.after, limit=command.limit
+            prefix=command.prefix,
+            wanted=lambda subject: bool(subject.visible(command.deleted)),
+            after=command.after,
+            limit=command.limit,
         )
         schemas = [v for name in names for v in self._catalog.subject(name, command.deleted).visible(command.deleted)]
         return replies.SchemaExport(schemas=schemas, next=following, revision=0), []
 
-    def delete(self, command: commands.DeleteSchema, _: Verdict | None) -> Decision:
-        self._check_mode(command.subject)
-        versions = self._to_delete(command)
-        for version in versions:
-            self._check_unused(version, command.force)
-        happened: list[events.AnySchemaEvent] = [
-            events.SchemaDeleted(subject=v.subject, version=v.version, permanent=command.permanent) for v in versions
-        ]
-        reply = replies.SchemaDeleted(
-            subject=command.subject,
-            versions=[version.version for version in versions],
-            revision=self._catalog.revision(command.subject),
-        )
-        return reply, happened
-
-    def request_config(self, command: commands.RequestSchemaConfig, _: Verdict | None) -> Decision:
-        catalog = self._catalog
-        overall = catalog.configs.get(GLOBAL) or SchemaConfig()
-        if overall.compatibility is None:
-            overall = msgspec.structs.replace(overall, compatibility=DEFAULT_LEVEL)
-        own = catalog.configs.get(command.subject) if command.subject is not None else overall
-        if own is None and not command.default_to_global:
-            raise CompatibilityNotSet(
-                f"subject {command.subject!r} has no compatibility level of its own", subject=command.subject
-            )
-        config = own or overall
-        if command.default_to_global and config.compatibility is None:
-            config = msgspec.structs.replace(config, compatibility=overall.compatibility)
-        return replies.SchemaConfigFound(subject=command.subject, config=config, revision=0), []
-
-    def configure(self, command: commands.ConfigureSchemas, _: Verdict | None) -> Decision:
-        name = command.subject or GLOBAL
-        present = self._catalog.configs.get(name)
-        if command.config is None:
-            if present is None and command.subject is not None:
-                raise SubjectNotFound(f"subject {name!r} has no config of its own", subject=name)
-            happened = [events.SchemaConfigured(subject=name, config=None)] if present else []
-            before = present or SchemaConfig(compatibility=DEFAULT_LEVEL)
-            return replies.SchemaConfigFound(subject=command.subject, config=before, revision=0), [*happened]
-        given = {k: v for k, v in msgspec.structs.asdict(command.config).items() if v is not None}
-        merged = msgspec.structs.replace(present or SchemaConfig(), **given)
-        happened = [events.SchemaConfigured(subject=name, config=merged)] if merged != present else []
-        return replies.SchemaConfigFound(subject=command.subject, config=merged, revision=0), [*happened]
-
-    def request_mode(self, command: commands.RequestSchemaMode, _: Verdict | None) -> Decision:
-        modes = self._catalog.modes
-        if command.subject is not None and command.subject not in modes and not command.default_to_global:
-            raise ModeNotSet(f"subject {command.subject!r} has no mode of its own", subject=command.subject)
-        mode = modes.get(command.subject or GLOBAL) or modes.get(GLOBAL, DEFAULT_MODE)
-        return replies.SchemaModeFound(subject=command.subject, mode=mode, revision=0), []
-
-    def set_mode(self, command: commands.SetSchemaMode, _: Verdict | None) -> Decision:
-        name = command.subject or GLOBAL
-        present = self._catalog.modes.get(name)
-        if command.mode is None and present is None and command.subject is not None:
-            raise SubjectNotFound(f"subject {name!r} has no mode of its own", subject=name)
-        if command.mode == "IMPORT" and not command.force and self._has_versions(command.subject):
-            raise OperationNotPermitted("mode IMPORT needs an empty subject or registry, or force", subject=name)
-        happened = [events.SchemaModeChanged(subject=name, mode=command.mode)] if command.mode != present else []
-        mode = command.mode or present or DEFAULT_MODE
-        return replies.SchemaModeFound(subject=command.subject, mode=mode, revision=0), [*happened]
-
     # -- checks --------------------------------------------------------------------------------------------
 
-    def _check_mode(self, subject: str) -> None:
-        mode = self._catalog.mode(subject)
-        if mode.startswith("READONLY"):
-            raise OperationNotPermitted(f"subject {subject!r} is in read-only mode", subject=subject, mode=mode)
-
-    def _to_delete(self, command: commands.DeleteSchema) -> list[SchemaVersion]:
-        catalog, name = self._catalog, command.subject
-        every = catalog.subject(name, "with").visible("with")
-        live = [version for version in every if not version.is_deleted]
-        if command.version is None:
-            if not live and not command.permanent:
-                raise SubjectSoftDeleted(f"subject {name!r} is softly deleted already", subject=name)
-            if live and command.permanent:
-                raise SubjectNotSoftDeleted(
-                    f"subject {name!r} is not softly deleted: do that before deleting it permanently", subject=name
-                )
-            return every if command.permanent else live
-        version = catalog.version(name, command.version, "with")
-        if version.is_deleted and not command.permanent:
-            raise VersionSoftDeleted(
-                f"version {version.version} of subject {name!r} is softly deleted already",
-                subject=name,
-                version=version.version,
-            )
-        if command.permanent and not version.is_deleted:
-            raise VersionNotSoftDeleted(
-                f"version {version.version} of subject {name!r} is not softly deleted: do that before deleting it"
-                " permanently",
-                subject=name,
-                version=version.version,
-            )
-        return [version]
-
-    def _check_unused(self, version: SchemaVersion, force: bool) -> None:
-        referrers = self._catalog.referrers(version.subject, version.version)
-        if referrers:
-            raise ReferenceExists(
-                f"version {version.version} of subject {version.subject!r} is referred to",
-                referrers=[{"subject": v.subject, "version": v.version} for v in referrers],
-            )
-        channel = self._channels.get(version.subject)
-        uses = channel is not None and channel.producers and channel.schema_hash == version.schema_hash
-        if uses and not force:
-            raise SchemaInUse(
-                f"channel {version.subject!r} is live and uses version {version.version}: force deletes it anyway",
-                touched=self._touched(version.subject),
-            )
-
-    def _has_versions(self, subject: str | None) -> bool:
-        if subject is not None:
-            return bool(self._catalog.peek(subject).versions)
-        return len(self._catalog) > 0
+    def _check_import(self, command: commands.RegisterSchema) -> None:
+        """In mode IMPORT every new version comes with its id, and nowhere else."""
+        name = command.subject
+        self._check_writable(name)
+        mode = self._catalog.mode(name)
+        if (command.schema_id is None) == (mode == "IMPORT"):
+            said = "read-write" if mode == "IMPORT" else "import"
+            raise OperationNotPermitted(f"subject {name!r} is not in {said} mode", subject=name, mode=mode)
 
     def _incompatible(self, command: commands.RegisterSchema, verdict: Verdict) -> SchemaIncompatible:
         first = verdict.differences[0]
@@ -382,23 +380,19 @@ class SchemaRules:
             touched=self._touched(command.subject),
         )
 
-    def _touched(self, subject: str) -> list[replies.TouchedMember]:
-        """The live members of the channel that bears the subject's name."""
-        channel = self._channels.get(subject)
-        if channel is None:
-            return []
-        producers = [("producer", p.producer_id, p.host, p.pid, p.schema_hash) for p in channel.producers.values()]
-        consumers = [
-            ("consumer", c.consumer_id, c.host, c.pid, c.expected_schema_hash) for c in channel.consumers.values()
-        ]
-        return [
-            replies.TouchedMember(role=role, member_id=member_id, host=host, pid=pid, schema_hash=schema_hash)
-            for role, member_id, host, pid, schema_hash in (*producers, *consumers)
-        ]
-
     def _found(self, version: SchemaVersion) -> replies.SchemaFound:
         return replies.SchemaFound(
             schema=version, places=self._catalog.places(version.schema_id), max_id=self._catalog.last_id
+        )
+
+
+def _check_id(command: commands.RegisterSchema, present: SchemaVersion) -> None:
+    if command.schema_id not in (None, present.schema_id):
+        raise IdMismatch(
+            f"the schema has id {present.schema_id}, not {command.schema_id}",
+            subject=present.subject,
+            version=present.version,
+            schema_id=present.schema_id,
         )
 
 
@@ -411,6 +405,12 @@ def _check_claim(command: commands.RegisterSchema, schema_hash: str) -> None:
         )
 
 
+_DEFAULTS = ("default_metadata", "override_metadata", "default_rule_set", "override_rule_set")
+_IS_LISTED: dict[commands.Deleted, Callable[[Subject], bool]] = {
+    "without": lambda subject: bool(subject.visible()),
+    "with": lambda subject: bool(subject.versions),
+    "only": lambda subject: not subject.visible(),
+}
 _DECIDE: dict[type[commands.Command], Callable[[SchemaRules, Any, Verdict | None], Decision]] = {
     commands.RegisterSchema: SchemaRules.register,
     commands.LookUpSchema: SchemaRules.look_up,

@@ -37,6 +37,16 @@ class Against(Struct, kw_only=True, frozen=True):
     references: References = ()
 
 
+class Attached(Struct, kw_only=True, frozen=True):
+    """A schema that live members of one role work with."""
+
+    role: str
+    schema_hash: str
+    schema_type: SchemaType
+    text: str
+    references: References = ()
+
+
 class Question(Struct, kw_only=True, frozen=True):
     schema_type: SchemaType
     text: str
@@ -44,6 +54,7 @@ class Question(Struct, kw_only=True, frozen=True):
     normalize: bool = False
     level: Level = "NONE"
     against: tuple[Against, ...] = ()
+    attached: tuple[Attached, ...] = ()
     revision: int = 0
 
 
@@ -55,6 +66,8 @@ class Verdict(Struct, kw_only=True, frozen=True):
     text: str = ""
     schema_hash: str = ""
     differences: list[VersionDifferences] = field(default_factory=list)
+    broken: dict[str, bool] = field(default_factory=dict)
+    """By role and hash, whether who is attached would break; what is too much to judge is left out."""
     refusal: str | None = None
     is_budget: bool = False
     is_large: bool = False
@@ -79,7 +92,21 @@ def judge(question: Question) -> Verdict:
     except BudgetExceeded as error:
         is_large = isinstance(error, TooLarge)
         return Verdict(refusal=str(error), is_budget=True, is_large=is_large, revision=revision)
-    return Verdict(text=text, schema_hash=parsed.hash, differences=differences, revision=revision)
+    judged = {f"{one.role} {one.schema_hash}": _breaks(question, one) for one in question.attached}
+    broken = {who: breaks for who, breaks in judged.items() if breaks is not None}
+    return Verdict(text=text, schema_hash=parsed.hash, differences=differences, broken=broken, revision=revision)
+
+
+def _breaks(question: Question, attached: Attached) -> bool | None:
+    """A consumer breaks by what the new schema lets others write; a producer's data by what it refuses."""
+    if attached.schema_type != question.schema_type:
+        return True
+    new, present = (question.text, question.references), (attached.text, attached.references)
+    written, read = (new, present) if attached.role == "consumer" else (present, new)
+    try:
+        return bool(_compare(question.schema_type, "BACKWARD", written, read))
+    except BudgetExceeded:
+        return None
 
 
 def _compared(question: Question, old: Against) -> VersionDifferences | None:

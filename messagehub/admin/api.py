@@ -11,10 +11,10 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from messagehub.admin import parameters, topics
+from messagehub.admin import parameters, services, topics
 from messagehub.admin.backend import Backend
 from messagehub.admin.callers import Caller, caller, counters
-from messagehub.admin.confluent import schema_fields
+from messagehub.admin.confluent import registration, schema_fields
 from messagehub.admin.endpoints import Endpoint
 from messagehub.admin.errors import HttpError, answer, error_body, hub_error_body
 from messagehub.admin.parameters import SchemaBody
@@ -23,8 +23,9 @@ from messagehub.documents import document_schema
 from messagehub.errors import HubError, TooManySubscriptions
 from messagehub.limits import Places
 from registry import commands, replies
+from registry.formats.differences import Difference
 from registry.groups import assignment
-from registry.records import Level
+from registry.records import Block, Consumer, Level, Producer
 from registry.schema_catalog import LATEST
 
 MAX_EVENTS_WAITING = 10_000
@@ -51,7 +52,51 @@ class BatchItem(SchemaBody):
     subject: str = ""
 
 
-class Api(topics.TopicPaths):
+class StatusAnswer(msgspec.Struct, omit_defaults=True):
+    status: str
+    revision: int | None = None
+
+
+class DrainAnswer(msgspec.Struct):
+    draining: bool
+
+
+class GroupAnswer(msgspec.Struct):
+    group: str
+    epoch: int
+    blocks: list[str]
+    members: dict[str, replies.Assignment]
+
+
+class BatchAnswer(msgspec.Struct, omit_defaults=True):
+    """What one would have been answered alone, and its status."""
+
+    subject: str
+    status: int
+    id: int | None = None
+    version: int | None = None
+    guid: str | None = None
+    error_code: int | None = None
+    message: str | None = None
+    code: str | None = None
+    details: dict[str, Any] | None = None
+
+
+class DiffAnswer(msgspec.Struct, rename={"old": "from", "new": "to"}):
+    subject: str
+    old: int
+    new: int
+    backward: list[Difference]
+    forward: list[Difference]
+
+
+class ValidAnswer(msgspec.Struct):
+    valid: bool
+    problems: list[dict[str, str]]
+    version: int
+
+
+class Api(topics.TopicPaths, services.ServicePaths):
     def __init__(self, backend: Backend) -> None:
         super().__init__(backend)
         self._streams = Places(MAX_STREAMS)
@@ -60,13 +105,13 @@ class Api(topics.TopicPaths):
 
     async def health(self, _: Request) -> Response:
         """This process lives."""
-        return answer(200, {"status": "healthy"})
+        return answer(200, StatusAnswer("healthy"))
 
     async def ready(self, _: Request) -> Response:
         """The broker answers, and writes are taken."""
         pong = await self._backend.ask(commands.Ping(priority="high"), replies.Pong)
         status = "read_only" if pong.read_only else "draining" if self._backend.is_draining else "ready"
-        return answer(200 if status == "ready" else 503, {"status": status, "revision": pong.revision})
+        return answer(200 if status == "ready" else 503, StatusAnswer(status, pong.revision))
 
     async def drain(self, _: Request) -> Response:
         """Take no more writes over HTTP and say so in /readyz; reads, and clients of the broker, go on.
@@ -75,13 +120,13 @@ class Api(topics.TopicPaths):
         """
         self._backend.is_draining = True
         self._backend.callers.note_change("DRAIN")
-        return answer(200, {"draining": True})
+        return answer(200, DrainAnswer(True))
 
     async def end_drain(self, _: Request) -> Response:
         """Take writes again."""
         self._backend.is_draining = False
         self._backend.callers.note_change("DRAIN_END")
-        return answer(200, {"draining": False})
+        return answer(200, DrainAnswer(False))
 
     async def metrics(self, _: Request) -> Response:
         report = await self._backend.ask(commands.Stats(), replies.StatsReport)
@@ -91,7 +136,7 @@ class Api(topics.TopicPaths):
         return answer(200, await self._backend.ask(commands.Stats(), replies.StatsReport))
 
     async def traces(self, request: Request) -> Response:
-        limit = _bounded(request, "limit", 100, 10_000)
+        limit = parameters.bounded(request, "limit", 100, 10_000)
         command = commands.Trace(correlation_id=request.query_params.get("id"), limit=limit)
         return answer(200, (await self._backend.ask(command, replies.TraceReport)).exchanges)
 
@@ -129,12 +174,12 @@ class Api(topics.TopicPaths):
         return answer(
             200,
             [
-                {
-                    "group": name,
-                    "epoch": group.epoch,
-                    "blocks": group.blocks,
-                    "members": {member: assignment(name, group, member) for member in group.members},
-                }
+                GroupAnswer(
+                    name,
+                    group.epoch,
+                    group.blocks,
+                    {member: assignment(name, group, member) for member in group.members},
+                )
                 for name, group in sorted(found.channel.groups.items())
             ],
         )
@@ -172,19 +217,17 @@ class Api(topics.TopicPaths):
             raise HttpError(422, 42209, f"{len(items)} schemas are more than the {MAX_BATCH} that one batch may have")
         return answer(200, [await self._register(request, item) for item in items])
 
-    async def _register(self, request: Request, item: BatchItem) -> dict[str, Any]:
+    async def _register(self, request: Request, item: BatchItem) -> BatchAnswer:
         try:
-            fields = schema_fields(request, item, parameters.checked_subject(item.subject))
-            parameters.check_rule_set(item.rule_set)
-            command = commands.RegisterSchema(**fields, metadata=item.metadata, rule_set=item.rule_set)
+            command = registration(request, item, parameters.checked_subject(item.subject))
             made = await self._backend.ask(command, replies.SchemaRegistered)
         except HttpError as error:
             status, said = error.status, error_body(error.error_code, error.message)
         except HubError as error:
             status, said = hub_error_body(error)
         else:
-            status, said = 200, {"id": made.schema_id, "version": made.version, "guid": made.guid}
-        return {"subject": item.subject, "status": status, **said}
+            return BatchAnswer(item.subject, 200, made.schema_id, made.version, made.guid)
+        return BatchAnswer(item.subject, status, **said)
 
     async def check(self, request: Request) -> Response:
         """Whether a schema could be registered, every difference with its counterexample, and who is attached now."""
@@ -195,26 +238,26 @@ class Api(topics.TopicPaths):
     async def diff(self, request: Request) -> Response:
         """What changes from one version to another, in both directions."""
         subject = parameters.subject(request)
-        old = (await self._version(subject, _bounded(request, "from", 1, parameters.MAX_VERSION))).schema
-        new = (await self._version(subject, _bounded(request, "to", LATEST, parameters.MAX_VERSION))).schema
-        found: dict[str, Any] = {"subject": subject, "from": old.version, "to": new.version}
-        levels: dict[str, Level] = {"backward": "BACKWARD", "forward": "FORWARD"}
-        for name, level in levels.items():
+        old = (await self._version(subject, parameters.bounded(request, "from", 1, parameters.MAX_VERSION))).schema
+        new = (await self._version(subject, parameters.bounded(request, "to", LATEST, parameters.MAX_VERSION))).schema
+        levels: tuple[Level, ...] = ("BACKWARD", "FORWARD")
+        found: list[list[Difference]] = []
+        for level in levels:
             command = commands.CheckSchema.of(new, version=old.version, level=level)
             checked = await self._backend.ask(command, replies.SchemaChecked)
-            found[name] = [difference for entry in checked.differences for difference in entry.differences]
-        return answer(200, found)
+            found.append([difference for entry in checked.differences for difference in entry.differences])
+        return answer(200, DiffAnswer(subject, old.version, new.version, *found))
 
     async def validate(self, request: Request) -> Response:
         """Whether a JSON document is valid under a version of a JSON subject."""
-        number = _bounded(request, "version", LATEST, parameters.MAX_VERSION)
+        number = parameters.bounded(request, "version", LATEST, parameters.MAX_VERSION)
         found = await self._version(parameters.subject(request), number, resolve=True)
         version = found.schema
         if version.schema_type != "JSON":
             raise HttpError(422, 42201, f"documents are validated against JSON schemas; this is {version.schema_type}")
         document = await parameters.body(request, object)
         problems = await run_in_threadpool(_problems, found, document)
-        return answer(200, {"valid": not problems, "problems": problems, "version": version.version})
+        return answer(200, ValidAnswer(not problems, problems, version.version))
 
     async def _version(self, subject: str, number: int, *, resolve: bool = False) -> replies.SchemaFound:
         command = commands.RequestSchema(subject=subject, version=number, resolve=resolve)
@@ -295,38 +338,123 @@ def _channel(request: Request) -> str:
     return unquote(request.path_params["channel"], errors="replace")[:300]
 
 
-def _bounded(request: Request, name: str, default: int, most: int) -> int:
-    text = request.query_params.get(name)
-    if text is None or text == "latest":
-        return default
-    if not (text.isascii() and text.isdigit() and 1 <= int(text[:20]) <= most):
-        raise HttpError(422, 42202, f"{name} is a number from 1 to {most}, not {text[:40]!r}")
-    return int(text)
-
-
 ENDPOINTS = (
-    Endpoint("GET", "/healthz", Api.health, None),
-    Endpoint("GET", "/readyz", Api.ready, None),
-    Endpoint("GET", "/metrics", Api.metrics, "observe", media="text/plain"),
-    Endpoint("GET", "/api/v1/stats", Api.stats, "observe"),
-    Endpoint("GET", "/api/v1/channels", Api.channels, "observe", query=("prefix",)),
-    Endpoint("GET", "/api/v1/channels/{channel}", Api.channel, "observe"),
-    Endpoint("POST", "/api/v1/channels/{channel}", Api.create_channel, "admin", writes=True, body=ChannelBody),
-    Endpoint("DELETE", "/api/v1/channels/{channel}", Api.destroy_channel, "admin", writes=True),
-    Endpoint("GET", "/api/v1/channels/{channel}/discovery", Api.discover, "observe"),
-    Endpoint("GET", "/api/v1/channels/{channel}/producers", Api.producers, "observe"),
-    Endpoint("GET", "/api/v1/channels/{channel}/consumers", Api.consumers, "observe"),
-    Endpoint("GET", "/api/v1/channels/{channel}/groups", Api.groups, "observe"),
-    Endpoint("GET", "/api/v1/channels/{channel}/blocks", Api.blocks, "observe"),
-    *topics.ENDPOINTS,
+    Endpoint("GET", "/healthz", Api.health, None, returns=StatusAnswer),
+    Endpoint("GET", "/readyz", Api.ready, None, codes=(503,), returns=StatusAnswer),
+    Endpoint("GET", "/metrics", Api.metrics, "observe", media="text/plain", returns=str),
+    Endpoint("GET", "/api/v1/stats", Api.stats, "observe", returns=replies.StatsReport),
     Endpoint(
-        "POST", "/api/v1/schemas", Api.register, "schema-admin", writes=True, query=("normalize",), body=list[BatchItem]
+        "GET", "/api/v1/channels", Api.channels, "observe", query=("prefix",), returns=list[replies.ChannelSummary]
     ),
-    Endpoint("GET", "/api/v1/schemas/{subject}/diff", Api.diff, "observe", query=("from", "to")),
-    Endpoint("POST", "/api/v1/schemas/{subject}/check", Api.check, "observe", query=("normalize",), body=SchemaBody),
-    Endpoint("POST", "/api/v1/validate/{subject}", Api.validate, "observe", query=("version",), body=Any),
-    Endpoint("GET", "/api/v1/traces", Api.traces, "observe", query=("id", "limit")),
-    Endpoint("GET", "/api/v1/events", Api.events, "observe", query=("prefix",), media="text/event-stream"),
-    Endpoint("POST", DRAIN, Api.drain, "admin", writes=True),
-    Endpoint("DELETE", DRAIN, Api.end_drain, "admin", writes=True),
+    Endpoint(
+        "GET",
+        "/api/v1/channels/{channel}",
+        Api.channel,
+        "observe",
+        codes=(404, 42208),
+        returns=replies.ChannelDescription,
+    ),
+    Endpoint(
+        "POST",
+        "/api/v1/channels/{channel}",
+        Api.create_channel,
+        "admin",
+        writes=True,
+        body=ChannelBody,
+        codes=(409, 422, 42201, 42205, 42208, 42209),
+        returns=replies.ChannelCreated,
+    ),
+    Endpoint(
+        "DELETE",
+        "/api/v1/channels/{channel}",
+        Api.destroy_channel,
+        "admin",
+        writes=True,
+        codes=(404, 42208),
+        returns=replies.ChannelDestroyed,
+    ),
+    Endpoint(
+        "GET",
+        "/api/v1/channels/{channel}/discovery",
+        Api.discover,
+        "observe",
+        codes=(404, 42208),
+        returns=replies.Discovered,
+    ),
+    Endpoint(
+        "GET",
+        "/api/v1/channels/{channel}/producers",
+        Api.producers,
+        "observe",
+        codes=(404, 42208),
+        returns=list[Producer],
+    ),
+    Endpoint(
+        "GET",
+        "/api/v1/channels/{channel}/consumers",
+        Api.consumers,
+        "observe",
+        codes=(404, 42208),
+        returns=list[Consumer],
+    ),
+    Endpoint(
+        "GET", "/api/v1/channels/{channel}/groups", Api.groups, "observe", codes=(404, 42208), returns=list[GroupAnswer]
+    ),
+    Endpoint(
+        "GET", "/api/v1/channels/{channel}/blocks", Api.blocks, "observe", codes=(404, 42208), returns=list[Block]
+    ),
+    *topics.ENDPOINTS,
+    *services.ENDPOINTS,
+    Endpoint(
+        "POST",
+        "/api/v1/schemas",
+        Api.register,
+        "schema-admin",
+        writes=True,
+        query=("normalize",),
+        body=list[BatchItem],
+        codes=(42209, 422),
+        returns=list[BatchAnswer],
+    ),
+    Endpoint(
+        "GET",
+        "/api/v1/schemas/{subject}/diff",
+        Api.diff,
+        "observe",
+        query=("from", "to"),
+        codes=(40401, 40402, 42202, 42208, 42209),
+        returns=DiffAnswer,
+    ),
+    Endpoint(
+        "POST",
+        "/api/v1/schemas/{subject}/check",
+        Api.check,
+        "observe",
+        query=("normalize",),
+        body=SchemaBody,
+        codes=(42201, 42208, 42209),
+        returns=replies.SchemaChecked,
+    ),
+    Endpoint(
+        "POST",
+        "/api/v1/validate/{subject}",
+        Api.validate,
+        "observe",
+        query=("version",),
+        body=Any,
+        codes=(40401, 40402, 42202, 42208, 42201),
+        returns=ValidAnswer,
+    ),
+    Endpoint(
+        "GET",
+        "/api/v1/traces",
+        Api.traces,
+        "observe",
+        query=("id", "limit"),
+        codes=(42202,),
+        returns=list[dict[str, Any]],
+    ),
+    Endpoint("GET", "/api/v1/events", Api.events, "observe", query=("prefix",), media="text/event-stream", returns=str),
+    Endpoint("POST", DRAIN, Api.drain, "admin", writes=True, returns=DrainAnswer),
+    Endpoint("DELETE", DRAIN, Api.end_drain, "admin", writes=True, returns=DrainAnswer),
 )

@@ -8,11 +8,11 @@ from fastapi import FastAPI
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from messagehub.admin import api, confluent
+from messagehub.admin import api, confluent, confluent_paths, docs_page
 from messagehub.admin.backend import Backend
 from messagehub.admin.callers import Callers
 from messagehub.admin.endpoints import Endpoint
@@ -29,16 +29,16 @@ _FREE_ACCEPT = ("/docs", "/openapi.json", "/metrics", "/api/v1/events")
 
 def create_app(hub: MessageHub, callers: Callers, *, is_tls: bool = False) -> ASGIApp:
     backend = Backend(hub, callers)
-    owners = ((confluent.ENDPOINTS, confluent.Confluent(backend)), (api.ENDPOINTS, api.Api(backend)))
-    app = FastAPI(
-        title="MessageHub", version=__version__, docs_url="/docs", redoc_url=None, swagger_ui_oauth2_redirect_url=None
-    )
+    owners = ((confluent_paths.ENDPOINTS, confluent.Confluent(backend)), (api.ENDPOINTS, api.Api(backend)))
+    app = FastAPI(title="MessageHub", version=__version__, docs_url=None, redoc_url=None)
     app.router.redirect_slashes = False
     for endpoints, owner in owners:
         for endpoint in endpoints:
             handler = partial(_guarded, partial(endpoint.handler, owner), endpoint, backend)
             app.router.routes.append(Route(endpoint.path, handler, methods=[endpoint.method]))
-    app.openapi = lambda: document([*confluent.ENDPOINTS, *api.ENDPOINTS])  # type: ignore[method-assign]
+    described = document([*confluent_paths.ENDPOINTS, *api.ENDPOINTS])
+    app.openapi = lambda: described  # type: ignore[method-assign]
+    app.router.routes.append(Route("/docs", partial(_docs, docs_page.page(described))))
     app.add_exception_handler(HTTPException, _on_http_exception)
     app.add_exception_handler(Exception, _on_defect)
     served: ASGIApp = Shortcut(app, backend)
@@ -76,6 +76,10 @@ def _check_accept(request: Request) -> None:
     accepted = request.headers.get("accept")
     if accepted and not accepts(accepted):
         raise HttpError(406, 406, f"HTTP 406 Not Acceptable: this answers {MEDIA_TYPE}")
+
+
+async def _docs(page: str, _: Request) -> Response:
+    return HTMLResponse(page)
 
 
 async def _on_http_exception(_: Request, error: Any) -> Response:

@@ -22,6 +22,8 @@ MAX_KEPT = 100_000
 MAX_KEPT_BYTES = 64 << 20
 BELIEVED_SECONDS = 1.0
 """How long a newest version or a lookup is believed without asking, should its end not be heard of."""
+VERDICT_SECONDS = 15.0
+"""More than one schema may take to be judged, so that the answer to too much of it names the budget."""
 LookUp = tuple[str, bytes, bytes]
 """Path, query and body: all that the answer depends on."""
 
@@ -41,13 +43,18 @@ class Backend:
     async def ask(self, command: commands.Command, kind: type[R]) -> R:
         self.callers.check(command)
         try:
-            reply = await run_in_threadpool(self.hub.ask, command)
+            reply = await run_in_threadpool(self.hub.ask, command, timeout=self._patience(command))
         finally:
             if command.writes:  # one that was not answered may have happened all the same
-                self._change(permanent=isinstance(command, commands.DeleteSchema))
+                self._change(permanent=isinstance(command, _REMOVING))
         self.callers.check_answer(command, reply)
         assert isinstance(reply, kind), reply
         return reply
+
+    def _patience(self, command: commands.Command) -> float | None:
+        if not isinstance(command, commands.SchemaText | commands.CreateChannel):
+            return None
+        return max(VERDICT_SECONDS, self.hub.settings.request_timeout_seconds)
 
     async def subjects(self, prefix: str, deleted: commands.Deleted) -> list[str]:
         found: list[str] = []
@@ -91,6 +98,10 @@ class Backend:
     def _on_schema_event(self, payload: bytes | None) -> None:
         """On the hub's I/O thread; None means that events may have been missed."""
         self._change(permanent=payload is None or msgspec.json.decode(payload, type=_Deleted).permanent)
+
+
+_REMOVING = (commands.DeleteSchema, commands.SetSchemaMode)
+"""What may remove schemas for good: mode IMPORT takes the place of softly deleted ones."""
 
 
 class _Deleted(msgspec.Struct):

@@ -8,18 +8,35 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from messagehub.admin import parameters
+from messagehub.admin.answers import (
+    BuildAnswer,
+    CheckAnswer,
+    ClusterAnswer,
+    ConfigChanged,
+    IdAnswer,
+    ModeAnswer,
+    PlaceAnswer,
+    RegisteredAnswer,
+    content,
+    immutable_headers,
+    is_known,
+    not_modified,
+    place,
+    shown,
+    shown_config,
+    text,
+    touched_headers,
+)
 from messagehub.admin.backend import Backend
-from messagehub.admin.endpoints import Endpoint
 from messagehub.admin.errors import HttpError, answer
-from messagehub.admin.parameters import ConfigBody, ModeBody, SchemaBody
+from messagehub.admin.parameters import ConfigBody, ModeBody, ReferenceBody, SchemaBody
 from messagehub.admin.schema_formats import formatted
-from messagehub.errors import SchemaNotFound
+from messagehub.errors import SubjectNotFound
 from messagehub.version import __version__
 from registry import commands, replies
-from registry.records import Reference, SchemaConfig, SchemaVersion
+from registry.records import Reference, SchemaVersion
 
 TYPES = ["JSON", "PROTOBUF", "AVRO", "ARROW"]
-LEVELS_LEGACY = "compatibilityLevel"
 
 
 class Confluent:
@@ -38,13 +55,15 @@ class Confluent:
 
     async def look_up(self, request: Request) -> Response:
         generation = self._backend.generation
-        asked = (
-            request.scope["path"],
-            request.scope["query_string"],
-            await parameters.raw_body(request.scope, request.receive),
+        raw = await parameters.raw_body(request.scope, request.receive)
+        asked = (request.scope["path"], request.scope["query_string"], raw)
+        body = parameters.decoded(raw, SchemaBody)
+        command = commands.LookUpSchema(
+            **schema_fields(request, body),
+            metadata=body.metadata,
+            rule_set=body.rule_set,
+            deleted=parameters.flag(request, "deleted"),
         )
-        fields = schema_fields(request, parameters.decoded(asked[2], SchemaBody))
-        command = commands.LookUpSchema(**fields, deleted=parameters.flag(request, "deleted"))
         found = await self._backend.ask(command, replies.SchemaFound)
         made = answer(200, shown(found.schema))
         self._backend.keep_look_up(asked, made, generation)
@@ -52,7 +71,7 @@ class Confluent:
 
     async def delete_subject(self, request: Request) -> Response:
         reply = await self._delete(request, None)
-        return answer(200, reply.versions)
+        return answer(200, reply.versions, touched_headers(reply.touched))
 
     async def versions(self, request: Request) -> Response:
         deleted = parameters.deleted(request)
@@ -62,12 +81,10 @@ class Confluent:
 
     async def register(self, request: Request) -> Response:
         body = await parameters.body(request, SchemaBody)
-        fields = schema_fields(request, body)
-        parameters.check_rule_set(body.rule_set)
-        await self._check_claims(fields, body)
-        command = commands.RegisterSchema(**fields, metadata=body.metadata, rule_set=body.rule_set)
-        reply = await self._backend.ask(command, replies.SchemaRegistered)
-        return answer(200, {"id": reply.schema_id, "version": reply.version, "guid": reply.guid})
+        if not (body.schema or "").strip():
+            body = await self._of_newest(request, body)
+        reply = await self._backend.ask(registration(request, body), replies.SchemaRegistered)
+        return answer(200, RegisteredAnswer(id=reply.schema_id, version=reply.version, guid=reply.guid))
 
     async def version(self, request: Request) -> Response:
         generation = self._backend.generation
@@ -80,21 +97,27 @@ class Confluent:
         return text((await self._version(request)).schema)
 
     async def referenced_by(self, request: Request) -> Response:
-        return answer(200, (await self._version(request, referrers=True)).referrers)
+        command = commands.RequestSchema(
+            subject=parameters.subject(request), version=parameters.version(request), deleted=True, referrers=True
+        )
+        return answer(200, (await self._backend.ask(command, replies.SchemaFound)).referrers)
 
     async def delete_version(self, request: Request) -> Response:
         reply = await self._delete(request, parameters.version(request))
-        return answer(200, reply.versions[0])
+        return answer(200, reply.versions[0], touched_headers(reply.touched))
 
     async def metadata(self, request: Request) -> Response:
         wanted = dict(zip(request.query_params.getlist("key"), request.query_params.getlist("value"), strict=False))
         name = parameters.subject(request)
         deleted: commands.Deleted = "with" if parameters.flag(request, "deleted") else "without"
-        for version in reversed([s for s in await self._export(name, deleted) if s.subject == name]):
+        versions = [version for version in await self._export(name, deleted) if version.subject == name]
+        if not versions:
+            raise SubjectNotFound(f"no schema is registered under subject {name!r}", subject=name)
+        for version in reversed(versions):
             properties = (version.metadata or {}).get("properties") or {}
             if all(properties.get(key) == value for key, value in wanted.items()):
                 return answer(200, shown(version))
-        raise HttpError(404, 40402, f"no version of subject {name!r} has that metadata")
+        raise HttpError(404, 40402, f"Version not found: none of subject {name!r} has that metadata")
 
     # -- schemas -------------------------------------------------------------------------------------------
 
@@ -108,18 +131,23 @@ class Confluent:
     async def by_id(self, request: Request) -> Response:
         generation = self._backend.generation
         found = await self._by_id(request)
-        if etag(found.schema.schema_id) in request.headers.get("if-none-match", "") and not request.url.query:
-            return Response(status_code=304, headers=immutable_headers(found.schema.schema_id))
+        if is_known(request, found.schema):
+            return not_modified(found.schema)
         body = content(found.schema)
+        if "subject" in request.query_params:
+            at = place(request.query_params["subject"], found)
+            body.subject, body.version = at.subject, at.version
         if parameters.flag(request, "fetchMaxId"):
-            return answer(200, body | {"maxId": found.max_id})
-        made = answer(200, body, immutable_headers(found.schema.schema_id))
+            body.max_id = found.max_id
+            return answer(200, body)
+        made = answer(200, body, immutable_headers(found.schema))
         if not request.url.query:
             self._backend.keep_id(request.scope["path"], made, generation)
         return made
 
     async def by_id_schema(self, request: Request) -> Response:
-        return text((await self._by_id(request)).schema)
+        version = (await self._by_id(request)).schema
+        return not_modified(version) if is_known(request, version) else text(version, immutable_headers(version))
 
     async def by_id_subjects(self, request: Request) -> Response:
         places = self._places(request, await self._by_id(request))
@@ -127,14 +155,17 @@ class Confluent:
 
     async def by_id_versions(self, request: Request) -> Response:
         places = self._places(request, await self._by_id(request))
-        return answer(200, [{"subject": place.subject, "version": place.version} for place in places])
+        return answer(200, [PlaceAnswer(subject=one.subject, version=one.version) for one in places])
 
     async def by_guid(self, request: Request) -> Response:
-        return answer(200, content((await self._by_guid(request)).schema))
+        version = (await self._by_guid(request)).schema
+        if is_known(request, version):
+            return not_modified(version)
+        return answer(200, content(version), immutable_headers(version))
 
     async def by_guid_ids(self, request: Request) -> Response:
         found = await self._by_guid(request)
-        return answer(200, [{"context": ".", "id": found.schema.schema_id}])
+        return answer(200, [IdAnswer(context=".", id=found.schema.schema_id)])
 
     async def types(self, _: Request) -> Response:
         return answer(200, TYPES)
@@ -145,9 +176,9 @@ class Confluent:
         version = parameters.version(request) if "version" in request.path_params else None
         command = commands.CheckSchema(**await self._schema(request), version=version)
         checked = await self._backend.ask(command, replies.SchemaChecked)
-        answered: dict[str, Any] = {"is_compatible": checked.is_compatible}
+        answered = CheckAnswer(checked.is_compatible)
         if parameters.flag(request, "verbose"):
-            answered["messages"] = [
+            answered.messages = [
                 f"version {found.version}: {difference.kind} at {difference.path or '/'}: {difference.message}"
                 + (f" Counterexample: {difference.counterexample}" if difference.counterexample else "")
                 for found in checked.differences
@@ -161,19 +192,19 @@ class Confluent:
             subject=name, default_to_global=parameters.flag(request, "defaultToGlobal")
         )
         found = await self._backend.ask(command, replies.SchemaConfigFound)
-        return answer(200, shown_config(found.config, LEVELS_LEGACY))
+        return answer(200, shown_config(found.config))
 
     async def set_config(self, request: Request) -> Response:
         name = parameters.subject(request) if "subject" in request.path_params else None
         body = await parameters.body(request, ConfigBody)
-        command = commands.ConfigureSchemas(subject=name, config=body.to_config())
+        command = commands.ConfigureSchemas(subject=name, config=body.to_config(), unset=body.unset())
         found = await self._backend.ask(command, replies.SchemaConfigFound)
-        return answer(200, shown_config(found.config, "compatibility"))
+        return answer(200, ConfigChanged(**msgspec.structs.asdict(found.config)), touched_headers(found.touched))
 
     async def delete_config(self, request: Request) -> Response:
         name = parameters.subject(request) if "subject" in request.path_params else None
         found = await self._backend.ask(commands.ConfigureSchemas(subject=name), replies.SchemaConfigFound)
-        return answer(200, shown_config(found.config, LEVELS_LEGACY))
+        return answer(200, shown_config(found.config), touched_headers(found.touched))
 
     async def mode(self, request: Request) -> Response:
         name = parameters.subject(request) if "subject" in request.path_params else None
@@ -181,19 +212,19 @@ class Confluent:
             subject=name, default_to_global=parameters.flag(request, "defaultToGlobal")
         )
         found = await self._backend.ask(command, replies.SchemaModeFound)
-        return answer(200, {"mode": found.mode})
+        return answer(200, ModeAnswer(mode=found.mode))
 
     async def set_mode(self, request: Request) -> Response:
         name = parameters.subject(request) if "subject" in request.path_params else None
         body = await parameters.body(request, ModeBody)
         command = commands.SetSchemaMode(subject=name, mode=body.checked(), force=parameters.flag(request, "force"))
         found = await self._backend.ask(command, replies.SchemaModeFound)
-        return answer(200, {"mode": found.mode})
+        return answer(200, ModeAnswer(mode=found.mode))
 
     async def delete_mode(self, request: Request) -> Response:
         name = parameters.subject(request) if "subject" in request.path_params else None
         found = await self._backend.ask(commands.SetSchemaMode(subject=name), replies.SchemaModeFound)
-        return answer(200, {"mode": found.mode})
+        return answer(200, ModeAnswer(mode=found.mode))
 
     # -- about ---------------------------------------------------------------------------------------------
 
@@ -201,41 +232,34 @@ class Confluent:
         return answer(200, ["."])
 
     async def metadata_id(self, _: Request) -> Response:
-        return answer(200, {"id": "", "scope": {"path": [], "clusters": {"schema-registry-cluster": "messagehub"}}})
+        scope = {"path": [], "clusters": {"schema-registry-cluster": "messagehub"}}
+        return answer(200, ClusterAnswer(id="", scope=scope))
 
     async def metadata_version(self, _: Request) -> Response:
-        return answer(200, {"version": __version__, "commitId": ""})
+        return answer(200, BuildAnswer(version=__version__, commit_id=""))
 
     # -- inside --------------------------------------------------------------------------------------------
 
-    async def _check_claims(self, fields: dict[str, Any], body: SchemaBody) -> None:
-        """An id or a version given beforehand must be the one that the schema has or would get."""
-        if (body.id or 0) > 0:
-            try:
-                known = await self._backend.ask(commands.LookUpSchema(**fields), replies.SchemaFound)
-            except SchemaNotFound:
-                raise HttpError(422, 42205, "importing a schema under a chosen id is not supported yet") from None
-            if known.schema.schema_id != body.id:
-                raise HttpError(422, 42207, f"the schema has id {known.schema.schema_id}, not {body.id}")
-        elif (body.version or 0) > 0:
-            command = commands.ListSchemas(subject=fields["subject"], deleted="with")
-            try:
-                newest = (await self._backend.ask(command, replies.SchemaList)).versions[-1].version
-            except SchemaNotFound:
-                newest = 0
-            if body.version != newest + 1:
-                said = f"Invalid schema: version {body.version} is not one more than the newest, {newest}"
-                raise HttpError(422, 42201, said)
+    async def _of_newest(self, request: Request, body: SchemaBody) -> SchemaBody:
+        """Without a text, only metadata or rules change: the text is that of the newest version."""
+        command = commands.RequestSchema(subject=parameters.subject(request))
+        try:
+            newest = (await self._backend.ask(command, replies.SchemaFound)).schema
+        except SubjectNotFound:
+            return body
+        references = msgspec.convert(newest.references, list[ReferenceBody], from_attributes=True)
+        return msgspec.structs.replace(
+            body, schema=newest.schema, schema_type=newest.schema_type, references=references
+        )
 
     async def _schema(self, request: Request) -> dict[str, Any]:
         return schema_fields(request, await parameters.body(request, SchemaBody))
 
-    async def _version(self, request: Request, *, referrers: bool = False) -> replies.SchemaFound:
+    async def _version(self, request: Request) -> replies.SchemaFound:
         command = commands.RequestSchema(
             subject=parameters.subject(request),
             version=parameters.version(request),
             deleted=parameters.flag(request, "deleted"),
-            referrers=referrers,
         )
         return await self._found(request, command)
 
@@ -261,7 +285,7 @@ class Confluent:
 
     async def _by_id(self, request: Request) -> replies.SchemaFound:
         """`subject` says in whose context to look: in the default one, an id means the same to all."""
-        command = commands.RequestSchema(schema_id=parameters.number(request, "id"))
+        command = commands.RequestSchema(schema_id=parameters.schema_id(request))
         if request.query_params.get("subject", "").removeprefix(":.:").startswith(":."):
             raise HttpError(404, 40403, f"no schema has id {command.schema_id} in that context")
         return await self._found(request, command)
@@ -309,99 +333,13 @@ def schema_fields(request: Request, body: SchemaBody, subject: str | None = None
         raise HttpError(422, 42201, f"Invalid schema: a reference does not fit: {error}") from None
 
 
-def content(version: SchemaVersion) -> dict[str, Any]:
-    """A schema without its place. AVRO and absent parts are left out, as the API's clients expect."""
-    found: dict[str, Any] = {"schema": version.schema, "guid": version.guid}
-    if version.schema_type != "AVRO":
-        found["schemaType"] = version.schema_type
-    if version.references:
-        found["references"] = version.references
-    if version.metadata is not None:
-        found["metadata"] = version.metadata
-    if version.rule_set is not None:
-        found["ruleSet"] = version.rule_set
-    return found
-
-
-def shown(version: SchemaVersion) -> dict[str, Any]:
-    place: dict[str, Any] = {"subject": version.subject, "version": version.version, "id": version.schema_id}
-    return place | content(version) | ({"deleted": True} if version.is_deleted else {})
-
-
-def shown_config(config: SchemaConfig, level_name: str) -> dict[str, Any]:
-    names = {"compatibility": level_name, "compatibility_group": "compatibilityGroup"}
-    fields = {name: value for name, value in msgspec.structs.asdict(config).items() if value is not None}
-    return {names.get(name, _camel(name)): value for name, value in fields.items()}
-
-
-def text(version: SchemaVersion) -> Response:
-    return Response(version.schema.encode(), 200, None, parameters.BODY_TYPES[0])
-
-
-def immutable_headers(schema_id: int) -> dict[str, str]:
-    return {"etag": etag(schema_id), "cache-control": "max-age=60"}
-
-
-def etag(schema_id: int) -> str:
-    return f'"{schema_id}"'
-
-
-def _camel(name: str) -> str:
-    first, *rest = name.split("_")
-    return first + "".join(part.title() for part in rest)
-
-
-_DELETED = ("deleted", "deletedOnly", "deleted_only")
-_PAGE = ("offset", "limit")
-_CHECK = ("normalize", "verbose")
-_S, _V = "/subjects/{subject}", "/subjects/{subject}/versions/{version}"
-ENDPOINTS = (
-    Endpoint("GET", "/", Confluent.root, None),
-    Endpoint("POST", "/", Confluent.root, None),
-    Endpoint("GET", "/subjects", Confluent.subjects, "observe", query=("subjectPrefix", *_DELETED, *_PAGE)),
-    Endpoint("POST", _S, Confluent.look_up, "observe", query=("normalize", "deleted"), body=SchemaBody),
-    Endpoint("DELETE", _S, Confluent.delete_subject, "schema-admin", writes=True, query=("permanent", "force")),
-    Endpoint("GET", f"{_S}/versions", Confluent.versions, "observe", query=(*_DELETED, *_PAGE)),
-    Endpoint(
-        "POST", f"{_S}/versions", Confluent.register, "schema-admin", writes=True, query=("normalize",), body=SchemaBody
-    ),
-    Endpoint("GET", f"{_S}/metadata", Confluent.metadata, "observe", query=("key", "value", "deleted")),
-    Endpoint("GET", _V, Confluent.version, "observe", query=("deleted", "format")),
-    Endpoint("DELETE", _V, Confluent.delete_version, "schema-admin", writes=True, query=("permanent", "force")),
-    Endpoint("GET", f"{_V}/schema", Confluent.version_schema, "observe", query=("deleted", "format")),
-    Endpoint("GET", f"{_V}/referencedby", Confluent.referenced_by, "observe", query=("deleted",)),
-    Endpoint("GET", "/schemas", Confluent.schemas, "observe", query=("subjectPrefix", "deleted", "latestOnly", *_PAGE)),
-    Endpoint("GET", "/schemas/types", Confluent.types, None),
-    Endpoint(
-        "GET",
-        "/schemas/ids/{id}",
-        Confluent.by_id,
-        "observe",
-        query=("subject", "format", "fetchMaxId"),
-        is_immutable=True,
-    ),
-    Endpoint("GET", "/schemas/ids/{id}/schema", Confluent.by_id_schema, "observe", query=("subject", "format")),
-    Endpoint("GET", "/schemas/ids/{id}/subjects", Confluent.by_id_subjects, "observe", query=("subject", "deleted")),
-    Endpoint("GET", "/schemas/ids/{id}/versions", Confluent.by_id_versions, "observe", query=("subject", "deleted")),
-    Endpoint("GET", "/schemas/guids/{guid}", Confluent.by_guid, "observe", query=("format",)),
-    Endpoint("GET", "/schemas/guids/{guid}/ids", Confluent.by_guid_ids, "observe"),
-    Endpoint("POST", f"/compatibility{_S}/versions", Confluent.check, "observe", query=_CHECK, body=SchemaBody),
-    Endpoint("POST", f"/compatibility{_V}", Confluent.check, "observe", query=_CHECK, body=SchemaBody),
-    Endpoint("GET", "/config", Confluent.config, "observe"),
-    Endpoint("PUT", "/config", Confluent.set_config, "schema-admin", writes=True, body=ConfigBody),
-    Endpoint("DELETE", "/config", Confluent.delete_config, "schema-admin", writes=True),
-    Endpoint("GET", "/config/{subject}", Confluent.config, "observe", query=("defaultToGlobal",)),
-    Endpoint("PUT", "/config/{subject}", Confluent.set_config, "schema-admin", writes=True, body=ConfigBody),
-    Endpoint("DELETE", "/config/{subject}", Confluent.delete_config, "schema-admin", writes=True),
-    Endpoint("GET", "/mode", Confluent.mode, "observe"),
-    Endpoint("PUT", "/mode", Confluent.set_mode, "schema-admin", writes=True, query=("force",), body=ModeBody),
-    Endpoint("DELETE", "/mode", Confluent.delete_mode, "schema-admin", writes=True),
-    Endpoint("GET", "/mode/{subject}", Confluent.mode, "observe", query=("defaultToGlobal",)),
-    Endpoint(
-        "PUT", "/mode/{subject}", Confluent.set_mode, "schema-admin", writes=True, query=("force",), body=ModeBody
-    ),
-    Endpoint("DELETE", "/mode/{subject}", Confluent.delete_mode, "schema-admin", writes=True),
-    Endpoint("GET", "/contexts", Confluent.contexts, None),
-    Endpoint("GET", "/v1/metadata/id", Confluent.metadata_id, None),
-    Endpoint("GET", "/v1/metadata/version", Confluent.metadata_version, None),
-)
+def registration(request: Request, body: SchemaBody, subject: str | None = None) -> commands.RegisterSchema:
+    """An id or version that is not positive is none."""
+    parameters.check_rule_set(body.rule_set)
+    return commands.RegisterSchema(
+        **schema_fields(request, body, subject),
+        metadata=body.metadata,
+        rule_set=body.rule_set,
+        schema_id=body.id if (body.id or 0) > 0 else None,
+        version=body.version if (body.version or 0) > 0 else None,
+    )

@@ -26,3 +26,6 @@ class Endpoint(NamedTuple):
     body: Any = None
     media: str = MEDIA_TYPE
     is_immutable: bool = False
+    codes: tuple[int, ...] = ()
+    """Each `error_code` of its own, besides those that any operation may answer with."""
+    returns: Any = None

@@ -41,6 +41,7 @@ STATUS: dict[type[HubError], tuple[int, int]] = {
     errors.InvalidSchema: (422, 42201),
     errors.SchemaHashMismatch: (422, 42201),
     errors.OperationNotPermitted: (422, 42205),
+    errors.IdMismatch: (422, 42207),
     errors.ReferenceExists: (422, 42206),
     errors.InvalidName: (422, 42208),
     errors.SchemaTooLarge: (422, 42209),
@@ -84,6 +85,21 @@ STATUS: dict[type[HubError], tuple[int, int]] = {
 }
 
 
+SAID: dict[type[HubError], str] = {
+    errors.SubjectNotFound: "Subject '{subject}' not found.",
+    errors.VersionNotFound: "Version {version} not found.",
+    errors.SubjectSoftDeleted: "Subject '{subject}' was soft deleted. Set permanent=true to delete permanently",
+    errors.SubjectNotSoftDeleted: "Subject '{subject}' was not deleted first before being permanently deleted",
+    errors.VersionSoftDeleted: "Subject '{subject}' Version {version} was soft deleted."
+    " Set permanent=true to delete permanently",
+    errors.VersionNotSoftDeleted: "Subject '{subject}' Version {version} was not deleted first before being"
+    " permanently deleted",
+    errors.CompatibilityNotSet: "Subject '{subject}' does not have subject-level compatibility configured",
+    errors.ModeNotSet: "Subject '{subject}' does not have subject-level mode configured",
+}
+"""Words that clients of the registry API look for; all other messages are the hub's own."""
+
+
 class HttpError(Exception):
     """A refusal of HTTP's own: path, method, media type, token, parameter."""
 
@@ -120,4 +136,13 @@ def error_body(error_code: int, message: str) -> dict[str, Any]:
 def hub_error_body(error: HubError) -> tuple[int, dict[str, Any]]:
     """The status and what the API's clients know, and beside it our own code and details."""
     status, error_code = STATUS.get(type(error), (500, 500))
-    return status, error_body(error_code, error.message) | {"code": error.code, "details": error.details}
+    return status, error_body(error_code, _said(error)) | {"code": error.code, "details": error.details}
+
+
+def _said(error: HubError) -> str:
+    if type(error) is errors.SchemaNotFound:
+        return "Schema not found: " + error.message
+    try:
+        return SAID[type(error)].format_map(error.details)
+    except KeyError:
+        return error.message

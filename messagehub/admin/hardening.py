@@ -6,6 +6,8 @@ from collections.abc import Iterable
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from messagehub.admin import docs_page
+
 Header = tuple[bytes, bytes]
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._:-]{1,64}\Z")
 _HEADERS: list[Header] = [
@@ -15,11 +17,7 @@ _HEADERS: list[Header] = [
     (b"cross-origin-resource-policy", b"same-origin"),
 ]
 _CLOSED = (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'")
-_FOR_DOCS = (
-    b"content-security-policy",
-    b"default-src 'self'; script-src 'unsafe-inline' https://cdn.jsdelivr.net; style-src https://cdn.jsdelivr.net;"
-    b" img-src data: https://fastapi.tiangolo.com; frame-ancestors 'none'",
-)
+_FOR_DOCS = (b"content-security-policy", docs_page.POLICY.encode())
 _NO_STORE = (b"cache-control", b"no-store")
 _TRANSPORT = (b"strict-transport-security", b"max-age=31536000")
 

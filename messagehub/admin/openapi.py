@@ -11,11 +11,6 @@ from messagehub.admin.errors import MEDIA_TYPE
 from messagehub.version import __version__
 
 _PARAMETER = re.compile(r"\{(\w+)\}")
-_ERROR = {
-    "type": "object",
-    "properties": {"error_code": {"type": "integer"}, "message": {"type": "string"}},
-    "required": ["error_code", "message"],
-}
 _TEXT = {"type": "string"}
 _FLAG = {"type": "boolean"}
 _INTEGER = {"type": "integer"}
@@ -29,12 +24,11 @@ TYPES: dict[str, dict[str, Any]] = {
     "key": {"type": "array", "items": _TEXT},
     "value": {"type": "array", "items": _TEXT},
 }
-CODES = {
+SAID = {
     400: "the body is not JSON",
     401: "the token is missing or wrong",
     403: "no right to this",
     404: "not found",
-    405: "method not allowed",
     406: "not acceptable",
     408: "the body did not arrive in time",
     409: "conflict",
@@ -44,6 +38,10 @@ CODES = {
     500: "the registry failed",
     503: "no broker answers, or writes are not taken now",
 }
+ANY = (40101, 406, 422, 429, 500, 50001, 50002, 503)
+"""Each `error_code` that every operation may answer with; a parameter that nobody asked for may be too long."""
+WITH_ROLE = (40301,)
+WITH_BODY = (400, 408, 415, 42209)
 
 
 def document(endpoints: Iterable[Endpoint]) -> dict[str, Any]:
@@ -55,7 +53,6 @@ def document(endpoints: Iterable[Endpoint]) -> dict[str, Any]:
         "info": {"title": "MessageHub", "version": __version__},
         "paths": paths,
         "components": {
-            "schemas": {"Error": _ERROR},
             "securitySchemes": {
                 "bearer": {"type": "http", "scheme": "bearer"},
                 "basic": {"type": "http", "scheme": "basic"},
@@ -75,8 +72,7 @@ def _operation(endpoint: Endpoint) -> dict[str, Any]:
         "responses": _responses(endpoint),
     }
     if endpoint.body is not None:
-        schema = msgspec.json.schema(endpoint.body)
-        content = {"application/json": {"schema": _without_references(schema, schema.pop("$defs", {}))}}
+        content = {"application/json": _schema(endpoint.body)}
         found["requestBody"] = {"required": True, "content": content}
     if endpoint.role is not None:
         found["security"] = [{"bearer": []}, {"basic": []}]
@@ -95,19 +91,42 @@ def _parameter(name: str, place: str) -> dict[str, Any]:
     return {"name": name, "in": place, "required": place == "path", "schema": TYPES.get(name, _TEXT)}
 
 
-def codes(endpoint: Endpoint) -> list[int]:
-    """Every status that an operation may answer with."""
-    return sorted({200, *CODES, *((304,) if endpoint.is_immutable else ())})
+def codes(endpoint: Endpoint) -> dict[int, list[int]]:
+    """Every status that an operation may answer with when it refuses, and what `error_code` then says."""
+    listed = {
+        *ANY,
+        *endpoint.codes,
+        *(WITH_ROLE if endpoint.role is not None else ()),
+        *(WITH_BODY if endpoint.body is not None else ()),
+    }
+    found: dict[int, list[int]] = {}
+    for code in sorted(listed):
+        found.setdefault(code if code < 1000 else code // 100, []).append(code)
+    return found
 
 
 def _responses(endpoint: Endpoint) -> dict[str, Any]:
-    error = {"content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Error"}}}}
-    said: dict[int, dict[str, Any]] = {code: {"description": text} | error for code, text in CODES.items()}
-    said[304] = {"description": "not modified"}
-    said[200] = {"description": "done", "content": {endpoint.media: {}}}
+    said: dict[str, Any] = {"200": {"description": "done", "content": {endpoint.media: _schema(endpoint.returns)}}}
+    if endpoint.is_immutable:
+        said["304"] = {"description": "not modified"}
+    for status, listed in codes(endpoint).items():
+        error = {
+            "type": "object",
+            "properties": {"error_code": {"enum": listed}, "message": {"type": "string"}},
+            "required": ["error_code", "message"],
+        }
+        said[str(status)] = {"description": SAID[status], "content": {MEDIA_TYPE: {"schema": error}}}
     if endpoint.path == "/readyz":
-        said[503] = {"description": "the status says why", "content": {MEDIA_TYPE: {}}}
-    return {str(code): said[code] for code in codes(endpoint)}
+        unready = {"anyOf": [_schema(endpoint.returns)["schema"], said["503"]["content"][MEDIA_TYPE]["schema"]]}
+        said["503"] = {"description": "the status says why", "content": {MEDIA_TYPE: {"schema": unready}}}
+    return said
+
+
+def _schema(kind: Any) -> dict[str, Any]:
+    if kind is Any or kind is str:
+        return {}
+    schema = msgspec.json.schema(kind)
+    return {"schema": _without_references(schema, schema.pop("$defs", {}))}
 
 
 def _without_references(schema: Any, definitions: dict[str, Any]) -> Any:

@@ -1,9 +1,11 @@
 """Path and query parameters and bodies of the registry API, each refused with its documented code."""
 
-from typing import Annotated, Any, TypeVar
+import re
+from typing import Annotated, Any, TypeVar, get_args
 from urllib.parse import unquote
 
 import msgspec
+from msgspec import UNSET, UnsetType
 from starlette.requests import Request
 from starlette.types import Receive, Scope
 
@@ -11,7 +13,7 @@ from messagehub.admin.callers import caller, counters
 from messagehub.admin.errors import HttpError
 from messagehub.limits import Places
 from registry.commands import Deleted
-from registry.records import Mode, SchemaConfig
+from registry.records import ConfigField, Level, Mode, SchemaConfig
 from registry.schema_catalog import LATEST
 
 MAX_BODY_BYTES = 1 << 20
@@ -24,6 +26,8 @@ BODY_TYPES = (
     "application/octet-stream",
 )
 T = TypeVar("T")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+_ID = re.compile(r"-?[0-9]{1,10}\Z")
 _open_bodies = Places(MAX_OPEN_BODIES)
 
 
@@ -57,22 +61,33 @@ class RuleSetBody(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
 
 
 class ConfigBody(msgspec.Struct, rename="camel"):
-    compatibility: str | None = None
-    normalize: bool | None = None
-    alias: str | None = None
-    compatibility_group: str | None = None
-    default_metadata: dict[str, Any] | None = None
-    override_metadata: dict[str, Any] | None = None
-    default_rule_set: dict[str, Any] | None = None
-    override_rule_set: dict[str, Any] | None = None
+    """What is left out stays as it is; what is null is removed."""
+
+    compatibility: str | UnsetType | None = UNSET
+    normalize: bool | UnsetType | None = UNSET
+    alias: str | UnsetType | None = UNSET
+    compatibility_group: str | UnsetType | None = UNSET
+    default_metadata: dict[str, Any] | UnsetType | None = UNSET
+    override_metadata: dict[str, Any] | UnsetType | None = UNSET
+    default_rule_set: dict[str, Any] | UnsetType | None = UNSET
+    override_rule_set: dict[str, Any] | UnsetType | None = UNSET
+
+    def unset(self) -> list[ConfigField]:
+        return [name for name in get_args(ConfigField) if getattr(self, name) is None]
 
     def to_config(self) -> SchemaConfig:
-        fields = {name: value for name, value in msgspec.structs.asdict(self).items() if value is not None}
+        fields = {name: getattr(self, name) for name in get_args(ConfigField)}
+        fields = {name: value for name, value in fields.items() if value not in (None, UNSET)}
+        for name in ("default_rule_set", "override_rule_set"):
+            check_rule_set(fields.get(name))
+        if "compatibility" in fields:
+            fields["compatibility"] = fields["compatibility"].upper()
         try:
             return msgspec.convert(fields, SchemaConfig)
         except msgspec.ValidationError as error:
             if "compatibility`" in str(error) or "Invalid enum" in str(error):
-                raise HttpError(422, 42203, f"Invalid compatibility level: {self.compatibility!r}") from None
+                said = f"Invalid compatibility level: {self.compatibility!r}; one of {', '.join(get_args(Level))}"
+                raise HttpError(422, 42203, said) from None
             raise HttpError(422, 422, f"Invalid config: {error}") from None
 
 
@@ -81,10 +96,11 @@ class ModeBody(msgspec.Struct):
 
     def checked(self) -> Mode:
         try:
-            mode: Mode = msgspec.convert(self.mode, Mode)
+            mode: Mode = msgspec.convert((self.mode or "").upper(), Mode)
             return mode
         except msgspec.ValidationError:
-            raise HttpError(422, 42204, f"Invalid mode: {self.mode!r}") from None
+            said = f"Invalid mode: {self.mode!r}; one of {', '.join(get_args(Mode))}"
+            raise HttpError(422, 42204, said) from None
 
 
 def check_rule_set(rules: dict[str, Any] | None) -> None:
@@ -161,7 +177,7 @@ def subject(request: Request) -> str:
 def checked_subject(name: str) -> str:
     """`:.:name` is `name` in the default context."""
     name = name.removeprefix(":.:")
-    if not name or len(name) > 256 or "\0" in name:
+    if not name or len(name) > 256 or _CONTROL.search(name):
         raise HttpError(422, 42208, f"The specified subject {name[:40]!r} is not a valid subject")
     if name.startswith(":."):
         raise HttpError(422, 42208, "contexts other than the default one are not supported")
@@ -169,8 +185,8 @@ def checked_subject(name: str) -> str:
 
 
 def version(request: Request) -> int:
-    text = request.path_params["version"]
-    if text in ("latest", "-1"):
+    text = unquote(request.path_params["version"]).strip()
+    if text.lower() in ("latest", "-1"):
         return LATEST
     if text.isascii() and text.isdigit() and 1 <= int(text[:20]) <= MAX_VERSION:
         return int(text)
@@ -182,11 +198,12 @@ def version(request: Request) -> int:
     )
 
 
-def number(request: Request, name: str) -> int:
-    text = request.path_params[name]
-    if not (text.isascii() and text.isdigit() and len(text) < 16):
+def schema_id(request: Request) -> int:
+    """What is no number of four bytes is no path. Below zero there is no schema, so 0 stands for all of that."""
+    text = request.path_params["id"]
+    if not _ID.match(text) or not -MAX_VERSION <= int(text) <= MAX_VERSION:
         raise HttpError(404, 404, "HTTP 404 Not Found")
-    return int(text)
+    return max(int(text), 0)
 
 
 def flag(request: Request, *names: str) -> bool:
@@ -202,10 +219,10 @@ def deleted(request: Request) -> Deleted:
 
 
 def page(request: Request, found: list[T]) -> list[T]:
-    """`offset` and `limit`, where -1 means all."""
+    """`offset` and `limit`, where 0 and below mean all."""
     offset, limit = _integer(request, "offset", 0), _integer(request, "limit", -1)
     start = max(offset, 0)
-    return found[start:] if limit < 0 else found[start : start + limit]
+    return found[start:] if limit <= 0 else found[start : start + limit]
 
 
 def _integer(request: Request, name: str, default: int) -> int:
@@ -216,3 +233,12 @@ def _integer(request: Request, name: str, default: int) -> int:
         return int(text[:20])
     except ValueError:
         raise HttpError(422, 422, f"{name} is a number, not {text[:40]!r}") from None
+
+
+def bounded(request: Request, name: str, default: int, most: int) -> int:
+    text = request.query_params.get(name)
+    if text is None or text == "latest":
+        return default
+    if not (text.isascii() and text.isdigit() and 1 <= int(text[:20]) <= most):
+        raise HttpError(422, 42202, f"{name} is a number from 1 to {most}, not {text[:40]!r}")
+    return int(text)

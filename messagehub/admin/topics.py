@@ -86,11 +86,49 @@ def _since(request: Request) -> float | None:
 
 
 ENDPOINTS = (
-    Endpoint("GET", "/api/v1/topics", TopicPaths.topics, "observe", query=("pattern",)),
-    Endpoint("GET", "/api/v1/topics/{topic}", TopicPaths.topic, "observe"),
-    Endpoint("POST", "/api/v1/topics/{topic}", TopicPaths.keep_topic, "admin", writes=True, body=KeepBody),
-    Endpoint("DELETE", "/api/v1/topics/{topic}", TopicPaths.delete_topic, "admin", writes=True),
     Endpoint(
-        "GET", "/api/v1/topics/{topic}/messages", TopicPaths.messages, "consume", query=("offset", "since", "limit")
+        "GET",
+        "/api/v1/topics",
+        TopicPaths.topics,
+        "observe",
+        query=("pattern",),
+        codes=(42208,),
+        returns=list[KeptTopic],
+    ),
+    Endpoint(
+        "GET",
+        "/api/v1/topics/{topic}",
+        TopicPaths.topic,
+        "observe",
+        codes=(404, 42208),
+        returns=replies.TopicDescription,
+    ),
+    Endpoint(
+        "POST",
+        "/api/v1/topics/{topic}",
+        TopicPaths.keep_topic,
+        "admin",
+        writes=True,
+        body=KeepBody,
+        codes=(409, 42208, 422),
+        returns=replies.TopicKept,
+    ),
+    Endpoint(
+        "DELETE",
+        "/api/v1/topics/{topic}",
+        TopicPaths.delete_topic,
+        "admin",
+        writes=True,
+        codes=(404, 42208),
+        returns=replies.TopicDeleted,
+    ),
+    Endpoint(
+        "GET",
+        "/api/v1/topics/{topic}/messages",
+        TopicPaths.messages,
+        "consume",
+        query=("offset", "since", "limit"),
+        codes=(404, 42202, 42208),
+        returns=replies.TopicPage,
     ),
 )

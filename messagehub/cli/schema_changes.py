@@ -13,7 +13,7 @@ from messagehub.errors import CompatibilityNotSet, ModeNotSet
 
 if TYPE_CHECKING:
     from messagehub.hub import MessageHub
-    from registry.replies import SchemaChecked
+    from registry.replies import SchemaChecked, TouchedMember
 
 Subject = Annotated[str, typer.Argument(metavar="SUBJECT", help="What the schema is registered under.")]
 LevelName = Literal[
@@ -55,8 +55,7 @@ def check(
         echo(f"{'compatible' if checked.is_compatible else 'incompatible'} ({checked.level})")
         for found in checked.differences:
             _echo_differences(found.differences, f"version {found.version}: ")
-        for one in checked.touched:
-            echo(f"attached now: {one.role} {shown(one.member_id)} (host {shown(one.host)}, pid {shown(one.pid)})")
+        _echo_touched(checked.touched)
     if not checked.is_compatible:
         raise typer.Exit(REFUSED)
 
@@ -116,10 +115,12 @@ def delete(
         done = hub.ask(DeleteSchema(subject=subject, version=version, permanent=permanent, force=force))
     assert isinstance(done, SchemaDeleted)
     if as_json:
-        echo_json({"subject": done.subject, "versions": done.versions, "revision": done.revision})
+        fields = ("subject", "versions", "touched", "revision")
+        echo_json({field: getattr(done, field) for field in fields})
     else:
         versions = ", ".join(map(str, done.versions))
         echo(f"deleted{' permanently' if permanent else ''}: {shown(done.subject)} version {versions}")
+        _echo_touched(done.touched)
 
 
 def config(
@@ -138,9 +139,10 @@ def config(
     as_json: Json = False,
 ) -> None:
     """Show or change the compatibility level, normalisation and mode, of a subject or of all."""
-    from registry import commands
+    from registry import commands, replies
     from registry.records import SchemaConfig
 
+    touched: list[replies.TouchedMember] = []
     if unset and (compatibility, normalize, mode) != (None, None, None):
         raise typer.BadParameter("--unset goes with no other setting.")
     with connected(endpoint, dir, timeout) as hub:
@@ -148,14 +150,17 @@ def config(
             _unset(hub, subject)
         if compatibility is not None or normalize is not None:
             wanted = SchemaConfig(compatibility=compatibility, normalize=normalize)
-            hub.ask(commands.ConfigureSchemas(subject=subject, config=wanted))
+            changed = hub.ask(commands.ConfigureSchemas(subject=subject, config=wanted))
+            assert isinstance(changed, replies.SchemaConfigFound)
+            touched = changed.touched
         if mode is not None:
             hub.ask(commands.SetSchemaMode(subject=subject, mode=mode, force=force))
         found = _settings(hub, subject)
     if as_json:
-        echo_json({"subject": subject, **found})
+        echo_json({"subject": subject, **found, "touched": touched})
     else:
         echo_fields(found)
+        _echo_touched(touched)
 
 
 def _settings(hub: "MessageHub", subject: str | None) -> dict[str, Any]:
@@ -173,12 +178,12 @@ def _settings(hub: "MessageHub", subject: str | None) -> dict[str, Any]:
 
 
 def _unset(hub: "MessageHub", subject: str | None) -> None:
-    """Each of the two, if it is set at all."""
+    """Each of the two, if it is set at all; the mode first, which may be in the way."""
     from registry import commands
 
     pairs: tuple[tuple[commands.Command, commands.Command], ...] = (
-        (commands.RequestSchemaConfig(subject=subject), commands.ConfigureSchemas(subject=subject)),
         (commands.RequestSchemaMode(subject=subject), commands.SetSchemaMode(subject=subject)),
+        (commands.RequestSchemaConfig(subject=subject), commands.ConfigureSchemas(subject=subject)),
     )
     for request, removal in pairs:
         try:
@@ -201,3 +206,10 @@ def _echo_differences(differences: list[Any], prefix: str) -> None:
         echo(f"{prefix}{one.kind} at {shown(one.path or '/')}: {shown(one.message)}")
         if one.counterexample:
             echo(f"{' ' * len(prefix)}for example {shown(one.counterexample)}")
+
+
+def _echo_touched(touched: "list[TouchedMember]") -> None:
+    said = {True: ": would break", False: ": goes on", None: ""}
+    for one in touched:
+        who = f"{one.role} {shown(one.member_id)} (host {shown(one.host)}, pid {shown(one.pid)})"
+        echo(f"attached now: {who}{said[one.would_break]}")

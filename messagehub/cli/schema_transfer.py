@@ -1,9 +1,10 @@
 """`messagehub schemas export` and `import`: a whole registry as JSON lines.
 
-Rule 1: what is imported comes after what it refers to and after the versions before it; versions may get other
-        numbers than they had (where some were deleted for good), and references follow.
-Rule 2: importing again changes nothing. A subject that was there before keeps its own rules: what they refuse is
-        reported. One that is new takes its history as it was, in mode IMPORT: its level may have changed over time.
+Rule 1: what is imported comes after what it refers to and after the versions before it.
+Rule 2: a subject that is new takes its history as it was, with the ids and numbers that it had, in mode IMPORT. Where
+        another schema has the id it gets a new one, and the next number; references follow.
+Rule 3: importing again changes nothing. A subject that was there before keeps its own rules and counts on: what they
+        refuse is reported.
 """
 
 import sys
@@ -21,7 +22,14 @@ from messagehub.cli.options import Dir, Endpoint, Json, Timeout
 from messagehub.cli.output import complain, echo, echo_json, shown
 from messagehub.cli.progress import progress
 from messagehub.cli.session import connected
-from messagehub.errors import CompatibilityNotSet, HubError, ModeNotSet, SchemaIncompatible, SubjectNotFound
+from messagehub.errors import (
+    CompatibilityNotSet,
+    HubError,
+    ModeNotSet,
+    OperationNotPermitted,
+    SchemaNotFound,
+    SubjectNotFound,
+)
 from registry import commands, replies
 from registry.records import Mode, Reference, SchemaConfig, SchemaVersion
 
@@ -29,6 +37,7 @@ if TYPE_CHECKING:
     from messagehub.hub import MessageHub
 
 Place = tuple[str, int]
+Made = replies.SchemaRegistered | SchemaVersion
 
 
 class SchemaLine(msgspec.Struct, tag_field="line", tag="schema"):
@@ -97,14 +106,14 @@ def import_(
         for schema in schemas:
             importing.register(schema)
             advance(1)
-        importing.restore_modes()
+        importing.restore()
         for line in settings:
             importing.configure(line)
             advance(1)
     if as_json:
         echo_json(
             {
-                "imported": [{"subject": subject, "version": number} for subject, number in importing.imported],
+                "imported": importing.imported,
                 "skipped": [{"subject": subject, "version": number} for subject, number in importing.skipped],
                 "refused": importing.refused,
             }
@@ -112,6 +121,9 @@ def import_(
     else:
         for subject, number in importing.skipped:
             echo(f"skipped: {shown(subject)} version {number} is there already")
+        for one in importing.imported:
+            if one["id"] != one["was"]:
+                echo(f"{shown(one['subject'])} version {one['version']} has id {one['id']}: {one['was']} is taken")
         echo(f"imported {len(importing.imported)}, skipped {len(importing.skipped)}, refused {len(importing.refused)}")
     for one in importing.refused:
         complain(f"refused: {shown(one['subject'])} version {one['version']}: {shown(one['message'])}")
@@ -120,22 +132,23 @@ def import_(
 
 
 class Importing:
-    """One import; leaving the block gives back the modes that it changed, however it ends."""
+    """One import; leaving the block gives back the settings that it changed, however it ends."""
 
     def __init__(self, hub: "MessageHub") -> None:
-        self.imported: list[Place] = []
+        self.imported: list[dict[str, Any]] = []
         self.skipped: list[Place] = []
         self.refused: list[dict[str, Any]] = []
         self._hub = hub
         self._before: dict[str, set[int]] = {}
         self._places: dict[Place, int] = {}
-        self._modes: dict[str, Mode | None] = {}
+        self._settings: dict[str, SettingsLine] = {}
+        self._open: set[str] = set()
 
     def __enter__(self) -> "Importing":
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.restore_modes()
+        self.restore()
 
     def register(self, schema: SchemaVersion) -> None:
         subject = schema.subject
@@ -150,15 +163,18 @@ class Importing:
         if subject not in self._before:
             self._before[subject] = self._versions(subject)
         try:
-            made = self._registered(command)
+            made = self._added(command) if self._before[subject] else self._taken_over(command, schema)
         except HubError as error:
             if error.retryable:
                 raise
             self._refuse(subject, schema.version, error)
             return
         self._places[subject, schema.version] = made.version
-        found = self.skipped if made.version in self._before[subject] else self.imported
-        found.append((subject, made.version))
+        if made.version in self._before[subject]:
+            self.skipped.append((subject, made.version))
+        else:
+            place = {"subject": subject, "version": made.version}
+            self.imported.append({**place, "id": made.schema_id, "was": schema.schema_id})
 
     def configure(self, line: SettingsLine) -> None:
         try:
@@ -171,21 +187,52 @@ class Importing:
                 raise
             self._refuse(line.subject or "all subjects", 0, error)
 
-    def restore_modes(self) -> None:
-        for subject, mode in self._modes.items():
-            self._hub.ask(commands.SetSchemaMode(subject=subject, mode=mode))
-        self._modes.clear()
+    def restore(self) -> None:
+        for subject, before in self._settings.items():
+            self._hub.ask(commands.SetSchemaMode(subject=subject, mode="READWRITE"))
+            self._configure(subject, before.config)
+            self._hub.ask(commands.SetSchemaMode(subject=subject, mode=before.mode))
+        self._settings.clear()
+        self._open.clear()
 
-    def _registered(self, command: commands.RegisterSchema) -> replies.SchemaRegistered:
-        subject = command.subject
-        try:
-            made = self._hub.ask(command)
-        except SchemaIncompatible:
-            if self._before[subject] or subject in self._modes:
-                raise
-            self._modes[subject] = _settings(self._hub, subject).mode
+    def _taken_over(self, command: commands.RegisterSchema, schema: SchemaVersion) -> replies.SchemaRegistered:
+        """With its id and number; or, when another schema has that id, with those that come next."""
+        subject = schema.subject
+        if subject not in self._settings:
+            self._settings[subject] = _settings(self._hub, subject)
+        wanted = msgspec.structs.replace(command, schema_id=schema.schema_id, version=schema.version)
+        if subject not in self._open:
             self._hub.ask(commands.SetSchemaMode(subject=subject, mode="IMPORT", force=True))
-            made = self._hub.ask(command)
+            self._open.add(subject)
+        try:
+            return self._ask(wanted)
+        except OperationNotPermitted:
+            self._open.remove(subject)
+            self._hub.ask(commands.SetSchemaMode(subject=subject, mode="READWRITE"))
+            self._configure(subject, SchemaConfig(compatibility="NONE"))
+            return self._ask(command)
+
+    def _added(self, command: commands.RegisterSchema) -> Made:
+        """To a subject that was there. What it has is known by just this content, whatever its config would add."""
+        names = ("subject", "schema", "schema_type", "references", "metadata", "rule_set")
+        lookup = commands.LookUpSchema(**{name: getattr(command, name) for name in names})
+        try:
+            found = self._hub.ask(lookup)
+        except SchemaNotFound:
+            return self._ask(command)
+        assert isinstance(found, replies.SchemaFound)
+        has_the_same = (found.schema.metadata, found.schema.rule_set) == (command.metadata, command.rule_set)
+        return found.schema if has_the_same else self._ask(command)
+
+    def _configure(self, subject: str, config: SchemaConfig | None) -> None:
+        """This and nothing else."""
+        if _settings(self._hub, subject).config is not None:
+            self._hub.ask(commands.ConfigureSchemas(subject=subject))
+        if config is not None:
+            self._hub.ask(commands.ConfigureSchemas(subject=subject, config=config))
+
+    def _ask(self, command: commands.RegisterSchema) -> replies.SchemaRegistered:
+        made = self._hub.ask(command)
         assert isinstance(made, replies.SchemaRegistered)
         return made
 
@@ -194,10 +241,13 @@ class Importing:
         return msgspec.structs.replace(reference, version=version)
 
     def _versions(self, subject: str) -> set[int]:
+        """Softly deleted ones too: a subject that has any is not new."""
         try:
-            return {version.version for version in self._hub.schema_versions(subject)}
+            found = self._hub.ask(commands.ListSchemas(subject=subject, deleted="with"))
         except SubjectNotFound:
             return set()
+        assert isinstance(found, replies.SchemaList)
+        return {version.version for version in found.versions}
 
     def _refuse(self, subject: str, version: int, error: HubError) -> None:
         said = {"subject": subject, "version": version, "code": error.code, "message": error.message}

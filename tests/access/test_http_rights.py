@@ -11,14 +11,14 @@ from typing import Any
 import httpx
 import pytest
 
-from messagehub.admin import api, confluent
+from messagehub.admin import api, confluent_paths
 from messagehub.admin.endpoints import Endpoint
 from messagehub.credentials import AccessFile, allow_token, revoke
 from registry.access import ROLES
 from tests.admin.conftest import Web
 from tests.integration.harness import eventually, refused
 
-ENDPOINTS = [*confluent.ENDPOINTS, *api.ENDPOINTS]
+ENDPOINTS = [*confluent_paths.ENDPOINTS, *api.ENDPOINTS]
 GUARDED = [endpoint for endpoint in ENDPOINTS if endpoint.role is not None]
 SCHEMA = {"schema": '{"type": "object"}', "schemaType": "JSON"}
 BODIES: dict[str, Any] = {

@@ -4,7 +4,7 @@ from typing import get_args
 
 import pytest
 
-from messagehub.admin import api, confluent
+from messagehub.admin import api, confluent_paths
 from messagehub.admin.endpoints import Endpoint
 from registry import commands
 from registry.access import ADMIN, NOTHING, ROLES, RULES, Right, Rights, Role, check, may_see
@@ -12,7 +12,7 @@ from registry.errors import Forbidden, InvalidName, InvalidRequest
 from registry.events import schema_topic
 from registry.records import DeadLetter, KeptMessage, Reference
 
-ENDPOINTS = [*confluent.ENDPOINTS, *api.ENDPOINTS]
+ENDPOINTS = [*confluent_paths.ENDPOINTS, *api.ENDPOINTS]
 OPEN_COMMANDS = {
     *(commands.Hello, commands.Ping, commands.Heartbeat),
     commands.UnregisterWorker,  # takes the worker's own lease

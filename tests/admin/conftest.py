@@ -12,6 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.admin import documented
 from tests.integration.harness import eventually
 
 
@@ -41,7 +42,9 @@ class Web:
     def ask(self, method: str, path: str, body: Any = None, **options: Any) -> httpx.Response:
         """With the token, unless `headers` say otherwise."""
         headers = {"authorization": f"Bearer {self.token}"} | options.pop("headers", {})
-        return self.client.request(method, path, json=body, headers=headers, **options)
+        answer = self.client.request(method, path, json=body, headers=headers, **options)
+        documented.check(answer)
+        return answer
 
     def register(self, subject: str, schema: Any, schema_type: str = "JSON", **fields: Any) -> httpx.Response:
         text = schema if isinstance(schema, str) else json.dumps(schema)

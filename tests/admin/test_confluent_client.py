@@ -8,7 +8,14 @@ import pytest
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 registry = pytest.importorskip("confluent_kafka.schema_registry")
 
-from confluent_kafka.schema_registry import Schema, SchemaRegistryClient  # noqa: E402  after importorskip
+from confluent_kafka.schema_registry import (  # noqa: E402  after importorskip
+    ConfigCompatibilityLevel,
+    Metadata,
+    MetadataProperties,
+    Schema,
+    SchemaRegistryClient,
+    ServerConfig,
+)
 from confluent_kafka.schema_registry.avro import AvroDeserializer, AvroSerializer  # noqa: E402
 from confluent_kafka.schema_registry.error import SchemaRegistryError  # noqa: E402
 from confluent_kafka.schema_registry.json_schema import JSONDeserializer, JSONSerializer  # noqa: E402
@@ -54,6 +61,36 @@ def test_registers_looks_up_checks_configures_and_deletes(client: SchemaRegistry
     assert client.delete_subject(subject) == [1, 2]
     assert client.delete_subject(subject, permanent=True) == [1, 2, 3]
     assert subject not in client.get_subjects()
+
+
+def test_finds_by_metadata_guid_and_place_and_changes_modes_and_configs(client: SchemaRegistryClient) -> None:
+    subject = "confluent-more"
+    owned = Schema(AVRO, "AVRO", metadata=Metadata(None, MetadataProperties({"owner": "lab"}), None))
+    first, second = (client.register_schema_full_response(subject, one) for one in (Schema(AVRO, "AVRO"), owned))
+    assert (first.version, second.version) == (1, 2)
+    assert client.lookup_schema(subject, owned).schema_id == second.schema_id
+    assert client.lookup_schema(subject, Schema(AVRO, "AVRO")).schema_id == first.schema_id
+    assert client.get_latest_with_metadata(subject, {"owner": "lab"}).version == 2
+    assert client.get_schema_by_guid(second.guid).metadata == owned.metadata
+    assert client.get_schema(first.schema_id, subject).schema_str == AVRO
+    assert client.get_subjects_by_schema_id(first.schema_id, subject) == [subject]
+    assert client.get_referenced_by(subject, 1) == []
+    assert client.test_compatibility_all_versions(subject, Schema(AVRO_WITH_DEFAULT, "AVRO"))
+    assert client.test_compatibility("confluent-nobody", Schema(AVRO, "AVRO")), "everything goes with nothing"
+    level = ConfigCompatibilityLevel.FULL
+    client.set_config(subject, ServerConfig(compatibility=level, default_metadata=owned.metadata))
+    found = client.get_config(subject)
+    assert found.compatibility_level == level
+    assert found.default_metadata.properties == owned.metadata.properties
+    assert client.update_mode(subject, "READONLY") == "READONLY"
+    with pytest.raises(SchemaRegistryError) as refused:
+        client.register_schema(subject, Schema(AVRO_WITH_DEFAULT, "AVRO"))
+    assert refused.value.error_code == 42205
+    assert client.delete_mode(subject) == "READONLY"
+    client.delete_config(subject)
+    assert client.delete_version(subject, "latest") == 2
+    assert client.delete_subject(subject) == [1]
+    assert client.delete_subject(subject, permanent=True) == [1, 2]
 
 
 def test_serialises_avro(client: SchemaRegistryClient) -> None:

@@ -1,7 +1,10 @@
 """Schemas that would like to fetch, read or stall: refused or judged, and everybody else is served meanwhile."""
 
 import json
+import os
+import signal
 import socket
+import subprocess
 import threading
 import time
 from pathlib import Path
@@ -106,3 +109,15 @@ def test_schemas_of_many_shapes_are_judged_or_refused(web: Web) -> None:
             status = web.register(f"shape-{number}", text).status_code
             assert status in (200, 409, 422), (number, status)
     assert web.ask("GET", "/readyz").status_code == 200
+
+
+def test_a_schema_that_takes_too_long_is_told_the_budget(web: Web) -> None:
+    """The process that judges is stopped, as if its schema had no end."""
+    assert web.register("endless-a", {"title": "starts it"}).status_code == 200
+    found = subprocess.run(
+        ["pgrep", "-P", str(web.process.pid), "-f", "broker.judging"], capture_output=True, text=True, check=True
+    )
+    os.kill(int(found.stdout.split()[0]), signal.SIGSTOP)
+    message = refused(web.register("endless-a", {"title": "too much"}), 422, 42209)
+    assert "exceeds the budget seconds of judging" in message
+    assert web.register("endless-a", {"title": "after"}).status_code == 200

@@ -9,12 +9,12 @@ from hypothesis import HealthCheck, Phase, given, settings
 from schemathesis import GenerationMode
 from schemathesis.checks import CHECKS
 
-from messagehub.admin import api, confluent
+from messagehub.admin import api, confluent_paths
 from messagehub.admin.endpoints import Endpoint
 from messagehub.admin.openapi import TYPES, document, path_parameters
 from tests.admin.conftest import Web
 
-ENDPOINTS = [*confluent.ENDPOINTS, *api.ENDPOINTS]
+ENDPOINTS = [*confluent_paths.ENDPOINTS, *api.ENDPOINTS]
 UNENDING = {("GET", "/api/v1/events")}
 STOPS_WRITES = {("POST", api.DRAIN)}
 TRIED = [e for e in ENDPOINTS if (e.method, e.path) not in UNENDING | STOPS_WRITES]

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import stat
 import subprocess
@@ -55,6 +56,17 @@ def test_topics_can_be_kept_read_and_deleted(web: Web, hub: MessageHub) -> None:
     assert web.ask("DELETE", "/api/v1/topics/web.orders").status_code == 404
 
 
+def test_services_are_listed_with_their_workers_but_not_their_keys(web: Web, hub: MessageHub) -> None:
+    with hub.serve("service:web.echo", lambda message, context: message.payload):
+        (found,) = web.ask("GET", "/api/v1/services?prefix=service:web.").json()
+        assert (found["address"], found["workers"][0]["pid"]) == ("service:web.echo", os.getpid())
+        assert "key" not in found["workers"][0]
+    assert web.ask("GET", "/api/v1/services?prefix=service:web.").json() == []
+    assert web.ask("GET", "/api/v1/dead-letters?limit=5").json()["letters"] == []
+    assert web.ask("GET", "/api/v1/dead-letters?limit=0").status_code == 422
+    assert web.ask("GET", "/api/v1/dead-letters", headers={"authorization": ""}).status_code == 401
+
+
 def test_a_check_says_who_is_attached_now_and_a_used_schema_is_not_deleted(web: Web, hub: MessageHub) -> None:
     schema = {"type": "object", "properties": {"a": {"type": "integer"}}, "additionalProperties": False}
     registered = hub.register_schema("live.data", schema)
@@ -62,7 +74,8 @@ def test_a_check_says_who_is_attached_now_and_a_used_schema_is_not_deleted(web: 
         body = {"schemaType": "JSON", "schema": json.dumps(schema | {"required": ["a"]})}
         checked = web.ask("POST", "/api/v1/schemas/live.data/check", body).json()
         assert checked["is_compatible"] is False
-        assert [(t["role"], t["pid"]) for t in checked["touched"]] == [("producer", os.getpid())]
+        found = [(t["role"], t["pid"], t["would_break"]) for t in checked["touched"]]
+        assert found == [("producer", os.getpid(), True)], "what it writes need not have an `a`"
         refused = web.ask("DELETE", "/subjects/live.data/versions/1")
         assert refused.json()["code"] == "SCHEMA_IN_USE"
         assert web.ask("DELETE", "/subjects/live.data/versions/1?force=true").json() == 1
@@ -178,7 +191,41 @@ def test_health_readiness_metrics_stats_traces_and_docs(web: Web) -> None:
     assert web.ask("GET", "/api/v1/stats").json()["pid"] == web.process.pid
     assert web.ask("GET", "/api/v1/traces?limit=1").json()[0]["side"] == "broker"
     assert "/subjects/{subject}/versions" in web.ask("GET", "/openapi.json").json()["paths"]
-    assert web.client.get("/docs").status_code == 200
+
+
+def test_the_docs_need_nothing_from_elsewhere(web: Web) -> None:
+    answer = web.client.get("/docs", headers={"accept": "text/html"})
+    assert answer.status_code == 200
+    assert "/subjects/{subject}/versions" in answer.text
+    assert re.findall(r"(?:src|href)=\"?([^\" >]+)", answer.text) == ["/openapi.json"]
+    assert "http" not in answer.headers["content-security-policy"]
+    assert "<script" not in answer.text
+
+
+def test_metrics_are_prometheus_text(web: Web) -> None:
+    answer = web.ask("GET", "/metrics")
+    assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
+    families: dict[str, str] = {}
+    samples: dict[str, list[tuple[str, float]]] = {}
+    for line in answer.text.splitlines():
+        if line.startswith("#"):
+            _, _, name, kind = line.split(" ")
+            assert name not in families, "each family once, its samples together"
+            families[name] = kind
+            continue
+        found = re.fullmatch(r"([a-zA-Z_:][a-zA-Z0-9_:]*)(\{[^{}]*\})? (\S+)", line)
+        assert found, line
+        family = list(families)[-1]
+        suffixes = ("_bucket", "_sum", "_count") if families[family] == "histogram" else ("",)
+        assert found[1] in [family + suffix for suffix in suffixes]
+        samples.setdefault(found[1], []).append((found[2] or "", float(found[3])))
+    buckets = [(labels, count) for labels, count in samples["messagehub_request_seconds_bucket"] if '"PING"' in labels]
+    counts = [count for _, count in buckets]
+    bounds = [float(re.findall(r'le="([^"]+)"', labels)[0]) for labels, _ in buckets]
+    assert counts == sorted(counts)
+    assert bounds == sorted(bounds)
+    assert bounds[-1] == float("inf")
+    assert ('{type="PING"}', counts[-1]) in samples["messagehub_request_seconds_count"]
 
 
 def test_the_token_is_private_and_the_status_names_no_secret(web: Web) -> None:

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from messagehub.admin import api, confluent
+from messagehub.admin import api, confluent_paths
 from messagehub.admin.endpoints import Endpoint
 from messagehub.admin.errors import STATUS
 from messagehub.admin.openapi import codes
 
 PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "http.md").read_text()
-ENDPOINTS = [*confluent.ENDPOINTS, *api.ENDPOINTS]
+ENDPOINTS = [*confluent_paths.ENDPOINTS, *api.ENDPOINTS]
 ROWS = {
     (method, path): (re.findall(r"`(\w+)`", query), role, [int(code) for code in re.findall(r"\d+", listed)])
     for method, path, query, role, listed in re.findall(
@@ -32,8 +32,12 @@ def test_every_path_is_documented_with_its_parameters_role_and_codes(endpoint: E
     query, role, listed = ROWS[endpoint.method, endpoint.path]
     assert query == list(endpoint.query)
     assert role == (endpoint.role or "-")
-    statuses = {error_code: status for status, error_code in MEANINGS}
-    assert {statuses[code] for code in listed} <= set(codes(endpoint))
+    assert listed == list(endpoint.codes)
+
+
+@pytest.mark.parametrize("endpoint", ENDPOINTS, ids=lambda e: f"{e.method} {e.path}")
+def test_every_code_of_an_operation_has_its_meaning(endpoint: Endpoint) -> None:
+    assert {(status, code) for status, listed in codes(endpoint).items() for code in listed} <= MEANINGS
 
 
 def test_every_error_of_the_hub_and_of_the_code_has_its_meaning() -> None:

@@ -35,6 +35,9 @@ def fill(web: Web) -> tuple[Made, Made, Made]:
         assert web.ask("DELETE", path).status_code == 200
     web.ask("PUT", "/config/kept", {"compatibility": "FULL"})
     web.ask("PUT", "/mode/hidden", {"mode": "READONLY"})
+    web.ask("PUT", "/mode/moved", {"mode": "IMPORT"})
+    for number in (30, 20):
+        assert web.register("moved", {"title": str(number)}, id=1000 + number, version=number).status_code == 200
     return gone, newest, kept
 
 
@@ -47,7 +50,7 @@ def kill(web: Web) -> None:
 
 
 def check(web: Web, gone: Made, newest: Made, kept: Made) -> None:
-    assert web.ask("GET", "/subjects?deleted=true").json() == ["hidden", "kept"]
+    assert web.ask("GET", "/subjects?deleted=true").json() == ["hidden", "kept", "moved"]
     for made in (gone, newest):
         refused(web.ask("GET", f"/schemas/ids/{made['id']}"), 404, 40403)
         refused(web.ask("GET", f"/schemas/guids/{made['guid']}"), 404, 40403)
@@ -55,7 +58,9 @@ def check(web: Web, gone: Made, newest: Made, kept: Made) -> None:
     assert web.ask("GET", f"/schemas/ids/{kept['id']}").json()["guid"] == kept["guid"]
     assert web.ask("GET", "/config/kept").json() == {"compatibilityLevel": "FULL"}
     assert web.ask("GET", "/mode/hidden").json() == {"mode": "READONLY"}
-    assert web.register("fresh", {"title": "fresh"}).json()["id"] > newest["id"]
+    assert web.ask("GET", "/subjects/moved/versions").json() == [20, 30]
+    assert web.ask("GET", "/subjects/moved/versions/latest").json()["id"] == 1030
+    assert web.register("fresh", {"title": "fresh"}).json()["id"] == 1031
     again = web.register("gone", {"title": "gone"}).json()
     assert again["id"] > newest["id"]
     assert again["guid"] == gone["guid"]

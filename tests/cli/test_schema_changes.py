@@ -2,6 +2,7 @@
 
 import json
 
+from messagehub import MessageHub
 from tests.cli.program import Program
 
 FIRST = {"type": "object", "properties": {"t": {"type": "integer"}}, "additionalProperties": False}
@@ -48,14 +49,27 @@ def test_delete_is_soft_first_and_asks(hub: Program) -> None:
 
 
 def test_config_is_shown_set_and_unset(hub: Program) -> None:
-    default = {"compatibility": "BACKWARD", "normalize": False, "mode": "READWRITE"}
+    default = {"compatibility": "BACKWARD", "normalize": False, "mode": "READWRITE", "touched": []}
     assert hub.json("schemas", "config") == {"subject": None, **default}
     options = ("--compatibility", "FULL", "--normalize", "--mode", "READONLY")
     found = hub.call_json("schemas", "config", "conf-a", *options)
-    assert found == {"subject": "conf-a", "compatibility": "FULL", "normalize": True, "mode": "READONLY"}
+    assert found == default | {"subject": "conf-a", "compatibility": "FULL", "normalize": True, "mode": "READONLY"}
     assert "READONLY" in hub.call("schemas", "config", "conf-a").stdout
     refused = hub.call_json("schemas", "register", "conf-a", "-", stdin=json.dumps(FIRST), code=1)
     assert refused["error"]["code"] == "OPERATION_NOT_PERMITTED"
     for _ in range(2):
         assert hub.call_json("schemas", "config", "conf-a", "--unset") == {"subject": "conf-a", **default}
     assert "--unset goes with" in hub.call("schemas", "config", "--unset", "--mode", "READONLY", code=2).stderr
+
+
+def test_changing_a_level_and_deleting_by_force_say_who_is_attached(hub: Program) -> None:
+    register(hub, "live-a", FIRST)
+    with MessageHub(dir=hub.dir) as connected:
+        digest = connected.schema("live-a").schema.schema_hash
+        connected.register_producer("live-a", schema_hash=digest, schema=FIRST, producer_id="writer")
+        assert (
+            "attached now: producer writer" in hub.call("schemas", "config", "live-a", "--compatibility", "FULL").stdout
+        )
+        refused = hub.call_json("schemas", "delete", "live-a", "--yes", code=1)
+        assert refused["error"]["code"] == "SCHEMA_IN_USE"
+        assert hub.call_json("schemas", "delete", "live-a", "--yes", "--force")["touched"][0]["member_id"] == "writer"

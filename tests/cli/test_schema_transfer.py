@@ -56,7 +56,12 @@ def test_a_registry_moves_whole_and_importing_again_changes_nothing(filled: Prog
     assert "imported 0, skipped 5, refused 0" in other.call("schemas", "import", str(file)).stdout
 
     user = other.call_json("schemas", "get", "a.user")
-    assert user["references"] == [{"name": "base.json", "subject": "z.base", "version": 1}]
+    was = filled.call_json("schemas", "get", "a.user")
+    assert user == was, "with the same id, number, GUID and references"
+    assert [one["version"] for one in other.call_json("schemas", "z.base")] == [2]
+    assert [one["schema_id"] for one in other.call_json("schemas", "m.turns")] == [
+        one["schema_id"] for one in filled.call_json("schemas", "m.turns")
+    ]
     assert user["metadata"] == {"properties": {"owner": "lab"}}
     assert [one["version"] for one in other.call_json("schemas", "m.turns")] == [1, 2, 3]
     settings = other.call_json("schemas", "config", "m.turns")
@@ -70,6 +75,21 @@ def test_a_subject_that_was_there_keeps_its_rules(filled: Program, other: Progra
     found = other.call_json("schemas", "import", "-", stdin=lines, code=1)
     assert {one["code"] for one in found["refused"]} == {"SCHEMA_INCOMPATIBLE"}
     assert len(found["refused"]) == 3
+
+
+def test_where_an_id_is_taken_the_schema_gets_another_and_says_so(filled: Program, other: Program) -> None:
+    taken = filled.call_json("schemas", "get", "z.base")["schema_id"]
+    for number in range(taken):
+        other.call("schemas", "register", "here", "-", stdin=json.dumps({"description": str(number)}))
+    lines = filled.call("schemas", "export").stdout
+    found = other.call_json("schemas", "import", "-", stdin=lines)
+    assert found["refused"] == []
+    base = next(one for one in found["imported"] if one["subject"] == "z.base")
+    assert (base["was"], base["id"] != base["was"], base["version"]) == (taken, True, 1)
+    user = other.call_json("schemas", "get", "a.user")
+    assert user["references"] == [{"name": "base.json", "subject": "z.base", "version": 1}]
+    assert other.call_json("schemas", "config", "z.base") == filled.call_json("schemas", "config", "z.base")
+    assert other.call_json("schemas", "import", "-", stdin=lines)["imported"] == []
 
 
 def test_what_is_no_export_is_wrong_usage(hub: Program) -> None:

@@ -45,6 +45,11 @@ RAISED: dict[str, list[dict[str, Any]]] = {
     "POLICY_MISMATCH": [PRODUCER, PRODUCER | {"producer_id": "p", "access": "shared"}],
     "SCHEMA_MISMATCH": [PRODUCER, CONSUMER | {"expected_schema_hash": "x"}],
     "SCHEMA_HASH_MISMATCH": [PRODUCER | {"schema": OBJECT}],
+    "ID_MISMATCH": [
+        {"type": "SCHEMA_MODE_SET", "mode": "IMPORT"},
+        SCHEMA | {"schema_id": 1},
+        SCHEMA | {"schema_id": 2},
+    ],
     "SCHEMA_NOT_FOUND": [{"type": "SCHEMA_REQUEST", "schema_id": 1}],
     "SCHEMA_INCOMPATIBLE": [SCHEMA, SCHEMA | {"schema": {"type": "string"}}],
     "NESTED_TOO_DEEPLY": [PRODUCER | {"metadata": {"a": DEEP}}],

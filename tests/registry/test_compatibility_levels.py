@@ -12,6 +12,7 @@ from registry.errors import (
     SchemaMismatch,
     SchemaNotFound,
     SubjectNotFound,
+    VersionNotFound,
 )
 from tests.registry.driving import Driver, digest_of
 
@@ -91,7 +92,11 @@ def test_a_check_can_name_its_version_and_its_level(hub: Driver) -> None:
     assert hub.ask("SCHEMA_CHECK", subject="s", schema=NUMBER, version=2, level="BACKWARD").is_compatible
     assert not hub.ask("SCHEMA_CHECK", subject="s", schema=NUMBER, version=1, level="BACKWARD").is_compatible
     assert hub.ask("SCHEMA_CHECK", subject="new", schema=NUMBER).is_compatible
-    hub.refused(SubjectNotFound, "SCHEMA_CHECK", subject="new", schema=NUMBER, version=-1)
+    assert hub.ask("SCHEMA_CHECK", subject="new", schema=NUMBER, version=-1).is_compatible
+    hub.refused(VersionNotFound, "SCHEMA_CHECK", subject="new", schema=NUMBER, version=1)
+    hub.refused(VersionNotFound, "SCHEMA_CHECK", subject="s", schema=NUMBER, version=9)
+    text = {"subject": "s", "schema": '"string"', "schema_type": "AVRO", "version": 1}
+    assert hub.ask("SCHEMA_CHECK", **text).is_compatible, "at level NONE another type goes too"
 
 
 def test_another_type_is_never_compatible(hub: Driver) -> None:

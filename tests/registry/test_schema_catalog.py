@@ -24,6 +24,7 @@ from registry.errors import (
     VersionNotSoftDeleted,
     VersionSoftDeleted,
 )
+from registry.schema_catalog import MAX_REFERENCES
 from tests.registry.driving import Driver
 from tests.registry.observing import schema_hash
 
@@ -239,6 +240,14 @@ def test_schema_that_another_refers_to_is_not_deleted(hub: Driver) -> None:
     assert refusal.details["referrers"] == [{"subject": "whole", "version": 1}]
 
 
+def test_schema_refers_to_so_many_others_and_no_more(hub: Driver) -> None:
+    register(hub, "part", OBJECT)
+    references = [{"name": f"{number}.json", "subject": "part", "version": 1} for number in range(MAX_REFERENCES + 1)]
+    register(hub, "whole", OBJECT, references=references[:100])
+    refusal = hub.refused(SchemaTooComplex, "SCHEMA_REGISTER", subject="whole", schema=OBJECT, references=references)
+    assert "references = 256" in refusal.message
+
+
 # -- settings ----------------------------------------------------------------------------------------------
 
 
@@ -250,6 +259,9 @@ def test_subject_has_the_registrys_level_until_it_has_its_own(hub: Driver) -> No
     assert hub.ask("SCHEMA_CONFIG_REQUEST", subject="s").config.compatibility == "FULL"
     hub.ask("SCHEMA_CONFIG_SET", subject="s", config={"compatibility": "FULL"})
     assert hub.happened == []
+    hub.ask("SCHEMA_CONFIG_SET", subject="s", config={"normalize": True}, unset=["compatibility"])
+    found = hub.ask("SCHEMA_CONFIG_REQUEST", subject="s").config
+    assert (found.compatibility, found.normalize) == (None, True)
     hub.ask("SCHEMA_CONFIG_SET", subject="s")
     hub.refused(CompatibilityNotSet, "SCHEMA_CONFIG_REQUEST", subject="s")
 

@@ -1,0 +1,108 @@
+"""Decisions about levels and modes: of one subject, or of all."""
+
+import msgspec
+
+from registry import commands, events, replies
+from registry.errors import CompatibilityNotSet, ModeNotSet, OperationNotPermitted, SubjectNotFound
+from registry.records import SchemaConfig, SchemaVersion
+from registry.schema_catalog import DEFAULT_LEVEL, DEFAULT_MODE, GLOBAL, SchemaCatalog
+from registry.state import Channels
+from registry.verdicts import Verdict
+
+Decision = tuple[replies.Reply, list[events.AnySchemaEvent]]
+
+
+class SchemaSettings:
+    def __init__(self, catalog: SchemaCatalog, channels: Channels) -> None:
+        self._catalog = catalog
+        self._channels = channels
+
+    def request_config(self, command: commands.RequestSchemaConfig, _: Verdict | None) -> Decision:
+        catalog = self._catalog
+        overall = catalog.configs.get(GLOBAL) or SchemaConfig()
+        if overall.compatibility is None:
+            overall = msgspec.structs.replace(overall, compatibility=DEFAULT_LEVEL)
+        own = catalog.configs.get(command.subject) if command.subject is not None else overall
+        if own is None and not command.default_to_global:
+            raise CompatibilityNotSet(
+                f"subject {command.subject!r} has no compatibility level of its own", subject=command.subject
+            )
+        config = own or overall
+        if command.default_to_global and config.compatibility is None:
+            config = msgspec.structs.replace(config, compatibility=overall.compatibility)
+        return replies.SchemaConfigFound(subject=command.subject, config=config, revision=0), []
+
+    def configure(self, command: commands.ConfigureSchemas, _: Verdict | None) -> Decision:
+        name = command.subject or GLOBAL
+        present = self._catalog.configs.get(name)
+        if command.config is None and present is None and command.subject is not None:
+            raise SubjectNotFound(f"subject {name!r} has no config of its own", subject=name)
+        if command.config is None:
+            after, said = None, present or SchemaConfig(compatibility=DEFAULT_LEVEL)
+        else:
+            given = {k: v for k, v in msgspec.structs.asdict(command.config).items() if v is not None}
+            given |= dict.fromkeys(command.unset)
+            after = said = msgspec.structs.replace(present or SchemaConfig(), **given)
+        happened: list[events.AnySchemaEvent] = []
+        touched: list[replies.TouchedMember] = []
+        if after != present:
+            self._check_writable(name)
+            happened = [events.SchemaConfigured(subject=name, config=after)]
+            touched = self._touched(name)
+        reply = replies.SchemaConfigFound(subject=command.subject, config=said, touched=touched, revision=0)
+        return reply, happened
+
+    def request_mode(self, command: commands.RequestSchemaMode, _: Verdict | None) -> Decision:
+        modes = self._catalog.modes
+        if command.subject is not None and command.subject not in modes and not command.default_to_global:
+            raise ModeNotSet(f"subject {command.subject!r} has no mode of its own", subject=command.subject)
+        mode = modes.get(command.subject or GLOBAL) or modes.get(GLOBAL, DEFAULT_MODE)
+        return replies.SchemaModeFound(subject=command.subject, mode=mode, revision=0), []
+
+    def set_mode(self, command: commands.SetSchemaMode, _: Verdict | None) -> Decision:
+        name = command.subject or GLOBAL
+        present = self._catalog.modes.get(name)
+        if command.mode is None and present is None and command.subject is not None:
+            raise SubjectNotFound(f"subject {name!r} has no mode of its own", subject=name)
+        happened: list[events.AnySchemaEvent] = []
+        if command.mode == "IMPORT" and self._catalog.mode(name) != "IMPORT" and not command.force:
+            happened += self._cleared(command.subject)
+        if command.mode != present:
+            happened.append(events.SchemaModeChanged(subject=name, mode=command.mode))
+        mode = command.mode or present or DEFAULT_MODE
+        return replies.SchemaModeFound(subject=command.subject, mode=mode, revision=0), happened
+
+    def _cleared(self, subject: str | None) -> list[events.SchemaDeleted]:
+        """What is imported chooses its ids and numbers: no version may be there, and softly deleted ones make room."""
+        versions = self._catalog.every() if subject is None else self._catalog.peek(subject).visible("with")
+        if not all(version.is_deleted for version in versions):
+            raise OperationNotPermitted(
+                "mode IMPORT needs an empty subject or registry, or force: found existing subjects",
+                subject=subject or GLOBAL,
+            )
+        return [removal(version) for version in versions]
+
+    def _check_writable(self, subject: str) -> None:
+        mode = self._catalog.mode(subject)
+        if mode.startswith("READONLY"):
+            what = f"subject {subject!r}" if subject else "the registry"
+            raise OperationNotPermitted(f"{what} is in read-only mode", subject=subject, mode=mode)
+
+    def _touched(self, subject: str) -> list[replies.TouchedMember]:
+        """The live members of the channel that bears the subject's name."""
+        channel = self._channels.get(subject)
+        if channel is None:
+            return []
+        producers = [("producer", p.producer_id, p.host, p.pid, p.schema_hash) for p in channel.producers.values()]
+        consumers = [
+            ("consumer", c.consumer_id, c.host, c.pid, c.expected_schema_hash) for c in channel.consumers.values()
+        ]
+        return [
+            replies.TouchedMember(role=role, member_id=member_id, host=host, pid=pid, schema_hash=schema_hash)
+            for role, member_id, host, pid, schema_hash in (*producers, *consumers)
+        ]
+
+
+def removal(version: SchemaVersion) -> events.SchemaDeleted:
+    """For good."""
+    return events.SchemaDeleted(subject=version.subject, version=version.version, permanent=True)
