@@ -11,7 +11,7 @@ from .string_values import string_satisfies
 if TYPE_CHECKING:
     from .solver import Solver
 
-MAX_PROPERTIES = 300
+MAX_PROPERTIES = 100
 _IS_STRING = types(STRING)
 
 Chosen = dict[str, frozenset[Node]]
@@ -150,14 +150,14 @@ class _Builder:
     def fill(self, chosen: Chosen) -> Outcome:
         """Any property that can exist may be added, so running out of them is a proof."""
         chosen = dict(chosen)
-        if self.demands.fewest > MAX_PROPERTIES:
-            return UNKNOWN
         spare = iter(sorted(self.demands.mentioned - chosen.keys()))
-        while len(chosen) < self.demands.fewest:
+        while len(chosen) < min(self.demands.fewest, MAX_PROPERTIES):
             added = next(self._possible(spare), None) or next(self._possible_fresh(chosen), None)
             if added is None:
                 return IMPOSSIBLE
             chosen[added[0]] = added[1]
+        if len(chosen) < self.demands.fewest:
+            return UNKNOWN
         values: dict[str, Any] = {}
         for name, goal in chosen.items():
             outcome = self.solver.solve(goal)
