@@ -43,7 +43,7 @@ def _collect(atoms: Iterable[Node], solver: "Solver") -> Demands:
                 demands.most = atom.args[0] if demands.most is None else min(demands.most, atom.args[0])
             case "every_key" | "some_key":
                 names = solver.special(atom.args[0], STRING)
-                _mention(names, demands.mentioned)
+                mention(names, demands.mentioned)
                 if atom.kind == "some_key":
                     demands.some.append((names, atom.args[1]))
                 elif names.kind == "string_in":
@@ -54,12 +54,13 @@ def _collect(atoms: Iterable[Node], solver: "Solver") -> Demands:
     return demands
 
 
-def _mention(names: Node, mentioned: set[str]) -> None:
+def mention(names: Node, mentioned: set[str]) -> None:
+    """Collect the names that a set of names singles out."""
     if names.kind in ("string_in", "string_not_in"):
         mentioned.update(names.args[0])
     elif names.kind in ("and", "or"):
         for part in names.args[0]:
-            _mention(part, mentioned)
+            mention(part, mentioned)
 
 
 class _Builder:
