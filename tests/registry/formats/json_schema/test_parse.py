@@ -103,6 +103,12 @@ def test_the_dialect_is_named_or_told_by_keywords_that_only_some_drafts_have(tex
             "#/anyOf/0/not",
             "without end",
         ),
+        (
+            '{"properties": {"b": {"$ref": "#/definitions/a"}}, "dependencies": {"c": {"$ref": "#/definitions/a"}},'
+            ' "definitions": {"a": {"$ref": "#"}}}',
+            "#/properties/b",
+            "without end",
+        ),
     ],
 )
 def test_an_invalid_schema_is_refused_with_the_place_and_the_reason(text: str, path: str, words: str) -> None:
