@@ -30,6 +30,7 @@ class Demands:
     rationed: list[tuple[Node, int]] = field(default_factory=list)  # so many items at most
     unique: bool = False
     repeated: bool = False
+    is_shortened: bool = False
 
     def add(self, kind: str, args: tuple[Any, ...]) -> None:
         match kind:
@@ -76,6 +77,31 @@ class Demands:
                 self._not_longer(index)
                 return
 
+    @property
+    def extra(self) -> int:
+        """How many items past the prefix are asked for."""
+        return len(self.wanted) + sum(number for _, number in self.counted) + 2 * self.repeated
+
+    def shorten(self) -> None:
+        """A long array stands or falls with a short one, unless its items have to differ.
+
+        The short one has one item more than are asked for or rationed. That one can be repeated to make it
+        long, and of a long one such items can be taken out. So only a proof that there is no short one, or
+        that there may be a long one, comes of it, not a long one to show.
+        """
+        enough = self.prefix + self.extra + sum(number for _, number in self.rationed) + 1
+        if self.shortest > MAX_ITEMS >= enough:
+            self.shortest = self.longest = enough
+            self.unique, self.is_shortened = False, True
+
+    def each_fits(self, solver: "Solver") -> bool:
+        """Whether every item that is asked for is possible at some position, taken by itself."""
+        asked = [*self.wanted, *((0, node) for node, _ in self.counted)]
+        return all(
+            any(not solver.solve(self.base(index) | {node}).impossible for index in range(start, self.prefix + 1))
+            for start, node in asked
+        )
+
 
 def find_array(atoms: Iterable[Node], solver: "Solver") -> Outcome:
     """An array for all atoms.
@@ -89,18 +115,19 @@ def find_array(atoms: Iterable[Node], solver: "Solver") -> Outcome:
     demands.end_where_nothing_fits(solver)
     if demands.longest is not None and demands.shortest > demands.longest:
         return IMPOSSIBLE
-    extra = len(demands.wanted) + sum(number for _, number in demands.counted) + 2 * demands.repeated
+    demands.shorten()
+    extra = demands.extra
     bound = max(demands.shortest, demands.prefix) + extra
     if demands.longest is not None:
         bound = min(bound, demands.longest)
     if bound > MAX_ITEMS:
-        return UNKNOWN
+        return UNKNOWN if demands.each_fits(solver) else IMPOSSIBLE
     outcome = IMPOSSIBLE
     for length in range(demands.shortest, bound + 1):
         for goals in _rationed(demands, length, solver):
             outcome = best(outcome, _place(demands, goals, solver))
             if outcome.found:
-                return outcome
+                return UNKNOWN if demands.is_shortened else outcome
     return outcome
 
 

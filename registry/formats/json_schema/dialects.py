@@ -2,7 +2,8 @@
 
 Without `$schema` a schema is read as draft 7, as the Confluent registry does, unless it uses a keyword that
 only later drafts have: someone who writes `prefixItems` or `$defs` does not mean the draft that ignores them.
-Then it is 2020-12, or 2019-09 where tuples are still written with `items`.
+Then it is 2020-12, or 2019-09 where tuples are still written with `items`. It is draft 4
+where `exclusiveMinimum` or `exclusiveMaximum` is a boolean and nothing is used that draft 4 would ignore.
 """
 
 from collections.abc import Iterator
@@ -91,6 +92,7 @@ _ONLY_LATER = {
     *("dependentRequired", "dependentSchemas", "maxContains", "minContains", "prefixItems"),
     *("unevaluatedItems", "unevaluatedProperties"),
 }
+_BOOLEAN_IN_DRAFT_4 = ("exclusiveMinimum", "exclusiveMaximum")
 
 
 def named(uri: str, path: str) -> Dialect:
@@ -110,15 +112,19 @@ def of(contents: Json, default: Dialect | None = None) -> Dialect:
 
 
 def _guess(contents: Json) -> Dialect:
-    later = tuples = False
+    booleans = newer = later = tuples = False
     pending = [contents]
     while pending:
         schema = pending.pop()
         if isinstance(schema, dict):
+            booleans = booleans or any(isinstance(schema.get(bound), bool) for bound in _BOOLEAN_IN_DRAFT_4)
+            newer = newer or not _SINCE.keys().isdisjoint(schema)
             later = later or not _ONLY_LATER.isdisjoint(schema)
             tuples = tuples or isinstance(schema.get("items"), list) or "$recursiveRef" in schema
             pending += [child for _, child in children(schema, DIALECTS[2020])]
-    return DEFAULT if not later else DIALECTS[2019 if tuples else 2020]
+    if later:
+        return DIALECTS[2019 if tuples else 2020]
+    return DIALECTS[4] if booleans and not newer else DEFAULT
 
 
 def children(schema: dict[str, Json], dialect: Dialect) -> Iterator[tuple[tuple[str, ...], Json]]:

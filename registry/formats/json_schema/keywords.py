@@ -125,7 +125,24 @@ class Compiler:
         while self._later:
             key, place = self._later.popitem()
             self._definitions[key].node = self._nodes.get(key) or self._compile(key, place, False)
+        self._check_circles()
         return node
+
+    def _check_circles(self) -> None:
+        """What was compiled under another value may refer back under the same: then it is asked without end."""
+        settled: set[Definition] = set()
+        for start in self._definitions.values():
+            way: dict[Definition, Iterator[Definition]] = {start: _same_value(start.node)}
+            while way:
+                current, targets = next(reversed(way.items()))
+                target = next((target for target in targets if target not in settled), None)
+                if target is None:
+                    settled.add(current)
+                    del way[current]
+                elif target in way:
+                    raise InvalidSchema("the schema refers to itself for the same value, without end", target.name)
+                else:
+                    way[target] = _same_value(target.node)
 
     def _reference(self, key: Any, place: Place) -> Node:
         if key not in self._definitions:
@@ -292,6 +309,19 @@ class Compiler:
                     yield Part((keyword, name), wrap(all_of(has_key(other) for other in value)))
                 else:
                     yield self._wrapped(place, value, (keyword, name), wrap, True)
+
+
+def _same_value(node: Node) -> Iterator[Definition]:
+    """The definitions that a formula applies to the value itself, not to something inside it."""
+    pending, seen = [node], {node}
+    while pending:
+        node = pending.pop()
+        if node.kind in ("ref", "not_ref"):
+            yield node.args[0]
+        elif node.kind in ("and", "or", "exactly_one", "not_exactly_one"):
+            new = [part for part in node.args[0] if part not in seen]
+            seen.update(new)
+            pending += new
 
 
 def tuple_keywords(schema: dict[str, Any], version: int) -> tuple[str, str]:

@@ -11,7 +11,7 @@ from .string_values import string_satisfies
 if TYPE_CHECKING:
     from .solver import Solver
 
-MAX_PROPERTIES = 300
+MAX_PROPERTIES = 100
 _IS_STRING = types(STRING)
 
 Chosen = dict[str, frozenset[Node]]
@@ -43,7 +43,7 @@ def _collect(atoms: Iterable[Node], solver: "Solver") -> Demands:
                 demands.most = atom.args[0] if demands.most is None else min(demands.most, atom.args[0])
             case "every_key" | "some_key":
                 names = solver.special(atom.args[0], STRING)
-                _mention(names, demands.mentioned)
+                mention(names, demands.mentioned)
                 if atom.kind == "some_key":
                     demands.some.append((names, atom.args[1]))
                 elif names.kind == "string_in":
@@ -54,12 +54,13 @@ def _collect(atoms: Iterable[Node], solver: "Solver") -> Demands:
     return demands
 
 
-def _mention(names: Node, mentioned: set[str]) -> None:
+def mention(names: Node, mentioned: set[str]) -> None:
+    """Collect the names that a set of names singles out."""
     if names.kind in ("string_in", "string_not_in"):
         mentioned.update(names.args[0])
     elif names.kind in ("and", "or"):
         for part in names.args[0]:
-            _mention(part, mentioned)
+            mention(part, mentioned)
 
 
 class _Builder:
@@ -150,14 +151,14 @@ class _Builder:
     def fill(self, chosen: Chosen) -> Outcome:
         """Any property that can exist may be added, so running out of them is a proof."""
         chosen = dict(chosen)
-        if self.demands.fewest > MAX_PROPERTIES:
-            return UNKNOWN
         spare = iter(sorted(self.demands.mentioned - chosen.keys()))
-        while len(chosen) < self.demands.fewest:
+        while len(chosen) < min(self.demands.fewest, MAX_PROPERTIES):
             added = next(self._possible(spare), None) or next(self._possible_fresh(chosen), None)
             if added is None:
                 return IMPOSSIBLE
             chosen[added[0]] = added[1]
+        if len(chosen) < self.demands.fewest:
+            return UNKNOWN
         values: dict[str, Any] = {}
         for name, goal in chosen.items():
             outcome = self.solver.solve(goal)

@@ -56,6 +56,7 @@ class Solver:
         self._order: list[Hashable] = []  # the keys of _provisional, oldest first
         self._open: dict[Hashable, int] = {}
         self._assumed: dict[frozenset[Node], None] = {}  # in the order in which they came up
+        self._assumed_from = ASSUMED_FROM
         self._ancestor = _NO_ANCESTOR  # the outermost open question that the current answer leans on
         self._marks: dict[Node, dict[str, frozenset[str]]] = {}
 
@@ -81,12 +82,16 @@ class Solver:
             return IMPOSSIBLE
         return self._ask(goal)
 
+    def settle(self, goal: frozenset[Node]) -> None:
+        """Nothing satisfies all of these: somebody else has proved it."""
+        self._settled[goal] = IMPOSSIBLE
+
     def _ask(self, goal: frozenset[Node]) -> Outcome:
         return self._tabled(goal, lambda: self._of_any_type(goal))
 
     def _may_assume(self, goal: frozenset[Node]) -> bool:
         """Of one recursive schema without another: often impossible, while most other guesses would fail."""
-        if len(self._open) <= ASSUMED_FROM or goal in self._settled or goal in self._provisional:
+        if len(self._open) <= self._assumed_from or goal in self._settled or goal in self._provisional:
             return False
         return {"ref", "not_ref"} <= {node.kind for node in goal}
 
@@ -103,12 +108,25 @@ class Solver:
             is_final = not outcome.impossible or checked == len(self._assumed)
             if is_final and outcome.impossible:
                 self._settled.update(dict.fromkeys(self._order, IMPOSSIBLE))
-            self._provisional.clear()
-            self._order.clear()
-            self._assumed.clear()
-            self._ancestor = _NO_ANCESTOR
+            self._forget()
             if is_final:
                 return outcome
+
+    def look_for(self, nodes: Iterable[Node]) -> bool:
+        """Whether a value is found, and kept, without following recursive schemas that nothing is known of."""
+        self._assumed_from = 0
+        try:
+            return self._ask(frozenset(nodes)).found
+        finally:
+            self._assumed_from = ASSUMED_FROM
+            self._forget()
+
+    def _forget(self) -> None:
+        """What leans on assumptions is over with the question."""
+        self._provisional.clear()
+        self._order.clear()
+        self._assumed.clear()
+        self._ancestor = _NO_ANCESTOR
 
     def _tabled(self, key: Hashable, answer: Callable[[], Outcome]) -> Outcome:
         if key in self._settled:
@@ -300,7 +318,7 @@ class Solver:
             for two in range(one):
                 self.spend()
                 if not (
-                    self._marked_apart(branches[one], branches[two])
+                    self.marked_apart(branches[one], branches[two])
                     or self._exclude((types(kind), branches[one], branches[two]))
                 ):
                     overlaps[one].add(two)
@@ -315,7 +333,7 @@ class Solver:
         ]
         return any_of((all_of(refused), *pairs))
 
-    def _marked_apart(self, one: Node, two: Node) -> bool:
+    def marked_apart(self, one: Node, two: Node) -> bool:
         """Both require a property and list different strings for it, the usual mark of alternatives."""
         first, second = self._marks_of(one), self._marks_of(two)
         return any(name in second and values.isdisjoint(second[name]) for name, values in first.items())

@@ -152,17 +152,15 @@ def find_string(atoms: frozenset[Node], spend: Callable[[int], None]) -> Outcome
 
 
 def _by_automaton(demands: Demands, spend: Callable[[int], None]) -> Outcome:
-    if demands.shortest > MAX_LENGTH:
-        return UNKNOWN
     try:
         excluded = [text for text in demands.excluded if all(matches(term, text) for term in demands.terms)]
         term = within((*demands.terms, *(never(literal(text)) for text in excluded)))
-        word = find_word(term, demands.shortest, demands.longest, spend)
+        word = find_word(term, min(demands.shortest, MAX_LENGTH), demands.longest, spend)
     except TooMuchWork:
         return UNKNOWN
     if word is None:
         return IMPOSSIBLE
-    if all(string_satisfies(atom, word) for atom in demands.irregular):
+    if len(word) >= demands.shortest and all(string_satisfies(atom, word) for atom in demands.irregular):
         return found(word)
     return UNKNOWN
 

@@ -8,10 +8,12 @@ from jsonschema.validators import validator_for  # type: ignore[import-untyped] 
 from referencing import Registry
 
 from registry.formats import json_schema
-from tests.registry.formats.json_schema.cases import arrays, combined, objects, scalars
+from tests.registry.formats.json_schema.cases import arrays, combined, objects, scalars, sizes
 from tests.registry.formats.json_schema.cases.table import Case, Table
 
-TABLES = {topic: table for module in (scalars, objects, arrays, combined) for topic, table in module.TABLES.items()}
+TABLES = {
+    topic: table for module in (scalars, objects, arrays, combined, sizes) for topic, table in module.TABLES.items()
+}
 
 
 def is_valid(document: Any, schema: Any) -> bool:

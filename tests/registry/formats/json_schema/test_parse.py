@@ -55,9 +55,11 @@ def test_normalizing_is_idempotent_and_keeps_the_meaning() -> None:
         ('{"$defs": {}, "items": [true]}', "https://json-schema.org/draft/2019-09/schema"),
         ('{"properties": {"prefixItems": {}, "$defs": {}}}', DRAFT_7),
         ('{"const": {"prefixItems": 1}}', DRAFT_7),
+        ('{"items": {"minimum": 1, "exclusiveMinimum": true}}', "http://json-schema.org/draft-04/schema"),
+        ('{"properties": {"exclusiveMinimum": true}}', DRAFT_7),
     ],
 )
-def test_the_dialect_is_named_or_told_by_keywords_that_only_later_drafts_have(text: str, dialect: str) -> None:
+def test_the_dialect_is_named_or_told_by_keywords_that_only_some_drafts_have(text: str, dialect: str) -> None:
     assert json_schema.parse(text, {}).dialect == dialect
 
 
@@ -72,6 +74,7 @@ def test_the_dialect_is_named_or_told_by_keywords_that_only_later_drafts_have(te
         ('{"properties": {"a": {"minLength": -1}}}', "#/properties/a/minLength", "-1"),
         ('{"properties": {"a": {"pattern": "("}}}', "#/properties/a/pattern", "not a regular expression"),
         ('{"patternProperties": {"[": {}}}', "#/patternProperties/[", "not a regular expression"),
+        ('{"maximum": 1, "exclusiveMaximum": true, "const": 0}', "#/exclusiveMaximum", "True is not of type"),
         ('{"$schema": "http://example.com/mine"}', "#/$schema", "none of"),
         ('{"$schema": "http://json-schema.org/draft-03/schema#"}', "#/$schema", "none of"),
         ('{"maximum": NaN}', "", "NaN"),
@@ -98,6 +101,12 @@ def test_the_dialect_is_named_or_told_by_keywords_that_only_later_drafts_have(te
         (
             '{"anyOf": [{"$ref": "#/definitions/a"}], "definitions": {"a": {"not": {"$ref": "#"}}}}',
             "#/anyOf/0/not",
+            "without end",
+        ),
+        (
+            '{"properties": {"b": {"$ref": "#/definitions/a"}}, "dependencies": {"c": {"$ref": "#/definitions/a"}},'
+            ' "definitions": {"a": {"$ref": "#"}}}',
+            "#/properties/b",
             "without end",
         ),
     ],

@@ -1,0 +1,91 @@
+"""Schemas whose definitions refer to each other: two versions that are alike are compared in few steps."""
+
+import copy
+import json
+from typing import Any
+
+import pytest
+
+from registry.formats import json_schema
+from registry.formats.json_schema.likeness import Likeness
+from registry.formats.json_schema.nodes import negate
+from registry.formats.json_schema.solver import Solver
+from tests.registry.formats.json_schema.cases.table import Case
+from tests.registry.formats.json_schema.test_cases import TABLES
+
+NUMBER = 40
+
+
+def kinds(is_closed: bool, is_marked: bool) -> dict[str, Any]:
+    """A model of many kinds of object, each with fields that hold others, and a place that takes any of them."""
+    definitions: dict[str, Any] = {"any": {"oneOf": [{"$ref": f"#/definitions/k{n}"} for n in range(NUMBER)]}}
+    for number in range(NUMBER):
+        properties = {
+            "name": {"type": "string"},
+            "next": {"$ref": f"#/definitions/k{(number * 7 + 3) % NUMBER}"},
+            "parts": {"type": "array", "items": {"$ref": f"#/definitions/k{(number * 5 + 1) % NUMBER}"}},
+            "attached": {"type": "object", "additionalProperties": {"$ref": "#/definitions/any"}},
+            "pair": {"items": [{"$ref": f"#/definitions/k{(number + 2) % NUMBER}"}, {"type": "null"}]},
+        }
+        definition: dict[str, Any] = {"type": "object", "properties": properties}
+        if is_marked:
+            properties["kind"] = {"const": f"k{number}"}
+            definition["required"] = ["kind"]
+        if is_closed:
+            definition["additionalProperties"] = False
+        definitions[f"k{number}"] = definition
+    return {"definitions": definitions, "$ref": "#/definitions/any"}
+
+
+def compare(old: dict[str, Any], new: dict[str, Any]) -> bool:
+    first, second = (json_schema.parse(json.dumps(schema), {}) for schema in (old, new))
+    differences = json_schema.compare(first, second)
+    assert all(difference.counterexample is not None for difference in differences)
+    return not differences
+
+
+def changed(schema: dict[str, Any], name: str, value: dict[str, Any]) -> dict[str, Any]:
+    """One kind in the middle has another schema for one property."""
+    result = copy.deepcopy(schema)
+    result["definitions"]["k11"]["properties"][name] = value
+    return result
+
+
+@pytest.mark.parametrize("is_marked", [True, False])
+@pytest.mark.parametrize("is_closed", [True, False])
+def test_what_only_a_reader_sees_changes_nothing(is_closed: bool, is_marked: bool) -> None:
+    schema = kinds(is_closed, is_marked)
+    assert compare(schema, changed(schema, "name", {"type": "string", "description": "how it is called"}))
+
+
+@pytest.mark.parametrize("is_closed", [True, False])
+def test_a_property_that_takes_more_deep_inside_is_compatible_and_not_back(is_closed: bool) -> None:
+    schema = kinds(is_closed, True)
+    wider = changed(schema, "name", {"type": ["string", "null"]})
+    assert compare(schema, wider)
+    assert not compare(wider, schema)
+
+
+def test_a_property_that_joins_a_closed_kind_is_compatible_and_not_back() -> None:
+    schema = kinds(True, True)
+    wider = changed(schema, "more", {"$ref": "#/definitions/any"})
+    assert compare(schema, wider)
+    assert not compare(wider, schema)
+
+
+def test_references_that_become_copies_of_what_they_lead_to_change_nothing() -> None:
+    schema = kinds(True, True)
+    spelled_out = changed(schema, "next", schema["definitions"]["k0"])  # 11 * 7 + 3 is 0 of 40
+    assert compare(schema, spelled_out)
+    assert compare(spelled_out, schema)
+
+
+CASES = [case for table in TABLES.values() for case in table.cases if "$ref" in json.dumps([case.old, case.new])]
+
+
+@pytest.mark.parametrize("case", CASES, ids=[case.why for case in CASES])
+def test_what_the_quick_proof_proves_holds(case: Case) -> None:
+    old, new = (json_schema.parse(json.dumps(schema), {}) for schema in (case.old, case.new))
+    if Likeness(Solver()).prove(old.node, new.node):
+        assert case.kinds is None
+        assert Solver().solve((old.node, negate(new.node))).impossible
