@@ -10,7 +10,7 @@ never relied on: adding one is a difference (without a counterexample), keeping 
     document    references                          *_values   the same for one JSON type
     keywords    schemas to nodes                    explain    which keyword is to blame
     evaluated   unevaluated*                        wording    its name and sentence
-    likeness    a quick proof for recursion
+    likeness    a quick proof, before the solver
     regex, automaton   patterns as regular languages   verdicts   proofs kept for later
 """
 
@@ -75,14 +75,12 @@ def compare(old: JsonSchema, new: JsonSchema) -> list[Difference]:
         return []
     solver = Solver()
     differences: list[Difference] = []
-    is_recursive = old.compiler.by_reference or new.compiler.by_reference
     try:
-        if is_recursive:
-            likeness = Likeness(solver)
-            if likeness.prove(old.node, new.node):
-                verdicts.remember(old.node, new.node)
-                return []
-            likeness.show(old.node, new.node)
+        likeness = Likeness(solver)
+        if likeness.prove(old.node, new.node):
+            verdicts.remember(old.node, new.node)
+            return []
+        likeness.show(old.node, new.node)
         shown = solver.solve((old.node, negate(new.node)))
         if not shown.impossible:
             differences = Explainer(old.compiler, new.compiler, solver, shown).run()

@@ -1,7 +1,7 @@
-"""A quick proof of compatibility for recursive schemas that are alike, as two versions mostly are.
+"""A quick proof of compatibility for schemas that are alike, as two versions mostly are.
 
-Rule 1: what is proved is true; what is not is left to the solver, which is exact but slow where many
-        definitions refer to each other.
+Rule 1: what is proved is true; what is not is left to the solver, which is exact but slow where there are
+        many alternatives, or many definitions that refer to each other.
 Rule 2: a pair of formulas rests on other pairs. All are assumed to hold, and those that do not, given the
         others, are taken out until nothing changes. What is left proves itself: values are finite, and every
         circle of references leads through an inner value.
@@ -9,7 +9,7 @@ Rule 2: a pair of formulas rests on other pairs. All are assumed to hold, and th
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from itertools import repeat
+from itertools import chain, repeat
 from typing import NamedTuple
 
 from ..differences import BudgetExceeded
@@ -19,7 +19,9 @@ from .solver import Solver
 from .string_values import string_satisfies
 
 MAX_STEPS = 100_000
-SHOWN_STEPS = 100_000  # of the solver's
+ASKED_STEPS = 5_000  # of the solver's, for one question
+SHOWN_STEPS = 100_000
+SMALL = 60
 
 
 class Pair(NamedTuple):
@@ -38,6 +40,13 @@ class Some(NamedTuple):
 
 
 Claim = bool | Pair | All | Some
+
+
+class Rules(NamedTuple):
+    """Schemas of properties; the broad ones each with its set of names."""
+
+    by_name: dict[str, list[Node]]
+    broad: list[tuple[Node, Node]]
 
 
 def every(claims: Iterable[Claim]) -> Claim:
@@ -69,19 +78,21 @@ def _pairs(claim: Claim) -> Iterator[Pair]:
 
 
 class Likeness:
-    """One attempt. It asks the solver about formulas without references only."""
+    """One attempt. It asks a solver about small formulas without references only."""
 
-    def __init__(self, solver: Solver) -> None:
-        self._solver = solver
+    def __init__(self, outer: Solver) -> None:
+        self._outer = outer  # is told what came out
+        self._solver = Solver()
         self._steps = 0
         self._rules: dict[Pair, Claim] = {}
         self._resting: defaultdict[Pair, list[Pair]] = defaultdict(list)
         self._refuted: dict[Pair, None] = {}  # each after those that it rests on
         self._masks: dict[Node, int] = {}
         self._flat: dict[Node, Node] = {}
-        self._plain: dict[Node, bool] = {}
+        self._sizes: dict[Node, int] = {}
         self._separate: dict[tuple[Node, Node], bool] = {}
         self._alone: dict[tuple[Node, Node], bool] = {}
+        self._key_rules: dict[frozenset[Node], Rules] = {}
 
     def prove(self, old: Node, new: Node) -> bool:
         """Whether the pair holds. Whatever else came out is settled for the solver too."""
@@ -93,7 +104,7 @@ class Likeness:
             return False
         for pair in self._rules:
             if pair not in self._refuted:
-                self._solver.settle(frozenset((pair.narrow, negate(pair.wide))))
+                self._outer.settle(frozenset((pair.narrow, negate(pair.wide))))
         return root not in self._refuted
 
     def show(self, old: Node, new: Node) -> None:
@@ -101,8 +112,8 @@ class Likeness:
         root = Pair(old, new)
         for pair in self._refuted:
             is_question = pair.narrow.kind == pair.wide.kind == "ref"
-            if self._solver.steps < SHOWN_STEPS and (is_question or pair == root):
-                self._solver.look_for((pair.narrow, negate(pair.wide)))
+            if self._outer.steps < SHOWN_STEPS and (is_question or pair == root):
+                self._outer.look_for((pair.narrow, negate(pair.wide)))
 
     def _spend(self) -> None:
         self._steps += 1
@@ -163,10 +174,11 @@ class Likeness:
                 return self._matched(narrow.args[0], wide.args[0])
             return every(self._covered(part, wide) for part in narrow.args[0])
         parts: frozenset[Node] = self._flattened(narrow).args[0]
-        if wide in parts or self._follows(parts, wide):
+        if wide in parts:
             return True
-        inner = [self._covered(part, wide) for part in parts if part.kind in ("or", "exactly_one")]
-        return some((self._by_kind(narrow, parts, wide), *inner))
+        inner = (self._covered(part, wide) for part in parts if part.kind in ("or", "exactly_one"))
+        claim = some(chain((self._by_kind(narrow, parts, wide),), inner))
+        return claim is True or self._follows(parts, wide) or claim
 
     def _by_kind(self, narrow: Node, parts: frozenset[Node], wide: Node) -> Claim:
         alike = [part for part in parts if part.kind == wide.kind]
@@ -178,7 +190,7 @@ class Likeness:
             case "not_ref":
                 return some(Pair(negate(wide), negate(part)) for part in alike)
             case "every_key":
-                return self._keys(alike, *wide.args)
+                return self._keys(self._rules_of(parts), *wide.args)
             case "some_key" | "some_from":
                 return some(self._covered(p.args[1], wide.args[1]) for p in alike if p.args[0] == wide.args[0])
             case "item_at":
@@ -214,9 +226,12 @@ class Likeness:
         )
 
     def _is_alone(self, branch: Node, wide: Node) -> bool:
+        """It stands there once, and no other branch takes any of its values."""
         key = (branch, wide)
         if key not in self._alone:
-            self._alone[key] = all(other is branch or self._apart(branch, other) for other in wide.args[0])
+            others = [other for other in wide.args[0] if other is not branch]
+            is_single = len(others) == len(wide.args[0]) - 1
+            self._alone[key] = is_single and all(self._apart(branch, other) for other in others)
         return self._alone[key]
 
     def _item(self, parts: frozenset[Node], index: int, schema: Node) -> Claim:
@@ -227,36 +242,53 @@ class Likeness:
             or (part.kind == "items_from" and part.args[0] <= index)
         )
 
-    def _keys(self, rules: list[Node], names: Node, schema: Node) -> Claim:
+    def _rules_of(self, parts: frozenset[Node]) -> Rules:
+        """What the conjunction says of properties, by name and of broader sets of names."""
+        if parts not in self._key_rules:
+            rules = self._key_rules[parts] = Rules(defaultdict(list), [])
+            for part in parts:
+                if part.kind == "every_key":
+                    names = self._solver.special(part.args[0], STRING)
+                    if names.kind == "string_in":
+                        for name in names.args[0]:
+                            rules.by_name[name].append(part.args[1])
+                    else:
+                        rules.broad.append((names, part.args[1]))
+        return self._key_rules[parts]
+
+    def _keys(self, rules: Rules, names: Node, schema: Node) -> Claim:
         names = self._solver.special(names, STRING)
         if names.kind == "string_in":
             return every(self._key(rules, name, schema) for name in names.args[0])
-        return some(self._keys_by(rules, rule, names, schema) for rule in rules)
+        return some(self._keys_by(rules, known, inner, names, schema) for known, inner in rules.broad)
 
-    def _keys_by(self, rules: list[Node], rule: Node, names: Node, schema: Node) -> Claim:
+    def _keys_by(self, rules: Rules, known: Node, inner: Node, names: Node, schema: Node) -> Claim:
         """One rule of the narrow formula speaks of all these names but some, which are looked at one by one."""
-        known = self._solver.special(rule.args[0], STRING)
+        claim = self._covered(inner, schema)
+        if claim is False:
+            return False
         listed: set[str] = set()
         mention(known, listed)
         others = sorted(name for name in listed if string_satisfies(names, name) and not string_satisfies(known, name))
-        left = (types(STRING), names, negate(known), negate_names(others))
-        if not self._solver.solve(left).impossible:
+        if not self._exclude((types(STRING), names, negate(known), negate_names(others))):
             return False
-        single = (self._key(rules, name, schema) for name in others)
-        return every((self._covered(rule.args[1], schema), *single))
+        return every((claim, *(self._key(rules, name, schema) for name in others)))
 
-    def _key(self, rules: list[Node], name: str, schema: Node) -> Claim:
-        return some(
-            self._covered(rule.args[1], schema)
-            for rule in rules
-            if string_satisfies(self._solver.special(rule.args[0], STRING), name)
-        )
+    def _key(self, rules: Rules, name: str, schema: Node) -> Claim:
+        self._spend()
+        broad = (inner for known, inner in rules.broad if string_satisfies(known, name))
+        return some(self._covered(inner, schema) for inner in chain(rules.by_name.get(name, ()), broad))
 
     def _follows(self, parts: frozenset[Node], wide: Node) -> bool:
-        """By the parts without references alone."""
-        if not self._is_plain(wide):
+        """By the small parts alone."""
+        return self._is_small(wide) and self._exclude((*filter(self._is_small, parts), negate(wide)))
+
+    def _exclude(self, nodes: Iterable[Node]) -> bool:
+        self._solver.grant(ASKED_STEPS)
+        try:
+            return self._solver.solve(nodes).impossible
+        except BudgetExceeded:
             return False
-        return self._solver.solve((*filter(self._is_plain, parts), negate(wide))).impossible
 
     def _apart(self, one: Node, two: Node) -> bool:
         """Surely no value is in both."""
@@ -266,7 +298,7 @@ class Likeness:
             self._separate[key] = self._separate[two, one] = (
                 not self._mask(one) & self._mask(two)
                 or self._solver.marked_apart(self._flattened(one), self._flattened(two))
-                or (self._is_plain(one) and self._is_plain(two) and self._solver.solve(key).impossible)
+                or (self._is_small(one) and self._is_small(two) and self._exclude(key))
             )
         return self._separate[key]
 
@@ -303,17 +335,20 @@ class Likeness:
                     mask |= self._mask(part)
         return mask
 
-    def _is_plain(self, node: Node) -> bool:
-        """Without references, however deep."""
-        if node not in self._plain:
+    def _is_small(self, node: Node) -> bool:
+        return self._size(node) <= SMALL
+
+    def _size(self, node: Node) -> int:
+        """How many formulas are in it, however deep; too many where it has references."""
+        if node not in self._sizes:
             inner = (
                 child
                 for argument in node.args
                 for child in (argument if isinstance(argument, frozenset | tuple) else (argument,))
                 if isinstance(child, Node)
             )
-            self._plain[node] = node.kind not in ("ref", "not_ref") and all(map(self._is_plain, inner))
-        return self._plain[node]
+            self._sizes[node] = SMALL + 1 if node.kind in ("ref", "not_ref") else 1 + sum(map(self._size, inner))
+        return self._sizes[node]
 
 
 def _target(node: Node) -> Node:
