@@ -179,6 +179,9 @@ class Guard:
                 self._audit.write("refused", user, code=error.code, **_what(command))
             raise
 
+    def adopted(self, uid: int, command: commands.RegisterProducer) -> None:
+        self._audit.write("changed", f"{_USER}{uid}", **_what(command))
+
     def _check_entry(self, user: str, command: commands.RegisterProducer, registry: Registry) -> None:
         rights = self._rights_of(user) or access.NOTHING
         if not rights.is_admin:
