@@ -3,23 +3,28 @@
 Rule 1: a token that is given must be one that is listed; without one a caller is anonymous, with the rights that the
 hub gives to those.
 Rule 2: the operation is checked before anything is read of it, each command that it asks before it is asked.
+Rule 3: who gives no token has rights because of where they are. So a browser that some web page sends here, by a name
+of its own for this host or from another origin, has none.
 """
 
 import base64
 import hmac
+import re
 import time
 from contextvars import ContextVar
+from functools import lru_cache
 from typing import NamedTuple
 
 from starlette.requests import Request
 
 from messagehub.admin.errors import HttpError
 from messagehub.audit import AuditLog
+from messagehub.broker.place import is_loopback
 from messagehub.credentials import AccessFile, AccessList, Listed, token_hash, token_owner
 from messagehub.errors import ConfigurationError, Forbidden, HubError, RateLimited
 from messagehub.limits import TokenBuckets
 from registry import access, commands, replies
-from registry.access import ADMIN, Rights, Role
+from registry.access import ADMIN, NOTHING, Rights, Role
 
 _DENIED = (
     "this needs a token (http.token in the hub's directory, or one of `messagehub tokens`),"
@@ -70,10 +75,12 @@ class Callers:
         *,
         token: str | None,
         anonymous: Rights,
+        origins: str = "",
         requests_per_second: float = 0.0,
         audit: AuditLog | None = None,
     ) -> None:
-        """`token` is that of whoever runs the hub; None lets everybody do everything."""
+        """`token` is that of whoever runs the hub; None lets everybody do everything. `origins` are as `http_cors`."""
+        self._origins = origins.split()
         self.anonymous = anonymous if token is not None else ADMIN
         self._own = token_hash(token) if token is not None else ""
         self._file = file
@@ -165,7 +172,8 @@ class Callers:
     def _identify(self, request: Request) -> tuple[Caller, bool]:
         """Who calls, and whether the token is one that is taken, if one is given."""
         address = request.client.host if request.client else ""
-        who = Caller("anonymous", self.anonymous, request.scope.get("request_id", ""), address)
+        rights = NOTHING if self._is_sent_by_a_page(request) else self.anonymous
+        who = Caller("anonymous", rights, request.scope.get("request_id", ""), address)
         given = _token(request)
         if given is None or not self._own:
             return who, True
@@ -176,6 +184,15 @@ class Callers:
         if name is None:
             return who, False
         return who._replace(name=f"token:{name}", rights=self._rights[name], listed=self._list.tokens[name]), True
+
+    def _is_sent_by_a_page(self, request: Request) -> bool:
+        """Of another site: browsers say where it is from, and by which name they came."""
+        scheme, host, origin = request.scope["scheme"], request.headers.get("host"), request.headers.get("origin")
+        if scheme == "http" and host and not _is_of_loopback(host):
+            return True  # plain HTTP is served on loopback only, so the name is somebody's for this host
+        if origin is None or origin == f"{scheme}://{host}":
+            return False
+        return origin not in self._origins and "*" not in self._origins
 
     def _unauthorized(self, who: Caller, request: Request | None = None) -> HttpError:
         counters["http_unauthorized"] += 1
@@ -194,6 +211,11 @@ class Callers:
             except (ConfigurationError, OSError):
                 return  # the broker's log says so; what was listed stays in force
             self._version, self._rights = version, _rights(self._list)
+
+
+@lru_cache(maxsize=64)
+def _is_of_loopback(host: str) -> bool:
+    return is_loopback(re.sub(r":\d*\Z", "", host))
 
 
 def _asked(request: Request) -> str:
