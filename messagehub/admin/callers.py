@@ -18,7 +18,7 @@ from typing import NamedTuple
 from starlette.requests import Request
 
 from messagehub.admin.errors import HttpError
-from messagehub.audit import AuditLog
+from messagehub.audit import REFUSALS_PER_SECOND, AuditLog
 from messagehub.broker.place import is_loopback
 from messagehub.credentials import AccessFile, AccessList, Listed, token_hash, token_owner
 from messagehub.errors import ConfigurationError, Forbidden, HubError, RateLimited
@@ -62,6 +62,7 @@ counters = dict.fromkeys(
         "http_large_bodies",
         "http_connections",
         "http_malformed",
+        "http_audit_skipped",
     ),
     0,
 )
@@ -89,6 +90,7 @@ class Callers:
         self._rights = _rights(self._list)
         self._buckets = TokenBuckets(requests_per_second)
         self._audit = audit
+        self._refusals = TokenBuckets(REFUSALS_PER_SECOND)
         self._noted_at: dict[tuple[str, str], float] = {}
 
     def enter(self, request: Request, role: Role | None) -> Caller:
@@ -200,7 +202,9 @@ class Callers:
         return HttpError(401, 40101, _DENIED, _CHALLENGE)
 
     def _note(self, event: str, who: Caller, **what: object) -> None:
-        if self._audit is not None:
+        if event == "refused" and not self._refusals.take(who.peer, time.monotonic()):
+            counters["http_audit_skipped"] += 1
+        elif self._audit is not None:
             self._audit.write(event, who.name, request_id=who.request_id, address=who.address, **what)
 
     def _look(self) -> None:
