@@ -16,6 +16,8 @@ import msgspec
 log = logging.getLogger("messagehub.audit")
 
 KEPT_FILES = 5
+REFUSALS_PER_SECOND = 100.0
+"""So many of one peer, or of one address that was kept out, are written down."""
 _encode = msgspec.json.Encoder().encode
 
 

@@ -53,6 +53,7 @@ def _serve(arguments: argparse.Namespace) -> None:
         AccessFile(settings.access_path),
         token=token,
         anonymous=Rights.parse(arguments.anonymous.split()),
+        origins=settings.http_cors,
         requests_per_second=settings.requests_per_second,
         audit=audit,
     )

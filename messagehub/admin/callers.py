@@ -3,23 +3,28 @@
 Rule 1: a token that is given must be one that is listed; without one a caller is anonymous, with the rights that the
 hub gives to those.
 Rule 2: the operation is checked before anything is read of it, each command that it asks before it is asked.
+Rule 3: who gives no token has rights because of where they are. So a browser that some web page sends here, by a name
+of its own for this host or from another origin, has none.
 """
 
 import base64
 import hmac
+import re
 import time
 from contextvars import ContextVar
+from functools import lru_cache
 from typing import NamedTuple
 
 from starlette.types import Scope
 
 from messagehub.admin.errors import HttpError
-from messagehub.audit import AuditLog
+from messagehub.audit import REFUSALS_PER_SECOND, AuditLog
+from messagehub.broker.place import is_loopback
 from messagehub.credentials import AccessFile, AccessList, Listed, token_hash, token_owner
 from messagehub.errors import ConfigurationError, Forbidden, HubError, RateLimited
 from messagehub.limits import TokenBuckets
 from registry import access, commands, replies
-from registry.access import ADMIN, Rights, Role
+from registry.access import ADMIN, NOTHING, Rights, Role
 
 _DENIED = (
     "this needs a token (http.token in the hub's directory, or one of `messagehub tokens`),"
@@ -58,6 +63,7 @@ counters = dict.fromkeys(
         "http_large_requests",
         "http_connections",
         "http_malformed",
+        "http_audit_skipped",
     ),
     0,
 )
@@ -71,10 +77,12 @@ class Callers:
         *,
         token: str | None,
         anonymous: Rights,
+        origins: str = "",
         requests_per_second: float = 0.0,
         audit: AuditLog | None = None,
     ) -> None:
-        """`token` is that of whoever runs the hub; None lets everybody do everything."""
+        """`token` is that of whoever runs the hub; None lets everybody do everything. `origins` are as `http_cors`."""
+        self._origins = origins.split()
         self.anonymous = anonymous if token is not None else ADMIN
         self._own = token_hash(token) if token is not None else ""
         self._file = file
@@ -83,6 +91,7 @@ class Callers:
         self._rights = _rights(self._list)
         self._buckets = TokenBuckets(requests_per_second)
         self._audit = audit
+        self._refusals = TokenBuckets(REFUSALS_PER_SECOND)
         self._noted_at: dict[tuple[str, str], float] = {}
 
     def enter(self, scope: Scope, role: Role | None) -> Caller:
@@ -165,18 +174,29 @@ class Callers:
 
     def _identify(self, scope: Scope) -> tuple[Caller, bool]:
         """Who calls, and whether the token is one that is taken, if one is given."""
+        given = dict(scope["headers"])
         address = scope["client"][0] if scope.get("client") else ""
-        who = Caller("anonymous", self.anonymous, scope.get("request_id", ""), address)
-        given = _token(scope)
-        if given is None or not self._own:
+        rights = NOTHING if self._is_sent_by_a_page(scope["scheme"], given) else self.anonymous
+        who = Caller("anonymous", rights, scope.get("request_id", ""), address)
+        token = _token(given)
+        if token is None or not self._own:
             return who, True
-        if hmac.compare_digest(token_hash(given), self._own):
+        if hmac.compare_digest(token_hash(token), self._own):
             return who._replace(name="owner", rights=ADMIN), True
         self._look()
-        name = token_owner(self._list.tokens, given)
+        name = token_owner(self._list.tokens, token)
         if name is None:
             return who, False
         return who._replace(name=f"token:{name}", rights=self._rights[name], listed=self._list.tokens[name]), True
+
+    def _is_sent_by_a_page(self, scheme: str, headers: dict[bytes, bytes]) -> bool:
+        """Of another site: browsers say where it is from, and by which name they came."""
+        host, origin = headers.get(b"host", b"").decode("latin-1"), headers.get(b"origin")
+        if scheme == "http" and host and not _is_of_loopback(host):
+            return True  # plain HTTP is served on loopback only, so the name is somebody's for this host
+        if origin is None or (site := origin.decode("latin-1")) == f"{scheme}://{host}":
+            return False
+        return site not in self._origins and "*" not in self._origins
 
     def _unauthorized(self, who: Caller, scope: Scope | None = None) -> HttpError:
         counters["http_unauthorized"] += 1
@@ -184,7 +204,9 @@ class Callers:
         return HttpError(401, 40101, _DENIED, _CHALLENGE)
 
     def _note(self, event: str, who: Caller, **what: object) -> None:
-        if self._audit is not None:
+        if event == "refused" and not self._refusals.take(who.peer, time.monotonic()):
+            counters["http_audit_skipped"] += 1
+        elif self._audit is not None:
             self._audit.write(event, who.name, request_id=who.request_id, address=who.address, **what)
 
     def _look(self) -> None:
@@ -197,6 +219,11 @@ class Callers:
             self._version, self._rights = version, _rights(self._list)
 
 
+@lru_cache(maxsize=64)
+def _is_of_loopback(host: str) -> bool:
+    return is_loopback(re.sub(r":\d*\Z", "", host))
+
+
 def _asked(scope: Scope) -> str:
     """Never the query: somebody may have put a token there."""
     return f"{scope['method']} {scope['path'][:MAX_NOTED]}"
@@ -206,9 +233,9 @@ def _rights(listed: AccessList) -> dict[str, Rights]:
     return {name: Rights.parse(token.rights) for name, token in listed.tokens.items()}
 
 
-def _token(scope: Scope) -> str | None:
+def _token(headers: dict[bytes, bytes]) -> str | None:
     """Bearer, or the password of HTTP Basic, which existing registry clients can send; never from the URL."""
-    header: bytes | None = next((value for name, value in scope["headers"] if name == b"authorization"), None)
+    header = headers.get(b"authorization")
     if header is None:
         return None
     scheme, _, given = header.decode("latin-1").partition(" ")

@@ -19,7 +19,7 @@ import msgspec
 import zmq
 
 from messagehub import protocol
-from messagehub.audit import AuditLog
+from messagehub.audit import REFUSALS_PER_SECOND, AuditLog
 from messagehub.broker.door import EVENTS, TOPICS_IN, TOPICS_OUT, user_of
 from messagehub.broker.registrations import Registering, Registrations, lease_of
 from messagehub.credentials import AccessFile, AccessList
@@ -75,7 +75,8 @@ class Guard:
         self._noted_at: dict[tuple[str, str], float] = {}
         self._noted_entries: set[tuple[str, str, str | None]] = set()
         self._counting = threading.Lock()
-        self.denied = self.subscriptions_refused = self.subscriptions_too_many = 0
+        self._refusals = TokenBuckets(REFUSALS_PER_SECOND)
+        self.denied = self.subscriptions_refused = self.subscriptions_too_many = self.audit_skipped = 0
         self._audit = AuditLog(settings.dir / "audit.log", max_bytes=settings.audit_bytes)
         self._enforce(self._list)
 
@@ -96,8 +97,8 @@ class Guard:
         if rights is None or not _may_connect(rights, domain):
             with self._counting:
                 self.denied += 1
-            who = user or "unknown"
-            self._audit.write("denied", who, socket=domain, address=address, mechanism=mechanism, key=key or None)
+            what = {"socket": domain, "address": address, "mechanism": mechanism, "key": key or None}
+            self._write_refusal(user or address, "denied", user or "unknown", **what)
             return None
         return f"{_KEY}{key}" if mechanism == "CURVE" else user
 
@@ -176,8 +177,11 @@ class Guard:
                 if len(self._noted_entries) >= MAX_NOTED:
                     self._noted_entries.clear()
                 self._noted_entries.add(entry)
-                self._audit.write("refused", user, code=error.code, **_what(command))
+                self._write_refusal(user, "refused", user, code=error.code, **_what(command))
             raise
+
+    def adopted(self, uid: int, command: commands.RegisterProducer) -> None:
+        self._audit.write("changed", f"{_USER}{uid}", **_what(command))
 
     def _check_entry(self, user: str, command: commands.RegisterProducer, registry: Registry) -> None:
         rights = self._rights_of(user) or access.NOTHING
@@ -200,7 +204,7 @@ class Guard:
         """
         if isinstance(reply, replies.Error):
             if command.writes or isinstance(command, _CHANGES):
-                self._audit.write("refused", _user(path), code=reply.code, **_what(command))
+                self._write_refusal(_user(path), "refused", _user(path), code=reply.code, **_what(command))
         elif is_change and not isinstance(command, commands.PublishMessages):
             revision = getattr(reply, "revision", None)
             self._audit.write("changed", _user(path), **_what(command), revision=revision)
@@ -214,7 +218,17 @@ class Guard:
                 return
             self._noted_at[user, error.code] = now + AUDIT_SECONDS
         name = error.details.get("name")
-        self._audit.write("refused", user, code=error.code, request=request, correlation_id=request_id, name=name)
+        self._write_refusal(
+            user, "refused", user, code=error.code, request=request, correlation_id=request_id, name=name
+        )
+
+    def _write_refusal(self, peer: str, event: str, who: str, **what: Any) -> None:
+        """Each, unless one peer makes so many that they would push everything else out of the log."""
+        with self._counting:
+            if not self._refusals.take(peer, monotonic()):
+                self.audit_skipped += 1
+                return
+        self._audit.write(event, who, **what)
 
     # -- events --------------------------------------------------------------------------------------------
 
@@ -225,11 +239,11 @@ class Guard:
         limit = self._settings.subscriptions_per_peer
         if limit and len(watched) >= limit and topic not in watched:
             self.subscriptions_too_many += 1
-            self._audit.write("refused", user, code="TOO_MANY_SUBSCRIPTIONS", topic=_shown(topic))
+            self._write_refusal(user, "refused", user, code="TOO_MANY_SUBSCRIPTIONS", topic=_shown(topic))
             return False
         if rights is None or not access.may_see(rights, topic.decode(errors="replace")):
             self.subscriptions_refused += 1
-            self._audit.write("refused", user, code="FORBIDDEN", topic=_shown(topic))
+            self._write_refusal(user, "refused", user, code="FORBIDDEN", topic=_shown(topic))
             return False
         watched.add(topic)
         return True
@@ -302,6 +316,7 @@ class Guard:
             "refused_subscriptions": self.subscriptions_refused,
             "refused_too_many_subscriptions": self.subscriptions_too_many,
             "audit_lost": self._audit.lost,
+            "audit_skipped": self.audit_skipped,
         }
 
 

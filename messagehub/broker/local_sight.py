@@ -12,15 +12,16 @@ import logging
 import os
 import select
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 
+from messagehub.broker.guard import Guard
 from messagehub.datablock import inotify
 from messagehub.datablock.directory import Directory, Listed
 from messagehub.datablock.errors import DataBlockError
 from messagehub.datablock.identity import ProcessIdentity, boot_id, host
 from messagehub.datablock.wakeup import ProcessWatch
 from messagehub.entries import Live, clash_of, command_of, is_about_members, newest_table
-from registry import commands, events
+from registry import events
 from registry.errors import InvalidName, Refusal
 from registry.leases import Member
 from registry.records import Channel, Consumer, Producer, Worker
@@ -39,12 +40,10 @@ _TABLES = inotify.CREATE | inotify.DELETE
 class LocalSight:
     """`fileno` is readable when `look` has something to do."""
 
-    def __init__(
-        self, directory: Directory, check: Callable[[int, commands.RegisterProducer, Registry], None] | None = None
-    ) -> None:
-        """`check` raises the refusal of an entry whose writer, a user of this host, has no right to it."""
+    def __init__(self, directory: Directory, guard: Guard | None = None) -> None:
+        """The guard refuses an entry whose writer, a user of this host, has no right to it."""
         self._directory = directory
-        self._check = check
+        self._guard = guard
         self._epoll = select.epoll()
         self._news = inotify.Inotify()
         self._is_usable = _prepare(directory)
@@ -244,9 +243,11 @@ class LocalSight:
         if present is not None and not self._lives(present):
             happened += registry.died([Member("producer", channel, present.producer_id)], now=now)
         try:
-            if self._check is not None:
-                self._check(listed.uid, command, registry)
+            if self._guard is not None:
+                self._guard.check_entry(listed.uid, command, registry)
             happened += registry.apply(command, now=now).events
+            if self._guard is not None:
+                self._guard.adopted(listed.uid, command)
         except Refusal as refused:
             return clash_of(live, refused)
         return None

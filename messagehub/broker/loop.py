@@ -92,7 +92,7 @@ class Broker:
         self._trace = TraceRing(settings.trace_size, wall_offset=self._wall_offset)
         self._unwritten = Unwritten()
         self.is_read_only = self._is_suspect = self._is_closed = False
-        self._sight = LocalSight(directory_of(settings), self._guard.check_entry if self._guard else None)
+        self._sight = LocalSight(directory_of(settings), self._guard)
         self._poller = zmq.Poller()
         self._stop_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import zmq
 
 from messagehub.audit import KEPT_FILES, AuditLog
 from messagehub.credentials import AccessFile, KeyPair, allow_key, allow_token, revoke
@@ -164,3 +165,13 @@ def test_changes_of_keys_and_tokens_are_written_down(tmp_path: Path) -> None:
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert token not in path.read_text()
     assert pair.secret not in path.read_text()
+
+
+def test_one_peer_cannot_push_the_others_out_of_the_log(shared: SharedHub) -> None:
+    with shared.peer("watcher", zmq.DEALER) as peer, shared.local() as local:
+        for number in range(1000):
+            peer.send(producer(f"c{number}"))
+        assert {peer.receive()["code"] for _ in range(1000)} == {"FORBIDDEN"}
+        written = [entry for entry in shared.audit() if entry["who"] == "key:watcher"]
+        assert len(written) >= 100
+        assert len(written) + local.counter("audit_skipped") == local.counter("refused_forbidden") == 1000

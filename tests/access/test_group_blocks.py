@@ -1,6 +1,7 @@
 """Data between users of one group: each is a process of another user, with the group as a supplementary one."""
 
 import grp
+import json
 import os
 import signal
 import stat
@@ -320,3 +321,8 @@ def test_an_entry_in_the_directory_gives_no_right_that_the_door_would_refuse(tmp
         assert not shown.channel.producers
         assert "produce" in shown.channel.conflict
         alice.tell("end")
+        noted = [json.loads(line) for line in (directory / "audit.log").read_text().splitlines()]
+        assert [(entry["event"], entry["who"], entry["name"]) for entry in noted] == [
+            ("changed", f"user:{ALICE}", "a.x"),
+            ("refused", f"user:{ALICE}", "b.x"),
+        ]

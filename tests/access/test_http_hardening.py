@@ -20,6 +20,7 @@ from messagehub.credentials import AccessFile
 from messagehub.limits import Places
 from registry.access import ADMIN
 from tests.access.test_http_rights import SCHEMA, WebOfMany
+from tests.admin.conftest import Web
 from tests.conftest import QUICK
 from tests.integration.harness import PATIENCE_SECONDS, Peer, eventually
 
@@ -40,7 +41,7 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WebOfMany]:
 
 
 @contextmanager
-def connected(web: WebOfMany, sent: bytes = b"", *, buffer: int = 0) -> Iterator[socket.socket]:
+def connected(web: Web, sent: bytes = b"", *, buffer: int = 0) -> Iterator[socket.socket]:
     host, port = web.url.removeprefix("http://").split(":")
     with socket.socket() as link:
         if buffer:
@@ -138,7 +139,7 @@ def test_a_defect_is_told_without_its_text(tmp_path: Path, monkeypatch: pytest.M
 
         async def ask() -> httpx.Response:
             transport = httpx.ASGITransport(app, raise_app_exceptions=False)
-            async with httpx.AsyncClient(transport=transport, base_url="http://x") as client:
+            async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
                 return await client.get("/subjects")
 
         answer = asyncio.run(ask())
@@ -270,3 +271,52 @@ def test_a_stream_whose_reader_is_behind_is_told_of_the_gap(tmp_path: Path, monk
         *events, gap = asyncio.run(read(hub, peer))
     assert gap == b"event: gap\ndata: {}\n\n"
     assert 1 <= len(events) <= 3
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        (["host: HOST"], 200),
+        (["host: localhost"], 200),
+        (["host: [::1]:8081"], 200),
+        (["host: HOST", "origin: http://HOST"], 200),
+        (["host: evil.example:8081"], 401),
+        (["host: 127.0.0.1.evil.example"], 401),
+        (["host: HOST", "origin: https://evil.example"], 401),
+        (["host: HOST", "origin: null"], 401),
+        (["host: evil.example", "origin: http://evil.example"], 401),
+        (["host: evil.example", "authorization: Bearer TOKEN"], 200),
+        (["host: HOST", "origin: https://lab.example"], 200),
+    ],
+)
+def test_a_web_page_cannot_use_what_its_visitor_may_without_a_token(
+    local_web: Web, headers: list[str], status: int
+) -> None:
+    """By another name for this host (DNS rebinding), or from another origin: not even where no token is asked for."""
+    request = "\r\n".join(("GET /subjects HTTP/1.1", *headers, "", ""))
+    host = local_web.url.removeprefix("http://")
+    with connected(local_web, request.replace("HOST", host).replace("TOKEN", local_web.token).encode()) as link:
+        assert answer_to(link).status_code == status
+
+
+def test_a_web_page_cannot_write_where_no_token_is_asked_for(tmp_path: Path) -> None:
+    """What browsers send to other origins without asking first: a POST whose body has no type."""
+    web = Web(tmp_path / "hub", "--http-open")
+    try:
+        lines = ("POST /api/v1/drain HTTP/1.1", f"host: {web.url.removeprefix('http://')}", "content-length: 0")
+        for origin, status in (("https://evil.example", 401), (web.url, 200)):
+            with connected(web, "\r\n".join((*lines, f"origin: {origin}", "", "")).encode()) as link:
+                assert answer_to(link).status_code == status
+    finally:
+        web.close()
+
+
+@pytest.fixture(scope="module")
+def local_web(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Web]:
+    """Whoever is on this host may look; one other origin may too."""
+    directory = tmp_path_factory.mktemp("local") / "hub"
+    directory.mkdir(mode=0o700)
+    (directory / "messagehub.toml").write_text('http_cors = "https://lab.example"\n')
+    running = Web(directory)
+    yield running
+    running.close()

@@ -1,5 +1,6 @@
 """HTTP: every route from a token of every role, tokens without a restart, and TLS."""
 
+import hmac
 import json
 import ssl
 import stat
@@ -13,7 +14,7 @@ import pytest
 
 from messagehub.admin import api, confluent_paths
 from messagehub.admin.endpoints import Endpoint
-from messagehub.credentials import AccessFile, allow_token, revoke
+from messagehub.credentials import AccessFile, Listed, allow_token, revoke, token_hash, token_owner
 from registry.access import ROLES
 from tests.admin.conftest import Web
 from tests.integration.harness import eventually, refused
@@ -117,6 +118,15 @@ def test_tokens_come_and_go_without_a_restart_and_are_kept_as_hashes(many: WebOf
     assert stat.S_IMODE(many.access.path.stat().st_mode) == 0o600
     revoke(many.access, "token", "guest")
     eventually(lambda: many.try_with(token, "GET", "/subjects").status_code == 401)
+
+
+def test_a_token_is_compared_with_every_one_in_constant_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    tokens = {name: Listed(proof=token_hash(name), rights=["observe"]) for name in ("first", "second", "third")}
+    compared: list[str] = []
+    same = hmac.compare_digest
+    monkeypatch.setattr(hmac, "compare_digest", lambda a, b: compared.append(b) or same(a, b))
+    assert [token_owner(tokens, given) for given in ("first", "third", "none")] == ["first", "third", None]
+    assert compared == [listed.proof for listed in tokens.values()] * 3
 
 
 def test_a_token_in_the_url_is_not_looked_at(many: WebOfMany) -> None:

@@ -7,11 +7,13 @@ import sys
 from pathlib import Path
 
 import httpx
+import msgspec
 
 from messagehub import MessageHub
 from messagehub.credentials import AccessFile, KeyPair, allow_key, allow_token, server_keys
 from messagehub.errors import HubError
 from messagehub.private_files import private_directory
+from registry import commands
 from tests.integration.harness import ROOT, clean_environment, eventually
 
 
@@ -25,6 +27,8 @@ def test_no_secret_is_found_anywhere_but_in_its_own_file(tmp_path: Path) -> None
     stranger.write(directory / "keys" / "stranger.key")
     allow_key(access, "boss", boss.public, ["admin"])
     token, wrong_token = allow_token(access, "ci", ["observe"]), "a-wrong-token-that-somebody-typed"
+    names = {"address": "service:s", "worker_id": "w", "endpoint": "unix:@x", "lease": "l"}
+    worker = commands.RegisterWorker(key="a-key-that-opens-a-worker", **names)
     said: list[str] = []
 
     command = [sys.executable, "-m", "messagehub", "serve", "--dir", str(directory), "--log", "DEBUG", "--curve"]
@@ -47,13 +51,17 @@ def test_no_secret_is_found_anywhere_but_in_its_own_file(tmp_path: Path) -> None
                     for headers in ({"authorization": f"Bearer {given}"}, {"authorization": _basic(given)}):
                         answer = client.request(method, path, json={"compatibility": "NONE"}, headers=headers)
                         said.append(answer.text + str(answer.headers))
+                answer = client.get(f"/subjects?token={given}&access_token={given}")
+                said.append(answer.text + str(answer.headers))
             said.append(client.get("/api/v1/traces", headers={"authorization": f"Bearer {own_token}"}).text)
         for name in ("boss", "stranger"):
             key_file = str(directory / "keys" / f"{name}.key")
             with MessageHub(endpoint=status["remote_endpoint"], dir=tmp_path / "client", key_file=key_file) as hub:
                 try:
                     hub.register_producer("c", schema_hash="h")
+                    hub.ask(worker)
                     said.append(str(hub.trace()) + str(hub.stats()) + repr(hub.settings))
+                    hub.ask(msgspec.structs.replace(worker, lease="of-nobody"))
                 except HubError as error:
                     said.append(f"{error!r} {error.details}")
         for arguments in (("status",), ("keys", "list"), ("tokens", "list"), ("doctor",)):
@@ -78,7 +86,7 @@ def test_no_secret_is_found_anywhere_but_in_its_own_file(tmp_path: Path) -> None
     assert "stranger" not in (directory / "audit.log").read_text()
     assert '"denied"' in (directory / "audit.log").read_text()
     everything = "\n".join(said)
-    for secret in (server.secret, boss.secret, stranger.secret, token, own_token, wrong_token):
+    for secret in (server.secret, boss.secret, stranger.secret, token, own_token, wrong_token, worker.key):
         assert secret not in everything
 
 

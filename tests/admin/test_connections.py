@@ -13,8 +13,8 @@ from messagehub.admin.connections import MAX_CONNECTIONS, MAX_HEAD_BYTES, MAX_RE
 from tests.admin.conftest import Web
 from tests.integration.harness import eventually
 
-HEALTH = b"GET /healthz HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n"
-POST = b"POST /subjects/there HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+HEALTH = b"GET /healthz HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"
+POST = b"POST /subjects/there HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
 
 
 @pytest.fixture(scope="module")
@@ -55,10 +55,10 @@ def metric(web: Web, name: str) -> float:
     "garbage",
     [
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
-        b"GET /\xff HTTP/1.1\r\nhost: x\r\n\r\n",
-        b"GET / HTTP/1.1\r\nhost: x\r\nno colon here\r\n\r\n",
-        b"GET / HTTP/1.1\r\nhost: x\r\ncontent-length: 3\r\ncontent-length: 5\r\n\r\n",
-        b"GET / HTTP/9.9\r\nhost: x\r\n\r\n",
+        b"GET /\xff HTTP/1.1\r\nhost: localhost\r\n\r\n",
+        b"GET / HTTP/1.1\r\nhost: localhost\r\nno colon here\r\n\r\n",
+        b"GET / HTTP/1.1\r\nhost: localhost\r\ncontent-length: 3\r\ncontent-length: 5\r\n\r\n",
+        b"GET / HTTP/9.9\r\nhost: localhost\r\n\r\n",
         POST + b"transfer-encoding: chunked\r\n\r\nzz\r\n",
     ],
     ids=["tls", "bytes-in-path", "no-colon", "two-lengths", "version", "chunk"],
@@ -74,7 +74,7 @@ def test_what_is_not_http_is_answered_in_our_form(web: Web, garbage: bytes) -> N
 
 def test_a_head_that_is_too_large_is_refused(web: Web) -> None:
     before = metric(web, "messagehub_http_large_requests_total")
-    head = b"GET /healthz HTTP/1.1\r\nhost: x\r\nx-long: "
+    head = b"GET /healthz HTTP/1.1\r\nhost: localhost\r\nx-long: "
     status, _, body = asked(web, head + b"a" * (MAX_HEAD_BYTES + 1 - len(head)))
     assert (status, body["error_code"]) == (431, 431)
     assert str(MAX_HEAD_BYTES) in str(body["message"])
@@ -94,7 +94,7 @@ def test_a_body_without_end_is_refused_and_then_hung_up_on(web: Web) -> None:
 
 def test_requests_that_follow_each_other_are_counted_each(web: Web) -> None:
     """More than a head may have, in many requests over one connection, some of them in one piece."""
-    one = b"GET /healthz HTTP/1.1\r\nhost: x\r\nx-pad: " + b"a" * 10_000 + b"\r\n\r\n"
+    one = b"GET /healthz HTTP/1.1\r\nhost: localhost\r\nx-pad: " + b"a" * 10_000 + b"\r\n\r\n"
     with connected(web) as connection:
         for data in (one, 3 * one, one[:5000], one[5000:] + 4 * one):
             connection.sendall(data)
