@@ -73,19 +73,27 @@ def compare(old: JsonSchema, new: JsonSchema) -> list[Difference]:
     """
     if old.node is new.node or verdicts.is_known(old.node, new.node):
         return []
-    solver = Solver()
-    differences: list[Difference] = []
     try:
-        likeness = Likeness(solver)
-        if likeness.prove(old.node, new.node):
-            verdicts.remember(old.node, new.node)
-            return []
-        likeness.show(old.node, new.node)
-        shown = solver.solve((old.node, negate(new.node)))
-        if not shown.impossible:
-            differences = Explainer(old.compiler, new.compiler, solver, shown).run()
+        differences = _differences(old, new)
     except RecursionError:
         raise BudgetExceeded("nesting of the comparison", MAX_NESTING) from None
     if not differences:
         verdicts.remember(old.node, new.node)
     return differences
+
+
+def _differences(old: JsonSchema, new: JsonSchema) -> list[Difference]:
+    solver = Solver()
+    likeness = Likeness(solver)
+    if likeness.prove(old.node, new.node):
+        return []
+    try:
+        likeness.show(old.node, new.node)
+        shown = solver.solve((old.node, negate(new.node)))
+    except BudgetExceeded:
+        guess = likeness.example(old.node, new.node)
+        found = Explainer(old.compiler, new.compiler, Solver(), guess).run() if guess.found else []
+        if any(difference.counterexample is not None for difference in found):
+            return found
+        raise
+    return [] if shown.impossible else Explainer(old.compiler, new.compiler, solver, shown).run()

@@ -9,17 +9,21 @@ Rule 2: a pair of formulas rests on other pairs. All are assumed to hold, and th
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from itertools import chain, repeat
+from itertools import chain, islice, repeat
 from typing import NamedTuple
 
 from ..differences import BudgetExceeded
-from .nodes import ANY_TYPE, ATOM_TYPE, FALSE, STRING, TRUE, Node, make, negate, negate_names, types
+from .nodes import ANY_TYPE, ATOM_TYPE, FALSE, STRING, TRUE, Node, all_of, make, negate, negate_names, types
 from .object_values import mention
+from .outcomes import UNKNOWN, Outcome
 from .solver import Solver
 from .string_values import string_satisfies
 
 MAX_STEPS = 100_000
 ASKED_STEPS = 5_000  # of the solver's, for one question
+MAX_ASKED_STEPS = 100_000
+GUESS_STEPS = 20_000
+MAX_GUESSES = 4
 SHOWN_STEPS = 100_000
 SMALL = 60
 
@@ -84,6 +88,7 @@ class Likeness:
         self._outer = outer  # is told what came out
         self._solver = Solver()
         self._steps = 0
+        self._left = MAX_ASKED_STEPS
         self._rules: dict[Pair, Claim] = {}
         self._resting: defaultdict[Pair, list[Pair]] = defaultdict(list)
         self._refuted: dict[Pair, None] = {}  # each after those that it rests on
@@ -114,6 +119,31 @@ class Likeness:
             is_question = pair.narrow.kind == pair.wide.kind == "ref"
             if self._outer.steps < SHOWN_STEPS and (is_question or pair == root):
                 self._outer.look_for((pair.narrow, negate(pair.wide)))
+
+    def example(self, old: Node, new: Node) -> Outcome:
+        """A guess at a value that only the old takes, for when the solver gives up: one alternative of the old
+        at a time, against those of the new that it may overlap. Whoever uses it has to verify it."""
+        self._steps, self._left = 0, MAX_GUESSES * GUESS_STEPS
+        uncovered = (
+            (narrow, wide)
+            for narrow in self._alternatives(old)
+            for wide in self._flattened(new).args[0]
+            if self._covered(narrow, wide) is False
+        )
+        for narrow, wide in islice(uncovered, MAX_GUESSES):
+            options = wide.args[0] if wide.kind in ("or", "exactly_one") else (wide,)
+            left = [option for option in options if not self._apart(narrow, option)]
+            outcome = self._answer((narrow, *map(negate, left)), GUESS_STEPS)
+            if outcome.found:
+                return outcome
+        return UNKNOWN
+
+    def _alternatives(self, node: Node) -> Iterator[Node]:
+        parts: frozenset[Node] = self._flattened(node).args[0]
+        for part in parts:
+            if part.kind in ("or", "exactly_one"):
+                for branch in part.args[0]:
+                    yield all_of((branch, *(other for other in parts if other is not part)))
 
     def _spend(self) -> None:
         self._steps += 1
@@ -284,11 +314,19 @@ class Likeness:
         return self._is_small(wide) and self._exclude((*filter(self._is_small, parts), negate(wide)))
 
     def _exclude(self, nodes: Iterable[Node]) -> bool:
-        self._solver.grant(ASKED_STEPS)
+        return self._answer(nodes, ASKED_STEPS).impossible
+
+    def _answer(self, nodes: Iterable[Node], steps: int) -> Outcome:
+        solver = self._solver
+        solver.grant(min(steps, self._left))
+        before = solver.steps
         try:
-            return self._solver.solve(nodes).impossible
+            return solver.solve(nodes)
         except BudgetExceeded:
-            return False
+            self._solver = Solver()  # what the other was at holds on assumptions only
+            return UNKNOWN
+        finally:
+            self._left -= solver.steps - before
 
     def _apart(self, one: Node, two: Node) -> bool:
         """Surely no value is in both."""

@@ -68,6 +68,9 @@ class _Builder:
         self.demands = demands
         self.solver = solver
         self.rules: dict[str, frozenset[Node]] = {}
+        self.told_apart = list(demands.broad)  # what makes one name differ from another
+        if demands.most is not None and demands.most < len(demands.some):
+            self.told_apart += [(names, TRUE) for names, _ in demands.some]  # one property may have to serve two
 
     def holds(self, names: Node, name: str) -> bool:
         answer = string_satisfies(names, name)
@@ -115,7 +118,7 @@ class _Builder:
         yield from self.fresh(names, schema, chosen.keys() | self.demands.mentioned)
 
     def fresh(self, names: Node, schema: Node, taken: Iterable[str]) -> Iterator[tuple[str, frozenset[Node]]]:
-        """Names that no rule singles out: one for each combination of the broad rules that has any."""
+        """Names that no rule singles out: one for each way of being told apart that has any."""
         yield from self._cells(frozenset((_IS_STRING, names, negate_names(taken))), frozenset((schema,)), 0)
 
     def _cells(
@@ -124,12 +127,12 @@ class _Builder:
         outcome = self.solver.solve(name_goal)
         if outcome.impossible:
             return
-        if at == len(self.demands.broad):
+        if at == len(self.told_apart):
             if not outcome.found:
                 raise CannotTell
             yield outcome.value, value_goal
             return
-        names, schema = self.demands.broad[at]
+        names, schema = self.told_apart[at]
         yield from self._cells(name_goal | {negate(names)}, value_goal, at + 1)
         yield from self._cells(name_goal | {names}, value_goal | {schema}, at + 1)
 

@@ -91,6 +91,7 @@ def test_one_of_many_marked_alternatives_takes_more() -> None:
     old, new = marked(100), marked(100)
     new[50]["properties"]["a"] = {"type": ["string", "null"]}
     assert compare({"oneOf": old}, {"oneOf": new})
+    assert not compare({"oneOf": new}, {"oneOf": old})
     assert compare({"oneOf": old}, {"oneOf": [{"type": "null"}, *reversed(new)]})
 
 
@@ -99,6 +100,7 @@ def test_one_of_many_overlapping_alternatives_takes_more() -> None:
     new = copy.deepcopy(old)
     new[20]["properties"] = {}
     assert compare({"anyOf": old}, {"anyOf": new})
+    assert not compare({"anyOf": new}, {"anyOf": old})
 
 
 def test_one_of_many_conditions_demands_less() -> None:
@@ -110,6 +112,7 @@ def test_one_of_many_conditions_demands_less() -> None:
         }
 
     assert compare(conditions("b", "c"), conditions("b"))
+    assert not compare(conditions("b"), conditions("b", "c"))
 
 
 def test_alternatives_that_are_the_same_exclude_each_other() -> None:

@@ -5,6 +5,7 @@ from .table import DRAFT_2019, Table
 STRING = {"type": "string"}
 INTEGER = {"type": "integer"}
 NUMBER = {"type": "number"}
+NAMED_OBJECTS = {"patternProperties": {"1$": {"type": "object"}}}
 
 sizes = Table()
 sizes.widening(
@@ -60,6 +61,13 @@ sizes.same(
     "many properties need many names",
     {"type": "object", "propertyNames": {"enum": ["a", "b"]}, "minProperties": 1000},
     False,
+)
+sizes.unrelated(
+    "the one property that is left may meet two demands",
+    {"maxProperties": 1, "oneOf": [NAMED_OBJECTS, {"type": ["array", "object"]}]},
+    {"maxProperties": 1, "oneOf": [NAMED_OBJECTS, {"type": ["array", "object"], "additionalProperties": False}]},
+    "COMBINED_TYPE_SUBSCHEMAS_CHANGED",
+    "COMBINED_TYPE_SUBSCHEMAS_CHANGED",
 )
 
 counted_sizes = Table(DRAFT_2019)
