@@ -69,9 +69,9 @@ class PatientProtocol(HttpToolsProtocol):
         self._is_head, self._is_whole = True, False
 
     def on_headers_complete(self) -> None:
+        super().on_headers_complete()  # which raises if the URL is none: then there is no request yet
         self._is_head = False
         self._cancel()
-        super().on_headers_complete()
 
     def on_message_complete(self) -> None:
         self._is_whole, self._request_bytes = True, 0

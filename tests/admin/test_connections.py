@@ -59,9 +59,11 @@ def metric(web: Web, name: str) -> float:
         b"GET / HTTP/1.1\r\nhost: localhost\r\nno colon here\r\n\r\n",
         b"GET / HTTP/1.1\r\nhost: localhost\r\ncontent-length: 3\r\ncontent-length: 5\r\n\r\n",
         b"GET / HTTP/9.9\r\nhost: localhost\r\n\r\n",
+        b"CONNECT localhost:443 HTTP/1.1\r\nhost: localhost\r\n\r\n",
+        b"GET http://[::1 HTTP/1.1\r\nhost: localhost\r\n\r\n",
         POST + b"transfer-encoding: chunked\r\n\r\nzz\r\n",
     ],
-    ids=["tls", "bytes-in-path", "no-colon", "two-lengths", "version", "chunk"],
+    ids=["tls", "bytes-in-path", "no-colon", "two-lengths", "version", "connect", "url", "chunk"],
 )
 def test_what_is_not_http_is_answered_in_our_form(web: Web, garbage: bytes) -> None:
     status, headers, body = asked(web, garbage)
