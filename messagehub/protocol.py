@@ -31,8 +31,8 @@ MAJOR, MINOR = 1, 0
 MAX_REQUEST_BYTES = 1 << 20
 MAX_FRAME_BYTES = 4 << 20
 MAX_FRAMES = 8
-MAX_PATH_FRAME_BYTES = 255
-"""What libzmq takes as an identity."""
+MAX_PATH_FRAME_BYTES = 4096
+"""Of one frame of a return path; an identity that libzmq gives has 255 at most."""
 HEAD_BYTES = 4096
 """So much is looked at of a request that is refused unread."""
 MAX_NESTING = 128
