@@ -418,9 +418,10 @@ class Connection:
                 part.on_event(topic, payload)
 
     def _follow_topics(self) -> None:
-        if self.hello is not None and self._context is not None:
+        hello = self.hello  # once: a caller that drives the wire may drop it at any time
+        if hello is not None and self._context is not None and "events" in hello.endpoints:  # if we may hear them
             wanted: set[bytes] = set().union(*(part.topics() for part in self.parts))
-            self._events.follow(wanted, self._context, self.hello.endpoints["events"], self.keys)
+            self._events.follow(wanted, self._context, hello.endpoints["events"], self.keys)
 
 
 _left_by_parent: list[Connection] = []
