@@ -19,6 +19,8 @@ READ_BYTES = 10_000
 MAX_HEAD_BYTES = 64 << 10
 MAX_REQUEST_BYTES = 16 << 20
 """As it comes over the wire: a body in small chunks takes many times what is in it."""
+MAX_PIPELINED = 1000
+"""Requests that wait for the one before them. Reading stops with the first, but what was read may hold thousands."""
 MAX_CONNECTIONS = 1000
 MAX_TOLD = 100
 """So many more are told that there are too many; others are hung up on."""
@@ -87,6 +89,8 @@ class PatientProtocol(HttpToolsProtocol):
         self._cancel()
         if not self.pipeline:
             self._running = self.cycle
+        elif len(self.pipeline) > MAX_PIPELINED:
+            raise ValueError("more requests than may wait")  # which ends the parsing, as what is not HTTP does
 
     def on_message_complete(self) -> None:
         self._is_whole, self._request_bytes = True, 0

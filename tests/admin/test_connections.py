@@ -15,6 +15,7 @@ from messagehub.admin.connections import (
     BODY_SECONDS,
     MAX_CONNECTIONS,
     MAX_HEAD_BYTES,
+    MAX_PIPELINED,
     MAX_REQUEST_BYTES,
     MAX_TOLD,
     READ_SECONDS,
@@ -169,6 +170,20 @@ def test_a_stream_ends_with_its_connection_also_when_more_was_asked_for(web: Web
         return has_room()
 
     eventually(has_room_after_an_event, timeout=10)
+
+
+def test_so_many_requests_wait_for_one_before_them_and_no_more(web: Web) -> None:
+    before = metric(web, "messagehub_http_malformed_total")
+    asking = b"GET / HTTP/1.1\r\n\r\n"
+    listening = f"GET /api/v1/events HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {web.token}\r\n\r\n"
+    with connected(web) as connection:
+        connection.sendall(listening.encode())
+        assert b" 200 " in connection.recv(65536)
+        connection.sendall(asking * (MAX_PIPELINED + 100))  # little enough to be read at once
+        eventually(lambda: metric(web, "messagehub_http_malformed_total") == before + 1)
+        with contextlib.suppress(ConnectionResetError):
+            while connection.recv(65536):
+                continue
 
 
 def test_an_answer_that_nobody_reads_does_not_keep_its_connection(web: Web) -> None:
