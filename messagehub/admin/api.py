@@ -296,21 +296,25 @@ class Api(topics.TopicPaths, services.ServicePaths):
         end = self._backend.hub.tap(prefix, on_event)
         try:
             yield b": connected\n\n"
+            alive_at = loop.time() + KEEP_ALIVE_SECONDS
             while True:
                 if has_lost and waiting.empty():
                     has_lost = False
                     yield b"event: gap\ndata: {}\n\n"
                 try:
-                    payload = await asyncio.wait_for(waiting.get(), KEEP_ALIVE_SECONDS)
+                    payload = await asyncio.wait_for(waiting.get(), alive_at - loop.time())
                 except TimeoutError:
                     payload = b""
                 if not self._backend.callers.is_current(who):
                     return
+                if payload is not None and payload.startswith(b'{"type":"BEACON"'):
+                    continue  # one a second, which nobody is sent: no sign of life
+                alive_at = loop.time() + KEEP_ALIVE_SECONDS
                 if payload is None:
                     yield b"event: gap\ndata: {}\n\n"
                 elif not payload:
                     yield b": alive\n\n"
-                elif not payload.startswith(b'{"type":"BEACON"'):
+                else:
                     yield b"data: " + payload + b"\n\n"
         finally:
             end()

@@ -1,10 +1,11 @@
 """What every HTTP connection is held to: a request arrives whole, in time, and is not endless."""
 
 import asyncio
+import socket
 from typing import Any
 
 from starlette.types import Receive, Scope, Send
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from messagehub.admin.callers import counters
 from messagehub.admin.errors import error_answer
@@ -18,6 +19,8 @@ READ_BYTES = 10_000
 MAX_HEAD_BYTES = 64 << 10
 MAX_REQUEST_BYTES = 16 << 20
 """As it comes over the wire: a body in small chunks takes many times what is in it."""
+MAX_PIPELINED = 1000
+"""Requests that wait for the one before them. Reading stops with the first, but what was read may hold thousands."""
 MAX_CONNECTIONS = 1000
 MAX_TOLD = 100
 """So many more are told that there are too many; others are hung up on."""
@@ -28,6 +31,7 @@ class PatientProtocol(HttpToolsProtocol):
 
     _deadline: asyncio.TimerHandle | None = None
     _unread: asyncio.TimerHandle | None = None
+    _running: RequestResponseCycle | None = None
     _is_head = True
     _is_whole = False
     _request_bytes = 0
@@ -35,6 +39,9 @@ class PatientProtocol(HttpToolsProtocol):
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
         self._expect()
+        # We look at the reading of what is much. Less than that, read by nobody, would keep even a closed one open.
+        link = transport.get_extra_info("socket")
+        link.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(READ_SECONDS * 1000))
         if len(self.connections) > MAX_CONNECTIONS + MAX_TOLD:
             counters["http_connections"] += 1
             transport.abort()
@@ -46,15 +53,23 @@ class PatientProtocol(HttpToolsProtocol):
         super().data_received(data)
         if self._request_bytes > MAX_HEAD_BYTES:
             self._check_size()
-        if self.transport.is_closing() or (self._is_whole and not self.cycle.response_complete):
+        if self._is_whole or self.transport.is_closing():
             self._cancel()
+            if not self.transport.is_closing() and self.cycle.response_complete:
+                self._keep_alive()
         elif self._deadline is None:
             self._expect()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._cancel()
         self._stop_looking()
+        if isinstance(exc, TimeoutError):
+            counters["http_slow_readers"] += 1
         super().connection_lost(exc)
+        running = self._running  # uvicorn tells the last one that came, which may still wait for its turn
+        if running is not None and not running.response_complete:
+            running.disconnected = True
+            running.message_event.set()
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -69,13 +84,22 @@ class PatientProtocol(HttpToolsProtocol):
         self._is_head, self._is_whole = True, False
 
     def on_headers_complete(self) -> None:
-        super().on_headers_complete()  # which raises if the URL is none: then there is no request yet
+        super().on_headers_complete()  # or it fails: a head that means nothing
         self._is_head = False
         self._cancel()
+        if not self.pipeline:
+            self._running = self.cycle
+        elif len(self.pipeline) > MAX_PIPELINED:
+            raise ValueError("more requests than may wait")  # which ends the parsing, as what is not HTTP does
 
     def on_message_complete(self) -> None:
         self._is_whole, self._request_bytes = True, 0
         super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        if self.pipeline:
+            self._running = self.pipeline[-1][0]
+        super().on_response_complete()
 
     def send_400_response(self, msg: str) -> None:
         counters["http_malformed"] += 1
@@ -89,8 +113,12 @@ class PatientProtocol(HttpToolsProtocol):
             self._end(status, f"{what} is larger than {limit} bytes")
 
     def _expect(self) -> None:
-        is_head = self._is_head or self._is_whole
+        is_head = self._is_head
         self._deadline = self.loop.call_later(HEAD_SECONDS if is_head else BODY_SECONDS, self._give_up, is_head)
+
+    def _keep_alive(self) -> None:
+        """What came was the rest of a request that is answered already: as after an answer."""
+        self.timeout_keep_alive_task = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)
 
     def _cancel(self) -> None:
         if self._deadline is not None:

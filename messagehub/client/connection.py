@@ -48,6 +48,8 @@ class Connection:
         self._is_closed = False
         self.hello: replies.HelloAck | None = None
         self._owner = threading.Lock()
+        self._is_driving = False
+        """Whether the I/O thread holds `_owner`."""
         self._starting = threading.Lock()
         self._thread: threading.Thread | None = None
         self._wake_fd = self._yield_fd = -1
@@ -297,20 +299,19 @@ class Connection:
 
     def _run(self) -> None:
         try:
-            is_owner = False
             while not self._is_closed:
-                is_owner = self._turn(is_owner)
+                self._turn()
         finally:
-            if is_owner:
+            if self._is_driving:
                 self._owner.release()
             self._events.close()
             self._fail_outbox(BrokerUnavailable("this client is closed"))
 
-    def _turn(self, is_owner: bool) -> bool:
-        """One round of the thread's loop; returns whether it keeps the wire."""
+    def _turn(self) -> None:
+        """One round of the thread's loop; the wire is kept while something is on its way."""
         _clear(self._wake_fd)
         if self._is_closed:  # said after the loop looked, and the wake-up is used up
-            return is_owner
+            return
         self._tell_parts()
         now = time.monotonic()
         due_at = min((part.tick(now) for part in self.parts), default=now + IDLE_SECONDS)
@@ -318,18 +319,17 @@ class Connection:
             self._is_suspect, self._is_pinging = False, True
             self.submit(commands.Ping(priority="high"), self._after_ping, timeout=self.settings.hello_timeout_seconds)
         is_wanted = bool(self._outbox or self._pending) or self._wants_connection()
-        if is_wanted and not is_owner:
-            is_owner = self._seize()
-        if is_owner:
+        if is_wanted and not self._is_driving:
+            self._is_driving = self._seize()
+        if self._is_driving:
             self._send_outbox()
         self._follow_topics()
-        self._poll(is_owner, self._next_due(due_at))
-        if is_owner and self._wire is not None:
+        self._poll(self._next_due(due_at))
+        if self._is_driving and self._wire is not None:
             self._receive()
-        if is_owner and not (self._outbox or self._pending):
+        if self._is_driving and not (self._outbox or self._pending):
+            self._is_driving = False
             self._owner.release()
-            is_owner = False
-        return is_owner
 
     def _wants_connection(self) -> bool:
         is_due = self._wire is None and time.monotonic() >= self._patience.retry_at
@@ -402,13 +402,13 @@ class Connection:
                 else:
                     part.on_disconnected()
 
-    def _poll(self, is_owner: bool, until: float) -> None:
+    def _poll(self, until: float) -> None:
         """Wait for something to do, then hand out events."""
         poller = zmq.Poller()
         poller.register(self._wake_fd, zmq.POLLIN)
         if self._events.socket is not None:
             poller.register(self._events.socket, zmq.POLLIN)
-        if is_owner and self._wire is not None:
+        if self._is_driving and self._wire is not None:
             poller.register(self._wire.dealer, zmq.POLLIN)
             poller.register(self._wire.monitor, zmq.POLLIN)
         wait = min(max(until - time.monotonic(), 0.0), IDLE_SECONDS)
@@ -418,9 +418,10 @@ class Connection:
                 part.on_event(topic, payload)
 
     def _follow_topics(self) -> None:
-        if self.hello is not None and self._context is not None:
+        hello = self.hello  # once: a caller that drives the wire may drop it at any time
+        if hello is not None and self._context is not None and "events" in hello.endpoints:  # if we may hear them
             wanted: set[bytes] = set().union(*(part.topics() for part in self.parts))
-            self._events.follow(wanted, self._context, self.hello.endpoints["events"], self.keys)
+            self._events.follow(wanted, self._context, hello.endpoints["events"], self.keys)
 
 
 _left_by_parent: list[Connection] = []

@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -271,6 +272,29 @@ def test_a_stream_whose_reader_is_behind_is_told_of_the_gap(tmp_path: Path, monk
         *events, gap = asyncio.run(read(hub, peer))
     assert gap == b"event: gap\ndata: {}\n\n"
     assert 1 <= len(events) <= 3
+
+
+def test_a_stream_shows_that_it_is_alive_though_only_beacons_come(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def read(hub: MessageHub) -> None:
+        callers = Callers(AccessFile(tmp_path / "access.json"), token=None, anonymous=ADMIN)
+        stream = api.Api(Backend(hub, callers))._stream(b"channel/", Caller("anonymous", ADMIN, ""))
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while await anext(stream) != b": alive\n\n":
+                continue
+        await stream.aclose()  # type: ignore[attr-defined]
+
+    with (
+        embedded_broker(**QUICK | {"beacon_seconds": 0.1}) as endpoint,
+        MessageHub(dir=tmp_path / "hub", endpoint=endpoint) as hub,
+    ):
+        beacons = threading.Semaphore(0)
+        end = hub.tap(b"channel/", lambda event: beacons.release() if event and b"BEACON" in event else None)
+        assert beacons.acquire(timeout=PATIENCE_SECONDS)  # they come from now on
+        monkeypatch.setattr(api, "KEEP_ALIVE_SECONDS", 1.0)
+        asyncio.run(read(hub))
+        end()
 
 
 @pytest.mark.parametrize(

@@ -69,6 +69,15 @@ def test_keys_where_none_are_taken_are_an_error_too(
         hub.register_producer("c", schema_hash="h")
 
 
+def test_a_peer_that_may_hear_no_events_is_answered_all_the_same(shared: SharedHub) -> None:
+    allow_key(shared.access, "nothing", shared.key("nothing", []).public, [])
+    with shared.hub("nothing") as hub:
+        assert hub.health()["status"] == "healthy"
+        with hub.watch("sensors.a") as watch:
+            assert not watch.wait_current(1)
+            assert hub.health()["status"] == "healthy"
+
+
 def test_a_listed_key_does_all_that_a_local_peer_does(shared: SharedHub) -> None:
     with shared.hub("boss") as hub, shared.hub("reader") as reader:
         assert hub.register_producer("sensors.a", schema_hash="h")

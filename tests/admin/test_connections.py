@@ -1,6 +1,7 @@
 """What never becomes a request is answered as everything is, and costs nobody else anything."""
 
 import contextlib
+import itertools
 import json
 import socket
 from collections.abc import Iterator
@@ -9,7 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from messagehub.admin.connections import MAX_CONNECTIONS, MAX_HEAD_BYTES, MAX_REQUEST_BYTES, MAX_TOLD
+from messagehub.admin.api import MAX_STREAMS
+from messagehub.admin.connections import (
+    BODY_SECONDS,
+    MAX_CONNECTIONS,
+    MAX_HEAD_BYTES,
+    MAX_PIPELINED,
+    MAX_REQUEST_BYTES,
+    MAX_TOLD,
+    READ_SECONDS,
+)
 from tests.admin.conftest import Web
 from tests.integration.harness import eventually
 
@@ -23,9 +33,14 @@ def web(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Web]:
         yield running
 
 
-def connected(web: Web) -> socket.socket:
+def connected(web: Web, *, buffer: int = 0) -> socket.socket:
     host, port = web.url.removeprefix("http://").split(":")
-    return socket.create_connection((host, int(port)), 30)
+    connection = socket.socket()
+    if buffer:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer)
+    connection.settimeout(30)
+    connection.connect((host, int(port)))
+    return connection
 
 
 def answered(connection: socket.socket) -> tuple[int, dict[str, str], dict[str, object]]:
@@ -62,8 +77,9 @@ def metric(web: Web, name: str) -> float:
         b"CONNECT localhost:443 HTTP/1.1\r\nhost: localhost\r\n\r\n",
         b"GET http://[::1 HTTP/1.1\r\nhost: localhost\r\n\r\n",
         POST + b"transfer-encoding: chunked\r\n\r\nzz\r\n",
+        b"GET http://localhost HTTP/1.1\r\nhost: localhost\r\n\r\n",
     ],
-    ids=["tls", "bytes-in-path", "no-colon", "two-lengths", "version", "connect", "url", "chunk"],
+    ids=["tls", "bytes-in-path", "no-colon", "two-lengths", "version", "connect", "url", "chunk", "no-path"],
 )
 def test_what_is_not_http_is_answered_in_our_form(web: Web, garbage: bytes) -> None:
     status, headers, body = asked(web, garbage)
@@ -105,6 +121,80 @@ def test_requests_that_follow_each_other_are_counted_each(web: Web) -> None:
             chunk = connection.recv(65536)
             assert chunk, received[-500:]
             received += chunk
+
+
+def test_a_head_that_means_nothing_is_not_answered_in_the_place_of_a_request_before_it(web: Web) -> None:
+    with connected(web) as connection:
+        connection.sendall(HEALTH.replace(b"close", b"keep-alive") + b"GET http://localhost HTTP/1.1\r\n\r\n")
+        assert b" 400 " not in connection.recv(65536)
+
+
+def test_a_body_that_comes_after_its_answer_is_not_late(web: Web) -> None:
+    before = metric(web, "messagehub_http_slow_bodies_total")
+    with connected(web) as connection:
+        connection.sendall(POST + b"authorization: Bearer wrong\r\ncontent-length: 2\r\n\r\n")
+        received = b""
+        while not received.endswith(b"}"):
+            received += connection.recv(65536)
+        assert b" 401 " in received
+        connection.sendall(b"{}")
+        connection.settimeout(BODY_SECONDS + 1)
+        with pytest.raises(TimeoutError):
+            connection.recv(65536)  # nothing comes, and it stays open
+        connection.sendall(HEALTH)
+        assert answered(connection)[0] == 200
+    assert metric(web, "messagehub_http_slow_bodies_total") == before
+
+
+def test_a_stream_ends_with_its_connection_also_when_more_was_asked_for(web: Web) -> None:
+    listening = (
+        f"GET /api/v1/events?prefix=schema/ HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {web.token}\r\n"
+    )
+
+    def has_room() -> bool:
+        with connected(web) as connection:
+            connection.sendall(listening.encode() + b"\r\n")
+            return b" 200 " in connection.recv(65536)
+
+    with ExitStack() as listeners:
+        for _ in range(MAX_STREAMS // 2):
+            connection = listeners.enter_context(connected(web))
+            connection.sendall(listening.encode() + b"\r\n")
+            assert b" 200 " in connection.recv(65536)
+            connection.sendall(HEALTH)
+        assert not has_room()
+    numbers = itertools.count()
+
+    def has_room_after_an_event() -> bool:
+        """Nothing more is read of such a connection, so that it is gone is noticed when something is sent."""
+        assert web.register(f"event-{next(numbers)}", {"type": "object"}).status_code == 200
+        return has_room()
+
+    eventually(has_room_after_an_event, timeout=10)
+
+
+def test_so_many_requests_wait_for_one_before_them_and_no_more(web: Web) -> None:
+    before = metric(web, "messagehub_http_malformed_total")
+    asking = b"GET / HTTP/1.1\r\n\r\n"
+    listening = f"GET /api/v1/events HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {web.token}\r\n\r\n"
+    with connected(web) as connection:
+        connection.sendall(listening.encode())
+        assert b" 200 " in connection.recv(65536)
+        connection.sendall(asking * (MAX_PIPELINED + 100))  # little enough to be read at once
+        eventually(lambda: metric(web, "messagehub_http_malformed_total") == before + 1)
+        with contextlib.suppress(ConnectionResetError):
+            while connection.recv(65536):
+                continue
+
+
+def test_an_answer_that_nobody_reads_does_not_keep_its_connection(web: Web) -> None:
+    """Also one that the kernel takes from us: what is left of it would be in the way of closing."""
+    before = metric(web, "messagehub_http_slow_readers_total")
+    with connected(web, buffer=2048) as connection:
+        connection.sendall(b"GET /openapi.json HTTP/1.1\r\nhost: localhost\r\n\r\n")
+        eventually(lambda: metric(web, "messagehub_http_slow_readers_total") == before + 1, timeout=3 * READ_SECONDS)
+        with pytest.raises(ConnectionResetError), connection.makefile("rb") as answer:
+            answer.read()
 
 
 def test_too_many_connections_are_refused_while_the_first_are_served(tmp_path: Path) -> None:

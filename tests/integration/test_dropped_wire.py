@@ -1,0 +1,34 @@
+"""A caller that drives the wire may drop it while the I/O thread is at work."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from messagehub.client.connection import Connection
+from messagehub.client.taps import Taps
+from messagehub.settings import Settings
+from registry import commands
+from tests.conftest import QUICK
+from tests.integration.harness import Embedded
+
+pytestmark = pytest.mark.usefixtures("no_leaks")
+
+
+class Meanwhile(Taps):
+    """The wire is gone just when the thread asks what to listen to."""
+
+    def topics(self) -> set[bytes]:
+        self._connection.hello = None
+        return super().topics()
+
+
+def test_events_are_followed_while_the_wire_is_dropped(embedded: Callable[..., Embedded], tmp_path: Path) -> None:
+    connection = Connection(Settings.load(endpoint=embedded(**QUICK).endpoint, dir=tmp_path), name="c")
+    try:
+        connection.request(commands.Ping(), timeout=30)
+        connection.parts = (Meanwhile(connection),)
+        connection._follow_topics()
+        assert connection.hello is None
+    finally:
+        connection.close()
