@@ -4,7 +4,6 @@ Rule 1: the broker's thread only hands questions over and takes verdicts; a thre
 Rule 2: every question gets a verdict: a process that dies or takes too long is replaced, and the verdict says so.
 """
 
-import ctypes
 import logging
 import os
 import queue
@@ -31,9 +30,6 @@ MAX_AT_ONCE = 64
 ATTEMPTS = 3
 READ_BYTES = 65_536
 WARM_UP_SECONDS = 1.0
-NICE = 5
-SLICE_NANOSECONDS = 100_000_000
-_SCHED_SETATTR = {"x86_64": 314, "aarch64": 274}
 _LENGTH = struct.Struct("<I")
 _encode = msgspec.json.Encoder().encode
 _question_decoder = msgspec.json.Decoder(Question)
@@ -226,7 +222,7 @@ def _whole_frames(received: bytearray) -> Iterator[bytes]:
 
 def main() -> None:
     """The process: questions in, verdicts out, until the broker closes the pipe."""
-    _give_way()
+    os.nice(5)
     preload()
     questions, answers = sys.stdin.buffer, sys.stdout.buffer
     while len(head := questions.read(_LENGTH.size)) == _LENGTH.size:
@@ -237,15 +233,3 @@ def main() -> None:
             answers.flush()
         except BrokenPipeError:
             os._exit(0)  # the broker was killed while this was judged; nobody wants it, not even at exit
-
-
-def _give_way() -> None:
-    """Whoever wakes up goes first: to Linux from 6.12 on a long slice says so, without a smaller share of the time.
-
-    Where that is not known, or not allowed, being nice has to do.
-    """
-    os.nice(NICE)
-    number = _SCHED_SETATTR.get(os.uname().machine)
-    if number is not None:
-        attributes = struct.pack("=IIQiIQQQ", 48, os.SCHED_OTHER, 0, NICE, 0, SLICE_NANOSECONDS, 0, 0)
-        ctypes.CDLL(None).syscall(number, 0, attributes, 0)
