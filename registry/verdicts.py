@@ -4,7 +4,7 @@ The registry says what must be known (`Question`), somebody computes it (`judge`
 or the caller itself), and the registry decides with the verdict. A verdict is good for the revision it was asked at.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from importlib import import_module
 from types import ModuleType
@@ -81,12 +81,17 @@ def text_of(schema: Any) -> str:
     return schema if isinstance(schema, str) else msgspec.json.encode(schema).decode()
 
 
-def judge(question: Question) -> Verdict:
+def judge(question: Question, *, between: Callable[[], object] = lambda: None) -> Verdict:
+    """`between` is called before each version, so that whoever judges many can let others go first."""
     revision = question.revision
     try:
         text = _normalized(question) if question.normalize else question.text
         parsed = _parse(question.schema_type, text, question.references)
-        differences = [found for old in question.against if (found := _compared(question, old)) is not None]
+        differences = []
+        for old in question.against:
+            between()
+            if (found := _compared(question, old)) is not None:
+                differences.append(found)
     except InvalidSchema as error:
         return Verdict(refusal=str(error), path=error.path, revision=revision)
     except BudgetExceeded as error:

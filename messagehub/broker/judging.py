@@ -227,7 +227,7 @@ def main() -> None:
     questions, answers = sys.stdin.buffer, sys.stdout.buffer
     while len(head := questions.read(_LENGTH.size)) == _LENGTH.size:
         (size,) = _LENGTH.unpack(head)
-        answer = _encode(judge(_question_decoder.decode(questions.read(size))))
+        answer = _encode(judge(_question_decoder.decode(questions.read(size)), between=os.sched_yield))
         try:
             answers.write(_framed(answer))
             answers.flush()
