@@ -99,7 +99,9 @@ class Wire:
         self.dealer.close(0)
 
     def _say_hello(self, hello_id: str, deadline: float) -> replies.HelloAck:
-        self.send(protocol.encode(commands.Hello(id=hello_id, client=f"messagehub-python/{__version__}")))
+        hello = commands.Hello(id=hello_id, client=f"messagehub-python/{__version__}")
+        hello.priority = "high"  # it has little time, and others may just be registering thousands of channels again
+        self.send(protocol.encode(hello))
         while self.poll(deadline):
             for reply in self.receive():
                 answer = protocol.unwrap(reply)

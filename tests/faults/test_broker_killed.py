@@ -198,8 +198,7 @@ def test_registrations_are_rebuilt_by_the_clients_alone_when_the_database_is_gon
             assert all(registrations)
             eventually(lambda: is_found(reader, "c7", "/pylabhub_c7"))
             assert_view_is_the_brokers_state(watch, peer)
-            assert peer.counter("undeliverable") == 0
-        assert hub.metrics()["reconnects"] == 1
+        assert (hub.metrics()["reconnects"], hub.metrics()["timeouts"]) == (1, 0)  # no answer of thousands was lost
 
 
 def test_a_replaced_answer_is_not_taken_for_the_old_one(served: Callable[..., Served]) -> None:
