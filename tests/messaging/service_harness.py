@@ -6,12 +6,13 @@ import subprocess
 import sys
 import threading
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Any
 
 from messagehub import MessageHub
 from messagehub.messaging.service_context import ServiceContext, ServiceMessage
 from messagehub.messaging.services import Services
-from tests.integration.harness import ROOT, Served, clean_environment, hub_of
+from tests.integration.harness import ROOT, Served, clean_environment, eventually, hub_of
 
 SECONDS = 20.0
 SOON = 2.0  # far below every timeout that is given, far above what it takes
@@ -42,7 +43,10 @@ class WorkerProcess:
         return self.process.pid
 
     def signal(self, number: int) -> None:
+        """A stopped one has stopped when this returns: each thread does so when it next runs."""
         os.kill(self.pid, number)
+        if number == signal.SIGSTOP:
+            eventually(lambda: all(_state(path) == "T" for path in Path(f"/proc/{self.pid}/task").iterdir()))
 
     def kill(self) -> None:
         self.signal(signal.SIGKILL)
@@ -88,3 +92,8 @@ class Gate:
         self.entered.release()
         assert self.opened.wait(SECONDS)
         return message.payload
+
+
+def _state(task: Path) -> str:
+    """Of one thread, as the kernel says it: after the name, which may hold anything but ends with a bracket."""
+    return (task / "stat").read_text().rpartition(")")[2].split()[0]
