@@ -76,7 +76,7 @@ def test_concurrent_requests_each_get_only_their_own_messages(router):
 
 @pytest.mark.parametrize(
     ("kind", "category"),
-    [(kind, category) for category, kinds in JUPYTER_CATEGORIES.items() for kind in kinds],
+    [(kind, category) for category, kinds in JUPYTER_CATEGORIES.items() for kind in sorted(kinds)],
 )
 def test_each_jupyter_kind_lands_in_its_one_queue(router, kind, category):
     queues = typed_queues(router)
