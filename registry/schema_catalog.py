@@ -4,6 +4,8 @@ Rule 1: an id and a GUID name one content (type, canonical text, references, met
 Rule 2: a new version's number is one more than the subject's newest, softly deleted ones included: only the number of a
 newest version that was permanently deleted can come again.
 Rule 3: a softly deleted version is hidden, not gone; a permanently deleted one is gone, and its id is not given again.
+What another version refers to, even a softly deleted one, is not deleted permanently: an id that was given can be
+read with all that it refers to until it is permanently deleted itself.
 Rule 4: an import chooses ids and numbers itself, so that a content may have several ids; the first is the one given to
 whoever registers it again.
 """
@@ -132,7 +134,11 @@ class SchemaCatalog:
             del self._places[version.schema_id]
             self._forget_id(version, key)
         for reference in version.references:
-            self._referrers[reference.subject, reference.version].pop(place, None)
+            target = (reference.subject, reference.version)
+            referrers = self._referrers.get(target, {})
+            referrers.pop(place, None)
+            if not referrers:
+                self._referrers.pop(target, None)
 
     def _forget_id(self, version: SchemaVersion, key: str) -> None:
         ids = self._by_hash[version.schema_hash]
@@ -231,10 +237,10 @@ class SchemaCatalog:
             for subject, number in sorted(self._places.get(schema_id, ()))
         ]
 
-    def referrers(self, subject: str, number: int) -> list[SchemaVersion]:
-        """Versions that are not deleted and refer to this one."""
+    def referrers(self, subject: str, number: int, deleted: Deleted = "without") -> list[SchemaVersion]:
+        """Return the versions of the wanted kind that refer to this one."""
         found = (self._subjects[s].versions[v] for s, v in self._referrers.get((subject, number), ()))
-        return [version for version in found if not version.is_deleted]
+        return [version for version in found if deleted == "with" or version.is_deleted == (deleted == "only")]
 
     # -- settings ------------------------------------------------------------------------------------------
 
@@ -273,11 +279,13 @@ class SchemaCatalog:
         return pinned
 
     def texts(self, references: Iterable[Reference]) -> References:
-        """The texts that references mean, and those that they refer to in turn, by name."""
+        """Return the texts that references mean, and those that they refer to in turn, by name.
+
+        Where a name means two versions, the nearer one counts.
+        """
         texts: dict[str, str] = {}
         waiting = list(references)
-        while waiting:
-            reference = waiting.pop()
+        for reference in waiting:  # which grows meanwhile
             if reference.name not in texts:
                 if len(texts) == MAX_REFERENCES:
                     raise SchemaTooComplex(f"the schema exceeds the budget references = {MAX_REFERENCES}")

@@ -252,13 +252,15 @@ class SchemaRules(SchemaRemoval):
         return reply, happened
 
     def registration(self, version: SchemaVersion) -> list[events.AnySchemaEvent]:
-        """It takes the place of softly deleted versions with the same content."""
+        """It takes the place of softly deleted versions with the same content, unless others refer to those."""
         return [
             events.SchemaRegistered(schema=version),
             *(
                 removal(old)
                 for old in self._catalog.peek(version.subject).visible("only")
-                if old.schema_id == version.schema_id and old.version < version.version
+                if old.schema_id == version.schema_id
+                and old.version < version.version
+                and not self._catalog.referrers(old.subject, old.version, "with")
             ),
         ]
 
@@ -314,7 +316,8 @@ class SchemaRules(SchemaRemoval):
         if command.resolve:
             reply.reference_texts = dict(catalog.texts(found.references))
         if command.referrers:
-            reply.referrers = sorted({v.schema_id for v in catalog.referrers(found.subject, found.version)})
+            among: commands.Deleted = "with" if command.deleted_referrers else "without"
+            reply.referrers = sorted({v.schema_id for v in catalog.referrers(found.subject, found.version, among)})
         return reply, []
 
     def list_(self, command: commands.ListSchemas, _: Verdict | None) -> Decision:

@@ -3,7 +3,7 @@
 import msgspec
 
 from registry import commands, events, replies
-from registry.errors import CompatibilityNotSet, ModeNotSet, OperationNotPermitted, SubjectNotFound
+from registry.errors import CompatibilityNotSet, ModeNotSet, OperationNotPermitted, ReferenceExists, SubjectNotFound
 from registry.records import SchemaConfig, SchemaVersion
 from registry.schema_catalog import DEFAULT_LEVEL, DEFAULT_MODE, GLOBAL, SchemaCatalog
 from registry.state import Channels
@@ -80,7 +80,27 @@ class SchemaSettings:
                 "mode IMPORT needs an empty subject or registry, or force: found existing subjects",
                 subject=subject or GLOBAL,
             )
+        self._check_not_referred_to(versions, "with")
         return [removal(version) for version in versions]
+
+    def _check_not_referred_to(self, versions: list[SchemaVersion], deleted: commands.Deleted) -> None:
+        """Refuse to delete versions that others refer to; those that go along with them do not count.
+
+        A permanent deletion counts the referrers that are softly deleted too: their ids are still served.
+        """
+        going = {(version.subject, version.version) for version in versions}
+        for version in versions:
+            referrers = self._catalog.referrers(version.subject, version.version, deleted)
+            staying = [v for v in referrers if (v.subject, v.version) not in going]
+            if staying:
+                first = staying[0]
+                said = "softly deleted: delete that permanently first" if first.is_deleted else "delete that first"
+                target = f"{{subject={version.subject},version={version.version}}}"
+                raise ReferenceExists(
+                    f"One or more references exist to the schema {target}:"
+                    f" version {first.version} of subject {first.subject!r} refers to it ({said})",
+                    referrers=[{"subject": v.subject, "version": v.version} for v in staying],
+                )
 
     def _check_writable(self, subject: str) -> None:
         mode = self._catalog.mode(subject)

@@ -98,7 +98,11 @@ class Confluent:
 
     async def referenced_by(self, request: Request) -> Response:
         command = commands.RequestSchema(
-            subject=parameters.subject(request), version=parameters.version(request), deleted=True, referrers=True
+            subject=parameters.subject(request),
+            version=parameters.version(request),
+            deleted=True,
+            referrers=True,
+            deleted_referrers=parameters.flag(request, "deleted"),
         )
         return answer(200, (await self._backend.ask(command, replies.SchemaFound)).referrers)
 

@@ -117,6 +117,7 @@ ENDPOINTS = (
         f"{_V}/referencedby",
         Confluent.referenced_by,
         "observe",
+        query=("deleted",),
         codes=(40401, 40402, 42202, 42208),
         returns=list[int],
     ),
