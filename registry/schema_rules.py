@@ -24,6 +24,7 @@ from registry.errors import (
     VersionNotFound,
 )
 from registry.records import Channel, Level, SchemaVersion
+from registry.rule_sets import check_rule_set
 from registry.schema_catalog import LATEST, MAX_ID, Subject, guid_of, identity, identity_of
 from registry.schema_metadata import effective_metadata, effective_rules
 from registry.schema_removal import SchemaRemoval
@@ -151,6 +152,7 @@ class SchemaRules(SchemaRemoval):
 
     def plan(self, command: commands.RegisterSchema, verdict: Verdict | None) -> tuple[SchemaVersion, bool]:
         """The version that this registration has or would get, and whether it is new."""
+        check_rule_set(command.rule_set)
         text = text_of(command.schema)
         known = self._registered_text(command, text)
         if known is not None:

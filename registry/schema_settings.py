@@ -3,8 +3,16 @@
 import msgspec
 
 from registry import commands, events, replies
-from registry.errors import CompatibilityNotSet, ModeNotSet, OperationNotPermitted, ReferenceExists, SubjectNotFound
+from registry.errors import (
+    CompatibilityNotSet,
+    InvalidRequest,
+    ModeNotSet,
+    OperationNotPermitted,
+    ReferenceExists,
+    SubjectNotFound,
+)
 from registry.records import SchemaConfig, SchemaVersion
+from registry.rule_sets import check_rule_set
 from registry.schema_catalog import DEFAULT_LEVEL, DEFAULT_MODE, GLOBAL, SchemaCatalog
 from registry.state import Channels
 from registry.verdicts import Verdict
@@ -34,6 +42,8 @@ class SchemaSettings:
 
     def configure(self, command: commands.ConfigureSchemas, _: Verdict | None) -> Decision:
         name = command.subject or GLOBAL
+        if command.config is not None:
+            _check_config(command.config)
         present = self._catalog.configs.get(name)
         if command.config is None and present is None and command.subject is not None:
             raise SubjectNotFound(f"subject {name!r} has no config of its own", subject=name)
@@ -121,6 +131,14 @@ class SchemaSettings:
             replies.TouchedMember(role=role, member_id=member_id, host=host, pid=pid, schema_hash=schema_hash)
             for role, member_id, host, pid, schema_hash in (*producers, *consumers)
         ]
+
+
+def _check_config(config: SchemaConfig) -> None:
+    for field in ("alias", "compatibility_group"):
+        if getattr(config, field) is not None:
+            raise InvalidRequest(f"{field} is not supported, so it would have no effect: leave it out", field=field)
+    check_rule_set(config.default_rule_set)
+    check_rule_set(config.override_rule_set)
 
 
 def removal(version: SchemaVersion) -> events.SchemaDeleted:

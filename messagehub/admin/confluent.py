@@ -339,7 +339,6 @@ def schema_fields(request: Request, body: SchemaBody, subject: str | None = None
 
 def registration(request: Request, body: SchemaBody, subject: str | None = None) -> commands.RegisterSchema:
     """An id or version that is not positive is none."""
-    parameters.check_rule_set(body.rule_set)
     return commands.RegisterSchema(
         **schema_fields(request, body, subject),
         metadata=body.metadata,
