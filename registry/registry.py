@@ -50,7 +50,7 @@ class Registry(Sightings):
             embedded = _embedded_schema(command)
             return self.schema_rules.question(embedded) if embedded else None
         if isinstance(command, commands.RegisterConsumer) and command.expected_schema_hash is not None:
-            channel = self.channels.get(command.channel)
+            channel = self.channels.get(names.logical(command.channel))
             if channel is not None and channel.schema_hash != command.expected_schema_hash:
                 return self.schema_rules.consumer_question(command.expected_schema_hash, channel)
         return None
@@ -58,7 +58,7 @@ class Registry(Sightings):
     def apply(self, command: commands.Command, *, now: float, verdict: Verdict | None = None) -> Outcome:
         """Decide one command. Raises a Refusal, having changed nothing, or returns the reply and what happened.
 
-        Without a verdict on its `question` the schema is judged here and now.
+        Without a verdict on its `question`, as that is now, the schema is judged here.
         """
         kind = type(command)
         if kind in SCHEMA_COMMANDS:
@@ -312,7 +312,10 @@ class Registry(Sightings):
         if expected_hash == channel.schema_hash:
             return
         question = self.schema_rules.consumer_question(expected_hash, channel)
-        verdict = verdict or (judge(question) if question else None)
+        if question is None:
+            verdict = None
+        elif verdict is None or verdict.question != question:
+            verdict = judge(question)
         if verdict is None or verdict.refusal is not None or verdict.differences:
             differences = verdict.differences if verdict else []
             check_schema(channel, expected_hash, "the consumer expects", differences)

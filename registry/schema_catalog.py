@@ -51,7 +51,6 @@ class SchemaCatalog:
         self.last_id = 0
         self.configs: dict[str, SchemaConfig] = {}
         self.modes: dict[str, Mode] = {}
-        self._settings_revision = 0
         self._revisions: dict[str, int] = {}
         self._subjects: dict[str, Subject] = {}
         self._names = SortedNames(self._subjects)
@@ -74,10 +73,8 @@ class SchemaCatalog:
             self._delete(event)
         elif isinstance(event, SchemaConfigured):
             _set(self.configs, event.subject, event.config)
-            self._settings_revision = event.revision
         else:
             _set(self.modes, event.subject, event.mode)
-            self._settings_revision = event.revision
 
     def restore(
         self,
@@ -157,10 +154,6 @@ class SchemaCatalog:
     def revision(self, subject: str) -> int:
         """Of the newest event about the subject."""
         return self._revisions.get(subject, 0)
-
-    def verdict_revision(self, subject: str) -> int:
-        """Moves with everything that may change a verdict about the subject."""
-        return max(self._revisions.get(subject, 0), self._settings_revision)
 
     def page(
         self, *, prefix: str, wanted: Callable[[Subject], bool], after: str, limit: int

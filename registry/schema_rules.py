@@ -1,7 +1,7 @@
 """Decisions about schemas: what a command may do to the catalogue, given a verdict on its text.
 
 Rule 1: nothing here changes the catalogue; a decision is a reply and the events that would make it true.
-Rule 2: a decision that needs a verdict says so (`question`), and takes one only at the revision it was asked at.
+Rule 2: a decision that needs a verdict says so (`question`), and takes only one that answers what would be asked now.
 """
 
 from collections.abc import Callable
@@ -50,7 +50,6 @@ class SchemaRules(SchemaRemoval):
             level=level,
             against=tuple(self._against(version) for version in against),
             attached=self._attached(subject) if isinstance(command, commands.CheckSchema) else (),
-            revision=catalog.verdict_revision(subject),
         )
 
     def _attached(self, subject: str) -> tuple[Attached, ...]:
@@ -128,11 +127,10 @@ class SchemaRules(SchemaRemoval):
         )
 
     def _verdict(self, command: commands.SchemaText, verdict: Verdict | None) -> Verdict:
-        if verdict is None:
-            question = self.question(command)
-            assert question is not None
+        question = self.question(command)
+        assert question is not None
+        if verdict is None or verdict.question != question:
             verdict = judge(question)
-        assert verdict.revision == self._catalog.verdict_revision(command.subject)
         if verdict.refusal is not None:
             if verdict.is_budget:
                 kind = SchemaTooLarge if verdict.is_large else SchemaTooComplex

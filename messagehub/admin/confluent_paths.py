@@ -274,7 +274,7 @@ ENDPOINTS = (
         writes=True,
         query=("force",),
         body=ModeBody,
-        codes=(42204, 42205, 42208),
+        codes=(42204, 42205, 42206, 42208),
         returns=ModeAnswer,
     ),
     Endpoint(
