@@ -128,17 +128,7 @@ class Registry(Sightings):
         self, command: commands.RegisterConsumer, now: float, verdict: Verdict | None = None
     ) -> replies.Reply:
         channel = self._channel(command.channel)
-        consumer = Consumer(
-            consumer_id=names.check_role("consumer", command.consumer_id),
-            lease=command.lease or consumer_lease(channel.name, command.consumer_id),
-            expected_schema_hash=command.expected_schema_hash,
-            group=names.check_role("group", command.group) if command.group is not None else None,
-            host=command.host,
-            pid=command.pid,
-            start_time=command.start_time,
-            boot_id=command.boot_id,
-            metadata=command.metadata,
-        )
+        consumer = _consumer(command, channel.name)
         if command.required and channel.status() != "active":
             raise ChannelNotReady(
                 f"channel {channel.name!r} has no active producer",
@@ -153,9 +143,7 @@ class Registry(Sightings):
         if present is None or not says_the_same(present, consumer):
             for member in replaced:
                 self._unregister(member, "replaced", now)
-            consumer.registered_at = now
-            consumer.revision = self.revision + 1
-            self._emit(events.ConsumerRegistered(channel=channel.name, consumer=consumer), now)
+            self._add_consumer(channel, consumer, now)
             present = consumer
         self._renew(present.lease, Member("consumer", channel.name, present.consumer_id), now)
         found = self._found(channel)
@@ -172,6 +160,22 @@ class Registry(Sightings):
             lease_seconds=self.terms.lease_seconds,
             revision=present.revision,
         )
+
+    def adopt_consumer(self, command: commands.RegisterConsumer, *, now: float) -> None:
+        """Take over a consumer that was registered at `now`, when it was checked: what it expected may have changed."""
+        name = names.check_channel(command.channel)
+        consumer = _consumer(command, name)
+        if name not in self.channels:
+            record = Channel(name=name, priority=command.priority, created_at=now, revision=self.revision + 1)
+            self._emit(events.ChannelCreated(channel=name, record=record), now)
+        self._add_consumer(self.channels[name], consumer, now)
+        self._renew(consumer.lease, Member("consumer", name, consumer.consumer_id), now)
+        self._take_emitted()
+
+    def _add_consumer(self, channel: Channel, consumer: Consumer, now: float) -> None:
+        consumer.registered_at = now
+        consumer.revision = self.revision + 1
+        self._emit(events.ConsumerRegistered(channel=channel.name, consumer=consumer), now)
 
     def unregister_producer(self, command: commands.UnregisterProducer, now: float) -> replies.Reply:
         channel = self._channel(command.channel)
@@ -360,6 +364,20 @@ def _embedded_schema(
         schema=command.schema,
         schema_type=command.schema_type or "JSON",
         schema_hash=command.schema_hash,
+    )
+
+
+def _consumer(command: commands.RegisterConsumer, channel: str) -> Consumer:
+    return Consumer(
+        consumer_id=names.check_role("consumer", command.consumer_id),
+        lease=command.lease or consumer_lease(channel, command.consumer_id),
+        expected_schema_hash=command.expected_schema_hash,
+        group=names.check_role("group", command.group) if command.group is not None else None,
+        host=command.host,
+        pid=command.pid,
+        start_time=command.start_time,
+        boot_id=command.boot_id,
+        metadata=command.metadata,
     )
 
 
