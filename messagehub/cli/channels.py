@@ -8,7 +8,7 @@ from messagehub.cli.failures import HubCommand
 from messagehub.cli.options import Dir, Endpoint, Json, SchemaFile, Timeout
 from messagehub.cli.output import echo, echo_fields, echo_json, echo_table, instant, short
 from messagehub.cli.schema_input import SchemaTypeOption, read_schema
-from messagehub.cli.session import certain, connected
+from messagehub.cli.session import connected, found_in, opened
 from messagehub.cli.subcommands import ListingGroup
 from messagehub.errors import BrokerUnavailable
 
@@ -33,9 +33,12 @@ def list_channels(
     timeout: Timeout = None,
     as_json: Json = False,
 ) -> None:
-    """List channels; the default when no other word is given."""
-    with connected(endpoint, dir, timeout) as hub:
-        found = certain(hub, hub.channels(prefix))
+    """List channels; the default when no other word is given.
+
+    Without a broker: those that the directory of this host knows, or 3 if it knows none.
+    """
+    with opened(endpoint, dir, timeout) as hub:
+        found = found_in(hub, lambda: hub.channels(prefix))
     if as_json:
         echo_json(found)
     elif not found:
@@ -64,8 +67,8 @@ def describe(
     name: Name, endpoint: Endpoint = None, dir: Dir = None, timeout: Timeout = None, as_json: Json = False
 ) -> None:
     """Show a channel and its members."""
-    with connected(endpoint, dir, timeout) as hub:
-        found = hub.describe(name)
+    with opened(endpoint, dir, timeout) as hub:
+        found = found_in(hub, lambda: hub.describe(name))
     if found is None:
         raise BrokerUnavailable("the broker went away while it was asked")
     if as_json:

@@ -10,7 +10,6 @@ from messagehub.cli.options import Dir, Endpoint, Json, SchemaFile, Timeout
 from messagehub.cli.output import complain, echo, echo_json_line, shown
 from messagehub.cli.schema_input import SchemaTypeOption, read_schema
 from messagehub.cli.session import TURN_SECONDS, Interrupt, connections, interrupt, settings_for
-from messagehub.errors import ChannelClosed
 from registry import commands
 from registry.replies import Notice, ProducerRegistered
 
@@ -32,7 +31,9 @@ def register(
     capacity: Annotated[int | None, typer.Option(min=1, help="How many items are kept.")] = None,
     page_size: Annotated[int | None, typer.Option(min=1, help="Bytes per item.")] = None,
     producer_id: Annotated[str | None, typer.Option(help="A name for this producer.")] = None,
-    shm_name: Annotated[str | None, typer.Option(help="Where the data is. Default: /pylabhub_CHANNEL.")] = None,
+    shm_name: Annotated[
+        str | None, typer.Option(help="Where the data is. Default: /pylabhub_CHANNEL, or as shm_prefix says.")
+    ] = None,
     access: Annotated[Literal["exclusive", "shared"], typer.Option(help="Alone, or one of several.")] = "exclusive",
     once: Annotated[bool, typer.Option("--once", help="Do not stay: the registration ends with its lease.")] = False,
     endpoint: Endpoint = None,
@@ -100,9 +101,8 @@ def _keep(hub: "MessageHub", registration: "Registration", interrupted: Interrup
         for notice in hub.notices():
             _tell(notice, as_json=as_json)
         if registration.is_closed:
-            raise registration.error or ChannelClosed(
-                f"channel {registration.channel!r} was destroyed", channel=registration.channel
-            )
+            assert registration.error is not None
+            raise registration.error
         if not is_lost and not hub.is_connected:
             is_lost = True
             complain("messagehub: the broker is gone; registering again as soon as one answers")
