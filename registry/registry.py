@@ -20,7 +20,7 @@ from registry.checks import (
     check_schema,
     says_the_same,
 )
-from registry.errors import ChannelNotFound, ChannelNotReady
+from registry.errors import ChannelNotFound, ChannelNotReady, InvalidRequest
 from registry.groups import assignment
 from registry.leases import Member, Terms, consumer_lease, default_owner
 from registry.ledger import lease_of
@@ -217,6 +217,11 @@ class Registry(Sightings):
         self, command: commands.CreateChannel, now: float, verdict: Verdict | None = None
     ) -> replies.Reply:
         name = names.check_channel(command.channel)
+        if command.schema is None and command.schema_hash is None:
+            for unbound in ("schema_version", "schema_type"):
+                if getattr(command, unbound) is not None:
+                    said = f"{unbound} says nothing without a schema: give schema or schema_hash too"
+                    raise InvalidRequest(said, field=unbound)
         version = self._plan_schema(command, verdict)
         present = self.channels.get(name)
         record = _declaration(command, version[0] if version else None)

@@ -36,8 +36,9 @@ class SchemaSettings:
                 f"subject {command.subject!r} has no compatibility level of its own", subject=command.subject
             )
         config = own or overall
-        if command.default_to_global and config.compatibility is None:
-            config = msgspec.structs.replace(config, compatibility=overall.compatibility)
+        if command.default_to_global:
+            said = {field: value for field, value in msgspec.structs.asdict(config).items() if value is not None}
+            config = msgspec.structs.replace(overall, **said)
         return replies.SchemaConfigFound(subject=command.subject, config=config, revision=0), []
 
     def configure(self, command: commands.ConfigureSchemas, _: Verdict | None) -> Decision:

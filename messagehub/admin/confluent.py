@@ -111,7 +111,10 @@ class Confluent:
         return answer(200, reply.versions[0], touched_headers(reply.touched))
 
     async def metadata(self, request: Request) -> Response:
-        wanted = dict(zip(request.query_params.getlist("key"), request.query_params.getlist("value"), strict=False))
+        keys, values = (request.query_params.getlist(name) for name in ("key", "value"))
+        if len(keys) != len(values):
+            raise HttpError(422, 422, "key and value come in pairs")
+        wanted = dict(zip(keys, values, strict=True))
         name = parameters.subject(request)
         deleted: commands.Deleted = "with" if parameters.flag(request, "deleted") else "without"
         versions = [version for version in await self._export(name, deleted) if version.subject == name]

@@ -81,7 +81,7 @@ ENDPOINTS = (
         Confluent.metadata,
         "observe",
         query=("key", "value", "deleted"),
-        codes=(40401, 40402, 42208),
+        codes=(40401, 40402, 42208, 422),
         returns=VersionAnswer,
     ),
     Endpoint(

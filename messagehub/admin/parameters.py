@@ -86,7 +86,7 @@ class ConfigBody(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
             raise HttpError(422, 422, f"Invalid config: {error}") from None
 
 
-class ModeBody(msgspec.Struct):
+class ModeBody(msgspec.Struct, forbid_unknown_fields=True):
     mode: str | None = None
 
     def checked(self) -> Mode:

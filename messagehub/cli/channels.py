@@ -7,7 +7,7 @@ import typer
 from messagehub.cli.failures import HubCommand
 from messagehub.cli.options import Dir, Endpoint, Json, SchemaFile, Timeout
 from messagehub.cli.output import echo, echo_fields, echo_json, echo_table, instant, short
-from messagehub.cli.schema_input import SchemaTypeOption, read_schema
+from messagehub.cli.schema_input import OwnSchemaType, read_own_schema
 from messagehub.cli.session import connected, found_in, opened
 from messagehub.cli.subcommands import ListingGroup
 from messagehub.errors import BrokerUnavailable
@@ -83,7 +83,7 @@ def create(
     *,
     schema_hash: Annotated[str | None, typer.Option(help="Producers must bring this schema.")] = None,
     schema: SchemaFile = None,
-    schema_type: SchemaTypeOption = "JSON",
+    schema_type: OwnSchemaType = None,
     version: Annotated[str | None, typer.Option(help="The schema's version, as its users call it.")] = None,
     access: Annotated[
         Literal["exclusive", "shared"] | None, typer.Option(help="One producer, or several. Default: they decide.")
@@ -97,9 +97,9 @@ def create(
 
     It stays when it has no members, and what is declared binds its producers.
     """
+    document, known_type = read_own_schema(schema, schema_type)
     declaration: dict[str, Any] = {"schema_hash": schema_hash, "schema_version": version, "access": access}
-    if schema is not None:
-        declaration |= {"schema": read_schema(schema, schema_type), "schema_type": schema_type}
+    declaration |= {"schema": document, "schema_type": known_type}
     with connected(endpoint, dir, timeout) as hub:
         made = hub.create_channel(name, **declaration)
     if as_json:

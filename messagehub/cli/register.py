@@ -8,7 +8,7 @@ from msgspec.structs import asdict
 
 from messagehub.cli.options import Dir, Endpoint, Json, SchemaFile, Timeout
 from messagehub.cli.output import complain, echo, echo_json_line, shown
-from messagehub.cli.schema_input import SchemaTypeOption, read_schema
+from messagehub.cli.schema_input import OwnSchemaType, read_own_schema
 from messagehub.cli.session import TURN_SECONDS, Interrupt, connections, interrupt, settings_for
 from registry import commands
 from registry.replies import Notice, ProducerRegistered
@@ -25,7 +25,7 @@ def register(
         str | None, typer.Option(help="The schema's hash. Default: what --schema hashes to.")
     ] = None,
     schema: SchemaFile = None,
-    schema_type: SchemaTypeOption = "JSON",
+    schema_type: OwnSchemaType = None,
     version: Annotated[str, typer.Option(help="The schema's version, as its users call it.")] = "",
     policy: Annotated[str | None, typer.Option(help="How data is kept, e.g. RingBuffer.")] = None,
     capacity: Annotated[int | None, typer.Option(min=1, help="How many items are kept.")] = None,
@@ -49,20 +49,20 @@ def register(
 
     if schema_hash is None and schema is None:
         raise typer.BadParameter("give --schema-hash, --schema, or both.")
-    document = None if schema is None else read_schema(schema, schema_type)
+    document, known_type = read_own_schema(schema, schema_type)
     given = {"policy": policy, "capacity": capacity, "page_size": page_size}
     hub = MessageHub(settings_for(endpoint, dir, timeout))
     with interrupt() as interrupted:
         try:
-            if schema_hash is None and document is not None:
+            if schema_hash is None and document is not None and known_type is not None:
                 # Only the hub knows how it hashes a schema.
-                schema_hash = hub.register_schema(channel, document, schema_type=schema_type).schema_hash
+                schema_hash = hub.register_schema(channel, document, schema_type=known_type).schema_hash
             said: dict[str, Any] = {
                 "schema_hash": schema_hash or "",
                 "schema_version": version,
                 "config": {name: value for name, value in given.items() if value is not None},
                 "schema": document,
-                "schema_type": schema_type if document is not None else None,
+                "schema_type": known_type,
                 "producer_id": producer_id,
                 "shm_name": shm_name,
                 "access": access,
