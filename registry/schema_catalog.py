@@ -116,7 +116,9 @@ class SchemaCatalog:
     def _delete(self, event: SchemaDeleted) -> None:
         subject = self._subjects[event.subject]
         version = subject.versions[event.version]
-        subject.by_text.pop((version.schema_type, version.schema), None)
+        text = (version.schema_type, version.schema)
+        if subject.by_text.get(text) == event.version:
+            del subject.by_text[text]
         if not event.permanent:
             subject.versions[event.version] = msgspec.structs.replace(version, is_deleted=True)
             return
@@ -258,12 +260,12 @@ class SchemaCatalog:
 
     # -- references ----------------------------------------------------------------------------------------
 
-    def pin(self, references: Iterable[Reference]) -> list[Reference]:
-        """References to exact versions."""
+    def pin(self, references: Iterable[Reference], deleted: Deleted = "without") -> list[Reference]:
+        """Return references to exact versions, of which `deleted` says whether they may be softly deleted."""
         pinned = []
         for reference in references:
             try:
-                version = self.version(reference.subject, reference.version)
+                version = self.version(reference.subject, reference.version, deleted)
             except SchemaNotFound as missing:
                 raise InvalidSchema(
                     f"Invalid schema: reference {reference.name!r}: {missing.message}", reference=reference.name

@@ -23,7 +23,7 @@ from registry.errors import (
     SubjectNotFound,
     VersionNotFound,
 )
-from registry.records import Channel, Level, SchemaVersion
+from registry.records import Channel, Level, Reference, SchemaVersion
 from registry.rule_sets import check_rule_set
 from registry.schema_catalog import LATEST, MAX_ID, Subject, guid_of, identity, identity_of
 from registry.schema_metadata import effective_metadata, effective_rules
@@ -45,11 +45,17 @@ class SchemaRules(SchemaRemoval):
         return Question(
             schema_type=command.schema_type,
             text=text,
-            references=catalog.texts(catalog.pin(command.references)),
+            references=catalog.texts(self._pinned(command)),
             normalize=command.normalize or catalog.normalizes(subject),
             level=level,
             against=tuple(self._against(version) for version in against),
             attached=self._attached(subject) if isinstance(command, commands.CheckSchema) else (),
+        )
+
+    def _pinned(self, command: commands.SchemaText) -> list[Reference]:
+        """A new schema may not refer to what is softly deleted; one that is looked up may have been there before."""
+        return self._catalog.pin(
+            command.references, "with" if isinstance(command, commands.LookUpSchema) else "without"
         )
 
     def _attached(self, subject: str) -> tuple[Attached, ...]:
@@ -160,7 +166,7 @@ class SchemaRules(SchemaRemoval):
         verdict = self._verdict(command, verdict)
         _check_claim(command, verdict.schema_hash)
         catalog = self._catalog
-        references = catalog.pin(command.references)
+        references = self._pinned(command)
         subject = catalog.peek(command.subject)
         for metadata, rule_set in self._extras(command, subject):
             key = identity(command.schema_type, verdict.schema_hash, references, metadata, rule_set)
@@ -279,7 +285,7 @@ class SchemaRules(SchemaRemoval):
         self, command: commands.LookUpSchema, schema_hash: str, versions: list[SchemaVersion]
     ) -> SchemaVersion | None:
         """The newest with this content. Metadata and rules must be the same if any are given; none are best if not."""
-        wanted = (command.schema_type, schema_hash, self._catalog.pin(command.references))
+        wanted = (command.schema_type, schema_hash, self._pinned(command))
         found = [v for v in reversed(versions) if (v.schema_type, v.schema_hash, v.references) == wanted]
         exact = [v for v in found if (v.metadata, v.rule_set) == (command.metadata, command.rule_set)]
         if command.metadata or command.rule_set:

@@ -223,6 +223,14 @@ class OneHistory(RuleBasedStateMachine):
         _, channel, producer_id = member
         self.access.files[process].release(channel, None if producer_id.endswith("/default") else producer_id)
 
+    @rule()
+    def grow_old(self) -> None:
+        """What changed long enough ago is remembered by `discover`, until it changes again."""
+        for place, _, _ in os.walk(self.access.files[PROCESSES[0]].directory.path):
+            os.utime(place, (time.time(), time.time() - 1.0))
+        for _ in range(2):
+            self.agree()
+
     @rule(process=processes, prefix=st.sampled_from(["", "a", "a.", "c"]), after=st.sampled_from(["", "a", "z"]))
     def list_channels(self, process: str, prefix: str, after: str) -> None:
         for limit in (1, 2, 1000):

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from registry import commands, replies
-from registry.errors import ReferenceExists, Refusal
+from registry.commands import RegisterSchema
+from registry.errors import InvalidSchema, ReferenceExists, Refusal
 from registry.records import Reference, SchemaConfig
 from registry.registry import Registry
 from tests.registry.driving import Driver
@@ -74,6 +75,21 @@ def test_referrers_that_are_softly_deleted_are_told_when_asked_for(hub: Driver) 
     asked = {"subject": "a", "version": 1, "deleted": True, "referrers": True}
     assert hub.ask("SCHEMA_REQUEST", **asked).referrers == []
     assert hub.ask("SCHEMA_REQUEST", **asked, deleted_referrers=True).referrers == [2]
+
+
+def test_softly_deleted_schema_is_found_by_its_content_with_its_references(hub: Driver) -> None:
+    asked = {"subject": "b", "schema": {"$ref": "a.json"}, "references": A}
+    found = hub.ask("SCHEMA_LOOKUP_REQUEST", **asked, deleted=True).schema
+    assert (found.schema_id, found.is_deleted) == (2, True)
+    hub.refused(InvalidSchema, "SCHEMA_REGISTER", **asked)
+
+
+def test_known_text_is_known_again_when_its_kept_predecessor_is_deleted(hub: Driver) -> None:
+    register(hub, "a", OBJECT)
+    hub.ask("SCHEMA_DELETE", subject="b", permanent=True)
+    hub.ask("SCHEMA_DELETE", subject="a", version=1, permanent=True)
+    assert hub.registry.question(RegisterSchema(subject="a", schema=OBJECT)) is None
+    assert register(hub, "a", OBJECT) == (2, 1)
 
 
 def test_of_two_versions_with_one_name_the_nearer_is_meant(hub: Driver) -> None:
