@@ -2,7 +2,8 @@
 
 Rule 1: reading takes no lock and waits for nobody.
 Rule 2: what is registered here lives as long as this process, or until it is unregistered; the kernel keeps count.
-Rule 3: what needs one authority for all hosts (declarations, schemas, shares of a group) raises BrokerRequired.
+Rule 3: what a broker would refuse is refused here too, and in the same words.
+Rule 4: what needs one authority for all hosts (declarations, schemas, shares of a group) raises BrokerRequired.
 """
 
 import logging
@@ -14,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from messagehub import protocol
 from messagehub.datablock.cleaning import LINGER_SECONDS, Cleaned, clean_channel
 from messagehub.datablock.directory import Directory, LockedChannel, Registration
 from messagehub.datablock.errors import NameTaken
@@ -24,7 +26,7 @@ from messagehub.discovery import Discovery
 from messagehub.discovery.consumer_files import ConsumerFiles
 from messagehub.discovery.remembered import Remembered, stamps_of
 from messagehub.entries import adopt, entry_of, file_id, living, newest_table
-from messagehub.errors import BrokerRequired, ChannelNotFound, HubError, NotOwner
+from messagehub.errors import BrokerRequired, ChannelNotFound, HubError, NotOwner, ProtocolError
 from registry import commands, events, names, replies
 from registry.errors import ConsumerAlreadyRegistered, ProducerAlreadyRegistered
 from registry.registry import Registry
@@ -100,6 +102,7 @@ class ViaFiles:
 
     def check(self, command: commands.RegisterProducer) -> None:
         """Raise what `register_blocks` would raise now."""
+        _check_as_a_broker(command)
         if (command.channel, file_id(command.producer_id)) in self._producers:
             raise _taken(command)
         self._replay(names.check_channel(command.channel)).apply(command, now=time.time())
@@ -166,6 +169,7 @@ class ViaFiles:
     def _register(
         self, command: commands.RegisterProducer | commands.RegisterConsumer, timeout: float
     ) -> replies.Reply:
+        _check_as_a_broker(command)
         if isinstance(command, commands.RegisterConsumer):
             command = msgspec.structs.replace(command, channel=names.logical(command.channel))
             self._check_known(command.channel)
@@ -259,6 +263,14 @@ class ViaFiles:
             return False
         ConsumerFiles(path).remove(consumer_id, lock)
         return True
+
+
+def _check_as_a_broker(command: commands.Command) -> None:
+    """Refuse what a broker would not decode: nobody could decode the entry either."""
+    try:
+        protocol.decode(protocol.encode(command))
+    except ProtocolError as refused:
+        protocol.unwrap(protocol.error_reply(refused))
 
 
 def _entry_id(channel: str, producer_id: str | None) -> str:

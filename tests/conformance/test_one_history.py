@@ -23,7 +23,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from messagehub import embedded_broker
+from messagehub import embedded_broker, protocol
 from messagehub.client.connection import Connection
 from messagehub.datablock.directory import Directory
 from messagehub.datablock.identity import ProcessIdentity
@@ -50,7 +50,7 @@ producers = st.builds(
     commands.RegisterProducer,
     channel=channels,
     producer_id=st.sampled_from([None, "p1", "p2"]),
-    schema_hash=st.sampled_from(["h1", "h1", "h2"]),
+    schema_hash=st.sampled_from(["h1", "h1", "h1", "h2", "h2", ""]),
     schema_version=st.sampled_from(["", "1"]),
     access=st.sampled_from(["exclusive", "shared", "shared"]),
     config=st.sampled_from([{}, {}, {"policy": "RingBuffer"}]),
@@ -66,7 +66,7 @@ consumers = st.builds(
     expected_schema_hash=st.sampled_from([None, None, "h1", "h2"]),
     required=st.sampled_from([False, False, True]),
     priority=st.sampled_from(["normal", "high"]),
-    metadata=st.sampled_from([{}, {"room": 7}]),
+    metadata=st.sampled_from([{}, {"room": 7}, {"room": 7}, None]),
 )
 
 
@@ -86,7 +86,7 @@ class Access:
         """Return what all three answer."""
         return agreed(
             [
-                _answer(lambda: self.registry.apply(command, now=time.time()).reply),
+                _answer(lambda: self.registry.apply(protocol.decode(protocol.encode(command)), now=time.time()).reply),
                 _answer(lambda: self.broker[process].ask(msgspec.structs.replace(command), timeout=30.0)),
                 _answer(lambda: self.files[process].ask(msgspec.structs.replace(command), timeout=30.0)),
             ],

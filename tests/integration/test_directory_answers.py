@@ -4,6 +4,7 @@ import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,7 +12,7 @@ from messagehub import MessageHub
 from messagehub.datablock.directory import Directory
 from messagehub.datablock.segment import replace_file
 from messagehub.discovery.via_files import ViaFiles
-from messagehub.errors import ChannelNotFound, NotOwner
+from messagehub.errors import ChannelNotFound, InvalidRequest, NotOwner
 from registry import commands
 from tests.integration.block_processes import Place, place_in
 from tests.registry.driving import digest_of
@@ -121,6 +122,23 @@ def test_what_nobody_registered_leaves_no_directory(place: Place) -> None:
         with pytest.raises(ChannelNotFound):
             files.ask(command, timeout=5.0)
     assert place.directory.channels() == []
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"schema_hash": ""}, {"schema_hash": "h" * 300}, {"access": "sharred"}, {"priority": "urgent"}, {"metadata": 5}],
+    ids=["empty", "long", "access", "priority", "metadata"],
+)
+def test_what_a_broker_would_refuse_is_refused_without_one(place: Place, wrong: dict[str, Any]) -> None:
+    """An entry of it would be one that nobody can read."""
+    hub = place.hub()
+    with pytest.raises(InvalidRequest) as refused:
+        hub.register_producer("sensor", **{"schema_hash": "h"} | wrong)
+    assert refused.value.details["field"] == next(iter(wrong))
+    with pytest.raises(InvalidRequest):
+        hub.producer("sensor", schema_version="v" * 2000)
+    assert place.directory.channels() == []
+    assert place.blocks() == []
 
 
 def test_only_who_holds_a_registration_can_end_it(place: Place) -> None:
