@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from typing import Any, TypeVar
 
+from messagehub.errors import ConfigurationError
 from registry import commands, replies
 from registry.records import SchemaType
 
@@ -43,6 +44,10 @@ class CatalogMethods(ABC):
         timeout: float | None = None,
     ) -> replies.SchemaFound:
         """A schema by subject (and version), id or hash."""
+        if sum(given is not None for given in (subject, schema_id, schema_hash)) != 1:
+            raise ConfigurationError("a schema is found by one of subject, schema_id and schema_hash")
+        if version is not None and subject is None:
+            raise ConfigurationError("a version is one of a subject's: say which subject")
         command = commands.RequestSchema(subject=subject, version=version, schema_id=schema_id, schema_hash=schema_hash)
         return self._must(command, replies.SchemaFound, timeout)
 

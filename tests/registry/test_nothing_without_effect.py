@@ -14,6 +14,13 @@ def test_declaration_of_a_version_or_type_without_a_schema_is_refused(hub: Drive
     assert getattr(hub.discover(), next(iter(unbound))) == next(iter(unbound.values()))
 
 
+@pytest.mark.parametrize("address", ["service:s", "name:n", "id:w"])
+def test_strategy_where_nothing_is_chosen_is_refused(hub: Driver, address: str) -> None:
+    asked = {"worker_id": "w", "endpoint": "unix:@e", "key": "k", "lease": "l", "strategy": "random"}
+    hub.refused(InvalidRequest, "SERVICE_REGISTER", address=address, **asked)
+    hub.ask("SERVICE_REGISTER", address="pool:p", **asked)
+
+
 def test_config_with_what_holds_for_all_has_every_field_of_it(hub: Driver) -> None:
     overall = {"normalize": True, "default_metadata": {"properties": {"owner": "lab"}}}
     hub.ask("SCHEMA_CONFIG_SET", config=overall)

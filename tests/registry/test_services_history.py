@@ -74,7 +74,7 @@ class ServicesHistory(RuleBasedStateMachine):
             endpoint="unix:@e",
             key="k",
             lease=lease,
-            strategy=strategy,
+            strategy=strategy if address.startswith("pool:") else None,
             concurrency=concurrency,
         )
         in_the_way = {
