@@ -24,6 +24,7 @@ from registry.registry import Registry
 
 # A producer without an id of its own; role names begin with a letter, so it is nobody's.
 _DEFAULT = "_default"
+FAR = 2.0**40  # seconds since the epoch; what is beyond is no time that anybody registered at
 
 
 class Live(NamedTuple):
@@ -61,7 +62,7 @@ def command_of(listed: Listed, *, with_schema: bool) -> commands.RegisterProduce
         command = msgspec.convert(entry.details.get("command"), commands.RegisterProducer)
     except (msgspec.ValidationError, RecursionError):
         return None
-    if command.channel != entry.channel:
+    if command.channel != entry.channel or not 0.0 <= entry.registered_at < FAR:
         return None
     if with_schema:
         command.schema = entry.schema

@@ -9,7 +9,6 @@ Rule 1: a consumer was checked when it registered. It is listed while it lives, 
 Rule 2: an entry that cannot be read, or that names another channel or consumer, is passed over: it harms nobody else.
 """
 
-import math
 import os
 import time
 
@@ -19,6 +18,7 @@ from messagehub.datablock.directory import component, read_small_file
 from messagehub.datablock.errors import DataBlockError
 from messagehub.datablock.locks import OWNER, Descriptor, exclusive, is_locked, try_lock
 from messagehub.datablock.segment import make_own_directory, open_lock, open_trusted, remove_file, replace_file
+from messagehub.entries import FAR
 from registry.commands import RegisterConsumer
 from registry.errors import HubError
 from registry.names import check_role
@@ -57,7 +57,7 @@ class ConsumerFiles:
             return None
         command = entry.command
         is_right = (command.channel, command.consumer_id, command.group) == (self._channel, consumer_id, None)
-        return entry if is_right and math.isfinite(entry.registered_at) else None
+        return entry if is_right and 0.0 <= entry.registered_at < FAR else None
 
     def locks(self) -> list[str]:
         return [os.path.join(self.path, name) for name in os.listdir(self.path) if name.endswith(".lock")]

@@ -90,6 +90,17 @@ def test_consumer_file_that_says_nothing_true_is_passed_over(place: Place, conte
     files.close()
 
 
+@pytest.mark.parametrize("at", ["Infinity", "NaN", "-1", "1e300"])
+def test_producer_of_no_time_is_passed_over(place: Place, at: str) -> None:
+    hub = place.hub()
+    hub.register_producer("odd", schema_hash="h")
+    hub.register_producer("fine", schema_hash="h")
+    path = os.path.join(place.directory.channel_path("odd"), "_default.json")
+    entry = json.loads(Path(path).read_bytes())
+    replace_file(path, json.dumps(entry).replace(str(entry["registered_at"]), at).encode())
+    assert names(hub) == ["fine"]
+
+
 def test_consumer_lock_that_is_no_file_is_passed_over(place: Place) -> None:
     hub = place.hub()
     hub.register_producer("sensor", schema_hash="h")
