@@ -49,6 +49,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items[:] = [item for item in items if item not in slow]
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+    """Captured output may hold half a character, which a worker of pytest-xdist cannot send to its controller."""
+    report = yield
+    report.sections = [(name, text.encode(errors="backslashreplace").decode()) for name, text in report.sections]
+    return report
+
+
 @pytest.fixture
 def no_leaks() -> Iterator[None]:
     """Fail when a thread, descriptor, socket or child process outlives the test."""
