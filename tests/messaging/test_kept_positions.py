@@ -14,6 +14,7 @@ from messagehub.messaging.topic_messages import Message, from_store
 from registry.records import Keep, KeptTopic
 from registry.replies import StoredMessage, TopicPage
 from registry.topic_patterns import Pattern
+from tests.levels import examples
 
 NAMES = ["a", "b"]
 
@@ -147,5 +148,5 @@ class AnyOrder(RuleBasedStateMachine):
         }
 
 
-AnyOrder.TestCase.settings = settings(max_examples=150, stateful_step_count=60, deadline=None)
+AnyOrder.TestCase.settings = settings(max_examples=examples(150), stateful_step_count=60)
 TestAnyOrder = AnyOrder.TestCase

@@ -22,6 +22,7 @@ from registry.leases import Member, Terms
 from registry.records import Channel, Keep, KeptMessage, SchemaConfig, SchemaVersion
 from registry.registry import Registry
 from registry.topics import SavedTopic
+from tests.levels import examples
 from tests.registry.observing import Watcher, encoded_channels, members_of_leases, schema_hash, whole_state
 
 TERMS = Terms(heartbeat_seconds=1.0, stall_seconds=4.0, lease_seconds=20.0)
@@ -379,4 +380,4 @@ def _as_after_restart(channel: Channel) -> dict[str, Any]:
 
 
 TestAnyHistory = AnyHistory.TestCase
-TestAnyHistory.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestAnyHistory.settings = settings(max_examples=examples(60), stateful_step_count=40)
