@@ -69,7 +69,8 @@ def install(kind: str) -> None:
 def packages(*arguments: str, total: int = 0) -> None:
     uv = shutil.which("uv")
     if uv:  # draws its own progress
-        command = [uv, "pip", "install", "--python", str(PYTHON), *([] if total else ["--quiet"]), *arguments]
+        quiet = [] if total and sys.stdout.isatty() else ["--quiet"]
+        command = [uv, "pip", "install", "--python", str(PYTHON), *quiet, *arguments]
         if subprocess.run(command, check=False).returncode:
             sys.exit("setup: uv failed, see above")
         return

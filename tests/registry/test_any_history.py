@@ -380,4 +380,4 @@ def _as_after_restart(channel: Channel) -> dict[str, Any]:
 
 
 TestAnyHistory = AnyHistory.TestCase
-TestAnyHistory.settings = settings(max_examples=examples(60), stateful_step_count=40)
+TestAnyHistory.settings = settings(max_examples=examples(30), stateful_step_count=40)
