@@ -53,7 +53,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish() -> None:
-    """Leak checks collect garbage twice a test, which takes 0.3 s while it looks through everything that is imported."""
+    """Leak checks collect garbage twice a test, which takes 0.3 s while that looks through all that is imported."""
     gc.collect()
     gc.freeze()
 
