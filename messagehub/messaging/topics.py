@@ -235,7 +235,7 @@ class Topics:
             raise _without_broker(missing) from missing
 
     def report(self) -> dict[str, int]:
-        """Frames received that are no messages."""
+        """Return what `hub.metrics()` says of topics; `malformed` are received frames that are no messages."""
         return {"malformed": self._routes.malformed}
 
     # -- kept topics ---------------------------------------------------------------------------------------

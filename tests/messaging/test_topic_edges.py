@@ -71,7 +71,7 @@ def test_who_comes_and_goes_while_others_publish_is_told_of_no_loss(broker: Serv
 def test_subscribing_keeps_its_deadline_while_another_thread_publishes_to_a_stopped_broker(broker: Served) -> None:
     with hub_of(broker) as hub:
         hub.publish("warm", b"")
-        held = hub._topics._sending  # private: a broker that is stopped would not come as far as this lock
+        held = hub._topics._sending  # private: with a stopped broker `subscribe` never comes to this lock
         assert held.acquire(timeout=SECONDS)  # as a publisher holds it whom the broker keeps waiting
         try:
             with pytest.raises(SendTimeout):

@@ -482,7 +482,7 @@ def test_a_reader_of_quick_messages_receives_by_itself_and_the_thread_takes_over
         for number in range(500):
             hub.publish("quick", number)
             assert quick.receive(SECONDS).payload == number
-        assert any(has_come)
+        assert sum(has_come) > 250, "the reader received most of them by itself"
         hub.publish("other", "heard by the thread")
         eventually(lambda: other.buffered)
         assert quick.lost == other.lost == 0

@@ -24,7 +24,7 @@ def whole_state(registry: Registry) -> bytes:
             "schemas": _schemas(registry),
             "topics": registry.topics.every(),
             "services": _services(registry),
-            "unsent": registry._emitted,  # private: whoever takes them changes the registry
+            "unsent": registry._emitted,  # private: taking them would change the registry
         }
     )
 
@@ -42,7 +42,7 @@ def _schema_revisions(registry: Registry) -> dict[str, int]:
 
 def _services(registry: Registry) -> dict[str, Any]:
     services = registry.services
-    unsent = services._happened  # private: whoever takes them changes the registry
+    unsent = services._happened  # private: taking them would change the registry
     return {"revision": services.revision, "addresses": services.addresses(), "unsent": unsent}
 
 
