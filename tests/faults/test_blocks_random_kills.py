@@ -96,7 +96,7 @@ def test_nothing_is_wrong_stalls_or_leaks_whoever_is_killed(place: Place) -> Non
     try:
         deadline = time.monotonic() + STORM_SECONDS
         kills = 0
-        while time.monotonic() < deadline:
+        while kills < 3 or time.monotonic() < deadline:
             time.sleep(chance.uniform(0.05, 0.4))
             role = chance.choice([*running, "broker"])
             if role == "broker":
@@ -107,7 +107,6 @@ def test_nothing_is_wrong_stalls_or_leaks_whoever_is_killed(place: Place) -> Non
                 _check_end(running[role])
                 running[role] = _started(place, programs[role])
             kills += 1
-        assert kills >= 3
         for role in ("consumer", "other consumer"):
             _flows(running[role])
     finally:
