@@ -79,11 +79,11 @@ def living(directory: Directory, channel: str, *, with_schema: bool = False) -> 
 
 
 def adopt(registry: Registry, found: Iterable[Live], channel: str, *, now: float) -> None:
-    """Register what lives; show what the rules refuse."""
+    """Register what lives, as of when it came; show what the rules refuse."""
     clash = None
     for live in found:
         try:
-            registry.apply(live.command, now=now)
+            registry.apply(live.command, now=live.entry.registered_at)
         except Refusal as refused:
             clash = clash or clash_of(live, refused)
     registry.show_conflict(channel, clash, now=now)

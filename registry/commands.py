@@ -200,7 +200,8 @@ class CheckSchema(SchemaText, tag="SCHEMA_CHECK"):
 class RequestSchema(Command, tag="SCHEMA_REQUEST"):
     """By id, GUID, hash, or subject and version (-1 or none: the newest).
 
-    `resolve` adds the texts of what it refers to, `referrers` the ids of what refers to it.
+    `resolve` adds the texts of what it refers to, `referrers` the ids of what refers to it; softly deleted referrers
+    are among them with `deleted_referrers`.
     """
 
     schema_id: Count | None = None
@@ -211,6 +212,7 @@ class RequestSchema(Command, tag="SCHEMA_REQUEST"):
     deleted: bool = False
     resolve: bool = False
     referrers: bool = False
+    deleted_referrers: bool = False
 
 
 class ListSchemas(Command, tag="SCHEMA_LIST_REQUEST"):

@@ -44,6 +44,7 @@ HubError
     ├── PoolNotEmpty                 POOL_NOT_EMPTY
     ├── DuplicateRegistration        DUPLICATE_REGISTRATION
     ├── RegistryError                REGISTRY_ERROR
+    ├── InvalidRuleSet               INVALID_RULE_SET
     └── InvalidSchema                INVALID_SCHEMA
 """
 
@@ -211,6 +212,10 @@ class SchemaTooLarge(Refusal):
 
 class SchemaTooComplex(Refusal):
     code = "SCHEMA_TOO_COMPLEX"
+
+
+class InvalidRuleSet(Refusal):
+    code = "INVALID_RULE_SET"
 
 
 class InvalidSchema(Refusal):

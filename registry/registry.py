@@ -20,7 +20,7 @@ from registry.checks import (
     check_schema,
     says_the_same,
 )
-from registry.errors import ChannelNotFound, ChannelNotReady
+from registry.errors import ChannelNotFound, ChannelNotReady, InvalidRequest
 from registry.groups import assignment
 from registry.leases import Member, Terms, consumer_lease, default_owner
 from registry.ledger import lease_of
@@ -50,7 +50,7 @@ class Registry(Sightings):
             embedded = _embedded_schema(command)
             return self.schema_rules.question(embedded) if embedded else None
         if isinstance(command, commands.RegisterConsumer) and command.expected_schema_hash is not None:
-            channel = self.channels.get(command.channel)
+            channel = self.channels.get(names.logical(command.channel))
             if channel is not None and channel.schema_hash != command.expected_schema_hash:
                 return self.schema_rules.consumer_question(command.expected_schema_hash, channel)
         return None
@@ -58,7 +58,7 @@ class Registry(Sightings):
     def apply(self, command: commands.Command, *, now: float, verdict: Verdict | None = None) -> Outcome:
         """Decide one command. Raises a Refusal, having changed nothing, or returns the reply and what happened.
 
-        Without a verdict on its `question` the schema is judged here and now.
+        Without a verdict on its `question`, as that is now, the schema is judged here.
         """
         kind = type(command)
         if kind in SCHEMA_COMMANDS:
@@ -128,17 +128,7 @@ class Registry(Sightings):
         self, command: commands.RegisterConsumer, now: float, verdict: Verdict | None = None
     ) -> replies.Reply:
         channel = self._channel(command.channel)
-        consumer = Consumer(
-            consumer_id=names.check_role("consumer", command.consumer_id),
-            lease=command.lease or consumer_lease(channel.name, command.consumer_id),
-            expected_schema_hash=command.expected_schema_hash,
-            group=names.check_role("group", command.group) if command.group is not None else None,
-            host=command.host,
-            pid=command.pid,
-            start_time=command.start_time,
-            boot_id=command.boot_id,
-            metadata=command.metadata,
-        )
+        consumer = _consumer(command, channel.name)
         if command.required and channel.status() != "active":
             raise ChannelNotReady(
                 f"channel {channel.name!r} has no active producer",
@@ -153,9 +143,7 @@ class Registry(Sightings):
         if present is None or not says_the_same(present, consumer):
             for member in replaced:
                 self._unregister(member, "replaced", now)
-            consumer.registered_at = now
-            consumer.revision = self.revision + 1
-            self._emit(events.ConsumerRegistered(channel=channel.name, consumer=consumer), now)
+            self._add_consumer(channel, consumer, now)
             present = consumer
         self._renew(present.lease, Member("consumer", channel.name, present.consumer_id), now)
         found = self._found(channel)
@@ -172,6 +160,22 @@ class Registry(Sightings):
             lease_seconds=self.terms.lease_seconds,
             revision=present.revision,
         )
+
+    def adopt_consumer(self, command: commands.RegisterConsumer, *, now: float) -> None:
+        """Take over a consumer that was registered at `now`, when it was checked: what it expected may have changed."""
+        name = names.check_channel(command.channel)
+        consumer = _consumer(command, name)
+        if name not in self.channels:
+            record = Channel(name=name, priority=command.priority, created_at=now, revision=self.revision + 1)
+            self._emit(events.ChannelCreated(channel=name, record=record), now)
+        self._add_consumer(self.channels[name], consumer, now)
+        self._renew(consumer.lease, Member("consumer", name, consumer.consumer_id), now)
+        self._take_emitted()
+
+    def _add_consumer(self, channel: Channel, consumer: Consumer, now: float) -> None:
+        consumer.registered_at = now
+        consumer.revision = self.revision + 1
+        self._emit(events.ConsumerRegistered(channel=channel.name, consumer=consumer), now)
 
     def unregister_producer(self, command: commands.UnregisterProducer, now: float) -> replies.Reply:
         channel = self._channel(command.channel)
@@ -213,6 +217,11 @@ class Registry(Sightings):
         self, command: commands.CreateChannel, now: float, verdict: Verdict | None = None
     ) -> replies.Reply:
         name = names.check_channel(command.channel)
+        if command.schema is None and command.schema_hash is None:
+            for unbound in ("schema_version", "schema_type"):
+                if getattr(command, unbound) is not None:
+                    said = f"{unbound} says nothing without a schema: give schema or schema_hash too"
+                    raise InvalidRequest(said, field=unbound)
         version = self._plan_schema(command, verdict)
         present = self.channels.get(name)
         record = _declaration(command, version[0] if version else None)
@@ -312,7 +321,10 @@ class Registry(Sightings):
         if expected_hash == channel.schema_hash:
             return
         question = self.schema_rules.consumer_question(expected_hash, channel)
-        verdict = verdict or (judge(question) if question else None)
+        if question is None:
+            verdict = None
+        elif verdict is None or verdict.question != question:
+            verdict = judge(question)
         if verdict is None or verdict.refusal is not None or verdict.differences:
             differences = verdict.differences if verdict else []
             check_schema(channel, expected_hash, "the consumer expects", differences)
@@ -357,6 +369,20 @@ def _embedded_schema(
         schema=command.schema,
         schema_type=command.schema_type or "JSON",
         schema_hash=command.schema_hash,
+    )
+
+
+def _consumer(command: commands.RegisterConsumer, channel: str) -> Consumer:
+    return Consumer(
+        consumer_id=names.check_role("consumer", command.consumer_id),
+        lease=command.lease or consumer_lease(channel, command.consumer_id),
+        expected_schema_hash=command.expected_schema_hash,
+        group=names.check_role("group", command.group) if command.group is not None else None,
+        host=command.host,
+        pid=command.pid,
+        start_time=command.start_time,
+        boot_id=command.boot_id,
+        metadata=command.metadata,
     )
 
 

@@ -35,7 +35,7 @@ MAX_STREAMS = 100
 DRAIN = "/api/v1/drain"
 
 
-class ChannelBody(msgspec.Struct):
+class ChannelBody(msgspec.Struct, forbid_unknown_fields=True):
     """What CHANNEL_CREATE takes."""
 
     schema_hash: str | None = None

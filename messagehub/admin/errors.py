@@ -45,6 +45,7 @@ STATUS: dict[type[HubError], tuple[int, int]] = {
     errors.ReferenceExists: (422, 42206),
     errors.InvalidName: (422, 42208),
     errors.SchemaTooLarge: (422, 42209),
+    errors.InvalidRuleSet: (422, 42210),
     errors.SchemaTooComplex: (422, 42209),
     errors.NestedTooDeeply: (422, 42209),
     errors.MessageTooLarge: (422, 42209),

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 from registry.verdicts import Question, Verdict, judge, preload
 
@@ -124,7 +125,9 @@ class Judge(Generic[Ticket]):
                     self._process = _Process()
                 for verdicts in self._process.judge([question for _, question in waiting]):
                     attempts = 0
-                    self._decide([(waiting.popleft()[0], verdict) for verdict in verdicts])
+                    asked = [waiting.popleft() for _ in verdicts]
+                    pairs = zip(asked, verdicts, strict=True)
+                    self._decide([(ticket, replace(said, question=question)) for (ticket, question), said in pairs])
             except (OSError, msgspec.DecodeError, EOFError) as error:
                 if not self._is_closing:
                     log.warning("the schema judge is replaced: %s", error)
@@ -137,9 +140,7 @@ class Judge(Generic[Ticket]):
                     attempts = 0
                     ticket, question = waiting.popleft()
                     refusal = str(error) if is_slow else None
-                    verdict = Verdict(
-                        refusal=refusal, is_budget=is_slow, is_lost=not is_slow, revision=question.revision
-                    )
+                    verdict = Verdict(refusal=refusal, is_budget=is_slow, is_lost=not is_slow, question=question)
                     self._decide([(ticket, verdict)])
 
     def _decide(self, verdicts: list[tuple[Ticket, Verdict]]) -> None:
@@ -227,7 +228,8 @@ def main() -> None:
     questions, answers = sys.stdin.buffer, sys.stdout.buffer
     while len(head := questions.read(_LENGTH.size)) == _LENGTH.size:
         (size,) = _LENGTH.unpack(head)
-        answer = _encode(judge(_question_decoder.decode(questions.read(size)), between=os.sched_yield))
+        verdict = judge(_question_decoder.decode(questions.read(size)), between=os.sched_yield)
+        answer = _encode(replace(verdict, question=None))
         try:
             answers.write(_framed(answer))
             answers.flush()

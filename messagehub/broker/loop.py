@@ -305,11 +305,11 @@ class Broker:
     def _asks_judge(
         self, path: list[bytes], command: commands.AnyCommand, received_at: float, verdict: Verdict | None
     ) -> bool:
-        """Whether a verdict is needed first: there is none yet, or the subject moved since it was asked for."""
+        """Whether a verdict is needed first: there is none yet, or what it was computed from has changed."""
         if verdict is not None and verdict.is_lost:
             raise RateLimited("the process that judges schemas died, again and again: try again in a moment")
         question = self._registry.question(command)
-        if question is None or (verdict is not None and verdict.revision == question.revision):
+        if question is None or (verdict is not None and verdict.question == question):
             return False
         if not self._judge.ask((path, command, received_at, None), question):
             raise RateLimited("too many schemas wait to be judged: try again in a moment")

@@ -78,6 +78,7 @@ RAISED: dict[str, list[dict[str, Any]]] = {
         },
         DELETE,
     ],
+    "INVALID_RULE_SET": [SCHEMA | {"rule_set": {"domainRules": [{"name": "r", "type": "CEL", "mode": "UPGRADE"}]}}],
     "TOPIC_NOT_FOUND": [{"type": "TOPIC_DELETE", "topic": "t"}],
     "TOPIC_ALREADY_EXISTS": [
         {"type": "TOPIC_KEEP", "topic": "t"},
