@@ -61,6 +61,9 @@ class Publisher:
         self._endpoint, bound_locally = door.bind(self.socket, EVENTS, endpoint, local)
         return self._endpoint, bound_locally
 
+    def close(self) -> None:
+        self.socket.close()
+
     def cut(self) -> None:
         """End the connections from other hosts: they come in again through the door."""
         rebind(self.socket, self._endpoint)

@@ -1,18 +1,21 @@
 """What the broker sees of its own host: the directory of channels, and which processes live.
 
 Rule 1: nothing here is slow or waits: one channel's directory is read when the kernel says that it changed; a full look
-happens at the start, and afterwards a few channels at a time.
+happens at the start, and afterwards a few channels at a time. Schemas of entries are judged elsewhere (`Ask`).
 Rule 2: for this host the directory decides who lives. A producer whose lock is free is gone; one whose lock is held is
 registered, also when it was born while no broker ran.
 Rule 3: a process ends once: its pidfd tells, at once. While it does not, the leases of that process do not run out.
 Rule 4: what the registry refuses is shown as a conflict of its channel. No data and no entry is touched.
+Rule 5: the directory is input. What it holds is decoded like a request, and nothing in it ends the loop: a channel that
+meets a defect is left alone for a while.
 """
 
 import logging
 import os
 import select
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple
 
 from messagehub.broker.guard import Guard
 from messagehub.datablock import inotify
@@ -20,30 +23,50 @@ from messagehub.datablock.directory import Directory, Listed
 from messagehub.datablock.errors import DataBlockError
 from messagehub.datablock.identity import ProcessIdentity, boot_id, host
 from messagehub.datablock.wakeup import ProcessWatch
-from messagehub.entries import Live, clash_of, command_of, is_about_members, newest_table
-from registry import events
-from registry.errors import InvalidName, Refusal
+from messagehub.entries import MAX_REASON, Live, clash_of, command_of, is_about_members, newest_table
+from registry import commands, events
+from registry.errors import HubError, InvalidName, Refusal
 from registry.leases import Member
 from registry.records import Channel, Consumer, Producer, Worker
 from registry.registry import Registry
+from registry.verdicts import Verdict
 
 log = logging.getLogger("messagehub.broker")
 
 LOOK_SECONDS = 0.5
 SOON_SECONDS = 0.05
 CHANNELS_PER_LOOK = 32
+RETRY_SECONDS = 1.0
+DEFECT_SECONDS = 60.0
 _BIRTHS = inotify.CREATE | inotify.MOVED_TO
 _CHANNEL = inotify.MOVED_TO | inotify.CLOSE_WRITE | inotify.DELETE | inotify.CREATE
 _TABLES = inotify.CREATE | inotify.DELETE
 
 
+class Adoption(NamedTuple):
+    """A producer that the directory shows and whose schema has to be judged before it is registered."""
+
+    channel: str
+    producer_id: str
+    command: commands.RegisterProducer
+
+
+Ask = Callable[[Adoption, Verdict | None], bool]
+"""Whether the schema has to be judged first, given the verdict there is; if so, `LocalSight.judged` hears of it."""
+
+
 class LocalSight:
     """`fileno` is readable when `look` has something to do."""
 
-    def __init__(self, directory: Directory, guard: Guard | None = None) -> None:
+    def __init__(self, directory: Directory, ask: Ask, guard: Guard | None = None) -> None:
         """The guard refuses an entry whose writer, a user of this host, has no right to it."""
+        self.defects = 0
         self._directory = directory
+        self._ask = ask
         self._guard = guard
+        self._asked: dict[str, set[str]] = {}
+        self._verdicts: dict[str, dict[str, tuple[Adoption, Verdict]]] = {}
+        self._left_alone: dict[str, float] = {}
         self._epoll = select.epoll()
         self._news = inotify.Inotify()
         self._is_usable = _prepare(directory)
@@ -116,6 +139,23 @@ class LocalSight:
             happened += self._look_at_channel(registry, channel, now)
         return happened
 
+    @property
+    def is_asking(self) -> bool:
+        """Whether the schema of an entry is being judged."""
+        return bool(self._asked)
+
+    def judged(self, adoption: Adoption, verdict: Verdict) -> None:
+        """Go on with an entry at the next look."""
+        channel, producer_id, _ = adoption
+        self._asked[channel].discard(producer_id)
+        if not self._asked[channel]:
+            del self._asked[channel]
+        if verdict.is_lost:
+            self._soon[channel] = time.monotonic() + RETRY_SECONDS
+        else:
+            self._verdicts.setdefault(channel, {})[producer_id] = adoption, verdict
+            self._dirty.add(channel)
+
     def seconds_to_next_look(self) -> float:
         return 0.0 if self._dirty else max(min([self._look_at, *self._soon.values()]) - time.monotonic(), 0.0)
 
@@ -186,7 +226,7 @@ class LocalSight:
                 self._dirty.add(relative.split(os.sep, 1)[0])
 
     def _take_due(self) -> list[str]:
-        """What changed, and now and then some more, in case the kernel had no watch to give."""
+        """What changed, and now and then some more, in case the kernel had no watch to give; so many at a time."""
         due, self._dirty = self._dirty, set()
         for channel in [channel for channel, at in self._soon.items() if time.monotonic() >= at]:
             del self._soon[channel]
@@ -199,9 +239,13 @@ class LocalSight:
                     self._round = iter(self._channels())
                     break
                 due.add(following)
-        return sorted(due)
+        ordered = sorted(due)
+        self._dirty.update(ordered[CHANNELS_PER_LOOK:])
+        return ordered[:CHANNELS_PER_LOOK]
 
     def _look_at_channel(self, registry: Registry, channel: str, now: float) -> list[events.AnyEvent]:
+        if self._left_alone.get(channel, 0.0) > time.monotonic():
+            return []
         happened: list[events.AnyEvent] = []
         try:
             self._watch(channel)
@@ -213,26 +257,35 @@ class LocalSight:
             for each in listed:
                 if each.is_alive:
                     clash = self._adopt(registry, channel, each, happened, now) or clash
-            happened += registry.show_conflict(channel, clash, now=now)
+            self._forget_verdicts(channel, {each.producer_id for each in listed if each.is_alive})
+            if channel not in self._asked:
+                happened += registry.show_conflict(channel, clash, now=now)
             happened += registry.show_table(channel, newest_table(self._directory, channel), now=now)
         except InvalidName as error:
             log.warning("%s holds something that is no channel: %s", self._directory.path, error.message)
-        except DataBlockError as error:
+        except (DataBlockError, OSError) as error:
             log.warning("the directory of channel %r cannot be read: %s", channel, error)
+        except Exception:
+            self.defects += 1
+            self._left_alone = {name: at for name, at in self._left_alone.items() if at > time.monotonic()}
+            self._left_alone[channel] = time.monotonic() + DEFECT_SECONDS
+            log.exception("channel %r is left alone for %g s: its directory meets a defect", channel, DEFECT_SECONDS)
         return happened
 
     def _adopt(
         self, registry: Registry, channel: str, listed: Listed, happened: list[events.AnyEvent], now: float
     ) -> str | None:
         """Register a living producer that is not registered; returns what stands against it."""
+        command = command_of(listed, with_schema=False)
+        record = registry.channels.get(channel)
+        present = record.producers.get((command and command.producer_id) or f"{channel}/default") if record else None
+        if command is not None and present is not None and present.lease == command.lease:
+            return None
         command = command_of(listed, with_schema=True)
         if command is None or listed.entry is None or command.channel != channel:
-            return f"entry {listed.producer_id!r} cannot be read: {listed.flaw or 'it names no registration'}"
+            flaw = listed.flaw or "it would not pass as a registration"
+            return f"entry {listed.producer_id!r} cannot be read: {flaw}"[:MAX_REASON]
         live = Live(listed.entry, command)
-        record = registry.channels.get(channel)
-        present = record.producers.get(command.producer_id or f"{channel}/default") if record else None
-        if present is not None and present.lease == command.lease:
-            return None
         if live.entry.registered_at < self._destroyed_at.get(channel, 0.0):
             pid = live.entry.process.pid
             return f"the channel was destroyed, but its producer {listed.producer_id!r} (pid {pid}) lives on"
@@ -245,12 +298,47 @@ class LocalSight:
         try:
             if self._guard is not None:
                 self._guard.check_entry(listed.uid, command, registry)
-            happened += registry.apply(command, now=now).events
+            adoption = Adoption(channel, listed.producer_id, command)
+            verdict = self._verdict_on(adoption)
+            if self._needs_verdict(adoption, verdict):
+                return None
+            happened += registry.apply(command, now=now, verdict=verdict).events
+            self._verdicts.get(channel, {}).pop(listed.producer_id, None)
             if self._guard is not None:
                 self._guard.adopted(listed.uid, command)
         except Refusal as refused:
             return clash_of(live, refused)
         return None
+
+    def _verdict_on(self, adoption: Adoption) -> Verdict | None:
+        """The verdict on this very registration; one that is refused is judged once, not at every look."""
+        known = self._verdicts.get(adoption.channel, {}).get(adoption.producer_id)
+        return known[1] if known is not None and known[0] == adoption else None
+
+    def _needs_verdict(self, adoption: Adoption, verdict: Verdict | None) -> bool:
+        channel, producer_id, _ = adoption
+        if producer_id in self._asked.get(channel, ()):
+            return True
+        try:
+            is_asked = self._ask(adoption, verdict)
+        except Refusal:
+            raise
+        except HubError as busy:
+            log.debug("the schema of channel %r is judged later: %s", channel, busy.message)
+            self._soon[channel] = time.monotonic() + RETRY_SECONDS
+            return True
+        if is_asked:
+            self._asked.setdefault(channel, set()).add(producer_id)
+        return is_asked
+
+    def _forget_verdicts(self, channel: str, living: set[str]) -> None:
+        known = self._verdicts.get(channel)
+        if known:
+            left = {producer_id: verdict for producer_id, verdict in known.items() if producer_id in living}
+            if left:
+                self._verdicts[channel] = left
+            else:
+                del self._verdicts[channel]
 
     def _gone(self, registry: Registry, channel: str, listed: Listed, now: float) -> list[events.AnyEvent]:
         """The lock is free: whoever it was has died or let go."""

@@ -23,6 +23,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
 from .errors import (
+    DataBlockError,
     EntryDamaged,
     NameRefused,
     NameTaken,
@@ -161,8 +162,16 @@ class Directory:
             names = os.listdir(path)
         except FileNotFoundError:
             return []
-        found = [self.producer(channel, name[:-5]) for name in sorted(names) if name.endswith(".json")]
+        ids = sorted(name[:-5] for name in names if name.endswith(".json"))
+        found = [self._listed(channel, producer_id) for producer_id in ids if _COMPONENT.fullmatch(producer_id)]
         return [listed for listed in found if listed is not None]
+
+    def _listed(self, channel: str, producer_id: str) -> Listed | None:
+        """One that cannot be opened is shown with its flaw, so that it hides nobody else."""
+        try:
+            return self.producer(channel, producer_id)
+        except DataBlockError as error:
+            return Listed(producer_id, is_alive=True, entry=None, flaw=str(error))
 
     def producer(self, channel: str, producer_id: str) -> Listed | None:
         """One producer, alive or not; None if it has no entry (any more)."""
@@ -264,10 +273,10 @@ class Registration:
 
 def component(name: str) -> str:
     """A name that is one harmless path component, with room for our suffixes."""
-    if len(name.encode()) > _NAME_BYTES:
-        raise NameTooLong(name, _NAME_BYTES)
     if not _COMPONENT.fullmatch(name):
         raise NameRefused(name, "it must begin with a letter, digit or '_' and hold no '/', '@' or spaces")
+    if len(name) > _NAME_BYTES:
+        raise NameTooLong(name, _NAME_BYTES)
     return name
 
 
