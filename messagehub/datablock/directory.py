@@ -34,7 +34,16 @@ from .errors import (
 from .identity import ProcessIdentity
 from .layout import LAYOUT_VERSION
 from .locks import OWNER, Descriptor, exclusive, is_locked, lock_within, try_lock
-from .segment import DEFAULT_ROOT, make_own_directory, open_lock, open_trusted, read_file, remove_file, replace_file
+from .segment import (
+    DEFAULT_ROOT,
+    SMALL_BYTES,
+    make_own_directory,
+    open_lock,
+    open_trusted,
+    read_file,
+    remove_file,
+    replace_file,
+)
 from .sharing import is_member, place_name
 
 DEFAULT_DOMAIN: Final = "default"
@@ -44,6 +53,7 @@ _COMPONENT: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:=+,-]*")
 _NAME_BYTES: Final = 200
 _EXCLUSIVE: Final = "_exclusive.ring"  # members' names begin with a letter
 _REMEMBERED: Final = 4096
+_ENTRY_BYTES: Final = 4 << 20  # a registration has at most 1 MiB; escaped as JSON its schema may take more
 
 
 @dataclass(frozen=True)
@@ -192,7 +202,7 @@ class Directory:
         known = self._entries.get(path)
         if known is None or known[0] != version:
             try:
-                known = (version, ProducerEntry.from_json(read_small_file(path), path), None)
+                known = (version, ProducerEntry.from_json(read_small_file(path, _ENTRY_BYTES), path), None)
             except EntryDamaged as error:
                 known = (version, None, str(error))
             if len(self._entries) >= _REMEMBERED:
@@ -280,10 +290,10 @@ def component(name: str) -> str:
     return name
 
 
-def read_small_file(path: str) -> bytes:
+def read_small_file(path: str, limit: int = SMALL_BYTES) -> bytes:
     descriptor = open_trusted(path, os.O_RDONLY)
     try:
-        return read_file(descriptor, path)
+        return read_file(descriptor, path, limit)
     finally:
         descriptor.close()
 
