@@ -123,11 +123,11 @@ class Ledger:
         if told:
             said = notice(event)
             for lease_id in told:
-                self.leases.tell(lease_id, said)
+                self.leases.tell(lease_id, said, now=event.at)
 
     def _unregister(self, member: Member, reason: events.Reason, now: float) -> None:
         lease_id = lease_of(self.channels[member.channel], member)
-        self.leases.detach(lease_id, member)
+        self.leases.detach(lease_id, member, now=now)
         event: events.AnyChannelEvent
         if member.kind == "producer":
             event = events.ProducerUnregistered(channel=member.channel, producer_id=member.member_id, reason=reason)
@@ -135,7 +135,7 @@ class Ledger:
             event = events.ConsumerUnregistered(channel=member.channel, consumer_id=member.member_id, reason=reason)
         self._emit(event, now)
         if reason == "replaced":
-            self.leases.tell(lease_id, notice(event))
+            self.leases.tell(lease_id, notice(event), now=now)
 
     def _remove(self, member: Member, reason: events.Reason, now: float) -> None:
         """Unregister, and let an undeclared channel end with its last member."""

@@ -50,7 +50,7 @@ class Registry(Sightings):
             embedded = _embedded_schema(command)
             return self.schema_rules.question(embedded) if embedded else None
         if isinstance(command, commands.RegisterConsumer) and command.expected_schema_hash is not None:
-            channel = self.channels.get(command.channel)
+            channel = self.channels.get(names.logical(command.channel))
             if channel is not None and channel.schema_hash != command.expected_schema_hash:
                 return self.schema_rules.consumer_question(command.expected_schema_hash, channel)
         return None
@@ -194,9 +194,9 @@ class Registry(Sightings):
     def heartbeat(self, command: commands.Heartbeat, now: float) -> replies.Reply:
         lease = self.leases.get(command.lease)
         if lease is None:
-            return replies.HeartbeatAck(known=False, notices=[])
+            return replies.HeartbeatAck(known=False, notices=self.leases.take_unheard(command.lease))
         self._revive(lease, now)
-        return replies.HeartbeatAck(known=bool(lease.members), notices=lease.take_notices())
+        return replies.HeartbeatAck(known=True, notices=lease.take_notices())
 
     # -- channels ------------------------------------------------------------------------------------------
 
@@ -232,7 +232,7 @@ class Registry(Sightings):
         channel = self._channel(command.channel)
         self._emit(events.ChannelDestroyed(channel=channel.name), now)
         for member in _members(channel):
-            self.leases.detach(lease_of(channel, member), member)
+            self.leases.detach(lease_of(channel, member), member, now=now)
         return replies.ChannelDestroyed(channel=channel.name, revision=self.revision)
 
     def list_channels(self, command: commands.ListChannels, now: float) -> replies.Reply:

@@ -161,15 +161,15 @@ class Guard:
             access.check(rights, command, places=places)
         lease = lease_of(command)
         if lease is not None:
-            self._check_lease(user, lease, rights, registry)
+            self._check_lease(user, lease, rights)
         if isinstance(command, Registering):
             self._registrations.ask(user, command, registry.leases, monotonic())
 
-    def check_entry(self, uid: int, command: commands.RegisterProducer, registry: Registry) -> None:
+    def check_entry(self, uid: int, command: commands.RegisterProducer) -> None:
         """Whether a user who registered in the directory, past the door, could have done so through it."""
         user = f"{_USER}{uid}"
         try:
-            self._check_entry(user, command, registry)
+            self._check_entry(user, command)
         except Refusal as error:  # the entry stays, and is looked at again and again: noted once
             entry = (user, command.channel, command.lease)
             if entry not in self._noted_entries:
@@ -182,11 +182,11 @@ class Guard:
     def adopted(self, uid: int, command: commands.RegisterProducer) -> None:
         self._audit.write("changed", f"{_USER}{uid}", **_what(command))
 
-    def _check_entry(self, user: str, command: commands.RegisterProducer, registry: Registry) -> None:
+    def _check_entry(self, user: str, command: commands.RegisterProducer) -> None:
         rights = self._rights_of(user) or access.NOTHING
         if not rights.is_admin:
             access.check(rights, command)
-        self._check_lease(user, lease_of(command) or "", rights, registry)
+        self._check_lease(user, lease_of(command) or "", rights)
 
     def answered(self, path: list[bytes], command: commands.AnyCommand, reply: replies.Reply) -> None:
         """Keep count of what the peer holds."""
@@ -300,8 +300,11 @@ class Guard:
 
     # -- leases --------------------------------------------------------------------------------------------
 
-    def _check_lease(self, user: str, lease: str, rights: Rights, registry: Registry) -> None:
-        owner = self._registrations.owner(lease, registry.leases) or user
+    def leases_ended(self, leases: list[str]) -> None:
+        self._registrations.ended(leases)
+
+    def _check_lease(self, user: str, lease: str, rights: Rights) -> None:
+        owner = self._registrations.owner(lease) or user
         if owner != user and not rights.is_admin and self._rights_of(owner) is not None:
             raise Forbidden("this lease belongs to another peer", lease=lease)
 
@@ -312,6 +315,7 @@ class Guard:
             "refused_too_many_subscriptions": self.subscriptions_too_many,
             "audit_lost": self._audit.lost,
             "audit_skipped": self.audit_skipped,
+            "lease_owners": len(self._registrations),
         }
 
 

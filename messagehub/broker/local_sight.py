@@ -77,6 +77,7 @@ class LocalSight:
         self._by_fd: dict[int, tuple[int, int]] = {}
         self._members: dict[tuple[int, int], dict[Member, str]] = {}
         self._process_of: dict[Member, tuple[int, int]] = {}
+        self._members_of: dict[str, set[Member]] = {}
         self._soon: dict[str, float] = {}
         self._destroyed_at: dict[str, float] = {}
         self._dirty: set[str] = set()
@@ -113,10 +114,11 @@ class LocalSight:
             elif isinstance(event, events.ConsumerRegistered):
                 self._follow(registry, Member("consumer", event.channel, event.consumer.consumer_id), event.consumer)
             elif isinstance(event, events.ProducerUnregistered):
-                self._forget(Member("producer", event.channel, event.producer_id))
+                self._forget(registry, Member("producer", event.channel, event.producer_id))
             elif isinstance(event, events.ConsumerUnregistered):
-                self._forget(Member("consumer", event.channel, event.consumer_id))
+                self._forget(registry, Member("consumer", event.channel, event.consumer_id))
             elif isinstance(event, events.ChannelDestroyed):
+                self._forget_members(registry, event.channel)
                 self._destroyed_at[event.channel] = time.time()
                 self._dirty.add(event.channel)
 
@@ -124,8 +126,8 @@ class LocalSight:
         """False where its process is gone already."""
         return self._follow(registry, Member("worker", "", worker.worker_id), worker)
 
-    def forget_worker(self, worker_id: str) -> None:
-        self._forget(Member("worker", "", worker_id))
+    def forget_worker(self, registry: Registry, worker_id: str) -> None:
+        self._forget(registry, Member("worker", "", worker_id))
 
     def look(self, registry: Registry, *, now: float) -> list[events.AnyEvent]:
         """Everything that the kernel told since the last time."""
@@ -178,16 +180,29 @@ class LocalSight:
             self._epoll.register(watch.fileno(), select.EPOLLIN)
         self._members.setdefault(key, {})[member] = record.lease
         self._process_of[member] = key
+        self._members_of.setdefault(member.channel, set()).add(member)
         registry.leases.hold(record.lease, is_held=True)
         return True
 
-    def _forget(self, member: Member) -> None:
-        key = self._process_of.pop(member, None)
+    def _forget(self, registry: Registry, member: Member) -> None:
+        """Watch a process no longer than it has members, and hold its lease no longer than it is watched."""
+        key = self._process_unlinked(member)
         members = self._members.get(key) if key is not None else None
         if key is not None and members is not None:
-            members.pop(member, None)
+            lease = members.pop(member, None)
             if not members:
                 self._drop(key)
+                if lease is not None:
+                    registry.leases.hold(lease, is_held=False)
+
+    def _forget_members(self, registry: Registry, channel: str) -> None:
+        """A channel that is destroyed ends without an event for each member."""
+        for member in list(self._members_of.get(channel, ())):
+            self._forget(registry, member)
+
+    @property
+    def watched_processes(self) -> int:
+        return len(self._processes)
 
     def _drop(self, key: tuple[int, int]) -> dict[Member, str]:
         watch = self._processes.pop(key)
@@ -196,8 +211,16 @@ class LocalSight:
         watch.close()
         members = self._members.pop(key, {})
         for member in members:
-            self._process_of.pop(member, None)
+            self._process_unlinked(member)
         return members
+
+    def _process_unlinked(self, member: Member) -> tuple[int, int] | None:
+        """The process that was watched for a member, which it is no longer."""
+        others = self._members_of.get(member.channel, set())
+        others.discard(member)
+        if not others:
+            self._members_of.pop(member.channel, None)
+        return self._process_of.pop(member, None)
 
     def _ended(self, registry: Registry, fd: int, now: float) -> list[events.AnyEvent]:
         key = self._by_fd.get(fd)
@@ -297,7 +320,7 @@ class LocalSight:
             happened += registry.died([Member("producer", channel, present.producer_id)], now=now)
         try:
             if self._guard is not None:
-                self._guard.check_entry(listed.uid, command, registry)
+                self._guard.check_entry(listed.uid, command)
             adoption = Adoption(channel, listed.producer_id, command)
             verdict = self._verdict_on(adoption)
             if self._needs_verdict(adoption, verdict):

@@ -127,6 +127,7 @@ class Broker:
         self._report = Report(self.broker_id, self._metrics, self._commit)
         self._report.add(lambda: {"published": self._publisher.published} | self._kept.counters)
         self._report.add(lambda: {"threads_restarted": self._supervisor.restarts})
+        self._report.add(lambda: {"watched_processes": self._sight.watched_processes})
         if self._guard is not None:
             self._report.add(self._guard.counters)
         self._own: dict[type[commands.Command], Callable[[Any], replies.Reply]] = {
@@ -229,6 +230,9 @@ class Broker:
             self._record(self._registry.expire(now=now))
             deadline = self._registry.next_deadline()
         settle(self._registry, self._publisher, self._sight)
+        ended = self._registry.leases.take_ended()
+        if self._guard is not None and ended:
+            self._guard.leases_ended([lease for lease in ended if self._registry.leases.get(lease) is None])
         idle_seconds = self._publisher.beacons(self._registry, now=now)
         if not self.is_read_only:
             if deadline is not None:
