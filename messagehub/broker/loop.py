@@ -127,7 +127,12 @@ class Broker:
         self._report = Report(self.broker_id, self._metrics, self._commit)
         self._report.add(lambda: {"published": self._publisher.published} | self._kept.counters)
         self._report.add(lambda: {"threads_restarted": self._supervisor.restarts})
-        self._report.add(lambda: {"watched_processes": self._sight.watched_processes})
+        self._report.add(
+            lambda: {
+                "watched_processes": self._sight.watched_processes,
+                "subscriptions": self._publisher.subscriptions,
+            }
+        )
         if self._guard is not None:
             self._report.add(self._guard.counters)
         self._own: dict[type[commands.Command], Callable[[Any], replies.Reply]] = {
@@ -186,6 +191,9 @@ class Broker:
         poller, requests = self._poller, self._requests
         poller.register(requests.socket, zmq.POLLIN)
         poller.register(self._publisher.socket, zmq.POLLIN)
+        monitor = self._publisher.monitor
+        if monitor is not None:
+            poller.register(monitor, zmq.POLLIN)
         poller.register(self._commit.wake_fd, zmq.POLLIN)
         poller.register(self._judge.wake_fd, zmq.POLLIN)
         poller.register(self._kept.wake_fd, zmq.POLLIN)
@@ -211,6 +219,8 @@ class Broker:
                     elif ready == stop_fd:
                         self._drain()
                         return
+                    elif ready is monitor:
+                        self._publisher.read_connections()
                     else:
                         self._publisher.read_subscriptions(self._registry)
                 wait_ms = self._turn()
