@@ -79,7 +79,8 @@ class LocalSight:
         self._process_of: dict[Member, tuple[int, int]] = {}
         self._members_of: dict[str, set[Member]] = {}
         self._soon: dict[str, float] = {}
-        self._destroyed_at: dict[str, float] = {}
+        self._destroyed: dict[str, set[tuple[str, float]]] = {}
+        """By a channel that was destroyed: the entries that lived then, and are not registered again."""
         self._dirty: set[str] = set()
         self._round: Iterator[str] = iter(())
         self._look_at = 0.0
@@ -119,7 +120,7 @@ class LocalSight:
                 self._forget(registry, Member("consumer", event.channel, event.consumer_id))
             elif isinstance(event, events.ChannelDestroyed):
                 self._forget_members(registry, event.channel)
-                self._destroyed_at[event.channel] = time.time()
+                self._destroyed[event.channel] = self._living(event.channel)
                 self._dirty.add(event.channel)
 
     def follow_worker(self, registry: Registry, worker: Worker) -> bool:
@@ -280,7 +281,10 @@ class LocalSight:
             for each in listed:
                 if each.is_alive:
                     clash = self._adopt(registry, channel, each, happened, now) or clash
-            self._forget_verdicts(channel, {each.producer_id for each in listed if each.is_alive})
+            living = {each.producer_id for each in listed if each.is_alive}
+            self._forget_verdicts(channel, living)
+            if not living:
+                self._destroyed.pop(channel, None)
             if channel not in self._asked:
                 happened += registry.show_conflict(channel, clash, now=now)
             happened += registry.show_table(channel, newest_table(self._directory, channel), now=now)
@@ -309,7 +313,7 @@ class LocalSight:
             flaw = listed.flaw or "it would not pass as a registration"
             return f"entry {listed.producer_id!r} cannot be read: {flaw}"[:MAX_REASON]
         live = Live(listed.entry, command)
-        if live.entry.registered_at < self._destroyed_at.get(channel, 0.0):
+        if (listed.producer_id, live.entry.registered_at) in self._destroyed.get(channel, ()):
             pid = live.entry.process.pid
             return f"the channel was destroyed, but its producer {listed.producer_id!r} (pid {pid}) lives on"
         if live.entry.process.is_alive() is False:
@@ -373,6 +377,13 @@ class LocalSight:
         if present is None or present.lease != command.lease:
             return []
         return registry.died([Member("producer", channel, present.producer_id)], now=now)
+
+    def _living(self, channel: str) -> set[tuple[str, float]]:
+        try:
+            listed = self._directory.producers(channel)
+        except (DataBlockError, OSError):
+            return set()
+        return {(each.producer_id, each.entry.registered_at) for each in listed if each.is_alive and each.entry}
 
     def _lives(self, present: Producer) -> bool:
         if present.pid is None or present.start_time is None or present.boot_id is None or present.host is None:

@@ -148,7 +148,10 @@ def _clean_lanes(locked: LockedChannel) -> None:
 
 def _dead_since(path: str, now: float) -> float:
     try:
-        return float(read_small_file(path))
+        since = float(read_small_file(path))
+        if since <= now:
+            return since
+        raise ValueError("the clock was set back, or this is no time")
     except NothingThere:
         write_file(path, repr(now).encode())
         return now
