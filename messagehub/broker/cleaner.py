@@ -36,5 +36,6 @@ class Cleaner:
             except (DataBlockError, OSError) as error:
                 log.warning("cleaning shared memory failed: %s", error)
                 continue
-            if done.producers:
-                log.info("cleaned %d dead producers and %d blocks", len(done.producers), len(done.blocks))
+            if done.producers or done.channels:
+                said = "cleaned %d dead producers, %d blocks and the directories of %d ended channels"
+                log.info(said, len(done.producers), len(done.blocks), len(done.channels))

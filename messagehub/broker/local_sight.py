@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from messagehub.broker.guard import Guard
 from messagehub.datablock import inotify
-from messagehub.datablock.directory import Directory, Listed
+from messagehub.datablock.directory import CHANNEL_LOCK, Directory, Listed
 from messagehub.datablock.errors import DataBlockError
 from messagehub.datablock.identity import ProcessIdentity, boot_id, host
 from messagehub.datablock.wakeup import ProcessWatch
@@ -201,9 +201,8 @@ class LocalSight:
         for member in list(self._members_of.get(channel, ())):
             self._forget(registry, member)
 
-    @property
-    def watched_processes(self) -> int:
-        return len(self._processes)
+    def counters(self) -> dict[str, int]:
+        return {"watched_processes": len(self._processes), "watched_directories": len(self._watched)}
 
     def _drop(self, key: tuple[int, int]) -> dict[Member, str]:
         watch = self._processes.pop(key)
@@ -240,12 +239,13 @@ class LocalSight:
 
     def _hear(self) -> None:
         for news in self._news.read():
-            if not news.path or not news.name:
+            if not news.path or not (news.name or news.mask & inotify.IGNORED):
                 self._dirty.update(self._channels())  # overflow, or a directory went away: anything may have happened
             elif news.path == self._directory.path:
                 if not news.name.startswith("."):  # a group's directory gets its name when it is made
+                    self._forget_directory(news.name)
                     self._dirty.add(news.name)
-            elif is_about_members(news.name):
+            elif is_about_members(news.name) or _is_removal(news):
                 relative = os.path.relpath(news.path, self._directory.path)
                 self._dirty.add(relative.split(os.sep, 1)[0])
 
@@ -260,7 +260,7 @@ class LocalSight:
             for _ in range(CHANNELS_PER_LOOK):
                 following = next(self._round, None)
                 if following is None:
-                    self._round = iter(self._channels())
+                    self._round = iter({*self._channels(), *(name for name in self._watched if os.sep not in name)})
                     break
                 due.add(following)
         ordered = sorted(due)
@@ -390,8 +390,17 @@ class LocalSight:
             return True  # nothing is known of its process: its lease decides
         return ProcessIdentity(present.pid, present.start_time, present.boot_id, present.host).is_alive() is not False
 
+    def _forget_directory(self, channel: str) -> None:
+        self._watched.discard(channel)
+        self._watched.discard(self._directory.tables_path(channel))
+
     def _watch(self, channel: str) -> None:
         path = self._directory.channel_path(channel)
+        if not os.path.isdir(path):
+            self._forget_directory(channel)
+            self._news.unwatch(path)
+            self._news.unwatch(self._directory.tables_path(channel))
+            return
         if channel not in self._watched and self._news.watch(path, _CHANNEL):
             self._watched.add(channel)
         tables = self._directory.tables_path(channel)
@@ -403,6 +412,11 @@ def _records(channel: Channel) -> list[tuple[Member, Producer | Consumer]]:
     producers = [(Member("producer", channel.name, key), record) for key, record in channel.producers.items()]
     consumers = [(Member("consumer", channel.name, key), record) for key, record in channel.consumers.items()]
     return [*producers, *consumers]
+
+
+def _is_removal(news: inotify.Happened) -> bool:
+    """Whether a channel's directory goes: its lock goes just before it."""
+    return bool(news.mask & inotify.IGNORED or (news.name == CHANNEL_LOCK and news.mask & inotify.DELETE))
 
 
 def _prepare(directory: Directory) -> bool:

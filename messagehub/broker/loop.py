@@ -127,12 +127,8 @@ class Broker:
         self._report = Report(self.broker_id, self._metrics, self._commit)
         self._report.add(lambda: {"published": self._publisher.published} | self._kept.counters)
         self._report.add(lambda: {"threads_restarted": self._supervisor.restarts})
-        self._report.add(
-            lambda: {
-                "watched_processes": self._sight.watched_processes,
-                "subscriptions": self._publisher.subscriptions,
-            }
-        )
+        self._report.add(lambda: {"subscriptions": self._publisher.subscriptions})
+        self._report.add(self._sight.counters)
         if self._guard is not None:
             self._report.add(self._guard.counters)
         self._own: dict[type[commands.Command], Callable[[Any], replies.Reply]] = {

@@ -12,12 +12,15 @@
 Rule 1: the entry comes before the blocks it names, and goes after them, so no block is ever without an entry.
 Rule 2: a producer is alive exactly while its lock is held; pid and times in the entry are for people.
 Rule 3: reading takes no lock. Whatever changes the set of producers happens on a `LockedChannel`.
+Rule 4: the directory of a channel goes when nothing is left in it, with its lock. Who waited for that lock makes both
+anew; who needs the directory without holding the lock leaves something in it.
 """
 
 import contextlib
 import json
 import os
 import re
+import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
@@ -30,6 +33,7 @@ from .errors import (
     NameTooLong,
     NothingThere,
     NotInGroup,
+    RootUnusable,
 )
 from .identity import ProcessIdentity
 from .layout import LAYOUT_VERSION
@@ -211,16 +215,49 @@ class Directory:
         return *known[1:], status.st_uid
 
     @contextlib.contextmanager
-    def locked(self, channel: str, timeout_seconds: float = 5.0) -> Iterator["LockedChannel"]:
-        """Exclude every other registration and cleaning of this channel."""
-        path = self.make_channel(channel)
-        lock_path = os.path.join(path, CHANNEL_LOCK)
-        descriptor = open_lock(lock_path)
+    def locked(
+        self, channel: str, timeout_seconds: float = 5.0, *, must_exist: bool = False
+    ) -> Iterator["LockedChannel"]:
+        """Exclude every other registration and cleaning of this channel.
+
+        The channel's directory is made if needed; where it must exist, its absence is NothingThere.
+        """
+        path = self.channel_path(channel)
+        deadline = time.monotonic() + timeout_seconds
+        descriptor = None
+        while descriptor is None:
+            descriptor = self._lock(channel, deadline, must_exist=must_exist)
         try:
-            lock_within(descriptor, _OWNED, lock_path, timeout_seconds)
             yield LockedChannel(self, channel, path)
         finally:
             descriptor.close()
+
+    def _lock(self, channel: str, deadline: float, *, must_exist: bool) -> Descriptor | None:
+        """None when a cleaner removed the directory meanwhile."""
+        path = self.channel_path(channel)
+        lock_path = os.path.join(path, CHANNEL_LOCK)
+        try:
+            if not must_exist:
+                self.make_channel(channel)
+            descriptor = open_lock(lock_path)
+        except (NothingThere, RootUnusable):
+            if must_exist or os.path.isdir(path) or not os.path.isdir(self.path) or time.monotonic() >= deadline:
+                raise
+            return None
+        try:
+            lock_within(descriptor, _OWNED, lock_path, max(deadline - time.monotonic(), 0.0))
+            if os.fstat(descriptor.fd).st_nlink:
+                return descriptor
+        except BaseException:
+            descriptor.close()
+            raise
+        descriptor.close()
+        return None
+
+    def make_tables(self, channel: str) -> None:
+        """The directory of the channel's tables, made if needed."""
+        with self.locked(channel):
+            make_own_directory(self.tables_path(channel))
 
     def make_channel(self, channel: str) -> str:
         """The channel's directory, made if needed; nothing of another user is accepted on the way."""

@@ -95,7 +95,10 @@ def make_own_directory(path: str) -> None:
         os.mkdir(path, 0o700)
     except FileExistsError:
         expected = os.geteuid()
-        status = os.lstat(path)
+        try:
+            status = os.lstat(path)
+        except FileNotFoundError:
+            raise NothingThere(path) from None  # a cleaner removed it meanwhile
         if stat.S_ISLNK(status.st_mode):
             raise SymlinkRefused(path) from None
         if status.st_uid != expected:
