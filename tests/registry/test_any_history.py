@@ -321,6 +321,9 @@ class AnyHistory(RuleBasedStateMachine):
             assert channel.schema_hash == bound, "the schema is the producers' unless the declaration binds it"
 
     def leases_are_the_models(self) -> None:
+        held = {lease for lease, _ in self.members.values()}
+        self.renewed_at = {lease: at for lease, at in self.renewed_at.items() if lease in held}
+        self.stalled &= held
         expected: dict[str, set[tuple[str, str, str]]] = {lease: set() for lease in self.renewed_at}
         for member, (lease, _) in self.members.items():
             expected[lease].add((member.kind, member.channel, member.member_id))
