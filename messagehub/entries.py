@@ -4,6 +4,7 @@ So a broker that scans and a process that finds no broker both apply the same ru
 
 Rule 1: an entry counts while its lock is held. Who is dead is not registered, whatever its entry says.
 Rule 2: entries that the rules refuse next to each other are a conflict, shown with the refusal's own words.
+Rule 3: the directory is input: an entry is decoded like a request on the wire and has the same limits.
 """
 
 import os
@@ -13,10 +14,12 @@ from typing import NamedTuple
 
 import msgspec
 
+from messagehub import protocol
 from messagehub.datablock import manifests
 from messagehub.datablock.directory import CHANNEL_LOCK, Directory, Listed, ProducerEntry
 from messagehub.datablock.errors import DataBlockError
 from messagehub.datablock.identity import ProcessIdentity, host
+from messagehub.errors import ProtocolError
 from registry import commands
 from registry.errors import Refusal
 from registry.records import Table
@@ -24,6 +27,8 @@ from registry.registry import Registry
 
 # A producer without an id of its own; role names begin with a letter, so it is nobody's.
 _DEFAULT = "_default"
+_TYPE = commands.RegisterProducer.__struct_config__.tag
+MAX_REASON = 1000
 FAR = 2.0**40  # seconds since the epoch; what is beyond is no time that anybody registered at
 
 
@@ -54,19 +59,19 @@ def entry_of(command: commands.RegisterProducer, process: ProcessIdentity, *, bl
 
 
 def command_of(listed: Listed, *, with_schema: bool) -> commands.RegisterProducer | None:
-    """What the entry's producer would tell a broker; None where the entry cannot be read."""
+    """What the entry's producer would tell a broker; None where the entry would not pass as a request."""
     entry = listed.entry
-    if entry is None:
+    said = entry.details.get("command") if entry is not None else None
+    if entry is None or not isinstance(said, dict):
         return None
+    request = said | {"type": _TYPE, "schema": entry.schema if with_schema else None}
     try:
-        command = msgspec.convert(entry.details.get("command"), commands.RegisterProducer)
-    except (msgspec.ValidationError, RecursionError):
+        command = protocol.decode(msgspec.json.encode(request))
+    except (ProtocolError, ValueError, OverflowError, TypeError, RecursionError):
         return None
-    if command.channel != entry.channel or not 0.0 <= entry.registered_at < FAR:
-        return None
-    if with_schema:
-        command.schema = entry.schema
-    return command
+    assert isinstance(command, commands.RegisterProducer)
+    is_right = command.channel == entry.channel and 0.0 <= entry.registered_at < FAR
+    return command if is_right else None
 
 
 def living(directory: Directory, channel: str, *, with_schema: bool = False) -> list[Live]:
@@ -91,7 +96,8 @@ def adopt(registry: Registry, found: Iterable[Live], channel: str, *, now: float
 
 
 def clash_of(live: Live, refused: Refusal) -> str:
-    return f"producer {live.entry.producer_id!r} (pid {live.entry.process.pid}): {refused.message}"
+    owner = file_id(live.command.producer_id)
+    return f"producer {owner!r} (pid {live.entry.process.pid}): {refused.message}"[:MAX_REASON]
 
 
 def newest_table(directory: Directory, channel: str) -> Table | None:

@@ -170,6 +170,7 @@ class MessageHub(CatalogMethods, DataMethods, TopicMethods, ServiceMethods):
             **counters,
             "reconnects": max(counters["connects"] - 1, 0),
             "services": self._services.metrics.report(),
+            "topics": self._topics.report(),
         }
 
     def stats(self, *, timeout: float | None = None) -> replies.StatsReport | None:

@@ -2,8 +2,8 @@
 
 Rule 1: members and blocks, in order, decide everything. Where there are at least as many blocks as members each block
 goes to one member; where there are fewer, all members read every block and share its sequences modulo their number.
-Rule 2: every change of members, or a new block, begins a new epoch. Epochs only grow, also over a broker that
-forgot them all: they follow the clock.
+Rule 2: every change of members, or a new block, begins a new epoch. Epochs only grow: each is the registry's revision,
+which only grows, above a floor that the owner of the registry sees to (Ledger). No clock has a part in it.
 Rule 3: a block that goes away begins no epoch: what it still holds is read to its end by whoever had it.
 """
 
@@ -14,8 +14,8 @@ from registry.replies import Assignment, Share
 from registry.state import blocks_of
 
 
-def regrouped(channel: Channel, *, now: float) -> dict[str, Group]:
-    """The groups of a channel that must begin a new epoch; without members: those that have ended."""
+def regrouped(channel: Channel, *, epoch: int) -> dict[str, Group]:
+    """The groups of a channel that must begin a new epoch, this one; without members: those that have ended."""
     members: dict[str, list[str]] = {name: [] for name in channel.groups}
     for consumer in channel.consumers.values():
         if consumer.group is not None:
@@ -27,8 +27,8 @@ def regrouped(channel: Channel, *, now: float) -> dict[str, Group]:
     for name, found in members.items():
         present = channel.groups.get(name)
         if present is None or present.members != found or not set(blocks) <= set(present.blocks):
-            epoch = max(present.epoch + 1 if present else 0, int(now * 1000))
-            changed[name] = Group(epoch=epoch, members=found, blocks=blocks)
+            following = max(present.epoch + 1 if present else 0, epoch)
+            changed[name] = Group(epoch=following, members=found, blocks=blocks)
     return changed
 
 

@@ -1,12 +1,13 @@
 """Leases: who is alive until when.
 
-Rule 1: a lease ends exactly once, at the term its last renewal gave it, with or without members by then:
-what happened to its members is told to whoever renews it.
+Rule 1: a lease exists exactly while it has members. It ends once: with the last of them, or at the term that its last
+renewal gave it, and then ends them.
 Rule 2: renewing is O(1): it moves `renewed_at` only. Each lease has one queued deadline that counts; when that comes
 too early it is queued again, so expiry is O(log n).
 Rule 3: silence first stalls a lease, then ends it; a renewed lease is no longer stalled, and since it stalls again
 before it would have ended, its deadline is queued anew and the later one is skipped.
 Rule 4: a held lease (somebody sees its process alive) is stalled by silence but never ended by it.
+Rule 5: what nobody has heard when a lease ends is kept for one more term, for the next heartbeat under its name.
 """
 
 import heapq
@@ -17,6 +18,7 @@ from msgspec import Struct, field
 from registry.replies import Notice
 
 MAX_NOTICES = 100
+MAX_UNHEARD = 10_000
 Term = Literal["stalled", "ended"]
 
 
@@ -66,6 +68,8 @@ class Leases:
         self._terms = terms
         self._leases: dict[str, Lease] = {}
         self._deadlines: list[tuple[float, str]] = []
+        self._unheard: dict[str, tuple[float, list[Notice]]] = {}
+        self._ended: list[str] = []
 
     def __len__(self) -> int:
         return len(self._leases)
@@ -87,7 +91,7 @@ class Leases:
         """Add a member, starting the lease if it is new."""
         lease = self._leases.get(lease_id)
         if lease is None:
-            lease = self._leases[lease_id] = Lease(lease_id, now)
+            lease = self._leases[lease_id] = Lease(lease_id, now, notices=self.take_unheard(lease_id))
             self._queue(lease, now + self._terms.stall_seconds)
         lease.members[member] = None
         return lease
@@ -100,15 +104,29 @@ class Leases:
             self._queue(lease, now + self._terms.stall_seconds)
         return was_stalled
 
-    def detach(self, lease_id: str, member: Member) -> None:
+    def detach(self, lease_id: str, member: Member, *, now: float) -> None:
+        """Remove a member; the lease ends with its last one."""
         lease = self._leases.get(lease_id)
         if lease is not None:
             lease.members.pop(member, None)
+            if not lease.members:
+                self._end(lease, now)
 
-    def tell(self, lease_id: str, notice: Notice) -> None:
+    def tell(self, lease_id: str, notice: Notice, *, now: float) -> None:
         lease = self._leases.get(lease_id)
         if lease is not None:
             lease.tell(notice)
+        else:
+            self._keep(lease_id, [*self.take_unheard(lease_id), notice][-MAX_NOTICES:], now)
+
+    def take_unheard(self, lease_id: str) -> list[Notice]:
+        """What a lease that has ended was still to hear."""
+        return self._unheard.pop(lease_id, (0.0, []))[1]
+
+    def take_ended(self) -> list[str]:
+        """The leases that have ended since the last call, for whoever keeps something by lease."""
+        ended, self._ended = self._ended, []
+        return ended
 
     def next_deadline(self) -> float | None:
         return self._deadlines[0][0] if self._deadlines else None
@@ -122,7 +140,7 @@ class Leases:
             if lease is None or lease.deadline != deadline:
                 continue
             if lease.renewed_at + self._terms.lease_seconds <= now and not lease.is_held:
-                del self._leases[lease_id]
+                self._end(lease, now)
                 crossed.append((lease, "ended"))
                 continue
             if not lease.is_stalled and lease.renewed_at + self._terms.stall_seconds <= now:
@@ -134,6 +152,21 @@ class Leases:
                 following = now + self._terms.stall_seconds
             self._queue(lease, following)
         return crossed
+
+    def _end(self, lease: Lease, now: float) -> None:
+        del self._leases[lease.lease_id]
+        self._ended.append(lease.lease_id)
+        if lease.notices:
+            self._keep(lease.lease_id, lease.notices, now)
+
+    def _keep(self, lease_id: str, notices: list[Notice], now: float) -> None:
+        """They are in the order in which they were kept, so the first are the first to be forgotten."""
+        self._unheard[lease_id] = (now + self._terms.lease_seconds, notices)
+        while self._unheard:
+            oldest = next(iter(self._unheard))
+            if self._unheard[oldest][0] > now and len(self._unheard) <= MAX_UNHEARD:
+                return
+            del self._unheard[oldest]
 
     def _queue(self, lease: Lease, deadline: float) -> None:
         lease.deadline = deadline

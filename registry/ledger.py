@@ -5,6 +5,8 @@ and leaves notices for the members of its channel.
 Rule 2: a member exists in its channel's record and in its lease, or in neither.
 Rule 3: a channel that nobody declared ends with its last member, unless there is a table or a conflict to show.
 Rule 4: whatever changes who produces or who consumes is followed by the new shares of its consumer groups.
+Rule 5: an epoch of a group is `epoch_floor` plus a revision. A registry that starts over, with or without what was
+stored, needs a floor above every epoch that may still be in use.
 """
 
 from collections.abc import Callable, Iterable
@@ -24,6 +26,7 @@ class Ledger:
     def __init__(self, *, terms: Terms | None = None, shm_prefix: str = "pylabhub_") -> None:
         self.terms = terms or Terms()
         self.revision = 0
+        self.epoch_floor = 0
         self.channels = Channels()
         self.schemas = SchemaCatalog()
         self.topics = TopicCatalog()
@@ -37,6 +40,7 @@ class Ledger:
 
     def restore(self, channels: Iterable[Channel], *, revision: int, now: float) -> None:
         """Take over what a store kept. Every lease gets a full new term, groups without a deal get one."""
+        self.revision = revision
         for channel in channels:
             self._take(channel)
             for producer in channel.producers.values():
@@ -47,9 +51,8 @@ class Ledger:
                 consumer.status = "active"
                 member = Member("consumer", channel.name, consumer.consumer_id)
                 self.leases.attach(consumer.lease, member, now=now)
-            dealt = channel.groups | regrouped(channel, now=now)
+            dealt = channel.groups | regrouped(channel, epoch=self._next_epoch())
             channel.groups = {name: group for name, group in dealt.items() if group.members}
-        self.revision = revision
 
     def keep_services(self, services: Services, *, now: float) -> None:
         """After starting over from a store, which knows nothing of them."""
@@ -103,8 +106,11 @@ class Ledger:
             self._added(after)
         self._notify(event, before or after)
         if after is not None and isinstance(event, _REGROUPING):
-            for name, group in regrouped(after, now=now).items():
+            for name, group in regrouped(after, epoch=self._next_epoch()).items():
                 self._emit(events.GroupAssigned(channel=after.name, group=name, assigned=group), now)
+
+    def _next_epoch(self) -> int:
+        return self.epoch_floor + self.revision + 1
 
     def _emit_schema(self, event: events.AnySchemaEvent, now: float) -> None:
         self.revision += 1
@@ -123,11 +129,11 @@ class Ledger:
         if told:
             said = notice(event)
             for lease_id in told:
-                self.leases.tell(lease_id, said)
+                self.leases.tell(lease_id, said, now=event.at)
 
     def _unregister(self, member: Member, reason: events.Reason, now: float) -> None:
         lease_id = lease_of(self.channels[member.channel], member)
-        self.leases.detach(lease_id, member)
+        self.leases.detach(lease_id, member, now=now)
         event: events.AnyChannelEvent
         if member.kind == "producer":
             event = events.ProducerUnregistered(channel=member.channel, producer_id=member.member_id, reason=reason)
@@ -135,7 +141,7 @@ class Ledger:
             event = events.ConsumerUnregistered(channel=member.channel, consumer_id=member.member_id, reason=reason)
         self._emit(event, now)
         if reason == "replaced":
-            self.leases.tell(lease_id, notice(event))
+            self.leases.tell(lease_id, notice(event), now=now)
 
     def _remove(self, member: Member, reason: events.Reason, now: float) -> None:
         """Unregister, and let an undeclared channel end with its last member."""

@@ -198,9 +198,9 @@ class Registry(Sightings):
     def heartbeat(self, command: commands.Heartbeat, now: float) -> replies.Reply:
         lease = self.leases.get(command.lease)
         if lease is None:
-            return replies.HeartbeatAck(known=False, notices=[])
+            return replies.HeartbeatAck(known=False, notices=self.leases.take_unheard(command.lease))
         self._revive(lease, now)
-        return replies.HeartbeatAck(known=bool(lease.members), notices=lease.take_notices())
+        return replies.HeartbeatAck(known=True, notices=lease.take_notices())
 
     # -- channels ------------------------------------------------------------------------------------------
 
@@ -241,7 +241,7 @@ class Registry(Sightings):
         channel = self._channel(command.channel)
         self._emit(events.ChannelDestroyed(channel=channel.name), now)
         for member in _members(channel):
-            self.leases.detach(lease_of(channel, member), member)
+            self.leases.detach(lease_of(channel, member), member, now=now)
         return replies.ChannelDestroyed(channel=channel.name, revision=self.revision)
 
     def list_channels(self, command: commands.ListChannels, now: float) -> replies.Reply:

@@ -236,7 +236,7 @@ class Services:
 
     def _remove(self, worker: Worker, now: float) -> None:
         del self._workers[worker.worker_id]
-        self._leases.detach(worker.lease, _member(worker))
+        self._leases.detach(worker.lease, _member(worker), now=now)
         for address in (worker.address, f"id:{worker.worker_id}"):
             service = self._services.get(address)
             if service is None:

@@ -1,7 +1,8 @@
 """The broker as the HTTP routes see it: ask and get a reply, without holding up the event loop.
 
 Answers that are asked for again and again are kept. Rule: what is kept was true when no schema event had come since it
-was asked for; a write through this process ends it before the write is answered, anybody else's with its event.
+was asked for; a write through this process ends it before the write is answered, anybody else's with its event. A
+beacon ends it only when it tells of an event that did not come.
 """
 
 import threading
@@ -15,6 +16,7 @@ from starlette.responses import Response
 from messagehub.admin.callers import Callers
 from messagehub.admin.kept import Kept, KeptAnswers
 from messagehub.hub import MessageHub
+from messagehub.protocol import Beacon
 from registry import commands, replies
 
 R = TypeVar("R", bound=replies.Reply)
@@ -38,6 +40,7 @@ class Backend:
         self._latest = KeptAnswers(max_entries=MAX_KEPT, max_bytes=MAX_KEPT_BYTES)
         self._looked_up = KeptAnswers(max_entries=MAX_KEPT, max_bytes=MAX_KEPT_BYTES)
         self._changing = threading.Lock()
+        self._heard = ("", 0)
         hub.tap(b"schema/", self._on_schema_event)
 
     async def ask(self, command: commands.Command, kind: type[R]) -> R:
@@ -97,12 +100,30 @@ class Backend:
 
     def _on_schema_event(self, payload: bytes | None) -> None:
         """On the hub's I/O thread; None means that events may have been missed."""
-        self._change(permanent=payload is None or msgspec.json.decode(payload, type=_Deleted).permanent)
+        said = _SchemaNews(type="") if payload is None else _news_of(payload)
+        broker_id, newest = self._heard
+        if said.type != _BEACON:
+            self._heard = (broker_id, max(newest, said.revision))
+            self._change(permanent=payload is None or said.permanent)
+        elif said.broker_id != broker_id or said.revision > newest:
+            self._heard = (said.broker_id, said.revision)
+            self._change(permanent=True)
 
 
 _REMOVING = (commands.DeleteSchema, commands.SetSchemaMode)
 """What may remove schemas for good: mode IMPORT takes the place of softly deleted ones."""
 
 
-class _Deleted(msgspec.Struct):
+_BEACON = Beacon.__struct_config__.tag
+
+
+class _SchemaNews(msgspec.Struct):
+    """All that the caches need of a schema event or a beacon."""
+
+    type: str
+    revision: int = 0
+    broker_id: str = ""
     permanent: bool = False
+
+
+_news_of = msgspec.json.Decoder(_SchemaNews).decode

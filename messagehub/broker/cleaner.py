@@ -11,6 +11,7 @@ from messagehub.datablock.cleaning import clean
 from messagehub.datablock.directory import Directory
 from messagehub.datablock.errors import DataBlockError
 from messagehub.datablock.messages import sweep_messages
+from messagehub.supervision import Supervisor
 
 log = logging.getLogger("messagehub.broker")
 
@@ -18,11 +19,10 @@ CLEAN_SECONDS = 5.0
 
 
 class Cleaner:
-    def __init__(self, directory: Directory) -> None:
+    def __init__(self, directory: Directory, supervisor: Supervisor) -> None:
         self._directory = directory
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="messagehub-cleaner", daemon=True)
-        self._thread.start()
+        self._thread = supervisor.start("messagehub-cleaner", self._run)
 
     def close(self, *, timeout: float) -> None:
         self._stop.set()
@@ -36,5 +36,6 @@ class Cleaner:
             except (DataBlockError, OSError) as error:
                 log.warning("cleaning shared memory failed: %s", error)
                 continue
-            if done.producers:
-                log.info("cleaned %d dead producers and %d blocks", len(done.producers), len(done.blocks))
+            if done.producers or done.channels:
+                said = "cleaned %d dead producers, %d blocks and the directories of %d ended channels"
+                log.info(said, len(done.producers), len(done.blocks), len(done.channels))

@@ -6,9 +6,9 @@ Rule 2: each socket asks with its own domain, since it takes other rights to pub
 """
 
 import logging
-import threading
 import time
 from collections.abc import Callable
+from functools import partial
 
 import zmq
 from zmq.utils import z85
@@ -18,6 +18,7 @@ from messagehub.credentials import KeyPair, server_keys
 from messagehub.errors import BrokerAlreadyRunning
 from messagehub.private_files import private_umask
 from messagehub.settings import Settings
+from messagehub.supervision import Supervisor
 
 log = logging.getLogger("messagehub.broker")
 
@@ -32,7 +33,10 @@ Identify = Callable[[str, str, str, str], str | None]
 class Door:
     """Binds the broker's sockets, with keys where keys are asked for, and keeps them guarded."""
 
-    def __init__(self, settings: Settings, place: Place, identify: Identify | None) -> None:
+    def __init__(
+        self, settings: Settings, place: Place, identify: Identify | None, supervisor: Supervisor | None = None
+    ) -> None:
+        self._supervisor = supervisor or Supervisor()
         self._place = place
         self._identify = identify
         self._keys: KeyPair | None = server_keys(settings.keys_path) if settings.curve else None
@@ -47,8 +51,7 @@ class Door:
             handler = context.socket(zmq.REP)
             handler.setsockopt(zmq.LINGER, 0)
             handler.bind("inproc://zeromq.zap.01")
-            arguments = (handler, self._identify)
-            threading.Thread(target=_answer, args=arguments, name="messagehub-door", daemon=True).start()
+            self._supervisor.start("messagehub-door", partial(_answer, handler, self._identify))
 
     def bind(
         self, socket: "zmq.Socket[bytes]", domain: str, endpoint: str, local: str = "", *, or_any_port: bool = False
@@ -109,14 +112,15 @@ def user_of(address: str) -> int | None:
 def _answer(handler: "zmq.Socket[bytes]", identify: Identify) -> None:
     try:
         while True:
-            version, request_id, domain, address, _, mechanism, *credentials = handler.recv_multipart()
+            asked = handler.recv_multipart()
             try:
+                _, _, domain, address, _, mechanism, *credentials = asked
                 key = z85.encode(credentials[0]).decode() if mechanism == b"CURVE" else ""
                 user = identify(domain.decode(), mechanism.decode(), address.decode(), key)
             except Exception:  # nobody comes in through a defect, and everybody else still may
                 log.exception("internal error at the door")
                 user = None
             status = (b"200", b"OK", user.encode()) if user is not None else (b"400", b"not listed", b"")
-            handler.send_multipart([version, request_id, *status, b""])
+            handler.send_multipart([*asked[:2], *status, b""])
     except zmq.ContextTerminated:
         handler.close(0)

@@ -2,8 +2,8 @@
 
 Rule 1: an event leaves only when the store has it, and never before an older one.
 Rule 2: a beacon names the newest revision that has left on its topic, so a subscriber that missed one can tell.
-Rule 3: with a guard, each subscription is judged by itself. How many watch a topic is then not known for sure, since
-a peer may unsubscribe more often than it subscribed: what was watched stays so until newer topics displace it.
+Rule 3: so many frames of subscribers are read at a time, whatever they are. With a guard each is judged by itself and
+charged to its peer, and a peer that sends more than it may has its connection ended.
 Rule 4: a new subscription is echoed by a beacon; what a snapshot holds after the echo and what comes later overlap
 but leave no gap.
 """
@@ -15,14 +15,15 @@ import zmq
 
 from messagehub.broker.door import EVENTS, Door, rebind
 from messagehub.broker.guard import Guard
+from messagehub.broker.subscriptions import Subscriptions, hang_up, number_of
 from messagehub.protocol import Beacon, encode
 from registry.events import AnyEvent, AnySchemaEvent, AnyTopicEvent, ServiceChanged, subject_of
 from registry.registry import Registry
 
 BEACONS_PER_TURN = 256
+FRAMES_PER_TURN = 256
 SEND_HIGH_WATER_MARK = 10_000
 MAX_TOPIC_BYTES = 1024
-MAX_WATCHED = 100_000
 
 
 class Waiting(NamedTuple):
@@ -42,6 +43,7 @@ class Publisher:
         guard: Guard | None = None,
     ) -> None:
         self._guard = guard
+        self._is_inside = False
         self._endpoint = ""
         self.socket = context.socket(zmq.XPUB)
         self.socket.setsockopt(zmq.XPUB_VERBOSE if guard is None else zmq.XPUB_MANUAL, 1)
@@ -53,13 +55,33 @@ class Publisher:
         self._beacon_seconds = beacon_seconds
         self._beacons_at = 0.0
         self._due: deque[bytes] = deque()
-        self._watched: dict[bytes, None] = {}
+        self._subscriptions = Subscriptions(context, self.socket) if guard is not None else None
+        self._watched: dict[bytes, int] = self._subscriptions.topics if self._subscriptions is not None else {}
         self._waiting: deque[Waiting] = deque()
         self._group_revisions = {b"": 0, b"channel/": 0, b"schema/": 0, b"topic/": 0, b"service/": 0}
 
     def bind(self, door: Door, endpoint: str, local: str) -> tuple[str, str]:
         self._endpoint, bound_locally = door.bind(self.socket, EVENTS, endpoint, local)
         return self._endpoint, bound_locally
+
+    def close(self) -> None:
+        if self._subscriptions is not None:
+            self._subscriptions.close()
+        self.socket.close()
+
+    @property
+    def monitor(self) -> "zmq.Socket[bytes] | None":
+        """Readable when `read_connections` has something to do."""
+        return self._subscriptions.monitor if self._subscriptions is not None else None
+
+    @property
+    def subscriptions(self) -> int:
+        """How many topics are watched; in a shared hub by each connection."""
+        return len(self._watched if self._subscriptions is None else self._subscriptions)
+
+    def read_connections(self) -> None:
+        if self._subscriptions is not None:
+            self._subscriptions.read_monitor()
 
     def cut(self) -> None:
         """End the connections from other hosts: they come in again through the door."""
@@ -96,34 +118,44 @@ class Publisher:
             self.published += 1
 
     def read_subscriptions(self, registry: Registry) -> None:
-        while self.socket.poll(0):
-            frame = self.socket.recv_multipart(zmq.NOBLOCK, copy=False)[0]
+        """Take what subscribers say, so many frames at a time: one that floods must not keep the others waiting."""
+        for _ in range(FRAMES_PER_TURN):
+            if not self.socket.poll(0):
+                return
+            frame = self.socket.recv(zmq.NOBLOCK, copy=False)
+            is_first, self._is_inside = not self._is_inside, bool(frame.more)
             flag, topic = frame.bytes[:1], frame.bytes[1:]
-            if self._guard is not None and not self._admit(self._guard, flag, topic, frame):
-                continue
-            if flag == b"\x01":
-                self._watched[topic] = None
+            if not is_first or frame.more or flag not in (b"\x00", b"\x01"):
+                flag = b""  # a message, not a subscription
+            if self._guard is not None and self._subscriptions is not None:
+                if self._admit(self._guard, self._subscriptions, flag, topic, frame):
+                    self._send_beacon(topic, registry)
+            elif flag == b"\x01":
+                self._watched[topic] = 1
                 self._send_beacon(topic, registry)
             elif flag == b"\x00":
                 self._watched.pop(topic, None)
 
-    def _admit(self, guard: Guard, flag: bytes, topic: bytes, frame: zmq.Frame) -> bool:
-        """Subscribe the peer that the frame is from, if it may."""
+    def _admit(self, guard: Guard, subscriptions: Subscriptions, flag: bytes, topic: bytes, frame: zmq.Frame) -> bool:
+        """Whether the peer that the frame is from is subscribed by it."""
         try:
             user = guard.name_of(str(frame.get("User-Id")))
+            connection = subscriptions.connection(number_of(frame), user)
         except zmq.ZMQError:
-            user = None  # said by libzmq for a peer that is gone
+            return False  # said by libzmq for a peer that is gone
+        if connection is None:
+            return False
+        if not guard.may_say_more(user):
+            if hang_up(frame):
+                guard.hung_up(user)
+            return False
         if flag == b"\x00":
-            guard.unwatch(user, topic)
-            if user is not None:
-                self.socket.setsockopt(zmq.UNSUBSCRIBE, topic)
+            subscriptions.remove(connection, topic)
+            self.socket.setsockopt(zmq.UNSUBSCRIBE, topic)
+        if flag != b"\x01" or not guard.may_watch(user, topic, others=subscriptions.held_by(user)):
             return False
-        if user is None or flag != b"\x01" or not guard.may_watch(user, topic):
-            return False
+        subscriptions.add(connection, topic)
         self.socket.setsockopt(zmq.SUBSCRIBE, topic)
-        self._watched.pop(topic, None)
-        if len(self._watched) >= MAX_WATCHED:
-            del self._watched[next(iter(self._watched))]
         return True
 
     def beacons(self, registry: Registry, *, now: float) -> float:

@@ -15,7 +15,6 @@ import threading
 from time import monotonic
 from typing import Any
 
-import msgspec
 import zmq
 
 from messagehub import protocol
@@ -35,6 +34,7 @@ log = logging.getLogger("messagehub.broker")
 
 LOOK_SECONDS = 0.05
 AUDIT_SECONDS = 1.0
+SILENCED_SECONDS = 1.0
 MAX_NOTED = 10_000
 _NOBLOCK = int(zmq.NOBLOCK)
 _KEY, _USER = "key:", "user:"
@@ -71,11 +71,14 @@ class Guard:
         said = f"more than {rate:g} requests a second come from this peer"
         self.too_fast = RateLimited(said, requests_per_second=rate)
         self._registrations = Registrations(settings.registrations_per_peer)
-        self._watched: dict[str, set[bytes]] = {}
+        limit = settings.subscriptions_per_peer
+        self._subscribing = TokenBuckets(max(rate, limit) if rate and limit else 0.0)
+        self._silenced_until: dict[str, float] = {}
         self._noted_at: dict[tuple[str, str], float] = {}
         self._noted_entries: set[tuple[str, str, str | None]] = set()
         self._counting = threading.Lock()
         self._refusals = TokenBuckets(REFUSALS_PER_SECOND)
+        self.hung_up_on = 0
         self.denied = self.subscriptions_refused = self.subscriptions_too_many = self.audit_skipped = 0
         self._audit = AuditLog(settings.dir / "audit.log", max_bytes=settings.audit_bytes)
         self._enforce(self._list)
@@ -94,7 +97,8 @@ class Guard:
         self._look()
         user = self._names.get(key) if mechanism == "CURVE" else self._local_user(address)
         rights = self._rights_of(user) if user is not None else None
-        if rights is None or not _may_connect(rights, domain):
+        is_silenced = domain == EVENTS and monotonic() < self._silenced_until.get(user or "", 0.0)
+        if rights is None or is_silenced or not _may_connect(rights, domain):
             with self._counting:
                 self.denied += 1
             what = {"socket": domain, "address": address, "mechanism": mechanism, "key": key or None}
@@ -118,16 +122,15 @@ class Guard:
     # -- requests ------------------------------------------------------------------------------------------
 
     def receive(self, router: "zmq.Socket[bytes]") -> ReturnPath:
-        """One message, with the name of its sender; frames past the limit are read and thrown away.
+        """One message, or the beginning of one that has too many frames, with the name of its sender.
 
         What is too long for a way back is cut, which `split` refuses; what comes too fast is refused (`too_fast`)
         unread, and only its head is kept.
         """
         frames = ReturnPath((router.recv(_NOBLOCK),))
         frame = router.recv(_NOBLOCK, copy=False)
-        while frame.more:
-            if len(frames) <= protocol.MAX_FRAMES:
-                frames.append(bytes(frame.buffer[: protocol.MAX_PATH_FRAME_BYTES + 1]))
+        while frame.more and len(frames) < protocol.MAX_FRAMES:
+            frames.append(bytes(frame.buffer[: protocol.MAX_PATH_FRAME_BYTES + 1]))
             frame = router.recv(_NOBLOCK, copy=False)
         frames.user = user = self.name_of(str(frame.get("User-Id")))
         frames.is_too_fast = not self._is_own(user) and not self._buckets.take(user, monotonic())
@@ -162,15 +165,15 @@ class Guard:
             access.check(rights, command, places=places)
         lease = lease_of(command)
         if lease is not None:
-            self._check_lease(user, lease, rights, registry)
+            self._check_lease(user, lease, rights)
         if isinstance(command, Registering):
             self._registrations.ask(user, command, registry.leases, monotonic())
 
-    def check_entry(self, uid: int, command: commands.RegisterProducer, registry: Registry) -> None:
+    def check_entry(self, uid: int, command: commands.RegisterProducer) -> None:
         """Whether a user who registered in the directory, past the door, could have done so through it."""
         user = f"{_USER}{uid}"
         try:
-            self._check_entry(user, command, registry)
+            self._check_entry(user, command)
         except Refusal as error:  # the entry stays, and is looked at again and again: noted once
             entry = (user, command.channel, command.lease)
             if entry not in self._noted_entries:
@@ -183,15 +186,11 @@ class Guard:
     def adopted(self, uid: int, command: commands.RegisterProducer) -> None:
         self._audit.write("changed", f"{_USER}{uid}", **_what(command))
 
-    def _check_entry(self, user: str, command: commands.RegisterProducer, registry: Registry) -> None:
+    def _check_entry(self, user: str, command: commands.RegisterProducer) -> None:
         rights = self._rights_of(user) or access.NOTHING
         if not rights.is_admin:
             access.check(rights, command)
-            try:
-                protocol.decode(msgspec.json.encode(command))
-            except (ProtocolError, ValueError, OverflowError, RecursionError) as error:
-                raise Forbidden(f"the entry would not pass as a request: {error}", channel=command.channel) from None
-        self._check_lease(user, lease_of(command) or "", rights, registry)
+        self._check_lease(user, lease_of(command) or "", rights)
 
     def answered(self, path: list[bytes], command: commands.AnyCommand, reply: replies.Reply) -> None:
         """Keep count of what the peer holds."""
@@ -232,12 +231,24 @@ class Guard:
 
     # -- events --------------------------------------------------------------------------------------------
 
-    def may_watch(self, user: str, topic: bytes) -> bool:
-        """`channel/NAME/` is about one channel; anything shorter is about all whose topic begins so."""
+    def may_say_more(self, user: str) -> bool:
+        """Whether a peer may say one more thing on the event socket: so much a second as it may hold subscriptions."""
+        return self._is_own(user) or self._subscribing.take(user, monotonic())
+
+    def hung_up(self, user: str) -> None:
+        """A peer said too much there, and was cut off: it may come back in a moment."""
+        self.hung_up_on += 1
+        self._silenced_until[user] = monotonic() + SILENCED_SECONDS
+        self._write_refusal(user, "refused", user, code=RateLimited.code, socket=EVENTS)
+
+    def may_watch(self, user: str, topic: bytes, *, others: int) -> bool:
+        """`channel/NAME/` is about one channel; anything shorter is about all whose topic begins so.
+
+        `others` is how many the peer watches already, over all its connections.
+        """
         rights = self._rights_of(user)
-        watched = self._watched.setdefault(user, set())
         limit = self._settings.subscriptions_per_peer
-        if limit and len(watched) >= limit and topic not in watched:
+        if limit and others >= limit:
             self.subscriptions_too_many += 1
             self._write_refusal(user, "refused", user, code="TOO_MANY_SUBSCRIPTIONS", topic=_shown(topic))
             return False
@@ -245,13 +256,7 @@ class Guard:
             self.subscriptions_refused += 1
             self._write_refusal(user, "refused", user, code="FORBIDDEN", topic=_shown(topic))
             return False
-        watched.add(topic)
         return True
-
-    def unwatch(self, user: str | None, topic: bytes) -> None:
-        """Of a peer that is gone nobody says who it was: then whoever watched the topic may watch one more."""
-        for watched in (self._watched.get(user, set()),) if user is not None else self._watched.values():
-            watched.discard(topic)
 
     # -- the list ------------------------------------------------------------------------------------------
 
@@ -305,8 +310,11 @@ class Guard:
 
     # -- leases --------------------------------------------------------------------------------------------
 
-    def _check_lease(self, user: str, lease: str, rights: Rights, registry: Registry) -> None:
-        owner = self._registrations.owner(lease, registry.leases) or user
+    def leases_ended(self, leases: list[str]) -> None:
+        self._registrations.ended(leases)
+
+    def _check_lease(self, user: str, lease: str, rights: Rights) -> None:
+        owner = self._registrations.owner(lease) or user
         if owner != user and not rights.is_admin and self._rights_of(owner) is not None:
             raise Forbidden("this lease belongs to another peer", lease=lease)
 
@@ -315,8 +323,10 @@ class Guard:
             "denied_peers": self.denied,
             "refused_subscriptions": self.subscriptions_refused,
             "refused_too_many_subscriptions": self.subscriptions_too_many,
+            "hung_up": self.hung_up_on,
             "audit_lost": self._audit.lost,
             "audit_skipped": self.audit_skipped,
+            "lease_owners": len(self._registrations),
         }
 
 

@@ -1,7 +1,9 @@
 """Schemas are judged in a process of their own, so that no schema, however nasty, holds up the broker.
 
 Rule 1: the broker's thread only hands questions over and takes verdicts; a thread here talks to the process.
-Rule 2: every question gets a verdict: a process that dies or takes too long is replaced, and the verdict says so.
+Rule 2: every question gets a verdict: a process that dies, takes too long or cannot be started is replaced, and the
+verdict says so.
+Rule 3: the process says when it is ready. Only then does the time of its first question begin.
 """
 
 import logging
@@ -21,6 +23,7 @@ from typing import Generic, TypeVar
 import msgspec
 from msgspec.structs import replace
 
+from messagehub.supervision import Supervisor
 from registry.verdicts import Question, Verdict, judge, preload
 
 log = logging.getLogger("messagehub.broker")
@@ -29,19 +32,23 @@ QUESTION_SECONDS = 10.0
 MAX_WAITING = 4096
 MAX_AT_ONCE = 64
 ATTEMPTS = 3
+RETRY_SECONDS = 0.1
+START_SECONDS = 30.0
 READ_BYTES = 65_536
-WARM_UP_SECONDS = 1.0
 _LENGTH = struct.Struct("<I")
 _encode = msgspec.json.Encoder().encode
 _question_decoder = msgspec.json.Decoder(Question)
 _verdict_decoder = msgspec.json.Decoder(Verdict)
+_READY = b"ready"
 Ticket = TypeVar("Ticket")
 
 
 class Judge(Generic[Ticket]):
     """A ticket is whatever the asker needs to go on with the verdict."""
 
-    def __init__(self) -> None:
+    def __init__(self, supervisor: Supervisor) -> None:
+        self._supervisor = supervisor
+        self._is_ready = threading.Event()
         self.wake_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self.waiting = 0
         self._questions: queue.SimpleQueue[tuple[Ticket, Question] | None] = queue.SimpleQueue()
@@ -60,11 +67,13 @@ class Judge(Generic[Ticket]):
         return True
 
     def start(self) -> None:
-        """Have the process ready before the first question, which starts it otherwise; but let what else starts now go
-        first."""
+        """Start the process before the first question, which starts it otherwise."""
         if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="messagehub-judge", daemon=True)
-            self._thread.start()
+            self._thread = self._supervisor.start("messagehub-judge", self._run)
+
+    def wait_ready(self, seconds: float) -> bool:
+        """Wait until the process has said that it is ready; False at the timeout."""
+        return self._is_ready.wait(seconds)
 
     def verdicts(self) -> list[tuple[Ticket, Verdict]]:
         """What has been decided since the last call."""
@@ -91,16 +100,37 @@ class Judge(Generic[Ticket]):
         os.close(self.wake_fd)
 
     def _run(self) -> None:
-        try:
-            first = self._questions.get(timeout=WARM_UP_SECONDS)
-        except queue.Empty:
-            self._process = _Process()
+        while not self._is_closing:
+            self._begin()
             first = self._questions.get()
-        while first is not None and not self._is_closing:
+            if first is None:
+                break
             self._judge([first, *self._more()])
-            first = self._questions.get()
+        self._end()
+
+    def _begin(self) -> None:
+        """Have a process; one that cannot be started now is tried again with the next question."""
+        try:
+            self._ready_process()
+        except (OSError, EOFError) as error:
+            self._replace(error)
+
+    def _ready_process(self) -> "_Process":
+        if self._process is None:
+            self._process = _Process()
+            self._process.await_ready()
+            self._is_ready.set()
+        return self._process
+
+    def _replace(self, error: Exception) -> None:
+        if not self._is_closing:
+            log.warning("the schema judge is replaced: %s", error)
+        self._end()
+
+    def _end(self) -> None:
         if self._process is not None:
             self._process.kill()
+        self._process = None
 
     def _more(self) -> Iterator[tuple[Ticket, Question]]:
         """What else waits by now: a question alone costs two switches between processes."""
@@ -116,26 +146,23 @@ class Judge(Generic[Ticket]):
 
     def _judge(self, asked: list[tuple[Ticket, Question]]) -> None:
         """A process that dies is replaced and asked again: somebody may have killed it. Or the first schema without a
-        verdict did, so not for ever."""
+        verdict did, so not for ever. Nothing that goes wrong here leaves a question without its verdict."""
         waiting = deque(asked)
         attempts = 0
         while waiting and not self._is_closing:
             try:
-                if self._process is None:
-                    self._process = _Process()
-                for verdicts in self._process.judge([question for _, question in waiting]):
+                process = self._ready_process()
+                for verdicts in process.judge([question for _, question in waiting]):
                     attempts = 0
                     asked = [waiting.popleft() for _ in verdicts]
                     pairs = zip(asked, verdicts, strict=True)
                     self._decide([(ticket, replace(said, question=question)) for (ticket, question), said in pairs])
-            except (OSError, msgspec.DecodeError, EOFError) as error:
-                if not self._is_closing:
-                    log.warning("the schema judge is replaced: %s", error)
-                if self._process is not None:
-                    self._process.kill()
-                self._process = None
+            except Exception as error:  # noqa: BLE001  it is logged, and every question gets a verdict
+                self._replace(error)
                 attempts += 1
-                is_slow = isinstance(error, TimeoutError)
+                is_slow = isinstance(error, TooSlow)
+                if attempts > 1:
+                    time.sleep(RETRY_SECONDS)
                 if is_slow or attempts == ATTEMPTS:
                     attempts = 0
                     ticket, question = waiting.popleft()
@@ -148,6 +175,10 @@ class Judge(Generic[Ticket]):
         os.eventfd_write(self.wake_fd, 1)
 
 
+class TooSlow(TimeoutError):
+    """One question took longer than it may."""
+
+
 class _Process:
     def __init__(self) -> None:
         root = str(Path(__file__).resolve().parents[2])
@@ -158,12 +189,24 @@ class _Process:
             stdout=subprocess.PIPE,
             env=os.environ | {"PYTHONPATH": path},
             bufsize=0,
+            process_group=0,  # Ctrl-C in a terminal is for the broker, which ends this one
         )
         assert self._child.stdin is not None
         assert self._child.stdout is not None
         self._pipes = self._child.stdin, self._child.stdout
         self._into, self._out_of = (pipe.fileno() for pipe in self._pipes)
         os.set_blocking(self._into, False)
+
+    def await_ready(self) -> None:
+        received = bytearray()
+        deadline = time.monotonic() + START_SECONDS
+        while bytes(received) != _framed(_READY):
+            if not select.select([self._out_of], [], [], max(deadline - time.monotonic(), 0.0))[0]:
+                raise TimeoutError(f"the process is not ready after {START_SECONDS:g} s")
+            part = os.read(self._out_of, READ_BYTES)
+            if not part:
+                raise EOFError("the process ended before it was ready")
+            received += part
 
     def judge(self, questions: list[Question]) -> Iterator[list[Verdict]]:
         """Their verdicts, in order and as they come; each has its own time.
@@ -180,7 +223,7 @@ class _Process:
         while due:
             ready = dict(poller.poll(max(deadline - time.monotonic(), 0.0) * 1000))
             if not ready:
-                raise TimeoutError(f"exceeds the budget seconds of judging = {QUESTION_SECONDS:g}")
+                raise TooSlow(f"exceeds the budget seconds of judging = {QUESTION_SECONDS:g}")
             if self._into in ready:
                 unsent = unsent[os.write(self._into, unsent) :]
                 if not unsent:
@@ -225,13 +268,17 @@ def main() -> None:
     """The process: questions in, verdicts out, until the broker closes the pipe."""
     os.nice(5)
     preload()
-    questions, answers = sys.stdin.buffer, sys.stdout.buffer
+    questions = sys.stdin.buffer
+    _say(_READY)
     while len(head := questions.read(_LENGTH.size)) == _LENGTH.size:
         (size,) = _LENGTH.unpack(head)
         verdict = judge(_question_decoder.decode(questions.read(size)), between=os.sched_yield)
-        answer = _encode(replace(verdict, question=None))
-        try:
-            answers.write(_framed(answer))
-            answers.flush()
-        except BrokenPipeError:
-            os._exit(0)  # the broker was killed while this was judged; nobody wants it, not even at exit
+        _say(_encode(replace(verdict, question=None)))
+
+
+def _say(data: bytes) -> None:
+    try:
+        sys.stdout.buffer.write(_framed(data))
+        sys.stdout.buffer.flush()
+    except BrokenPipeError:
+        os._exit(0)  # the broker was killed meanwhile; nobody wants to hear it, not even at exit

@@ -20,6 +20,7 @@ import zmq
 from messagehub import protocol
 from messagehub.errors import HubError, RateLimited, StoreError, TopicNotFound
 from messagehub.store import Store, TopicReader
+from messagehub.supervision import Supervisor
 from messagehub.topic_frames import kept_frames
 from registry import commands, replies
 from registry.events import AnyEvent, MessagesKept
@@ -43,7 +44,8 @@ class Read(NamedTuple):
 
 
 class KeptTopics:
-    def __init__(self, store: Store, socket: zmq.Socket[bytes]) -> None:
+    def __init__(self, store: Store, socket: zmq.Socket[bytes], supervisor: Supervisor) -> None:
+        self._supervisor = supervisor
         self.wake_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self.waiting = 0
         self.counters = {"kept": 0, "kept_reads": 0, "kept_unannounced": 0}
@@ -101,8 +103,7 @@ class KeptTopics:
         if self.waiting >= MAX_READS:
             raise RateLimited("too many wait to read kept topics: try again in a moment")
         if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="messagehub-kept", daemon=True)
-            self._thread.start()
+            self._thread = self._supervisor.start("messagehub-kept", self._run)
         self.waiting += 1
         self.counters["kept_reads"] += 1
         self._asked.put((ticket, command, topic.name, topic.incarnation))
@@ -136,12 +137,15 @@ class KeptTopics:
             try:
                 reader = reader or self._store.topic_reader()
                 reply = _read(reader, command, name, incarnation)
+                payload = protocol.encode_reply(reply, command.id)
             except HubError as refused:
                 reply = protocol.error_reply(refused)
+                payload = protocol.encode_reply(reply, command.id)
             except Exception as failed:  # a damaged file must not end the reading of others
                 log.exception("topic %r cannot be read", name)
-                reply = protocol.error_reply(StoreError(f"topic {name!r} cannot be read: {failed}"))
-            self._done.append(Read(ticket, reply, protocol.encode_reply(reply, command.id)))
+                reply = protocol.error_reply(StoreError(f"topic {name!r} cannot be read: {failed!r}"))
+                payload = protocol.encode_reply(reply, command.id)
+            self._done.append(Read(ticket, reply, payload))
             os.eventfd_write(self.wake_fd, 1)
         if reader is not None:
             reader.close()

@@ -1,6 +1,7 @@
 """From the store to a registry: at the start, and again when the store failed."""
 
 import gc
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -18,6 +19,7 @@ def load(store: Store, settings: Settings, *, now: float, at_least: int = 0) -> 
         lease_seconds=settings.lease_seconds,
     )
     registry = Registry(terms=terms, shm_prefix=settings.shm_prefix)
+    registry.epoch_floor = _epoch_floor()
     registry.topics.limit_bytes = settings.kept_limit_bytes
     with _without_collecting():
         saved = store.load()
@@ -32,6 +34,16 @@ def load(store: Store, settings: Settings, *, now: float, at_least: int = 0) -> 
         registry.topics.restore(saved.topics)
         registry.restore(saved.channels, revision=revision, now=now)
     return registry, saved.revision
+
+
+def _epoch_floor() -> int:
+    """More than any epoch of a consumer group whose files may still be in shared memory.
+
+    Shared memory lives as long as the host runs, and so does this clock: nobody sets it back. It counts faster than
+    revisions do, so an epoch is new even when the store that knew the old ones is gone. Epochs were milliseconds of
+    the wall clock once, which is less than the constant.
+    """
+    return (1 << 50) + time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1000
 
 
 @contextmanager

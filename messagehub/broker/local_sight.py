@@ -1,49 +1,72 @@
 """What the broker sees of its own host: the directory of channels, and which processes live.
 
 Rule 1: nothing here is slow or waits: one channel's directory is read when the kernel says that it changed; a full look
-happens at the start, and afterwards a few channels at a time.
+happens at the start, and afterwards a few channels at a time. Schemas of entries are judged elsewhere (`Ask`).
 Rule 2: for this host the directory decides who lives. A producer whose lock is free is gone; one whose lock is held is
 registered, also when it was born while no broker ran.
 Rule 3: a process ends once: its pidfd tells, at once. While it does not, the leases of that process do not run out.
 Rule 4: what the registry refuses is shown as a conflict of its channel. No data and no entry is touched.
+Rule 5: the directory is input. What it holds is decoded like a request, and nothing in it ends the loop: a channel that
+meets a defect is left alone for a while.
 """
 
 import logging
 import os
 import select
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple
 
 from messagehub.broker.guard import Guard
 from messagehub.datablock import inotify
-from messagehub.datablock.directory import Directory, Listed
+from messagehub.datablock.directory import CHANNEL_LOCK, Directory, Listed
 from messagehub.datablock.errors import DataBlockError
 from messagehub.datablock.identity import ProcessIdentity, boot_id, host
 from messagehub.datablock.wakeup import ProcessWatch
-from messagehub.entries import Live, clash_of, command_of, is_about_members, newest_table
-from registry import events
-from registry.errors import InvalidName, Refusal
+from messagehub.entries import MAX_REASON, Live, clash_of, command_of, is_about_members, newest_table
+from registry import commands, events
+from registry.errors import HubError, InvalidName, Refusal
 from registry.leases import Member
 from registry.records import Channel, Consumer, Producer, Worker
 from registry.registry import Registry
+from registry.verdicts import Verdict
 
 log = logging.getLogger("messagehub.broker")
 
 LOOK_SECONDS = 0.5
 SOON_SECONDS = 0.05
 CHANNELS_PER_LOOK = 32
+RETRY_SECONDS = 1.0
+DEFECT_SECONDS = 60.0
 _BIRTHS = inotify.CREATE | inotify.MOVED_TO
 _CHANNEL = inotify.MOVED_TO | inotify.CLOSE_WRITE | inotify.DELETE | inotify.CREATE
 _TABLES = inotify.CREATE | inotify.DELETE
 
 
+class Adoption(NamedTuple):
+    """A producer that the directory shows and whose schema has to be judged before it is registered."""
+
+    channel: str
+    producer_id: str
+    command: commands.RegisterProducer
+
+
+Ask = Callable[[Adoption, Verdict | None], bool]
+"""Whether the schema has to be judged first, given the verdict there is; if so, `LocalSight.judged` hears of it."""
+
+
 class LocalSight:
     """`fileno` is readable when `look` has something to do."""
 
-    def __init__(self, directory: Directory, guard: Guard | None = None) -> None:
+    def __init__(self, directory: Directory, ask: Ask, guard: Guard | None = None) -> None:
         """The guard refuses an entry whose writer, a user of this host, has no right to it."""
+        self.defects = 0
         self._directory = directory
+        self._ask = ask
         self._guard = guard
+        self._asked: dict[str, set[str]] = {}
+        self._verdicts: dict[str, dict[str, tuple[Adoption, Verdict]]] = {}
+        self._left_alone: dict[str, float] = {}
         self._epoll = select.epoll()
         self._news = inotify.Inotify()
         self._is_usable = _prepare(directory)
@@ -54,8 +77,10 @@ class LocalSight:
         self._by_fd: dict[int, tuple[int, int]] = {}
         self._members: dict[tuple[int, int], dict[Member, str]] = {}
         self._process_of: dict[Member, tuple[int, int]] = {}
+        self._members_of: dict[str, set[Member]] = {}
         self._soon: dict[str, float] = {}
-        self._destroyed_at: dict[str, float] = {}
+        self._destroyed: dict[str, set[tuple[str, float]]] = {}
+        """By a channel that was destroyed: the entries that lived then, and are not registered again."""
         self._dirty: set[str] = set()
         self._round: Iterator[str] = iter(())
         self._look_at = 0.0
@@ -90,19 +115,20 @@ class LocalSight:
             elif isinstance(event, events.ConsumerRegistered):
                 self._follow(registry, Member("consumer", event.channel, event.consumer.consumer_id), event.consumer)
             elif isinstance(event, events.ProducerUnregistered):
-                self._forget(Member("producer", event.channel, event.producer_id))
+                self._forget(registry, Member("producer", event.channel, event.producer_id))
             elif isinstance(event, events.ConsumerUnregistered):
-                self._forget(Member("consumer", event.channel, event.consumer_id))
+                self._forget(registry, Member("consumer", event.channel, event.consumer_id))
             elif isinstance(event, events.ChannelDestroyed):
-                self._destroyed_at[event.channel] = time.time()
+                self._forget_members(registry, event.channel)
+                self._destroyed[event.channel] = self._living(event.channel)
                 self._dirty.add(event.channel)
 
     def follow_worker(self, registry: Registry, worker: Worker) -> bool:
         """False where its process is gone already."""
         return self._follow(registry, Member("worker", "", worker.worker_id), worker)
 
-    def forget_worker(self, worker_id: str) -> None:
-        self._forget(Member("worker", "", worker_id))
+    def forget_worker(self, registry: Registry, worker_id: str) -> None:
+        self._forget(registry, Member("worker", "", worker_id))
 
     def look(self, registry: Registry, *, now: float) -> list[events.AnyEvent]:
         """Everything that the kernel told since the last time."""
@@ -115,6 +141,23 @@ class LocalSight:
         for channel in self._take_due():
             happened += self._look_at_channel(registry, channel, now)
         return happened
+
+    @property
+    def is_asking(self) -> bool:
+        """Whether the schema of an entry is being judged."""
+        return bool(self._asked)
+
+    def judged(self, adoption: Adoption, verdict: Verdict) -> None:
+        """Go on with an entry at the next look."""
+        channel, producer_id, _ = adoption
+        self._asked[channel].discard(producer_id)
+        if not self._asked[channel]:
+            del self._asked[channel]
+        if verdict.is_lost:
+            self._soon[channel] = time.monotonic() + RETRY_SECONDS
+        else:
+            self._verdicts.setdefault(channel, {})[producer_id] = adoption, verdict
+            self._dirty.add(channel)
 
     def seconds_to_next_look(self) -> float:
         return 0.0 if self._dirty else max(min([self._look_at, *self._soon.values()]) - time.monotonic(), 0.0)
@@ -138,16 +181,28 @@ class LocalSight:
             self._epoll.register(watch.fileno(), select.EPOLLIN)
         self._members.setdefault(key, {})[member] = record.lease
         self._process_of[member] = key
+        self._members_of.setdefault(member.channel, set()).add(member)
         registry.leases.hold(record.lease, is_held=True)
         return True
 
-    def _forget(self, member: Member) -> None:
-        key = self._process_of.pop(member, None)
+    def _forget(self, registry: Registry, member: Member) -> None:
+        """Watch a process no longer than it has members, and hold its lease no longer than it is watched."""
+        key = self._process_unlinked(member)
         members = self._members.get(key) if key is not None else None
         if key is not None and members is not None:
-            members.pop(member, None)
+            lease = members.pop(member, None)
             if not members:
                 self._drop(key)
+                if lease is not None:
+                    registry.leases.hold(lease, is_held=False)
+
+    def _forget_members(self, registry: Registry, channel: str) -> None:
+        """A channel that is destroyed ends without an event for each member."""
+        for member in list(self._members_of.get(channel, ())):
+            self._forget(registry, member)
+
+    def counters(self) -> dict[str, int]:
+        return {"watched_processes": len(self._processes), "watched_directories": len(self._watched)}
 
     def _drop(self, key: tuple[int, int]) -> dict[Member, str]:
         watch = self._processes.pop(key)
@@ -156,8 +211,16 @@ class LocalSight:
         watch.close()
         members = self._members.pop(key, {})
         for member in members:
-            self._process_of.pop(member, None)
+            self._process_unlinked(member)
         return members
+
+    def _process_unlinked(self, member: Member) -> tuple[int, int] | None:
+        """The process that was watched for a member, which it is no longer."""
+        others = self._members_of.get(member.channel, set())
+        others.discard(member)
+        if not others:
+            self._members_of.pop(member.channel, None)
+        return self._process_of.pop(member, None)
 
     def _ended(self, registry: Registry, fd: int, now: float) -> list[events.AnyEvent]:
         key = self._by_fd.get(fd)
@@ -176,17 +239,18 @@ class LocalSight:
 
     def _hear(self) -> None:
         for news in self._news.read():
-            if not news.path or not news.name:
+            if not news.path or not (news.name or news.mask & inotify.IGNORED):
                 self._dirty.update(self._channels())  # overflow, or a directory went away: anything may have happened
             elif news.path == self._directory.path:
                 if not news.name.startswith("."):  # a group's directory gets its name when it is made
+                    self._forget_directory(news.name)
                     self._dirty.add(news.name)
-            elif is_about_members(news.name):
+            elif is_about_members(news.name) or _is_removal(news):
                 relative = os.path.relpath(news.path, self._directory.path)
                 self._dirty.add(relative.split(os.sep, 1)[0])
 
     def _take_due(self) -> list[str]:
-        """What changed, and now and then some more, in case the kernel had no watch to give."""
+        """What changed, and now and then some more, in case the kernel had no watch to give; so many at a time."""
         due, self._dirty = self._dirty, set()
         for channel in [channel for channel, at in self._soon.items() if time.monotonic() >= at]:
             del self._soon[channel]
@@ -196,12 +260,16 @@ class LocalSight:
             for _ in range(CHANNELS_PER_LOOK):
                 following = next(self._round, None)
                 if following is None:
-                    self._round = iter(self._channels())
+                    self._round = iter({*self._channels(), *(name for name in self._watched if os.sep not in name)})
                     break
                 due.add(following)
-        return sorted(due)
+        ordered = sorted(due)
+        self._dirty.update(ordered[CHANNELS_PER_LOOK:])
+        return ordered[:CHANNELS_PER_LOOK]
 
     def _look_at_channel(self, registry: Registry, channel: str, now: float) -> list[events.AnyEvent]:
+        if self._left_alone.get(channel, 0.0) > time.monotonic():
+            return []
         happened: list[events.AnyEvent] = []
         try:
             self._watch(channel)
@@ -213,27 +281,39 @@ class LocalSight:
             for each in listed:
                 if each.is_alive:
                     clash = self._adopt(registry, channel, each, happened, now) or clash
-            happened += registry.show_conflict(channel, clash, now=now)
+            living = {each.producer_id for each in listed if each.is_alive}
+            self._forget_verdicts(channel, living)
+            if not living:
+                self._destroyed.pop(channel, None)
+            if channel not in self._asked:
+                happened += registry.show_conflict(channel, clash, now=now)
             happened += registry.show_table(channel, newest_table(self._directory, channel), now=now)
         except InvalidName as error:
             log.warning("%s holds something that is no channel: %s", self._directory.path, error.message)
-        except DataBlockError as error:
+        except (DataBlockError, OSError) as error:
             log.warning("the directory of channel %r cannot be read: %s", channel, error)
+        except Exception:
+            self.defects += 1
+            self._left_alone = {name: at for name, at in self._left_alone.items() if at > time.monotonic()}
+            self._left_alone[channel] = time.monotonic() + DEFECT_SECONDS
+            log.exception("channel %r is left alone for %g s: its directory meets a defect", channel, DEFECT_SECONDS)
         return happened
 
     def _adopt(
         self, registry: Registry, channel: str, listed: Listed, happened: list[events.AnyEvent], now: float
     ) -> str | None:
         """Register a living producer that is not registered; returns what stands against it."""
+        command = command_of(listed, with_schema=False)
+        record = registry.channels.get(channel)
+        present = record.producers.get((command and command.producer_id) or f"{channel}/default") if record else None
+        if command is not None and present is not None and present.lease == command.lease:
+            return None
         command = command_of(listed, with_schema=True)
         if command is None or listed.entry is None or command.channel != channel:
-            return f"entry {listed.producer_id!r} cannot be read: {listed.flaw or 'it names no registration'}"
+            flaw = listed.flaw or "it would not pass as a registration"
+            return f"entry {listed.producer_id!r} cannot be read: {flaw}"[:MAX_REASON]
         live = Live(listed.entry, command)
-        record = registry.channels.get(channel)
-        present = record.producers.get(command.producer_id or f"{channel}/default") if record else None
-        if present is not None and present.lease == command.lease:
-            return None
-        if live.entry.registered_at < self._destroyed_at.get(channel, 0.0):
+        if (listed.producer_id, live.entry.registered_at) in self._destroyed.get(channel, ()):
             pid = live.entry.process.pid
             return f"the channel was destroyed, but its producer {listed.producer_id!r} (pid {pid}) lives on"
         if live.entry.process.is_alive() is False:
@@ -244,13 +324,48 @@ class LocalSight:
             happened += registry.died([Member("producer", channel, present.producer_id)], now=now)
         try:
             if self._guard is not None:
-                self._guard.check_entry(listed.uid, command, registry)
-            happened += registry.apply(command, now=now).events
+                self._guard.check_entry(listed.uid, command)
+            adoption = Adoption(channel, listed.producer_id, command)
+            verdict = self._verdict_on(adoption)
+            if self._needs_verdict(adoption, verdict):
+                return None
+            happened += registry.apply(command, now=now, verdict=verdict).events
+            self._verdicts.get(channel, {}).pop(listed.producer_id, None)
             if self._guard is not None:
                 self._guard.adopted(listed.uid, command)
         except Refusal as refused:
             return clash_of(live, refused)
         return None
+
+    def _verdict_on(self, adoption: Adoption) -> Verdict | None:
+        """The verdict on this very registration; one that is refused is judged once, not at every look."""
+        known = self._verdicts.get(adoption.channel, {}).get(adoption.producer_id)
+        return known[1] if known is not None and known[0] == adoption else None
+
+    def _needs_verdict(self, adoption: Adoption, verdict: Verdict | None) -> bool:
+        channel, producer_id, _ = adoption
+        if producer_id in self._asked.get(channel, ()):
+            return True
+        try:
+            is_asked = self._ask(adoption, verdict)
+        except Refusal:
+            raise
+        except HubError as busy:
+            log.debug("the schema of channel %r is judged later: %s", channel, busy.message)
+            self._soon[channel] = time.monotonic() + RETRY_SECONDS
+            return True
+        if is_asked:
+            self._asked.setdefault(channel, set()).add(producer_id)
+        return is_asked
+
+    def _forget_verdicts(self, channel: str, living: set[str]) -> None:
+        known = self._verdicts.get(channel)
+        if known:
+            left = {producer_id: verdict for producer_id, verdict in known.items() if producer_id in living}
+            if left:
+                self._verdicts[channel] = left
+            else:
+                del self._verdicts[channel]
 
     def _gone(self, registry: Registry, channel: str, listed: Listed, now: float) -> list[events.AnyEvent]:
         """The lock is free: whoever it was has died or let go."""
@@ -263,13 +378,29 @@ class LocalSight:
             return []
         return registry.died([Member("producer", channel, present.producer_id)], now=now)
 
+    def _living(self, channel: str) -> set[tuple[str, float]]:
+        try:
+            listed = self._directory.producers(channel)
+        except (DataBlockError, OSError):
+            return set()
+        return {(each.producer_id, each.entry.registered_at) for each in listed if each.is_alive and each.entry}
+
     def _lives(self, present: Producer) -> bool:
         if present.pid is None or present.start_time is None or present.boot_id is None or present.host is None:
             return True  # nothing is known of its process: its lease decides
         return ProcessIdentity(present.pid, present.start_time, present.boot_id, present.host).is_alive() is not False
 
+    def _forget_directory(self, channel: str) -> None:
+        self._watched.discard(channel)
+        self._watched.discard(self._directory.tables_path(channel))
+
     def _watch(self, channel: str) -> None:
         path = self._directory.channel_path(channel)
+        if not os.path.isdir(path):
+            self._forget_directory(channel)
+            self._news.unwatch(path)
+            self._news.unwatch(self._directory.tables_path(channel))
+            return
         if channel not in self._watched and self._news.watch(path, _CHANNEL):
             self._watched.add(channel)
         tables = self._directory.tables_path(channel)
@@ -281,6 +412,11 @@ def _records(channel: Channel) -> list[tuple[Member, Producer | Consumer]]:
     producers = [(Member("producer", channel.name, key), record) for key, record in channel.producers.items()]
     consumers = [(Member("consumer", channel.name, key), record) for key, record in channel.consumers.items()]
     return [*producers, *consumers]
+
+
+def _is_removal(news: inotify.Happened) -> bool:
+    """Whether a channel's directory goes: its lock goes just before it."""
+    return bool(news.mask & inotify.IGNORED or (news.name == CHANNEL_LOCK and news.mask & inotify.DELETE))
 
 
 def _prepare(directory: Directory) -> bool:

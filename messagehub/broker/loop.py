@@ -5,13 +5,17 @@ Rule 2: a reply that reveals a change waits until the store has the change, whoe
 leaves at once.
 Rule 3: when the store fails, what waits is refused as retryable, the registry is reloaded from the store, and
 only reads are served until a probe write succeeds. Revisions that were given out are not given out again.
-Rule 4: nothing slow runs here, and no request can end the loop.
+Rule 4: nothing slow runs here: no schema is judged, every drain is bounded. No request and nothing in the directory
+can end the loop.
+Rule 5: one place records what happened (`_record`): noted as unwritten, published, followed, submitted.
 """
 
 import logging
 import os
+import select
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from time import monotonic
 from typing import Any
 
@@ -24,10 +28,10 @@ from messagehub.broker.door import CONTROL, Door
 from messagehub.broker.encoded import EncodedDiscoveries
 from messagehub.broker.events import Publisher
 from messagehub.broker.guard import Guard
-from messagehub.broker.judging import Judge
+from messagehub.broker.judging import START_SECONDS, Judge
 from messagehub.broker.kept_topics import READ_COMMANDS, KeptTopics
 from messagehub.broker.loading import load
-from messagehub.broker.local_sight import LocalSight
+from messagehub.broker.local_sight import Adoption, LocalSight
 from messagehub.broker.place import Place
 from messagehub.broker.report import Report
 from messagehub.broker.requests import COUNTERS, MAX_BACKLOG, Request, Requests
@@ -35,11 +39,12 @@ from messagehub.broker.service_desk import settle
 from messagehub.broker.topic_proxy import TopicProxy
 from messagehub.broker.tracing import TraceRing
 from messagehub.broker.unwritten import Held, Unwritten
-from messagehub.errors import HubError, InternalError, RateLimited, StoreReadOnly
+from messagehub.errors import ConfigurationError, HubError, InternalError, RateLimited, StoreReadOnly
 from messagehub.metrics import Metrics
 from messagehub.settings import Settings
 from messagehub.store import Store
 from messagehub.store.commit import GroupCommit
+from messagehub.supervision import Supervisor
 from messagehub.version import __version__
 from registry import commands, replies
 from registry.events import AnyEvent, MessagesKept
@@ -52,6 +57,7 @@ RECEIVED_PER_TURN = 1024
 SERVED_PER_TURN = 64
 STOP_SECONDS = 5.0
 DRAIN_SECONDS = 0.1
+ADOPT_SECONDS = 5.0
 _NOTHING: list[AnyEvent] = []
 
 _JUDGED = (
@@ -68,45 +74,61 @@ class Broker:
         self.settings = settings
         self.broker_id = os.urandom(8).hex()
         self._wall_offset = time.time() - monotonic()
+        self._supervisor = Supervisor()
+        self._poller = zmq.Poller()
+        self._unwritten = Unwritten()
+        self.is_read_only = self._is_suspect = self._is_closed = self._is_watching = False
+        with ExitStack() as closing:
+            self._closing = closing
+            self._make(settings, open_store)
+            self._closing = closing.pop_all()
+
+    def _make(self, settings: Settings, open_store: Callable[[], Store]) -> None:
+        """Each part is closed by `_closing` from the moment that it is there: last made, first closed."""
+        closing = self._closing
         self._place = Place(settings)
-        self._guard: Guard | None = None
-        try:
-            self._guard = Guard.of(settings)
-            self._door = Door(settings, self._place, self._guard.identify if self._guard else None)
-            store = open_store()
-            try:
-                self._registry, written = self._load(store)
-            except BaseException:
-                store.close()
-                raise
-            self._commit = GroupCommit(store, written=written)
-        except BaseException:
-            if self._guard is not None:
-                self._guard.close()
-            self._place.release()
-            raise
+        closing.callback(self._place.leave)
+        self._guard = guard = Guard.of(settings)
+        if guard is not None:
+            closing.callback(guard.close)
+        self._door = Door(settings, self._place, guard.identify if guard else None, self._supervisor)
+        self._stop_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        closing.callback(os.close, self._stop_fd)
+        self._topics = TopicProxy(self._door, self._supervisor, max_frame_bytes=protocol.MAX_FRAME_BYTES)
+        closing.callback(self._topics.close)
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        closing.callback(self._context.term)
+        store = open_store()
+        with ExitStack() as unused:
+            unused.callback(store.close)
+            self._registry, written = self._load(store)
+            self._commit = GroupCommit(store, written=written, supervisor=self._supervisor)
+            unused.pop_all()
+        closing.callback(self._commit.close, timeout=STOP_SECONDS)
         counters = [*COUNTERS, "held", "store_failures", "internal_errors"]
         self._metrics = Metrics(list(protocol.COMMANDS_BY_TYPE), counters)
         self._discoveries = EncodedDiscoveries()
-        self._judge: Judge[Request] = Judge()
+        self._judge: Judge[Request | Adoption] = Judge(self._supervisor)
+        closing.callback(self._judge.close, timeout=STOP_SECONDS)
         self._trace = TraceRing(settings.trace_size, wall_offset=self._wall_offset)
-        self._unwritten = Unwritten()
-        self.is_read_only = self._is_suspect = self._is_closed = False
-        self._sight = LocalSight(directory_of(settings), self._guard)
-        self._poller = zmq.Poller()
-        self._stop_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._sight = LocalSight(directory_of(settings), self._asks_about_entry, self._guard)
+        closing.callback(self._sight.close)
         self._context.set(zmq.MAX_SOCKETS, 1024)
         self._door.guard(self._context)
         self._publisher = Publisher(
             self._context, broker_id=self.broker_id, beacon_seconds=settings.beacon_seconds, guard=self._guard
         )
+        closing.callback(self._publisher.close)
         self._publisher.reset(self._registry.revision)
         self._requests = Requests(self._context, self._guard, self._metrics, self._trace)
-        self._topics = TopicProxy(self._door, max_frame_bytes=protocol.MAX_FRAME_BYTES)
-        self._kept = KeptTopics(self._commit.store, self._topics.kept)
+        closing.callback(self._requests.socket.close)
+        self._kept = KeptTopics(self._commit.store, self._topics.kept, self._supervisor)
+        closing.callback(self._kept.close, timeout=STOP_SECONDS)
         self._report = Report(self.broker_id, self._metrics, self._commit)
         self._report.add(lambda: {"published": self._publisher.published} | self._kept.counters)
+        self._report.add(lambda: {"threads_restarted": self._supervisor.restarts})
+        self._report.add(lambda: {"subscriptions": self._publisher.subscriptions})
+        self._report.add(self._sight.counters)
         if self._guard is not None:
             self._report.add(self._guard.counters)
         self._own: dict[type[commands.Command], Callable[[Any], replies.Reply]] = {
@@ -114,11 +136,7 @@ class Broker:
             commands.Stats: self._stats,
             commands.Trace: self._traced,
         }
-        try:
-            self._bind(settings, settings.local if settings.curve else settings)
-        except BaseException:
-            self._close()
-            raise
+        self._bind(settings, settings.local if settings.curve else settings)
 
     def _bind(self, settings: Settings, local: Settings) -> None:
         door = self._door
@@ -145,14 +163,33 @@ class Broker:
         return self._door.server_key
 
     def warm_up(self) -> None:
-        """Start what the first schema would have to wait for."""
+        """Be ready when this returns: schemas can be judged, and whoever lives on this host is registered.
+
+        Returns early when `stop` was called meanwhile.
+        """
         self._judge.start()
+        deadline = monotonic() + START_SECONDS
+        while not self._judge.wait_ready(DRAIN_SECONDS) and not self._is_stopping():
+            if monotonic() > deadline:
+                raise ConfigurationError(
+                    "the process that judges schemas does not start: the log says why; is the host short of memory"
+                    " or processes?"
+                )
+        self._watch_host()
+
+    def close(self) -> None:
+        """End a broker that does not run: one that was made in vain, or that has ended."""
+        self._is_closed = True
+        self._closing.close()
 
     def run(self) -> None:
         """Serve until `stop`, then drain what was received, answer it and close."""
         poller, requests = self._poller, self._requests
         poller.register(requests.socket, zmq.POLLIN)
         poller.register(self._publisher.socket, zmq.POLLIN)
+        monitor = self._publisher.monitor
+        if monitor is not None:
+            poller.register(monitor, zmq.POLLIN)
         poller.register(self._commit.wake_fd, zmq.POLLIN)
         poller.register(self._judge.wake_fd, zmq.POLLIN)
         poller.register(self._kept.wake_fd, zmq.POLLIN)
@@ -160,9 +197,9 @@ class Broker:
         poll, stop_fd, store_fd, judge_fd = poller.poll, self._stop_fd, self._commit.wake_fd, self._judge.wake_fd
         sight_fd = self._sight.fileno()
         wait_ms = 0
-        cleaner = Cleaner(directory_of(self.settings))
+        cleaner = Cleaner(directory_of(self.settings), self._supervisor)
         try:
-            self._open_eyes()
+            self._watch_host()
             while True:
                 for ready, _ in poll(wait_ms):
                     if ready is requests.socket:
@@ -178,12 +215,14 @@ class Broker:
                     elif ready == stop_fd:
                         self._drain()
                         return
+                    elif ready is monitor:
+                        self._publisher.read_connections()
                     else:
                         self._publisher.read_subscriptions(self._registry)
                 wait_ms = self._turn()
         finally:
             cleaner.close(timeout=STOP_SECONDS)
-            self._close()
+            self.close()
 
     def _turn(self) -> int:
         """Serve, expire, send beacons; returns how long the loop may sleep."""
@@ -194,14 +233,13 @@ class Broker:
         now = self._now()
         deadline = self._registry.next_deadline()
         if deadline is not None and deadline <= now and not self.is_read_only:
-            expired = self._registry.expire(now=now)
-            self._unwritten.note(expired)
-            self._happened(expired)
+            self._record(self._registry.expire(now=now))
             deadline = self._registry.next_deadline()
         settle(self._registry, self._publisher, self._sight)
+        ended = self._registry.leases.take_ended()
+        if self._guard is not None and ended:
+            self._guard.leases_ended([lease for lease in ended if self._registry.leases.get(lease) is None])
         idle_seconds = self._publisher.beacons(self._registry, now=now)
-        if self._requests.backlog:
-            return 0
         if not self.is_read_only:
             if deadline is not None:
                 idle_seconds = min(idle_seconds, max(deadline - now, 0.0))
@@ -209,20 +247,39 @@ class Broker:
             if unseen_seconds <= 0.0:
                 self._see()
             idle_seconds = min(idle_seconds, unseen_seconds)
-        return int(idle_seconds * 1000) + 1
+        self._commit.write_submitted()
+        return 0 if self._requests.backlog else int(idle_seconds * 1000) + 1
 
     def _cut(self) -> None:
         """Somebody may do less than before: what libzmq carries by itself begins anew, through the door."""
         self._publisher.cut()
         self._topics.cut()
 
-    def _open_eyes(self) -> None:
-        """See this host from now on, beginning with all that happened while nobody looked."""
-        self._poller.register(self._sight.fileno(), zmq.POLLIN)
-        self._happened(self._sight.begin(self._registry, now=self._now()))
+    def _watch_host(self) -> None:
+        """Watch this host from now on, beginning with all that happened while nobody looked.
 
-    def _see(self) -> None:
-        self._happened(self._sight.look(self._registry, now=self._now()))
+        Waits for the schemas of producers that registered meanwhile, so that nobody is told that they are not there.
+        """
+        if self._is_watching:
+            return
+        self._is_watching = True
+        self._poller.register(self._sight.fileno(), zmq.POLLIN)
+        self._see(self._sight.begin)
+        deadline = monotonic() + ADOPT_SECONDS
+        while self._sight.is_asking and monotonic() < deadline and not self._is_stopping():
+            self._judge.wait(DRAIN_SECONDS)
+            self._after_judging()
+            self._see()
+
+    def _is_stopping(self) -> bool:
+        return bool(select.select([self._stop_fd], [], [], 0)[0])
+
+    def _see(self, look: Callable[..., list[AnyEvent]] | None = None) -> None:
+        defects = self._sight.defects
+        self._record((look or self._sight.look)(self._registry, now=self._now()))
+        if self._sight.defects > defects:
+            self._metrics.count("internal_errors")
+            self._reload()
 
     # -- serving -------------------------------------------------------------------------------------------
 
@@ -230,7 +287,6 @@ class Broker:
         now = self._now()
         requests, unwritten, guard = self._requests, self._unwritten, self._guard
         high, normal, low = requests.high, requests.normal, requests.low
-        happened: list[AnyEvent] = []
         services = self._registry.services
         for _ in range(min(limit, requests.backlog)):
             path, command, received_at, verdict = (high or normal or low).popleft()
@@ -239,16 +295,15 @@ class Broker:
             if answered is None:
                 continue  # its schema is being judged, or what it asks for is being read
             reply, emitted = answered
-            if emitted:
-                happened += emitted
-                unwritten.note(emitted)
-                waits_for = self._registry.revision
-            else:
-                waits_for = unwritten.read_by(command, revision=self._registry.revision) if unwritten.changed else 0
             is_change = bool(emitted)
             if guard is not None and (command.writes or isinstance(command, commands.ServiceCommand)):
                 guard.answered(path, command, reply)
                 is_change = is_change or services.revision > services_revision
+            if emitted:
+                self._record(emitted)
+                waits_for = self._registry.revision
+            else:
+                waits_for = unwritten.read_by(command, revision=self._registry.revision) if unwritten.changed else 0
             if type(reply) is replies.Discovered:
                 payload = self._discoveries.payload(reply, command.id)
             else:
@@ -259,10 +314,8 @@ class Broker:
             else:
                 requests.reply(path, command, received_at, reply, payload, is_change=is_change)
             if self._is_suspect:
+                self._reload()
                 break
-        self._happened(happened)
-        if self._is_suspect:
-            self._reload()
 
     def _answer(
         self, path: list[bytes], command: commands.AnyCommand, received_at: float, verdict: Verdict | None, now: float
@@ -279,7 +332,7 @@ class Broker:
                 return self._hello(command, path), _NOTHING
             if self.is_read_only and (command.writes or kind is commands.Heartbeat):
                 return self._answer_read_only(command, now), _NOTHING
-            if isinstance(command, _JUDGED) and self._asks_judge(path, command, received_at, verdict):
+            if isinstance(command, _JUDGED) and self._asks_judge((path, command, received_at, None), command, verdict):
                 return None
             if isinstance(command, READ_COMMANDS):
                 self._kept.ask((path, command, received_at), command, self._registry.topics.get(command.topic))
@@ -302,22 +355,27 @@ class Broker:
             error = InternalError(f"{type(defect).__name__} in the broker; its log says more")
             return protocol.error_reply(error), _NOTHING
 
-    def _asks_judge(
-        self, path: list[bytes], command: commands.AnyCommand, received_at: float, verdict: Verdict | None
-    ) -> bool:
+    def _asks_about_entry(self, adoption: Adoption, verdict: Verdict | None) -> bool:
+        return self._asks_judge(adoption, adoption.command, verdict)
+
+    def _asks_judge(self, ticket: Request | Adoption, command: commands.Command, verdict: Verdict | None) -> bool:
         """Whether a verdict is needed first: there is none yet, or what it was computed from has changed."""
         if verdict is not None and verdict.is_lost:
             raise RateLimited("the process that judges schemas died, again and again: try again in a moment")
         question = self._registry.question(command)
         if question is None or (verdict is not None and verdict.question == question):
             return False
-        if not self._judge.ask((path, command, received_at, None), question):
+        if not self._judge.ask(ticket, question):
             raise RateLimited("too many schemas wait to be judged: try again in a moment")
         return True
 
     def _after_judging(self) -> None:
-        for (path, command, received_at, _), verdict in self._judge.verdicts():
-            self._requests.put_back((path, command, received_at, verdict))
+        for ticket, verdict in self._judge.verdicts():
+            if isinstance(ticket, Adoption):
+                self._sight.judged(ticket, verdict)
+            else:
+                path, command, received_at, _ = ticket
+                self._requests.put_back((path, command, received_at, verdict))
 
     def _after_reading(self) -> None:
         for (path, command, received_at), reply, payload in self._kept.answers():
@@ -332,8 +390,10 @@ class Broker:
             return replies.HeartbeatAck(known=lease is not None, notices=[], broker_id=self.broker_id)
         raise StoreReadOnly("the registry cannot be written (disk full or failing): reads go on, try again later")
 
-    def _happened(self, happened: list[AnyEvent]) -> None:
+    def _record(self, happened: list[AnyEvent]) -> None:
+        """Everything that follows from events, before anything else is read or answered."""
         if happened:
+            self._unwritten.note(happened)
             for event in happened:
                 if not isinstance(event, MessagesKept):  # which leave as messages, by the topic proxy
                     self._publisher.enqueue(event)
@@ -357,12 +417,13 @@ class Broker:
             self._refuse_held()
             self.is_read_only = True
             self._poller.unregister(self._sight.fileno())
+            self._is_watching = False
             self._go_back()
         elif self._commit.is_writable_again:
             self._commit.resume(written=self._registry.revision)
             self.is_read_only = False
             log.warning("the registry can be written again")
-            self._open_eyes()
+            self._watch_host()
 
     def _release(self, written: int) -> None:
         self._publisher.release(written)
@@ -387,7 +448,7 @@ class Broker:
         self._commit.flush(self._unwritten.newest, timeout=STOP_SECONDS)
         self._release(self._commit.written)
         self._go_back()
-        self._happened(self._sight.begin(self._registry, now=self._now()))
+        self._record(self._sight.begin(self._registry, now=self._now()))
 
     def _go_back(self) -> None:
         """To what the store has. What was not written never happened, but its revisions were seen in replies."""
@@ -448,21 +509,6 @@ class Broker:
         if not self.is_read_only:
             self._commit.flush(self._unwritten.newest, timeout=max(deadline - monotonic(), 0.0))
         self._after_commit()
-
-    def _close(self) -> None:
-        self._is_closed = True
-        self._sight.close()
-        self._judge.close(timeout=STOP_SECONDS)
-        self._kept.close(timeout=STOP_SECONDS)
-        self._commit.close(timeout=STOP_SECONDS)
-        self._requests.socket.close()
-        self._publisher.socket.close()
-        self._context.term()
-        self._topics.close()
-        if self._guard is not None:
-            self._guard.close()
-        self._place.leave()
-        os.close(self._stop_fd)
 
     def _now(self) -> float:
         """Seconds since the epoch that never jump: the wall clock at the start plus monotonic time since."""

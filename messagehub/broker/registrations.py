@@ -1,10 +1,12 @@
 """Whose a lease is, and how many registrations one peer holds.
 
-Rule 1: a lease belongs to the peer that registered under it, for as long as it lives.
+Rule 1: a lease belongs to the peer that registered under it, for as long as it lives; nothing is known of it then.
 Rule 2: a place is taken when a registration is asked for, so that many asked for at once are counted too.
 Rule 3: counting costs the same however many there are. Places whose registration has ended unasked are found only
 when all are taken, by looking through them at most once a second.
 """
+
+from collections.abc import Container, Iterable
 
 from messagehub.errors import TooManyRegistrations
 from registry import commands, names, replies
@@ -21,14 +23,31 @@ class Registrations:
     def __init__(self, limit: int) -> None:
         """0 is without a limit."""
         self._limit = limit
-        self._owners: dict[str, str] = {}
+        self._owners: dict[str, tuple[str, set[Member]]] = {}
+        """By lease: the peer, and the places that it has taken under the lease."""
         self._places: dict[str, dict[Member, str]] = {}
         self._look_at: dict[str, float] = {}
 
-    def owner(self, lease: str, leases: Leases) -> str | None:
-        if leases.get(lease) is None:
-            self._owners.pop(lease, None)
-        return self._owners.get(lease)
+    def owner(self, lease: str) -> str | None:
+        owned = self._owners.get(lease)
+        return owned[0] if owned is not None else None
+
+    def __len__(self) -> int:
+        """How many leases belong to somebody."""
+        return len(self._owners)
+
+    def leases_of(self, users: Container[str]) -> list[str]:
+        return [lease for lease, (user, _) in self._owners.items() if user in users]
+
+    def ended(self, leases: Iterable[str]) -> None:
+        for lease in leases:
+            user, members = self._owners.pop(lease, ("", ()))
+            places = self._places.get(user, {})
+            for member in members:
+                if places.get(member) == lease:
+                    del places[member]
+            if not places:
+                self._places.pop(user, None)
 
     def ask(self, user: str, command: Registering, leases: Leases, now: float) -> None:
         """Take a place for it; saying a registration again takes no other one."""
@@ -51,21 +70,25 @@ class Registrations:
         if isinstance(command, Registering):
             member = _asked(command)
             if isinstance(reply, Registered):
-                self._owners.setdefault(reply.lease, user)
+                _, members = self._owners.setdefault(reply.lease, (user, set()))
                 if self._limit:
+                    members.add(member)
                     self._places.setdefault(user, {})[member] = reply.lease
             elif self._places.get(user, {}).get(member) == _ASKED:
                 del self._places[user][member]
         elif isinstance(reply, Unregistered):
-            self._places.get(user, {}).pop(_ended(reply), None)
+            self._give_back(user, _ended(reply))
+
+    def _give_back(self, user: str, member: Member) -> None:
+        lease = self._places.get(user, {}).pop(member, _ASKED)
+        if lease in self._owners:
+            self._owners[lease][1].discard(member)
 
     def _free(self, places: dict[Member, str], leases: Leases) -> None:
         for member, lease_id in list(places.items()):
             if lease_id == _ASKED:
                 continue
             lease = leases.get(lease_id)
-            if lease is None:
-                self._owners.pop(lease_id, None)
             if lease is None or member not in lease.members:
                 del places[member]
 

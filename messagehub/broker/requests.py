@@ -13,6 +13,7 @@ import zmq
 
 from messagehub import protocol
 from messagehub.broker.guard import Guard
+from messagehub.broker.subscriptions import hang_up
 from messagehub.broker.tracing import TraceRing
 from messagehub.errors import HubError, ProtocolError
 from messagehub.metrics import Metrics
@@ -24,6 +25,8 @@ MAX_BACKLOG = 16_384
 MAX_RATE_LIMITED = 8
 """So many of them end a turn's receiving, and one does when a request waits to be served: a peer that floods must not
 keep the others waiting."""
+MAX_SKIPPED = 1024
+"""So many frames of a message that has too many are thrown away at a time; then the connection is ended."""
 COUNTERS = ["malformed", "unknown_type", "too_large", "bad_frames", "undeliverable"]
 _COUNTER_OF_CODE = {"UNKNOWN_TYPE": "unknown_type", "MESSAGE_TOO_LARGE": "too_large"}
 
@@ -47,6 +50,7 @@ class Requests:
         self.normal: deque[Request] = deque()
         self.low: deque[Request] = deque()
         self._queues = {"high": self.high, "normal": self.normal, "low": self.low}
+        self._is_skipping = False
         self._guard = guard
         self._metrics = metrics
         self._trace = trace
@@ -67,11 +71,17 @@ class Requests:
                 return  # the usual single request: asking is cheaper than the exception below
             if limited and (limited == MAX_RATE_LIMITED or self.backlog):
                 return
+            if self._is_skipping and not self._skip():
+                return
             try:
                 frames = _received(router.recv, get) if guard is None else guard.receive(router)
             except zmq.Again:
                 return
             received_at = monotonic()
+            if len(frames) > protocol.MAX_FRAMES:
+                self._metrics.count("bad_frames")
+                self._is_skipping = True
+                continue
             if len(frames) == 3 and not frames[1]:
                 body = frames.pop()
                 path = frames
@@ -94,6 +104,17 @@ class Requests:
             if priorities and priority == "normal":
                 priority = priorities.get(getattr(command, "channel", ""), "normal")
             queues[priority].append((path, command, received_at, None))
+
+    def _skip(self) -> bool:
+        """Throw away the rest of a message that has too many frames; False when that is not all of it yet."""
+        get: Callable[[int], Any] = self.socket.get
+        for _ in range(MAX_SKIPPED):
+            if not get(_RCVMORE):
+                self._is_skipping = False
+                return True
+            frame = self.socket.recv(_NOBLOCK, copy=False)
+        hang_up(frame)
+        return False
 
     def put_back(self, request: Request) -> None:
         """One that can be served now: what it waited for is there."""
@@ -149,12 +170,10 @@ class Requests:
 
 
 def _received(recv: Callable[[int], bytes], get: Callable[[int], Any]) -> list[bytes]:
-    """One message; the frames past the limit are read and thrown away. A ROUTER's first frame is never the last."""
+    """One message, or the beginning of one that has too many frames. A ROUTER's first frame is never the last."""
     frames = [recv(_NOBLOCK), recv(_NOBLOCK)]
-    while get(_RCVMORE):
-        frame = recv(_NOBLOCK)
-        if len(frames) <= protocol.MAX_FRAMES:
-            frames.append(frame)
+    while len(frames) <= protocol.MAX_FRAMES and get(_RCVMORE):
+        frames.append(recv(_NOBLOCK))
     return frames
 
 

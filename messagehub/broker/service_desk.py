@@ -13,7 +13,7 @@ def settle(registry: Registry, publisher: Publisher, sight: LocalSight) -> None:
             publisher.announce(event)
             kind, _, worker_id = event.address.partition(":")
             if kind == "id":  # every worker has this address, and none shares it
-                sight.forget_worker(worker_id)
+                sight.forget_worker(registry, worker_id)
                 worker = services.get(worker_id)
                 if worker is not None and not sight.follow_worker(registry, worker):
                     services.ended(worker_id, event.at)

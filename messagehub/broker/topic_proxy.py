@@ -11,6 +11,7 @@ import threading
 import zmq
 
 from messagehub.broker.door import TOPICS_IN, TOPICS_OUT, Door, rebind
+from messagehub.supervision import Supervisor
 
 log = logging.getLogger("messagehub.broker")
 
@@ -26,8 +27,10 @@ Ends = tuple[str, str]
 
 
 class TopicProxy:
-    def __init__(self, door: Door, *, max_frame_bytes: int) -> None:
+    def __init__(self, door: Door, supervisor: Supervisor, *, max_frame_bytes: int) -> None:
         self._door = door
+        self._supervisor = supervisor
+        self._thread: threading.Thread | None = None
         self._ends: Ends = ("", "")
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         door.guard(self._context)
@@ -51,7 +54,6 @@ class TopicProxy:
             self._steered, self._steering = self._context.socket(zmq.PAIR), self._context.socket(zmq.PAIR)
             self._steered.bind(STEERING)
             self._steering.connect(STEERING)
-        self._thread = threading.Thread(target=self._run, name="messagehub-topic-proxy", daemon=True)
 
     def start(self, ends: Ends, local_ends: Ends) -> tuple[dict[str, str], dict[str, str]]:
         """Bind and begin; returns the endpoints as HELLO_ACK names them, and those for this host."""
@@ -59,7 +61,7 @@ class TopicProxy:
         incoming, incoming_here = bind(self.incoming, TOPICS_IN, ends[0], local_ends[0], or_any_port=True)
         outgoing, outgoing_here = bind(self.outgoing, TOPICS_OUT, ends[1], local_ends[1], or_any_port=True)
         self._ends = incoming, outgoing
-        self._thread.start()
+        self._thread = self._supervisor.start("messagehub-topic-proxy", self._run)
         return _named(self._ends), _named((incoming_here, outgoing_here))
 
     def echo(self, text: bytes) -> None:
@@ -84,10 +86,10 @@ class TopicProxy:
         self.kept.close()
         if self._steering is not None:
             self._steering.close(0)
-        if self._thread.ident is None:
+        if self._thread is None:
             self._close_sockets()
         self._context.term()
-        if self._thread.ident is not None:
+        if self._thread is not None:
             self._thread.join()
 
     def _run(self) -> None:

@@ -75,7 +75,8 @@ class HttpProcess:
         self._socket.close()
 
     def _start(self) -> "subprocess.Popen[bytes]":
-        return subprocess.Popen(self._command, pass_fds=[self._socket.fileno()])
+        # In a group of its own: Ctrl-C in a terminal is for the broker, which ends this process.
+        return subprocess.Popen(self._command, pass_fds=[self._socket.fileno()], process_group=0)
 
     def _watch(self) -> None:
         while not self._is_stopping.is_set():

@@ -10,7 +10,7 @@ import msgspec
 import typer
 
 from messagehub.cli.options import Dir
-from messagehub.cli.output import echo
+from messagehub.cli.output import complain, echo
 from messagehub.errors import ConfigurationError
 from messagehub.settings import Settings
 
@@ -92,6 +92,7 @@ def serve(
         signal.signal(number, lambda *_: broker.stop())
     status = BrokerStatus.of(settings, broker_id=broker.broker_id)
     with ExitStack() as ending:
+        ending.callback(broker.close)
         web = None if no_http else _start_http(settings, broker.local_endpoint, http_open, ending)
         status = msgspec.structs.replace(
             status,
@@ -101,6 +102,7 @@ def serve(
             server_key=broker.server_key,
             remote_endpoint=broker.endpoint if settings.curve else "",
         )
+        broker.warm_up()
         status.write(settings.status_path, gid=broker.gid)
         ending.callback(_withdraw, status, settings)
         gc.collect()
@@ -110,8 +112,8 @@ def serve(
             f" http={status.http} dir={status.dir} pid={status.pid}"
             + (f" server_key={status.server_key}" if status.server_key else "")
         )
-        broker.warm_up()
         broker.run()
+    complain(f"messagehub {status.version} stopped: dir={status.dir} pid={status.pid}")
 
 
 def _start_http(settings: Settings, endpoint: str, is_open: bool, ending: ExitStack) -> "HttpProcess | None":

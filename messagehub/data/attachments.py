@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from messagehub.datablock import inotify
 from messagehub.datablock.cleaning import LINGER_SECONDS
-from messagehub.datablock.directory import Directory
+from messagehub.datablock.directory import CHANNEL_LOCK, Directory
 from messagehub.datablock.errors import NothingThere, PositionUnknown
 from messagehub.datablock.groups import Assignment
 from messagehub.datablock.items import Position, Start
@@ -76,7 +76,11 @@ class Attachments:
 
     def has_news(self) -> bool:
         """Whether what the kernel told is about producers or tables; everything told so far is forgotten."""
-        return any(is_about_members(news.name) or not news.path for news in self._news.read())
+        happened = self._news.read()
+        if any(_is_removal(news) for news in happened):
+            self._is_watched = self._watched_tables = False  # the directory is gone, and may be made again
+            return True
+        return any(is_about_members(news.name) or not news.path for news in happened)
 
     def news_fds(self) -> list[int]:
         return [self._news.fileno()] if self._is_watched else []
@@ -205,7 +209,8 @@ class Attachments:
     def _watch(self) -> None:
         if not self._is_watched:
             path = self._directory.channel_path(self._channel)
-            self._is_watched = self._news.watch(path, _NEWS)
+            is_whole = self._news.watch(path, _NEWS) and os.path.exists(os.path.join(path, CHANNEL_LOCK))
+            self._is_watched = is_whole  # one without its lock is about to be filled, or to go
         if self._is_watched and not self._watched_tables:
             self._watched_tables = self._news.watch(self._directory.tables_path(self._channel), inotify.CREATE)
 
@@ -220,3 +225,8 @@ class Attachments:
             self.look_at = time.monotonic() + UNWATCHED_SECONDS
         else:
             self.look_at = min(self._gone_at.values()) + LINGER_SECONDS if self._gone_at else None
+
+
+def _is_removal(news: inotify.Happened) -> bool:
+    """Whether the channel's directory goes: its lock goes just before it."""
+    return bool(news.mask & inotify.IGNORED or (news.name == CHANNEL_LOCK and news.mask & inotify.DELETE))

@@ -26,7 +26,7 @@ def publish_table(
         raise ConfigurationError(f"checksum {checksum!r} is not one of {', '.join(kinds)}")
     reader = _reader(table)
     directory = files.directory
-    directory.make_channel(channel)
+    directory.make_tables(channel)
     return TableStore(directory.tables_path(channel)).publish(
         reader,
         reader.schema,

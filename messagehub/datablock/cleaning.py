@@ -5,24 +5,30 @@ may race: they take turns on the channel's lock, and removing what is gone alrea
 
 Rule 1: an entry whose lock is held is never touched; nor a ring that a writer or a reader holds.
 Rule 2: a ring stays for the linger time after the first cleaner saw its producer dead.
-Rule 3: in a group's place any member may clean, and removes nothing that lies outside of the channel's directory,
+Rule 3: the directory of a channel goes when nothing but empty directories has been in it for the linger time.
+Rule 4: in a group's place any member may clean, and removes nothing that lies outside of the channel's directory,
 whatever entries, headers and links of other members say.
 """
 
+import contextlib
+import errno
 import os
 from dataclasses import dataclass, field
 from typing import Final
 
-from .directory import Directory, LockedChannel, read_small_file
+from .directory import CHANNEL_LOCK, Directory, LockedChannel, read_small_file
 from .errors import Busy, DataBlockError, NothingThere
 from .lanes import remove_lane_directory
 from .locks import OWNER, exclusive, is_locked, try_lock
 from .manifests import Retention
 from .ring import lane_directory
 from .segment import open_trusted, read_header, remove_file, write_file
+from .sharing import list_directory, parent_of
 from .tables import TableStore
 
 LINGER_SECONDS: Final = 30.0
+_LANES: Final = "lanes"
+_CONSUMERS: Final = "consumers"
 _OWNED: Final = exclusive(OWNER)
 _OWNER_AND_READERS: Final = exclusive(OWNER, 2)
 
@@ -31,6 +37,7 @@ _OWNER_AND_READERS: Final = exclusive(OWNER, 2)
 class Cleaned:
     """What a cleaning did, for logs and people."""
 
+    channels: list[str] = field(default_factory=list)
     producers: list[str] = field(default_factory=list)
     blocks: list[str] = field(default_factory=list)
     busy: list[str] = field(default_factory=list)  # channels someone else was changing: try again later
@@ -49,10 +56,16 @@ def clean(
     report = Cleaned()
     for channel in directory.channels():
         try:
-            with directory.locked(channel, lock_seconds) as locked:
+            with directory.locked(channel, lock_seconds, must_exist=True) as locked:
                 clean_channel(locked, report, now=now, linger_seconds=linger_seconds)
+                _clean_consumers(locked)
+                if _remove_if_empty(locked, now=now, linger_seconds=linger_seconds):
+                    report.channels.append(channel)
+                    continue
             if os.path.isdir(directory.tables_path(channel)):
                 TableStore(directory.tables_path(channel)).sweep(now=now, retention=retention)
+        except NothingThere:
+            continue  # another cleaner was here first
         except Busy:
             report.busy.append(channel)
         except DataBlockError as error:  # damage in one channel is no reason to leave the others
@@ -127,7 +140,7 @@ def _lanes_of(path: str) -> str | None:
 
 def _clean_lanes(locked: LockedChannel) -> None:
     """Directories of lanes whose block is gone (its remover died in between)."""
-    parent = os.path.join(locked.path, "lanes")
+    parent = os.path.join(locked.path, _LANES)
     try:
         orphans = set(os.listdir(parent))
     except FileNotFoundError:
@@ -146,9 +159,56 @@ def _clean_lanes(locked: LockedChannel) -> None:
         remove_lane_directory(os.path.join(parent, orphan))
 
 
+def _clean_consumers(locked: LockedChannel) -> None:
+    """What consumers that found no broker left when they died."""
+    parent = os.path.join(locked.path, _CONSUMERS)
+    try:
+        names = list_directory(parent)
+    except FileNotFoundError:
+        return
+    for consumer_id in sorted({os.path.splitext(name)[0] for name in names}):
+        base = os.path.join(parent, consumer_id)
+        try:
+            lock = open_trusted(f"{base}.lock", os.O_RDWR)
+        except NothingThere:
+            remove_file(f"{base}.json")
+            continue
+        if try_lock(lock.fd, _OWNED):
+            remove_file(f"{base}.json")
+            remove_file(f"{base}.lock")
+        lock.close()
+
+
+def _remove_if_empty(locked: LockedChannel, *, now: float, linger_seconds: float) -> bool:
+    """Remove the channel's directory, its lock last but one: who waits for that lock sees that it is gone."""
+    if not set(list_directory(locked.path)) <= {CHANNEL_LOCK, _LANES, _CONSUMERS}:
+        return False
+    if abs(now - os.stat(locked.path).st_mtime) < linger_seconds:  # also where a clock was set back
+        return False
+    try:
+        for name in (_LANES, _CONSUMERS):
+            with contextlib.suppress(FileNotFoundError):
+                _remove_directory(os.path.join(locked.path, name))
+        remove_file(os.path.join(locked.path, CHANNEL_LOCK))
+        _remove_directory(locked.path)
+    except OSError as error:
+        if error.errno not in (errno.ENOTEMPTY, errno.EACCES, errno.EPERM):
+            raise
+        return False  # somebody came in between, or it is not ours to remove
+    return True
+
+
+def _remove_directory(path: str) -> None:
+    with parent_of(path) as (parent, name):
+        os.rmdir(name, dir_fd=parent)
+
+
 def _dead_since(path: str, now: float) -> float:
     try:
-        return float(read_small_file(path))
+        since = float(read_small_file(path))
+        if since <= now:
+            return since
+        raise ValueError("the clock was set back, or this is no time")
     except NothingThere:
         write_file(path, repr(now).encode())
         return now

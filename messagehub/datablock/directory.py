@@ -12,28 +12,42 @@
 Rule 1: the entry comes before the blocks it names, and goes after them, so no block is ever without an entry.
 Rule 2: a producer is alive exactly while its lock is held; pid and times in the entry are for people.
 Rule 3: reading takes no lock. Whatever changes the set of producers happens on a `LockedChannel`.
+Rule 4: the directory of a channel goes when nothing is left in it, with its lock. Who waited for that lock makes both
+anew; who needs the directory without holding the lock leaves something in it.
 """
 
 import contextlib
 import json
 import os
 import re
+import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
 from .errors import (
+    DataBlockError,
     EntryDamaged,
     NameRefused,
     NameTaken,
     NameTooLong,
     NothingThere,
     NotInGroup,
+    RootUnusable,
 )
 from .identity import ProcessIdentity
 from .layout import LAYOUT_VERSION
 from .locks import OWNER, Descriptor, exclusive, is_locked, lock_within, try_lock
-from .segment import DEFAULT_ROOT, make_own_directory, open_lock, open_trusted, read_file, remove_file, replace_file
+from .segment import (
+    DEFAULT_ROOT,
+    SMALL_BYTES,
+    make_own_directory,
+    open_lock,
+    open_trusted,
+    read_file,
+    remove_file,
+    replace_file,
+)
 from .sharing import is_member, place_name
 
 DEFAULT_DOMAIN: Final = "default"
@@ -44,6 +58,7 @@ _COMPONENT: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:=+,-]*")
 _NAME_BYTES: Final = 200
 _EXCLUSIVE: Final = "_exclusive.ring"  # members' names begin with a letter
 _REMEMBERED: Final = 4096
+_ENTRY_BYTES: Final = 4 << 20  # a registration has at most 1 MiB; escaped as JSON its schema may take more
 
 
 @dataclass(frozen=True)
@@ -164,8 +179,16 @@ class Directory:
             names = os.listdir(path)
         except FileNotFoundError:
             return []
-        found = [self.producer(channel, name[:-5]) for name in sorted(names) if name.endswith(".json")]
+        ids = sorted(name[:-5] for name in names if name.endswith(".json"))
+        found = [self._listed(channel, producer_id) for producer_id in ids if _COMPONENT.fullmatch(producer_id)]
         return [listed for listed in found if listed is not None]
+
+    def _listed(self, channel: str, producer_id: str) -> Listed | None:
+        """One that cannot be opened is shown with its flaw, so that it hides nobody else."""
+        try:
+            return self.producer(channel, producer_id)
+        except DataBlockError as error:
+            return Listed(producer_id, is_alive=True, entry=None, flaw=str(error))
 
     def producer(self, channel: str, producer_id: str) -> Listed | None:
         """One producer, alive or not; None if it has no entry (any more)."""
@@ -186,7 +209,7 @@ class Directory:
         known = self._entries.get(path)
         if known is None or known[0] != version:
             try:
-                known = (version, ProducerEntry.from_json(read_small_file(path), path), None)
+                known = (version, ProducerEntry.from_json(read_small_file(path, _ENTRY_BYTES), path), None)
             except EntryDamaged as error:
                 known = (version, None, str(error))
             if len(self._entries) >= _REMEMBERED:
@@ -195,16 +218,49 @@ class Directory:
         return *known[1:], status.st_uid
 
     @contextlib.contextmanager
-    def locked(self, channel: str, timeout_seconds: float = 5.0) -> Iterator["LockedChannel"]:
-        """Exclude every other registration and cleaning of this channel."""
-        path = self.make_channel(channel)
-        lock_path = os.path.join(path, CHANNEL_LOCK)
-        descriptor = open_lock(lock_path)
+    def locked(
+        self, channel: str, timeout_seconds: float = 5.0, *, must_exist: bool = False
+    ) -> Iterator["LockedChannel"]:
+        """Exclude every other registration and cleaning of this channel.
+
+        The channel's directory is made if needed; where it must exist, its absence is NothingThere.
+        """
+        path = self.channel_path(channel)
+        deadline = time.monotonic() + timeout_seconds
+        descriptor = None
+        while descriptor is None:
+            descriptor = self._lock(channel, deadline, must_exist=must_exist)
         try:
-            lock_within(descriptor, _OWNED, lock_path, timeout_seconds)
             yield LockedChannel(self, channel, path)
         finally:
             descriptor.close()
+
+    def _lock(self, channel: str, deadline: float, *, must_exist: bool) -> Descriptor | None:
+        """None when a cleaner removed the directory meanwhile."""
+        path = self.channel_path(channel)
+        lock_path = os.path.join(path, CHANNEL_LOCK)
+        try:
+            if not must_exist:
+                self.make_channel(channel)
+            descriptor = open_lock(lock_path)
+        except (NothingThere, RootUnusable):
+            if must_exist or os.path.isdir(path) or not os.path.isdir(self.path) or time.monotonic() >= deadline:
+                raise
+            return None
+        try:
+            lock_within(descriptor, _OWNED, lock_path, max(deadline - time.monotonic(), 0.0))
+            if os.fstat(descriptor.fd).st_nlink:
+                return descriptor
+        except BaseException:
+            descriptor.close()
+            raise
+        descriptor.close()
+        return None
+
+    def make_tables(self, channel: str) -> None:
+        """The directory of the channel's tables, made if needed."""
+        with self.locked(channel):
+            make_own_directory(self.tables_path(channel))
 
     def make_channel(self, channel: str) -> str:
         """The channel's directory, made if needed; nothing of another user is accepted on the way."""
@@ -267,17 +323,17 @@ class Registration:
 
 def component(name: str) -> str:
     """A name that is one harmless path component, with room for our suffixes."""
-    if len(name.encode()) > _NAME_BYTES:
-        raise NameTooLong(name, _NAME_BYTES)
     if not _COMPONENT.fullmatch(name):
         raise NameRefused(name, "it must begin with a letter, digit or '_' and hold no '/', '@' or spaces")
+    if len(name) > _NAME_BYTES:
+        raise NameTooLong(name, _NAME_BYTES)
     return name
 
 
-def read_small_file(path: str) -> bytes:
+def read_small_file(path: str, limit: int = SMALL_BYTES) -> bytes:
     descriptor = open_trusted(path, os.O_RDONLY)
     try:
-        return read_file(descriptor, path)
+        return read_file(descriptor, path, limit)
     finally:
         descriptor.close()
 

@@ -17,9 +17,11 @@ MOVED_TO: Final = 0x80
 CREATE: Final = 0x100
 DELETE: Final = 0x200
 OVERFLOW: Final = 0x4000
+IGNORED: Final = 0x8000
 _ONLYDIR: Final = 0x01000000
 _FLAGS: Final = os.O_CLOEXEC | os.O_NONBLOCK
 _EVENT: Final = struct.Struct("iIII")
+_READS: Final = 16
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -32,6 +34,7 @@ class Happened(NamedTuple):
 class Inotify:
     def __init__(self) -> None:
         self._paths: dict[int, str] = {}
+        self._numbers: dict[str, int] = {}
         self._descriptor: Descriptor | None = None
         try:
             self._descriptor = Descriptor(_init)
@@ -52,24 +55,46 @@ class Inotify:
         number = _libc.inotify_add_watch(self.fileno(), os.fsencode(path), ctypes.c_uint32(mask | _ONLYDIR))
         if number < 0:
             return False
-        self._paths[number] = path
+        before = self._numbers.get(path)
+        if before is not None and before != number:  # a directory of this name that is gone
+            self._remove(before)
+        self._paths[number], self._numbers[path] = path, number
         return True
 
+    def unwatch(self, path: str) -> None:
+        """Hear no more of a directory. One that is gone is kept by whoever has a file of it open, and says nothing."""
+        number = self._numbers.pop(path, None)
+        if number is not None:
+            self._remove(number)
+
+    def _remove(self, number: int) -> None:
+        self._paths.pop(number, None)
+        _libc.inotify_rm_watch(self.fileno(), number)
+
     def read(self) -> list[Happened]:
-        """Everything since the last time; an overflow names no path: look everywhere."""
+        """What happened since the last time, so much at a time; an overflow names no path: look everywhere.
+
+        IGNORED is the last of a directory that is gone.
+        """
         happened: list[Happened] = []
-        while True:
+        for _ in range(_READS):
             try:
                 data = os.read(self.fileno(), 65536)
             except BlockingIOError:
-                return happened
+                break
             offset = 0
             while offset < len(data):
                 number, mask, _, length = _EVENT.unpack_from(data, offset)
                 offset += _EVENT.size
                 name = os.fsdecode(data[offset : offset + length].rstrip(b"\0"))
                 offset += length
-                happened.append(Happened(self._paths.get(number, ""), name, mask))
+                path = self._paths.get(number, "")
+                if mask & IGNORED:
+                    self._paths.pop(number, None)
+                    if not path or self._numbers.pop(path, None) is None:
+                        continue  # it was not watched any more
+                happened.append(Happened(path, name, mask))
+        return happened
 
     def close(self) -> None:
         if self._descriptor is not None:

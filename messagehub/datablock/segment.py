@@ -95,7 +95,10 @@ def make_own_directory(path: str) -> None:
         os.mkdir(path, 0o700)
     except FileExistsError:
         expected = os.geteuid()
-        status = os.lstat(path)
+        try:
+            status = os.lstat(path)
+        except FileNotFoundError:
+            raise NothingThere(path) from None  # a cleaner removed it meanwhile
         if stat.S_ISLNK(status.st_mode):
             raise SymlinkRefused(path) from None
         if status.st_uid != expected:
@@ -155,11 +158,11 @@ def write_file(path: str, content: bytes) -> None:
     descriptor.close()
 
 
-def read_file(descriptor: Descriptor, path: str) -> bytes:
+def read_file(descriptor: Descriptor, path: str, limit: int = SMALL_BYTES) -> bytes:
     """All of a small file; what is too large for one was not written here."""
     size = os.fstat(descriptor.fd).st_size
-    if size > SMALL_BYTES:
-        raise EntryDamaged(path, f"it has {size} bytes, more than {SMALL_BYTES}")
+    if size > limit:
+        raise EntryDamaged(path, f"it has {size} bytes, more than {limit}")
     return os.read(descriptor.fd, size)
 
 

@@ -42,7 +42,7 @@ class TableSink:
         self._mode: Mode = mode
         self._schema = written_schema(schema)
         self._agreed = agree(options, schema_text(self._schema), mode)
-        options.directory().make_channel(options.channel)
+        options.directory().make_tables(options.channel)
         self._tables = options.tables()
         self._keeper = jvm_ancestor() or ProcessIdentity.current()
 
@@ -58,7 +58,7 @@ class TableSink:
         transaction = self._tables.transaction(transaction_id)
         if transaction.is_open():
             return transaction
-        self._options.directory().make_channel(self._options.channel)
+        self._options.directory().make_tables(self._options.channel)
         return self.begin(transaction_id)
 
     def end(self, transaction_id: str) -> None:

@@ -1,7 +1,8 @@
 """Group commit: many batches, one transaction, in a thread of its own.
 
 Rule 1: batches are written in the order they were submitted, and `written` only ever grows.
-Rule 2: after a failed write nothing more is written until `resume`; the caller reloads before that.
+Rule 2: after a failed write, whatever made it fail, nothing more is written until `resume`; the caller reloads
+before that.
 Rule 3: the caller never waits here; an eventfd tells it that `written` or `failure` changed.
 Rule 4: what kept topics need no longer is trimmed between two transactions, a little at a time.
 """
@@ -16,6 +17,7 @@ from typing import Any
 
 from messagehub.errors import StoreError
 from messagehub.store import Store
+from messagehub.supervision import Supervisor
 from registry.events import AnyEvent
 
 PROBE_SECONDS = 0.5
@@ -25,7 +27,7 @@ log = logging.getLogger("messagehub.store")
 
 
 class GroupCommit:
-    def __init__(self, store: Store, *, written: int) -> None:
+    def __init__(self, store: Store, *, written: int, supervisor: Supervisor | None = None) -> None:
         self.store = store
         self.written = written
         self.failure: StoreError | None = None
@@ -36,16 +38,22 @@ class GroupCommit:
         self._changed = threading.Condition()
         self._stopping = False
         self._trim_at = 0.0
-        self._thread = threading.Thread(target=self._run, name="messagehub-store", daemon=True)
-        self._thread.start()
+        self._thread = (supervisor or Supervisor()).start("messagehub-store", self._run)
 
     def submit(self, happened: Sequence[AnyEvent]) -> None:
-        """Queue events; `written` reaches the last one's revision when they are as safe as they ask to be."""
+        """Queue events for `write_submitted`.
+
+        `written` reaches the revision of the last one when they are as safe as they ask to be.
+        """
         rows = [row for event in happened for row in self.store.rows(event)]
         durable = any(event.durable for event in happened)
-        with self._changed:
-            self._batches.append((rows, happened[-1].revision, durable))
-            self._changed.notify()
+        self._batches.append((rows, happened[-1].revision, durable))
+
+    def write_submitted(self) -> None:
+        """Have what was submitted written: once for many submissions, since waking a thread costs more than they do."""
+        if self._batches:
+            with self._changed:
+                self._changed.notify_all()
 
     def resume(self, *, written: int) -> None:
         """Go on after a failure, from what the store holds."""
@@ -56,6 +64,7 @@ class GroupCommit:
 
     def flush(self, revision: int, *, timeout: float) -> bool:
         """Wait until a revision is written or the store failed; False at the timeout."""
+        self.write_submitted()
         with self._changed:
             return self._changed.wait_for(lambda: self.written >= revision or self.failure is not None, timeout)
 
@@ -92,6 +101,9 @@ class GroupCommit:
         except (StoreError, OSError) as error:
             failure = error if isinstance(error, StoreError) else StoreError(f"the store failed: {error}")
             self._tell(self.written, failure)
+        except Exception as defect:  # what was taken is not written, so nothing may be written after it
+            log.exception("internal error while writing to the store")
+            self._tell(self.written, StoreError(f"the store failed: {defect!r}"))
         else:
             self.transactions += 1
             self._trim_at = min(self._trim_at, time.monotonic() + TRIM_SECONDS)

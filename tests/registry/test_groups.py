@@ -86,9 +86,11 @@ def test_a_group_without_members_is_gone() -> None:
     assert registry.channels["work"].groups == {}
 
 
-def test_epochs_grow_over_a_registry_that_forgot_them() -> None:
+def test_epochs_grow_over_a_registry_that_forgot_them_by_its_floor() -> None:
     before = producing("left").apply(member("a"), now=100.0).reply.assignment.epoch  # type: ignore[attr-defined]
-    after = producing("left").apply(member("a"), now=200.0).reply.assignment.epoch  # type: ignore[attr-defined]
+    empty = producing("left")
+    empty.epoch_floor = before
+    after = empty.apply(member("a"), now=1.0).reply.assignment.epoch  # type: ignore[attr-defined]
     assert after > before
 
 
@@ -102,3 +104,21 @@ def test_a_restored_registry_deals_anew() -> None:
     registry.channels["work"].groups = {}
     restored.restore(registry.channels.values(), revision=registry.revision, now=900.0)
     assert restored.channels["work"].groups["crew"].epoch > restored_group.epoch
+
+
+def test_epochs_grow_whatever_the_clock_does() -> None:
+    """Also for a group that ended and begins again, and over a registry that forgot it."""
+    registry = producing("left")
+    epochs = []
+    for now in (5e9, 2.0, 9e9, 1.0):
+        epochs.append(registry.apply(member("a"), now=now).reply.assignment.epoch)  # type: ignore[attr-defined]
+        registry.apply(commands.UnregisterConsumer(channel="work", consumer_id="a", lease="a"), now=now)
+    registry.apply(member("a"), now=1.0)
+    restored = Registry()
+    channel = registry.channels["work"]
+    epochs.append(channel.groups["crew"].epoch)
+    channel.groups = {}
+    restored.restore([channel], revision=registry.revision, now=0.5)
+    epochs.append(restored.channels["work"].groups["crew"].epoch)
+    epochs.append(restored.apply(member("b"), now=0.1).reply.assignment.epoch)  # type: ignore[attr-defined]
+    assert epochs == sorted(set(epochs))

@@ -10,6 +10,7 @@ from tests.registry.observing import Watcher
 
 TERMS = Terms(heartbeat_seconds=1, stall_seconds=10, lease_seconds=100)
 MEMBER = Member("producer", "c", "p")
+OTHER = Member("consumer", "c", "p")
 
 
 @pytest.fixture
@@ -60,7 +61,7 @@ def test_reviving_again_and_again_leaves_no_queue_behind(leases: Leases) -> None
     for round_ in range(1, 200):
         terms(leases, round_ * 10.0)
         leases.renew(lease, now=round_ * 10.0)
-    assert len(leases._deadlines) < 20
+    assert len(leases._deadlines) < 20  # private: old deadlines only take memory
 
 
 def test_lease_that_was_ended_starts_anew(leases: Leases) -> None:
@@ -82,9 +83,34 @@ def test_stalled_and_unknown_leases_are_not_alive(leases: Leases) -> None:
 def test_lease_keeps_the_newest_notices_until_they_are_taken(leases: Leases) -> None:
     lease = leases.attach("L", MEMBER, now=0)
     for revision in range(MAX_NOTICES + 5):
-        leases.tell("L", Notice(event="E", channel="c", member=None, reason=None, revision=revision))
+        leases.tell("L", Notice(event="E", channel="c", member=None, reason=None, revision=revision), now=0)
     assert [notice.revision for notice in lease.take_notices()] == list(range(5, MAX_NOTICES + 5))
     assert lease.take_notices() == []
+
+
+def test_a_lease_ends_with_its_last_member_and_says_so_once(leases: Leases) -> None:
+    leases.attach("L", MEMBER, now=0)
+    leases.attach("L", OTHER, now=0)
+    leases.hold("L", is_held=True)
+    leases.detach("L", MEMBER, now=1)
+    assert (len(leases), leases.take_ended()) == (1, [])
+    leases.detach("L", OTHER, now=1)
+    assert (len(leases), leases.take_ended()) == (0, ["L"])
+    assert (leases.get("L"), leases.take_ended(), terms(leases, 1000)) == (None, [], [])
+
+
+def test_what_nobody_heard_is_kept_for_one_more_term(leases: Leases) -> None:
+    said = [Notice(event="E", channel="c", member=None, reason=None, revision=revision) for revision in range(3)]
+    for name in ("heard", "late", "again"):
+        leases.attach(name, MEMBER, now=0)
+        leases.tell(name, said[0], now=0)
+        leases.detach(name, MEMBER, now=1)
+        leases.tell(name, said[1], now=1)
+    assert leases.take_unheard("heard") == said[:2]
+    assert leases.take_unheard("heard") == []
+    assert leases.attach("again", MEMBER, now=2).take_notices() == said[:2], "a lease of the same name hears it"
+    leases.tell("other", said[2], now=102)
+    assert leases.take_unheard("late") == [], "a full term has passed"
 
 
 def test_many_leases_end_in_the_order_of_their_deadlines(leases: Leases) -> None:

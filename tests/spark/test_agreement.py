@@ -12,7 +12,7 @@ from messagehub.errors import SchemaIncompatible
 from messagehub.spark.agreement import Agreed, agree
 from messagehub.spark.options import Options
 from messagehub.spark.schema_mapping import schema_text
-from registry import commands, replies
+from registry import commands
 from registry.records import SchemaConfig
 
 PRICES = pa.schema([("id", pa.int64()), ("price", pa.float64())])
@@ -72,6 +72,6 @@ def test_with_a_broker_the_subjects_level_decides(domain: str) -> None:
         with pytest.raises(SchemaIncompatible, match="price"):
             agree(options, schema_text(NARROWED), "overwrite")
         command = commands.ConfigureSchemas(subject="sales", config=SchemaConfig(compatibility="NONE"))
-        hub._must(command, replies.Reply, 5.0)
+        hub.ask(command, timeout=5.0)
         second = agree(options, schema_text(NARROWED), "overwrite")
         assert (first.version, second.version) == ("1", "2")

@@ -1,0 +1,204 @@
+"""The broker's threads and processes fail: each is logged, counted and started again, and starts and ends are clean."""
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from messagehub.broker import Broker, cleaner, judging, loop
+from messagehub.settings import Settings
+from messagehub.store.memory import MemoryStore
+from messagehub.supervision import Supervisor
+from tests.conftest import QUICK
+from tests.faults.test_judge_killed import judges
+from tests.integration.harness import (
+    PATIENCE_SECONDS,
+    ROOT,
+    Embedded,
+    Peer,
+    Served,
+    clean_environment,
+    eventually,
+    refused,
+)
+
+pytestmark = pytest.mark.usefixtures("no_leaks")
+
+
+def schema(number: int) -> dict[str, Any]:
+    return {"type": "SCHEMA_REGISTER", "subject": "s", "schema": {"title": str(number)}}
+
+
+def test_a_thread_that_fails_is_logged_counted_and_goes_on(caplog: pytest.LogCaptureFixture) -> None:
+    supervisor = Supervisor()
+    done = threading.Event()
+    calls: list[int] = []
+
+    def run() -> None:
+        calls.append(1)
+        if len(calls) < 3:
+            raise ZeroDivisionError
+        done.set()
+
+    thread = supervisor.start("some-thread", run)
+    assert done.wait(PATIENCE_SECONDS)
+    thread.join(PATIENCE_SECONDS)
+    assert (supervisor.restarts, len(calls)) == (2, 3)
+    assert caplog.text.count("the thread some-thread failed and is started again") == 2
+    assert "ZeroDivisionError" in caplog.text
+
+
+class BrokenStore(MemoryStore):
+    """Its next write meets a defect."""
+
+    is_broken = False
+
+    def write(self, rows: Any, *, revision: int, durable: bool) -> None:
+        if self.is_broken:
+            self.is_broken = False
+            raise ZeroDivisionError
+        super().write(rows, revision=revision, durable=durable)
+
+
+def test_a_defect_in_the_store_is_a_failed_write_and_no_end(embedded: Callable[..., Embedded]) -> None:
+    store = BrokenStore()
+    broker = embedded(store=store, **QUICK)
+    with Peer(broker.endpoint) as peer:
+        assert peer.ask({"type": "CHANNEL_CREATE", "channel": "before"})["type"] == "CHANNEL_CREATE_ACK"
+        store.is_broken = True
+        assert peer.ask({"type": "CHANNEL_CREATE", "channel": "lost"})["code"] == "STORE_READ_ONLY"
+        later = {"type": "CHANNEL_CREATE", "channel": "later"}
+        eventually(lambda: peer.ask(later)["type"] == "CHANNEL_CREATE_ACK")
+        assert set(peer.snapshot()) == {"before", "later"}
+
+
+def test_a_cleaner_that_fails_cleans_again(embedded: Callable[..., Embedded], monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[int] = []
+
+    def broken(*_: object, **__: object) -> object:
+        calls.append(1)
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(cleaner, "CLEAN_SECONDS", 0.01)
+    monkeypatch.setattr(cleaner, "clean", broken)
+    broker = embedded(**QUICK)
+    eventually(lambda: len(calls) > 2)
+    with Peer(broker.endpoint) as peer:
+        assert peer.counter("threads_restarted") >= 2
+
+
+def test_a_judge_that_cannot_be_started_once_is_started_later(
+    embedded: Callable[..., Embedded], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = subprocess.Popen
+    failing = [OSError("no process left"), OSError("no process left")]
+
+    def start(*arguments: Any, **options: Any) -> Any:
+        if failing:
+            raise failing.pop()
+        return real(*arguments, **options)
+
+    monkeypatch.setattr(judging.subprocess, "Popen", start)
+    broker = embedded(**QUICK)
+    with Peer(broker.endpoint) as peer:
+        assert peer.ask(schema(1))["type"] == "SCHEMA_REGISTER_ACK"
+        failing += [OSError("no process left")] * 100
+
+
+def test_schemas_are_refused_as_retryable_while_no_judge_can_be_started(
+    embedded: Callable[..., Embedded], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as without:
+
+        def none(*_: object, **__: object) -> object:
+            raise OSError("no process left")
+
+        without.setattr(judging.subprocess, "Popen", none)
+        broker = embedded(**QUICK)
+        with Peer(broker.endpoint) as peer:
+            answer = peer.ask(schema(1))
+            assert (answer["code"], answer["retryable"]) == ("RATE_LIMITED", True)
+    with Peer(broker.endpoint) as peer:
+        assert peer.ask(schema(1))["type"] == "SCHEMA_REGISTER_ACK"
+
+
+def test_a_broker_that_says_ready_has_a_judge_that_is_ready(served: Callable[..., Served]) -> None:
+    server = served(**QUICK)
+    assert len(judges(server)) == 1
+    with Peer(server.endpoint) as peer:
+        assert peer.ask(schema(1))["type"] == "SCHEMA_REGISTER_ACK"
+    assert server.stop() == 0
+    assert "stopped" in server.log()
+
+
+@pytest.mark.parametrize("part", ["Judge", "LocalSight", "Publisher", "Requests", "KeptTopics", "Report"])
+def test_a_start_that_fails_anywhere_leaves_nothing(part: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """`no_leaks` sees threads, descriptors and sockets; the next start sees locks."""
+    settings = Settings.load(dir=tmp_path / "hub")
+    with monkeypatch.context() as broken:
+
+        def none(*_: object, **__: object) -> object:
+            raise ZeroDivisionError
+
+        broken.setattr(loop, part, none)
+        with pytest.raises(ZeroDivisionError):
+            Broker(settings, MemoryStore)
+    broker = Broker(settings, MemoryStore)
+    broker.close()
+    broker.close()
+    assert list((tmp_path / "hub").glob("*.sock")) == []
+
+
+@contextlib.contextmanager
+def in_a_terminal(directory: Path) -> Iterator["subprocess.Popen[str]"]:
+    """`messagehub serve` as the shell starts it: Ctrl-C goes to its whole process group."""
+    directory.mkdir(mode=0o700)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "messagehub", "serve", "--dir", str(directory), "--http", "127.0.0.1:0"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+        env=clean_environment(),
+        start_new_session=True,
+    )
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+
+
+def test_ctrl_c_ends_without_a_traceback_and_says_so(tmp_path: Path) -> None:
+    with in_a_terminal(tmp_path / "hub") as process:
+        assert process.stdout is not None
+        assert "ready" in process.stdout.readline()
+        os.killpg(process.pid, signal.SIGINT)
+        _, said = process.communicate(timeout=PATIENCE_SECONDS)
+        assert process.returncode == 0, said
+        assert "Traceback" not in said
+        assert "stopped" in said
+
+
+def test_a_start_that_fails_because_the_http_port_is_taken_leaves_no_socket(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        monkeypatch.setenv("PYTHONWARNINGS", "error")
+        code, said = refused(tmp_path / "hub", "--http", address, with_http=True)
+    assert (code, f"cannot serve HTTP on {address}" in said) == (1, True), said
+    assert "Traceback" not in said
+    left = sorted(path.name for path in (tmp_path / "hub").iterdir())
+    assert not [name for name in left if name.endswith((".sock", ".json"))], left

@@ -1,0 +1,189 @@
+"""The directory of channels is input: whatever lies in it, the broker goes on, and shows what is wrong."""
+
+import json
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import registry.registry
+import registry.schema_rules
+from messagehub import MessageHub
+from messagehub.datablock.directory import Directory, ProducerEntry
+from messagehub.datablock.identity import ProcessIdentity
+from messagehub.store.memory import MemoryStore
+from registry.verdicts import judge
+from tests.conftest import QUICK
+from tests.integration.harness import Embedded, Peer, eventually
+
+pytestmark = pytest.mark.usefixtures("no_leaks")
+
+SCHEMA = pa.schema([("n", pa.int64())])
+LONE = "\ud800"
+DEEP: Any = json.loads("[" * 400 + "]" * 400)
+COMMAND = {"type": "PRODUCER_REGISTER", "schema_hash": "h", "schema_version": "1", "producer_id": "p", "lease": "L"}
+HOSTILE: dict[str, dict[str, Any]] = {
+    "surrogate-in-metadata": {"metadata": {"note": LONE}},
+    "surrogate-in-version": {"schema_version": LONE},
+    "surrogate-in-lease": {"lease": LONE},
+    "deep-metadata": {"metadata": {"note": DEEP}},
+    "large": {"metadata": {"note": "x" * (1 << 20)}},
+    "too-large-to-parse": {"metadata": {"note": "x" * (5 << 20)}},
+    "no-command": {"schema_hash": 7},
+    "other-type": {"type": "CHANNEL_DESTROY"},
+}
+
+
+@pytest.fixture
+def directory() -> Directory:
+    return Directory(os.environ["MESSAGEHUB_DOMAIN"])
+
+
+@pytest.fixture
+def entries(directory: Directory) -> Iterator[Callable[..., None]]:
+    """Write entries of living producers, as any process of this user may."""
+    with ExitStack() as held:
+
+        def write(channel: str, *, schema: Any = None, producer_id: str = "p", **fields: Any) -> None:
+            entry = ProducerEntry(
+                channel=channel,
+                producer_id=producer_id,
+                process=ProcessIdentity.current(),
+                registered_at=1.0,
+                schema=schema,
+                details={"command": COMMAND | {"channel": channel} | fields},
+            )
+            with directory.locked(channel) as locked:
+                held.enter_context(locked.register(entry))
+
+        yield write
+
+
+def conflict(peer: Peer, channel: str) -> str:
+    return str(peer.ask({"type": "DISCOVERY_REQUEST", "channel": channel}).get("conflict") or "")
+
+
+def test_hostile_entries_are_shown_as_conflicts_and_end_nothing(
+    embedded: Callable[..., Embedded], entries: Callable[..., None]
+) -> None:
+    """While the broker runs, and again at its start."""
+    broker = embedded(**QUICK)
+    with Peer(broker.endpoint) as peer:
+        for name, fields in HOSTILE.items():
+            entries(name, **fields)
+        entries("surrogate-in-schema", schema={"title": LONE})
+        entries("good")
+        for name in (*HOSTILE, "surrogate-in-schema"):
+            if name == "other-type":  # what an entry is follows from where it lies, not from what it says
+                continue
+            assert "cannot be read" in eventually(conflict, peer, name)
+        assert eventually(lambda: peer.ask({"type": "DISCOVERY_REQUEST", "channel": "good"}).get("status")) == "active"
+    again = embedded(**QUICK)
+    with Peer(again.endpoint) as peer:
+        assert "cannot be read" in conflict(peer, "surrogate-in-metadata")
+        assert peer.ask({"type": "DISCOVERY_REQUEST", "channel": "good"})["status"] == "active"
+        assert peer.counter("internal_errors") == 0
+
+
+def test_names_that_are_no_text_hide_nobody(
+    embedded: Callable[..., Embedded], entries: Callable[..., None], directory: Directory
+) -> None:
+    broker = embedded(**QUICK)
+    with Peer(broker.endpoint) as peer:
+        entries("good")
+        channel = os.fsencode(directory.channel_path("good"))
+        os.mkdir(os.path.join(os.fsencode(directory.path), b"\xff\xfe"))
+        for name in (b"\xff\xfe.json", b" .json", b"x" * 230 + b".json"):
+            with open(os.path.join(channel, name), "wb"):
+                pass
+        os.symlink("/etc/passwd", os.path.join(channel, b"link.json"))
+        os.mkfifo(os.path.join(channel, b"fifo.json"))
+        (Path(directory.channel_path("good")) / "fifo.lock").touch(mode=0o600)
+        (Path(directory.channel_path("good")) / "link.lock").touch(mode=0o600)
+        entries("later")
+        found = eventually(lambda: peer.ask({"type": "DISCOVERY_REQUEST", "channel": "later"}).get("status"))
+        assert found == "active"
+        shown = peer.ask({"type": "DISCOVERY_REQUEST", "channel": "good"})
+        assert [producer["producer_id"] for producer in shown["producers"]] == ["p"]
+
+
+def test_adopted_schemas_are_judged_outside_of_the_loop_and_a_refused_one_once(
+    embedded: Callable[..., Embedded],
+    entries: Callable[..., None],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    in_loop: list[object] = []
+
+    def watched(question: Any, **options: Any) -> Any:
+        if threading.current_thread().name == "messagehub-broker":
+            in_loop.append(question)
+        return judge(question, **options)
+
+    for module in (registry.registry, registry.schema_rules):
+        monkeypatch.setattr(module, "judge", watched)
+    hub = MessageHub(dir=tmp_path / "none")
+    with hub.producer("born", schema=SCHEMA):
+        entries("refused", schema={"type": "no such type"}, schema_type="JSON")
+        broker = embedded(**QUICK)
+        with Peer(broker.endpoint) as peer:
+            shown = peer.ask({"type": "DISCOVERY_REQUEST", "channel": "born"})
+            assert (shown["status"], shown["schema"]) == ("active", "verified"), "from the first answer on"
+            said = eventually(conflict, peer, "refused")
+            assert "Invalid schema" in said
+            entries("refused", schema={"type": "no such type"}, schema_type="JSON", producer_id="q")
+            eventually(lambda: conflict(peer, "refused") != "")
+            consumer = {"type": "CONSUMER_REGISTER", "channel": "born | pid:1-0", "consumer_id": "c"}
+            refused = peer.ask(consumer | {"expected_schema_hash": "sha256:other"})
+            assert refused["code"] == "SCHEMA_MISMATCH"
+    hub.close()
+    assert in_loop == []
+
+
+class GatedStore(MemoryStore):
+    """Writes wait while the gate is closed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = threading.Event()
+        self.is_waiting = threading.Event()
+
+    def write(self, rows: Any, *, revision: int, durable: bool) -> None:
+        self.is_waiting.set()
+        assert self.gate.wait(60)
+        super().write(rows, revision=revision, durable=durable)
+
+
+def test_an_adopted_schema_is_shown_only_when_it_is_stored(embedded: Callable[..., Embedded], tmp_path: Path) -> None:
+    """A crash in between would give its id to another schema."""
+    store = GatedStore()
+    hub = MessageHub(dir=tmp_path / "none")
+    with hub.producer("born", schema=SCHEMA):
+        broker = embedded(store=store, **QUICK)
+        try:
+            with Peer(broker.endpoint) as peer, Peer(broker.endpoint) as other:
+                assert store.is_waiting.wait(30)
+                peer.send({"type": "SCHEMA_REQUEST", "subject": "born"})
+                assert other.ask({"type": "PING"})["type"] == "PONG"
+                assert peer.hears_nothing(0.3)
+                store.gate.set()
+                assert peer.receive()["schema"]["schema_id"] == 1
+        finally:
+            store.gate.set()
+    hub.close()
+
+
+def test_a_flood_of_new_channels_does_not_hold_up_requests(
+    embedded: Callable[..., Embedded], directory: Directory
+) -> None:
+    broker = embedded(**QUICK)
+    with Peer(broker.endpoint) as peer:
+        for number in range(2000):
+            os.mkdir(os.path.join(directory.path, f"c{number}"), 0o700)
+        for _ in range(50):
+            assert peer.ask({"type": "PING"})["type"] == "PONG"

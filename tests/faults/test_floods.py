@@ -1,0 +1,148 @@
+"""One peer floods a socket of the broker, each of them in turn: the others are served."""
+
+import os
+import random
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import zmq
+
+from tests.access.shared import SharedHub
+from tests.conftest import QUICK
+from tests.integration.harness import ROOT, Embedded, Listener, Peer, clean_environment, eventually
+
+pytestmark = pytest.mark.usefixtures("no_leaks")
+
+FLOOD = """
+import sys, zmq
+endpoint, *keys = sys.argv[1:]
+context = zmq.Context()
+flooding = context.socket(zmq.XSUB)
+flooding.setsockopt(zmq.LINGER, 0)
+if keys:
+    flooding.curve_serverkey, flooding.curve_publickey, flooding.curve_secretkey = (key.encode() for key in keys)
+flooding.connect(endpoint)
+print("floods", flush=True)
+while True:
+    for number in range(1000):
+        flooding.send(b"\\x01channel/c%d/" % number)
+        flooding.send(b"\\x00channel/c%d/" % number)
+"""
+
+
+@contextmanager
+def flooding(endpoint: str, *keys: str) -> Iterator[None]:
+    """While the block runs, another process subscribes and unsubscribes as fast as it can."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", FLOOD, endpoint, *keys],
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+        env=clean_environment(),
+    )
+    assert process.stdout is not None
+    try:
+        assert process.stdout.readline() == "floods\n"
+        yield
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+def assert_serves(peer: Peer, count: int = 100) -> None:
+    for number in range(count):
+        assert peer.ask({"type": "DISCOVERY_REQUEST", "channel": f"c{number}"}, timeout=10)["type"] == "ERROR"
+
+
+def events_of(peer: Peer) -> str:
+    return str(peer.ask({"type": "HELLO"})["endpoints"]["events"])
+
+
+def test_a_peer_that_subscribes_without_end_is_cut_off_and_the_others_are_served(tmp_path: Path) -> None:
+    with SharedHub(tmp_path / "hub").running() as shared, shared.local() as local:
+        with shared.peer("watcher") as peer:
+            endpoint = events_of(peer)
+        pair = shared.keys["watcher"]
+        with flooding(endpoint, shared.server_key, pair.public, pair.secret), shared.peer("reader") as other:
+            eventually(lambda: local.counter("hung_up") > 0)
+            assert_serves(other)
+        assert any(entry.get("socket") == "events" for entry in shared.audit())
+        with shared.peer("boss", zmq.SUB, endpoint=endpoint) as watcher:
+            watcher.socket.subscribe(b"channel/")
+            assert watcher.socket.poll(30_000), "subscriptions of others are taken"
+
+
+def test_a_flood_of_subscriptions_at_a_private_hub_does_not_stop_it(embedded: Callable[..., Embedded]) -> None:
+    broker = embedded(**QUICK)
+    with Peer(broker.endpoint) as peer:
+        with flooding(events_of(peer)):
+            assert_serves(peer)
+        with Listener(broker.endpoint, b"channel/") as listener:
+            assert listener.echo[1]["type"] == "BEACON"
+
+
+def test_a_message_of_very_many_frames_does_not_hold_up_others(embedded: Callable[..., Embedded]) -> None:
+    broker = embedded(**QUICK)
+    with Peer(broker.endpoint) as peer, Peer(broker.endpoint, zmq.DEALER) as hostile:
+        for frames in (9, 10, 2000, 200_000):
+            hostile.socket.send_multipart([b"x"] * frames)
+        assert_serves(peer, 20)
+        assert eventually(lambda: peer.counter("bad_frames") == 4)
+    with Peer(broker.endpoint, zmq.DEALER) as peer:
+        assert peer.ask({"type": "PING"})["type"] == "PONG"
+
+
+def test_the_places_of_one_peer_are_not_freed_by_another(tmp_path: Path) -> None:
+    """The limit is a hard one: what a connection watched ends with that connection only."""
+    with SharedHub(tmp_path / "hub").running(subscriptions_per_peer=3) as shared, shared.local() as local:
+        with shared.peer("watcher") as peer:
+            endpoint = events_of(peer)
+        topics = [f"channel/c{number}/".encode() for number in range(4)]
+        with shared.peer("watcher", zmq.SUB, endpoint=endpoint) as watcher:
+            for topic in topics[:3]:
+                watcher.socket.subscribe(topic)
+                eventually(lambda topic=topic: watcher.socket.recv_multipart()[0] == topic)
+            with shared.peer("boss", zmq.SUB, endpoint=endpoint) as other:
+                for topic in topics[:3]:
+                    other.socket.subscribe(topic)
+                assert other.socket.poll(30_000)
+            eventually(lambda: local.counter("subscriptions") == 3)
+            watcher.socket.subscribe(topics[3])
+            eventually(lambda: local.counter("refused_too_many_subscriptions") == 1)
+        eventually(lambda: local.counter("subscriptions") == 0)
+        with shared.peer("watcher", zmq.SUB, endpoint=endpoint) as watcher:
+            watcher.socket.subscribe(topics[3])
+            assert watcher.socket.poll(30_000), "a place is free again when its connection has ended"
+
+
+def test_any_bytes_at_any_socket_stop_nothing(embedded: Callable[..., Embedded]) -> None:
+    """Raw bytes before and instead of a handshake, and messages of any frames behind one."""
+    broker = embedded(**QUICK)
+    dice = random.Random(12)
+    with Peer(broker.endpoint) as peer:
+        endpoints = peer.ask({"type": "HELLO"})["endpoints"]
+        kinds = {"control": zmq.DEALER, "events": zmq.XSUB, "topics_in": zmq.PUSH, "topics_out": zmq.XSUB}
+        assert kinds.keys() == endpoints.keys()
+        for name, endpoint in endpoints.items():
+            for _ in range(20):
+                with socket.socket(socket.AF_UNIX) as raw:
+                    raw.connect(endpoint.removeprefix("ipc://"))
+                    greeting = b"\xff\0\0\0\0\0\0\0\x01\x7f\x03\0NULL" if dice.random() < 0.5 else b""
+                    raw.sendall(greeting + dice.randbytes(dice.randrange(1, 300)))
+            with Peer(endpoint, kinds[name]) as hostile:
+                for _ in range(300):
+                    frames = [dice.randbytes(dice.choice((0, 1, 5, 50))) for _ in range(dice.randrange(1, 12))]
+                    hostile.socket.send_multipart(frames)
+                for prefix in (b"\0", b"\1", b"\2"):
+                    hostile.socket.send(prefix + os.urandom(900))
+            assert peer.ask({"type": "PING"})["type"] == "PONG"
+        with Listener(broker.endpoint, b"channel/") as listener:
+            assert peer.ask({"type": "CHANNEL_CREATE", "channel": "c"})["type"] == "CHANNEL_CREATE_ACK"
+            assert listener.event()[1]["channel"] == "c"
+        assert peer.counter("internal_errors") == peer.counter("threads_restarted") == 0

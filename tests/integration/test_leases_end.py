@@ -1,0 +1,67 @@
+"""Who left is forgotten: a broker without members keeps no lease, watches no process and knows no owner."""
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.conftest import QUICK
+from tests.integration.harness import Embedded, Peer, Served, eventually, hub_of, run_script
+from tests.integration.invariants import check_broker, kept_in_vain
+
+pytestmark = pytest.mark.usefixtures("no_leaks")
+
+CLIENT = """
+import sys
+from messagehub import MessageHub
+hub = MessageHub(endpoint=sys.argv[1])
+kept = [hub.register_producer(f"c{n}", schema_hash="h", required=True) for n in range(3)]
+kept.append(hub.register_consumer("c0", consumer_id="r", required=True))
+hub.close()
+"""
+
+
+def test_clients_that_leave_cleanly_leave_nothing(embedded: Callable[..., Embedded]) -> None:
+    broker = embedded(**QUICK)
+    for _ in range(3):
+        run_script(CLIENT, broker.endpoint)
+    with Peer(broker.endpoint) as peer:
+        stats = peer.stats()
+    assert (stats["leases"], stats["counters"]["watched_processes"]) == (0, 0)
+    check_broker(broker)
+
+
+def test_whatever_ends_a_member_leaves_nothing(embedded: Callable[..., Embedded]) -> None:
+    broker = embedded(**QUICK)
+    with hub_of(broker) as hub, Peer(broker.endpoint) as peer:
+        hub.register_producer("destroyed", schema_hash="h", required=True)
+        worker = hub.serve("service:s", lambda request: request)
+        assert peer.stats()["leases"] == 1
+        assert peer.ask({"type": "CHANNEL_DESTROY", "channel": "destroyed"})["type"] == "CHANNEL_DESTROY_ACK"
+        worker.close()
+        eventually(lambda: peer.stats()["leases"] == 0)
+        assert peer.counter("watched_processes") == 0
+        # A draft client without a process: replaced by another lease once it has stalled, or released.
+        first = {"type": "PRODUCER_REGISTER", "channel": "d", "schema_hash": "h", "schema_version": "1"}
+        assert peer.ask(first | {"lease": "one"})["type"] == "PRODUCER_REGISTER_ACK"
+        assert peer.ask({"type": "PRODUCER_UNREGISTER", "channel": "d", "lease": "one"})["type"].endswith("_ACK")
+        assert peer.stats()["leases"] == 0
+
+
+def test_a_shared_hub_forgets_whose_a_lease_was(embedded: Callable[..., Embedded]) -> None:
+    broker = embedded(audit=True, **QUICK)
+    with Peer(broker.endpoint) as peer:
+        for number in range(5):
+            channel = {"channel": f"c{number}", "lease": f"L{number}"}
+            peer.ask({"type": "PRODUCER_REGISTER", "schema_hash": "h", "schema_version": "1", **channel})
+        assert peer.counter("lease_owners") == 5
+        for number in range(5):
+            peer.ask({"type": "PRODUCER_UNREGISTER", "channel": f"c{number}", "lease": f"L{number}"})
+        assert eventually(lambda: peer.counter("lease_owners") == 0)
+    assert kept_in_vain(broker.endpoint) == []
+
+
+def test_the_check_sees_a_broker_that_ended(served: Callable[..., Served]) -> None:
+    server = served(**QUICK)
+    check_broker(server)
+    server.kill()
+    check_broker(server)
