@@ -251,9 +251,15 @@ class Broker:
         return 0 if self._requests.backlog else int(idle_seconds * 1000) + 1
 
     def _cut(self) -> None:
-        """Somebody may do less than before: what libzmq carries by itself begins anew, through the door."""
+        """Somebody may do less than before.
+
+        What libzmq carries by itself begins anew, through the door; what a peer registered that is not listed any more
+        ends.
+        """
         self._publisher.cut()
         self._topics.cut()
+        if self._guard is not None and not self.is_read_only:
+            self._record(self._registry.end_leases(self._guard.unlisted_leases(), now=self._now()))
 
     def _watch_host(self) -> None:
         """Watch this host from now on, beginning with all that happened while nobody looked.
