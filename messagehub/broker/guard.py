@@ -334,8 +334,10 @@ class Guard:
             "hung_up": self.hung_up_on,
             "audit_lost": self._audit.lost,
             "audit_skipped": self.audit_skipped,
-            "lease_owners": len(self._registrations),
         }
+
+    def gauges(self) -> dict[str, int]:
+        return {"lease_owners": len(self._registrations)}
 
 
 def _user(path: list[bytes]) -> str:

@@ -201,7 +201,7 @@ class LocalSight:
         for member in list(self._members_of.get(channel, ())):
             self._forget(registry, member)
 
-    def counters(self) -> dict[str, int]:
+    def gauges(self) -> dict[str, int]:
         return {"watched_processes": len(self._processes), "watched_directories": len(self._watched)}
 
     def _drop(self, key: tuple[int, int]) -> dict[Member, str]:

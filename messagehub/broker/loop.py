@@ -127,10 +127,11 @@ class Broker:
         self._report = Report(self.broker_id, self._metrics, self._commit)
         self._report.add(lambda: {"published": self._publisher.published} | self._kept.counters)
         self._report.add(lambda: {"threads_restarted": self._supervisor.restarts})
-        self._report.add(lambda: {"subscriptions": self._publisher.subscriptions})
-        self._report.add(self._sight.counters)
+        self._report.add_gauges(lambda: {"subscriptions": self._publisher.subscriptions})
+        self._report.add_gauges(self._sight.gauges)
         if self._guard is not None:
             self._report.add(self._guard.counters)
+            self._report.add_gauges(self._guard.gauges)
         self._own: dict[type[commands.Command], Callable[[Any], replies.Reply]] = {
             commands.Ping: self._ping,
             commands.Stats: self._stats,

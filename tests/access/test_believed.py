@@ -9,6 +9,7 @@ import pytest
 from messagehub.datablock.identity import ProcessIdentity
 from tests.access.shared import SharedHub
 from tests.integration.harness import Listener, Peer, eventually, producer
+from tests.integration.invariants import gauge
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 
@@ -30,10 +31,10 @@ def test_a_peer_with_a_key_cannot_keep_its_registrations_by_naming_a_process_of_
     with SharedHub(tmp_path / "hub").running(**SHORT) as shared, shared.local() as local:
         with shared.peer("writer") as peer:
             assert peer.ask(producer("c", lease="L", **claims()))["type"] == "PRODUCER_REGISTER_ACK"
-        assert local.counter("watched_processes") == 0
+        assert gauge(local, "watched_processes") == 0
         eventually(lambda: not is_found(local, "c"))
         assert local.ask(producer("own", lease="M", **claims()))["type"] == "PRODUCER_REGISTER_ACK"
-        assert local.counter("watched_processes") == 1, "whoever runs the hub is known by the kernel"
+        assert gauge(local, "watched_processes") == 1, "whoever runs the hub is known by the kernel"
 
 
 def test_what_a_key_registered_ends_with_it(shared: SharedHub) -> None:
@@ -46,4 +47,4 @@ def test_what_a_key_registered_ends_with_it(shared: SharedHub) -> None:
             assert (event["type"], event["reason"]) == ("PRODUCER_UNREGISTERED", "expired")
         assert not is_found(local, "withdrawn")
         assert is_found(local, "stays")
-        eventually(lambda: local.counter("lease_owners") == 1)
+        eventually(lambda: gauge(local, "lease_owners") == 1)
