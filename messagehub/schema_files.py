@@ -193,6 +193,7 @@ _BY_THE_BROKER: tuple[replies.Reply | protocol.Beacon, ...] = (
         schemas=2,
         requests={},
         counters={"malformed": 0},
+        gauges={"watched_processes": 1},
         store={"written_revision": 15, "transactions": 9},
     ),
     replies.TraceReport(

@@ -19,6 +19,7 @@ from registry.replies import Notice
 
 MAX_NOTICES = 100
 MAX_UNHEARD = 10_000
+MAX_DUE = 1000
 Term = Literal["stalled", "ended"]
 
 
@@ -132,9 +133,9 @@ class Leases:
         return self._deadlines[0][0] if self._deadlines else None
 
     def due(self, *, now: float) -> list[tuple[Lease, Term]]:
-        """Leases whose silence crossed a term; ended ones are forgotten here."""
+        """Leases whose silence crossed a term, so many at a time; ended ones are forgotten here."""
         crossed: list[tuple[Lease, Term]] = []
-        while self._deadlines and self._deadlines[0][0] <= now:
+        while self._deadlines and self._deadlines[0][0] <= now and len(crossed) < MAX_DUE:
             deadline, lease_id = heapq.heappop(self._deadlines)
             lease = self._leases.get(lease_id)
             if lease is None or lease.deadline != deadline:

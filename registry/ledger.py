@@ -74,6 +74,16 @@ class Ledger:
                     self._remove(member, "expired", now)
         return self._take_emitted()
 
+    def end_leases(self, lease_ids: Iterable[str], *, now: float) -> list[events.AnyEvent]:
+        """End what is registered under these leases as if they had run out: their peer may do nothing any more."""
+        for lease in filter(None, map(self.leases.get, lease_ids)):
+            for member in list(lease.members):
+                if member.kind == "worker":
+                    self.services.ended(member.member_id, now)
+                else:
+                    self._remove(member, "expired", now)
+        return self._take_emitted()
+
     def _take_emitted(self) -> list[events.AnyEvent]:
         emitted, self._emitted = self._emitted, []
         return emitted

@@ -430,6 +430,7 @@ class StatsReport(Reply, tag="STATS_RESPONSE"):
     requests: dict[str, Any]
     counters: dict[str, int]
     store: dict[str, Any]
+    gauges: dict[str, int] = field(default_factory=dict)
 
 
 class TraceReport(Reply, tag="TRACE_RESPONSE"):

@@ -14,6 +14,8 @@ def exposition(report: StatsReport, own: dict[str, int]) -> str:
     for name in ("uptime_seconds", "revision", "channels", "producers", "consumers", "leases", "schemas"):
         metric(name, "gauge", {"": getattr(report, name)})
     metric("read_only", "gauge", {"": int(report.read_only)})
+    for name, value in report.gauges.items():
+        metric(name, "gauge", {"": value})
     for name, value in (report.counters | own).items():
         metric(f"{name}_total", "counter", {"": value})
     metric("store_transactions_total", "counter", {"": report.store["transactions"]})

@@ -1,5 +1,6 @@
 """The broker in this process, for tests and notebooks: the same loop in a thread, on a socket of its own."""
 
+import logging
 import os
 import shutil
 import tempfile
@@ -14,12 +15,15 @@ from messagehub.settings import Settings
 from messagehub.store import Store
 from messagehub.store.memory import MemoryStore
 
+log = logging.getLogger("messagehub.broker")
+
 
 @contextmanager
 def embedded_broker(store: Store | None = None, **settings: Any) -> Iterator[str]:
     """Run a broker while the block runs and give its endpoint; nothing is kept unless `store` says so.
 
-    The broker is its process's own: a forked child that leaves the block ends nothing.
+    The broker is its process's own: a forked child that leaves the block ends nothing. A broker that failed meanwhile
+    is logged, and its error is raised at the end of the block.
     """
     owner = os.getpid()
     directory = Path(tempfile.mkdtemp(prefix="messagehub-"))
@@ -27,7 +31,16 @@ def embedded_broker(store: Store | None = None, **settings: Any) -> Iterator[str
         settings.setdefault("dir", directory)
         settings.setdefault("endpoint", f"ipc://{directory / 'broker.sock'}")
         broker = Broker(Settings.load(**settings), lambda: store or MemoryStore())
-        thread = threading.Thread(target=broker.run, name="messagehub-broker", daemon=True)
+        failed: list[Exception] = []
+
+        def run() -> None:
+            try:
+                broker.run()
+            except Exception as defect:
+                log.exception("the embedded broker failed")
+                failed.append(defect)
+
+        thread = threading.Thread(target=run, name="messagehub-broker", daemon=True)
         thread.start()
         try:
             yield broker.endpoint
@@ -35,6 +48,8 @@ def embedded_broker(store: Store | None = None, **settings: Any) -> Iterator[str
             if os.getpid() == owner:
                 broker.stop()
                 thread.join(2 * STOP_SECONDS + 2)
+        if failed:
+            raise failed[0]
     finally:
         if os.getpid() == owner:
             shutil.rmtree(directory)

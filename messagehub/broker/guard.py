@@ -6,7 +6,9 @@ Rule 1: a peer is known by what the door gave it, which libzmq attaches to every
 since a name may get another key while a connection with the old one is open.
 Rule 2: rights are looked up for each request, so one that is taken away ends with the next request, on open
 connections too; what libzmq carries without us (events, topics) is cut, so that everybody has to come in again.
-Rule 3: a lease belongs to the peer that registered under it.
+Rule 3: a lease belongs to the peer that registered under it, and ends when the peer is not listed any more.
+Rule 4: a process that a peer names is watched only where the kernel says that it is the peer's. Of a peer with a key
+nothing says where it runs: its registrations live by their lease alone.
 """
 
 import logging
@@ -167,6 +169,8 @@ class Guard:
         if lease is not None:
             self._check_lease(user, lease, rights)
         if isinstance(command, Registering):
+            if command.pid is not None and not self._is_own(user) and not _is_process_of(user, command.pid):
+                command.start_time = None  # without it a process is shown, and not watched
             self._registrations.ask(user, command, registry.leases, monotonic())
 
     def check_entry(self, uid: int, command: commands.RegisterProducer) -> None:
@@ -310,6 +314,10 @@ class Guard:
 
     # -- leases --------------------------------------------------------------------------------------------
 
+    def unlisted_leases(self) -> list[str]:
+        """The leases of peers that are not listed any more."""
+        return [lease for lease, user in self._registrations.owners().items() if self._rights_of(user) is None]
+
     def leases_ended(self, leases: list[str]) -> None:
         self._registrations.ended(leases)
 
@@ -326,13 +334,23 @@ class Guard:
             "hung_up": self.hung_up_on,
             "audit_lost": self._audit.lost,
             "audit_skipped": self.audit_skipped,
-            "lease_owners": len(self._registrations),
         }
+
+    def gauges(self) -> dict[str, int]:
+        return {"lease_owners": len(self._registrations)}
 
 
 def _user(path: list[bytes]) -> str:
     assert isinstance(path, ReturnPath)  # everything that a guarded broker has received is one
     return path.user
+
+
+def _is_process_of(user: str, pid: int) -> bool:
+    """Whether a process of this host belongs to a peer that came over ipc."""
+    try:
+        return user == f"{_USER}{os.stat(f'/proc/{pid}').st_uid}"
+    except OSError:
+        return False
 
 
 def _may_connect(rights: Rights, domain: str) -> bool:

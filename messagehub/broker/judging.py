@@ -31,6 +31,7 @@ log = logging.getLogger("messagehub.broker")
 QUESTION_SECONDS = 10.0
 MAX_WAITING = 4096
 MAX_AT_ONCE = 64
+MAX_TAKEN = 256
 ATTEMPTS = 3
 RETRY_SECONDS = 0.1
 START_SECONDS = 30.0
@@ -76,12 +77,14 @@ class Judge(Generic[Ticket]):
         return self._is_ready.wait(seconds)
 
     def verdicts(self) -> list[tuple[Ticket, Verdict]]:
-        """What has been decided since the last call."""
+        """What has been decided since the last call, so much at a time."""
         try:
             os.eventfd_read(self.wake_fd)
         except BlockingIOError:
             return []
-        taken = [self._verdicts.popleft() for _ in range(len(self._verdicts))]
+        taken = [self._verdicts.popleft() for _ in range(min(len(self._verdicts), MAX_TAKEN))]
+        if self._verdicts:
+            os.eventfd_write(self.wake_fd, 1)
         self.waiting -= len(taken)
         return taken
 

@@ -30,6 +30,7 @@ log = logging.getLogger("messagehub.broker")
 
 MAX_WAITING_BYTES = 64 * 2**20
 MAX_READS = 4096
+MAX_TAKEN = 64
 PAGE_BYTES = 256 * 1024
 READ_COMMANDS = (commands.ReadTopic, commands.DescribeTopic)
 _NOBLOCK = int(zmq.NOBLOCK)
@@ -113,7 +114,9 @@ class KeptTopics:
             os.eventfd_read(self.wake_fd)
         except BlockingIOError:
             return []
-        done = [self._done.popleft() for _ in range(len(self._done))]
+        done = [self._done.popleft() for _ in range(min(len(self._done), MAX_TAKEN))]
+        if self._done:
+            os.eventfd_write(self.wake_fd, 1)
         self.waiting -= len(done)
         return done
 

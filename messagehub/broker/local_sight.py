@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from messagehub.broker.guard import Guard
 from messagehub.datablock import inotify
-from messagehub.datablock.directory import CHANNEL_LOCK, Directory, Listed
+from messagehub.datablock.directory import CHANNEL_LOCK, Directory, Listed, is_component
 from messagehub.datablock.errors import DataBlockError
 from messagehub.datablock.identity import ProcessIdentity, boot_id, host
 from messagehub.datablock.wakeup import ProcessWatch
@@ -201,7 +201,7 @@ class LocalSight:
         for member in list(self._members_of.get(channel, ())):
             self._forget(registry, member)
 
-    def counters(self) -> dict[str, int]:
+    def gauges(self) -> dict[str, int]:
         return {"watched_processes": len(self._processes), "watched_directories": len(self._watched)}
 
     def _drop(self, key: tuple[int, int]) -> dict[Member, str]:
@@ -242,7 +242,7 @@ class LocalSight:
             if not news.path or not (news.name or news.mask & inotify.IGNORED):
                 self._dirty.update(self._channels())  # overflow, or a directory went away: anything may have happened
             elif news.path == self._directory.path:
-                if not news.name.startswith("."):  # a group's directory gets its name when it is made
+                if is_component(news.name):  # or else it is no channel's, or not yet: a group's gets its name last
                     self._forget_directory(news.name)
                     self._dirty.add(news.name)
             elif is_about_members(news.name) or _is_removal(news):
@@ -273,7 +273,7 @@ class LocalSight:
         happened: list[events.AnyEvent] = []
         try:
             self._watch(channel)
-            listed = self._directory.producers(channel)
+            listed = self._directory.producers(channel, with_refused=True)
             for each in listed:
                 if not each.is_alive:
                     happened += self._gone(registry, channel, each, now)
@@ -380,7 +380,7 @@ class LocalSight:
 
     def _living(self, channel: str) -> set[tuple[str, float]]:
         try:
-            listed = self._directory.producers(channel)
+            listed = self._directory.producers(channel, with_refused=True)
         except (DataBlockError, OSError):
             return set()
         return {(each.producer_id, each.entry.registered_at) for each in listed if each.is_alive and each.entry}

@@ -127,10 +127,11 @@ class Broker:
         self._report = Report(self.broker_id, self._metrics, self._commit)
         self._report.add(lambda: {"published": self._publisher.published} | self._kept.counters)
         self._report.add(lambda: {"threads_restarted": self._supervisor.restarts})
-        self._report.add(lambda: {"subscriptions": self._publisher.subscriptions})
-        self._report.add(self._sight.counters)
+        self._report.add_gauges(lambda: {"subscriptions": self._publisher.subscriptions})
+        self._report.add_gauges(self._sight.gauges)
         if self._guard is not None:
             self._report.add(self._guard.counters)
+            self._report.add_gauges(self._guard.gauges)
         self._own: dict[type[commands.Command], Callable[[Any], replies.Reply]] = {
             commands.Ping: self._ping,
             commands.Stats: self._stats,
@@ -251,9 +252,15 @@ class Broker:
         return 0 if self._requests.backlog else int(idle_seconds * 1000) + 1
 
     def _cut(self) -> None:
-        """Somebody may do less than before: what libzmq carries by itself begins anew, through the door."""
+        """Somebody may do less than before.
+
+        What libzmq carries by itself begins anew, through the door; what a peer registered that is not listed any more
+        ends.
+        """
         self._publisher.cut()
         self._topics.cut()
+        if self._guard is not None and not self.is_read_only:
+            self._record(self._registry.end_leases(self._guard.unlisted_leases(), now=self._now()))
 
     def _watch_host(self) -> None:
         """Watch this host from now on, beginning with all that happened while nobody looked.

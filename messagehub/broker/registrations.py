@@ -6,7 +6,7 @@ Rule 3: counting costs the same however many there are. Places whose registratio
 when all are taken, by looking through them at most once a second.
 """
 
-from collections.abc import Container, Iterable
+from collections.abc import Iterable
 
 from messagehub.errors import TooManyRegistrations
 from registry import commands, names, replies
@@ -36,8 +36,9 @@ class Registrations:
         """How many leases belong to somebody."""
         return len(self._owners)
 
-    def leases_of(self, users: Container[str]) -> list[str]:
-        return [lease for lease, (user, _) in self._owners.items() if user in users]
+    def owners(self) -> dict[str, str]:
+        """The peer of each lease that belongs to one."""
+        return {lease: user for lease, (user, _) in self._owners.items()}
 
     def ended(self, leases: Iterable[str]) -> None:
         for lease in leases:

@@ -18,16 +18,24 @@ class Report:
         self._metrics = metrics
         self._commit = commit
         self._counters: list[Callable[[], dict[str, int]]] = [metrics.all_counters]
+        self._gauges: list[Callable[[], dict[str, int]]] = []
 
     def add(self, counters: Callable[[], dict[str, int]]) -> None:
         """More figures, asked for whenever somebody wants to know."""
         self._counters.append(counters)
+
+    def add_gauges(self, gauges: Callable[[], dict[str, int]]) -> None:
+        """Numbers of what is there now, which grow and shrink."""
+        self._gauges.append(gauges)
 
     def stats(self, registry: Registry, *, is_read_only: bool) -> replies.StatsReport:
         channels = registry.channels.values()
         counters: dict[str, int] = {}
         for more in self._counters:
             counters |= more()
+        gauges: dict[str, int] = {}
+        for more in self._gauges:
+            gauges |= more()
         return replies.StatsReport(
             broker_id=self._broker_id,
             version=__version__,
@@ -42,5 +50,6 @@ class Report:
             schemas=len(registry.schemas),
             requests=self._metrics.report(),
             counters=counters,
+            gauges=gauges,
             store={"written_revision": self._commit.written, "transactions": self._commit.transactions},
         )

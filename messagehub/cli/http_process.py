@@ -20,6 +20,7 @@ from messagehub.credentials import new_token
 from messagehub.errors import ConfigurationError
 from messagehub.private_files import check_private, write_private
 from messagehub.settings import Settings
+from messagehub.supervision import Supervisor
 
 log = logging.getLogger("messagehub.http")
 
@@ -59,8 +60,7 @@ class HttpProcess:
         self._is_stopping = threading.Event()
         self._starting = threading.Lock()
         self._process = self._start()
-        self._watcher = threading.Thread(target=self._watch, name="messagehub-http", daemon=True)
-        self._watcher.start()
+        self._watcher = Supervisor().start("messagehub-http", self._watch)
 
     def stop(self) -> None:
         with self._starting:  # what is started from now on would be stopped by nobody

@@ -63,7 +63,7 @@ def serve(
     """Start the hub and serve until SIGTERM or Ctrl-C.
 
     The directory holds state, sockets and database and is private to you.
-    One line on stdout says when the hub is ready.
+    One line on stdout says when the hub is ready, one on stderr when it has stopped.
     """
     from messagehub.broker import Broker
     from messagehub.status import BrokerStatus

@@ -3,7 +3,8 @@
 Rule 1: join by subscribing, then seeing the topic's echo, then taking a snapshot; events that come meanwhile are kept.
 Rule 2: an event applies when its `previous` is the revision we hold of its channel; an older one is already in the
 snapshot; anything else is a gap, and a gap means a new snapshot.
-Rule 3: a beacon of another broker, or one ahead of what we saw, is a gap too.
+Rule 3: a beacon of another broker, or one ahead of what we saw, is a gap too. So is one that says 0, that the channel
+is not there, of a channel that we hold: we missed its end.
 """
 
 from bisect import bisect_left
@@ -57,7 +58,8 @@ class View:
         if not self.is_current or self._kept is not None:
             return
         held = self.revision if channel is None else self._held(channel)
-        if beacon.broker_id != self._broker_id or beacon.revision > held:
+        has_ended = channel is not None and beacon.revision == 0 < held
+        if beacon.broker_id != self._broker_id or beacon.revision > held or has_ended:
             self.is_current = False
 
     def _apply(self, event: AnyChannelEvent) -> bool:

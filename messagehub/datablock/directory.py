@@ -170,21 +170,25 @@ class Directory:
                 names = [item.name for item in found if item.is_dir(follow_symlinks=False)]
         except FileNotFoundError:
             return []
-        return sorted(name for name in names if _COMPONENT.fullmatch(name))
+        return sorted(filter(is_component, names))
 
-    def producers(self, channel: str) -> list[Listed]:
-        """Everyone with an entry, alive or not, without waiting for anything."""
+    def producers(self, channel: str, *, with_refused: bool = False) -> list[Listed]:
+        """Everyone with an entry, alive or not, without waiting for anything.
+
+        An entry that is refused (its owner, its mode, what it is) is raised or, if asked for, listed with its flaw, so
+        that it hides nobody else.
+        """
         path = self.channel_path(channel)
         try:
             names = os.listdir(path)
         except FileNotFoundError:
             return []
         ids = sorted(name[:-5] for name in names if name.endswith(".json"))
-        found = [self._listed(channel, producer_id) for producer_id in ids if _COMPONENT.fullmatch(producer_id)]
+        look = self._listed if with_refused else self.producer
+        found = [look(channel, producer_id) for producer_id in ids if is_component(producer_id)]
         return [listed for listed in found if listed is not None]
 
     def _listed(self, channel: str, producer_id: str) -> Listed | None:
-        """One that cannot be opened is shown with its flaw, so that it hides nobody else."""
         try:
             return self.producer(channel, producer_id)
         except DataBlockError as error:
@@ -319,6 +323,10 @@ class Registration:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def is_component(name: str) -> bool:
+    return len(name) <= _NAME_BYTES and _COMPONENT.fullmatch(name) is not None
 
 
 def component(name: str) -> str:

@@ -130,7 +130,7 @@ def test_a_dead_ring_is_cleaned_after_its_linger_time_and_nothing_is_left(root: 
         report = clean(directory, now=1030.0, linger_seconds=30)
         assert report.producers == ["p1"]
         assert len(report.blocks) == 1
-        assert files(root) == [f"messagehub-{os.geteuid()}/default/channels/c/channel.lock"]
+        assert files(root) == []
 
 
 def test_a_producer_that_came_back_starts_its_linger_time_anew(root: str) -> None:
@@ -180,7 +180,7 @@ def test_two_cleaners_racing_remove_everything_once(root: str) -> None:
             kill(parked(lambda name=name: produce(directory, name, exclusive=False)))
         children = [fork(clean_all) for _ in range(4)]
         assert [wait(pid) for pid in children] == [0] * 4
-        assert files(root) == [f"messagehub-{os.geteuid()}/default/channels/c/channel.lock"]
+        assert files(root) == []
 
 
 def test_a_cleaner_passes_over_a_busy_channel(root: str) -> None:
@@ -260,4 +260,4 @@ def test_damage_in_one_channel_is_reported_and_the_others_are_cleaned(root: str)
     report = clean(directory, now=1.0, linger_seconds=0)
     assert report.producers == ["p"]
     assert "x.txn" in report.flaws[0]
-    assert directory.channels() == ["a-damaged", "c"]
+    assert directory.channels() == ["a-damaged"]

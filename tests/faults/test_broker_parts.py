@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from messagehub import embedded_broker
 from messagehub.broker import Broker, cleaner, judging, loop
 from messagehub.settings import Settings
 from messagehub.store.memory import MemoryStore
@@ -202,3 +203,14 @@ def test_a_start_that_fails_because_the_http_port_is_taken_leaves_no_socket(
     assert "Traceback" not in said
     left = sorted(path.name for path in (tmp_path / "hub").iterdir())
     assert not [name for name in left if name.endswith((".sock", ".json"))], left
+
+
+def test_an_embedded_broker_that_fails_says_so_at_the_end_of_its_block(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(loop, "settle", broken)
+    with pytest.raises(ZeroDivisionError), embedded_broker():
+        eventually(lambda: "the embedded broker failed" in caplog.text)

@@ -15,6 +15,7 @@ from messagehub.datablock.cleaning import clean
 from messagehub.datablock.directory import Directory
 from tests.conftest import QUICK
 from tests.integration.harness import Embedded, Peer, eventually, hub_of
+from tests.integration.invariants import gauge
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 
@@ -94,11 +95,11 @@ def test_a_broker_forgets_channels_that_ended_and_sees_them_again(
         for _ in range(2):
             with hub_of(broker) as hub:
                 kept = [hub.producer(f"c{number}", capacity=2, page_size=64) for number in range(20)]
-                assert eventually(lambda: peer.counter("watched_directories") == 20)
+                assert eventually(lambda: gauge(peer, "watched_directories") == 20)
                 for producer in kept:
                     producer.close()
             assert eventually(lambda: directory.channels() == [])
-            assert eventually(lambda: peer.counter("watched_directories") == 0)
+            assert eventually(lambda: gauge(peer, "watched_directories") == 0)
             assert eventually(lambda: peer.stats()["channels"] == 0)
             assert peer.stats()["leases"] == 0
 

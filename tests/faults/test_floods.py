@@ -15,6 +15,7 @@ import zmq
 from tests.access.shared import SharedHub
 from tests.conftest import QUICK
 from tests.integration.harness import ROOT, Embedded, Listener, Peer, clean_environment, eventually
+from tests.integration.invariants import gauge
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 
@@ -112,10 +113,10 @@ def test_the_places_of_one_peer_are_not_freed_by_another(tmp_path: Path) -> None
                 for topic in topics[:3]:
                     other.socket.subscribe(topic)
                 assert other.socket.poll(30_000)
-            eventually(lambda: local.counter("subscriptions") == 3)
+            eventually(lambda: gauge(local, "subscriptions") == 3)
             watcher.socket.subscribe(topics[3])
             eventually(lambda: local.counter("refused_too_many_subscriptions") == 1)
-        eventually(lambda: local.counter("subscriptions") == 0)
+        eventually(lambda: gauge(local, "subscriptions") == 0)
         with shared.peer("watcher", zmq.SUB, endpoint=endpoint) as watcher:
             watcher.socket.subscribe(topics[3])
             assert watcher.socket.poll(30_000), "a place is free again when its connection has ended"

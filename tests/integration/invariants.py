@@ -11,6 +11,11 @@ from tests.integration.harness import AnyBroker, Peer, Served, eventually
 ANSWER_SECONDS = 10.0
 
 
+def gauge(peer: Peer, name: str) -> int:
+    """How much of something a broker has now."""
+    return int(peer.stats()["gauges"][name])
+
+
 def check_broker(broker: AnyBroker) -> None:
     """Fail unless everything that the broker keeps belongs to somebody who is registered.
 
@@ -43,11 +48,11 @@ def kept_in_vain(endpoint: str) -> list[str]:
     if stats["type"] != "STATS_RESPONSE":
         return []
     members = stats["producers"] + stats["consumers"] + workers
-    counters = stats["counters"]
+    counters, gauges = stats["counters"], stats["gauges"]
     kept = {
         "leases": stats["leases"],
-        "watched processes": counters["watched_processes"],
-        "lease owners": counters.get("lease_owners", 0),
+        "watched processes": gauges["watched_processes"],
+        "lease owners": gauges.get("lease_owners", 0),
     }
     wrong = [f"{count} {what} for {members} members" for what, count in kept.items() if count > members]
     if counters["threads_restarted"]:

@@ -6,7 +6,7 @@ import pytest
 
 from tests.conftest import QUICK
 from tests.integration.harness import Embedded, Peer, Served, eventually, hub_of, run_script
-from tests.integration.invariants import check_broker, kept_in_vain
+from tests.integration.invariants import check_broker, gauge, kept_in_vain
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 
@@ -26,7 +26,7 @@ def test_clients_that_leave_cleanly_leave_nothing(embedded: Callable[..., Embedd
         run_script(CLIENT, broker.endpoint)
     with Peer(broker.endpoint) as peer:
         stats = peer.stats()
-    assert (stats["leases"], stats["counters"]["watched_processes"]) == (0, 0)
+    assert (stats["leases"], stats["gauges"]["watched_processes"]) == (0, 0)
     check_broker(broker)
 
 
@@ -39,7 +39,7 @@ def test_whatever_ends_a_member_leaves_nothing(embedded: Callable[..., Embedded]
         assert peer.ask({"type": "CHANNEL_DESTROY", "channel": "destroyed"})["type"] == "CHANNEL_DESTROY_ACK"
         worker.close()
         eventually(lambda: peer.stats()["leases"] == 0)
-        assert peer.counter("watched_processes") == 0
+        assert gauge(peer, "watched_processes") == 0
         # A draft client without a process: replaced by another lease once it has stalled, or released.
         first = {"type": "PRODUCER_REGISTER", "channel": "d", "schema_hash": "h", "schema_version": "1"}
         assert peer.ask(first | {"lease": "one"})["type"] == "PRODUCER_REGISTER_ACK"
@@ -53,10 +53,10 @@ def test_a_shared_hub_forgets_whose_a_lease_was(embedded: Callable[..., Embedded
         for number in range(5):
             channel = {"channel": f"c{number}", "lease": f"L{number}"}
             peer.ask({"type": "PRODUCER_REGISTER", "schema_hash": "h", "schema_version": "1", **channel})
-        assert peer.counter("lease_owners") == 5
+        assert gauge(peer, "lease_owners") == 5
         for number in range(5):
             peer.ask({"type": "PRODUCER_UNREGISTER", "channel": f"c{number}", "lease": f"L{number}"})
-        assert eventually(lambda: peer.counter("lease_owners") == 0)
+        assert eventually(lambda: gauge(peer, "lease_owners") == 0)
     assert kept_in_vain(broker.endpoint) == []
 
 
