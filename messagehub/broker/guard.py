@@ -166,13 +166,15 @@ class Guard:
         if isinstance(command, Registering):
             self._registrations.ask(user, command, registry.leases, monotonic())
 
-    def check_entry(self, uid: int, command: commands.RegisterProducer, registry: Registry) -> None:
+    def check_entry(
+        self, uid: int, command: commands.RegisterProducer | commands.RegisterTable, registry: Registry
+    ) -> None:
         """Whether a user who registered in the directory, past the door, could have done so through it."""
         user = f"{_USER}{uid}"
         try:
             self._check_entry(user, command, registry)
         except Refusal as error:  # the entry stays, and is looked at again and again: noted once
-            entry = (user, command.channel, command.lease)
+            entry = (user, command.channel, getattr(command, "lease", None))
             if entry not in self._noted_entries:
                 if len(self._noted_entries) >= MAX_NOTED:
                     self._noted_entries.clear()
@@ -183,7 +185,9 @@ class Guard:
     def adopted(self, uid: int, command: commands.RegisterProducer) -> None:
         self._audit.write("changed", f"{_USER}{uid}", **_what(command))
 
-    def _check_entry(self, user: str, command: commands.RegisterProducer, registry: Registry) -> None:
+    def _check_entry(
+        self, user: str, command: commands.RegisterProducer | commands.RegisterTable, registry: Registry
+    ) -> None:
         rights = self._rights_of(user) or access.NOTHING
         if not rights.is_admin:
             access.check(rights, command)
@@ -191,7 +195,8 @@ class Guard:
                 protocol.decode(msgspec.json.encode(command))
             except (ProtocolError, ValueError, OverflowError, RecursionError) as error:
                 raise Forbidden(f"the entry would not pass as a request: {error}", channel=command.channel) from None
-        self._check_lease(user, lease_of(command) or "", rights, registry)
+        if isinstance(command, commands.RegisterProducer):
+            self._check_lease(user, lease_of(command) or "", rights, registry)
 
     def answered(self, path: list[bytes], command: commands.AnyCommand, reply: replies.Reply) -> None:
         """Keep count of what the peer holds."""

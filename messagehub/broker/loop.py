@@ -59,6 +59,7 @@ _JUDGED = (
     commands.RegisterProducer,
     commands.RegisterConsumer,
     commands.CreateChannel,
+    commands.TableSchema,
 )
 
 
@@ -220,9 +221,17 @@ class Broker:
         """See this host from now on, beginning with all that happened while nobody looked."""
         self._poller.register(self._sight.fileno(), zmq.POLLIN)
         self._happened(self._sight.begin(self._registry, now=self._now()))
+        self._check_tables()
 
     def _see(self) -> None:
         self._happened(self._sight.look(self._registry, now=self._now()))
+        self._check_tables()
+
+    def _check_tables(self) -> None:
+        """Tables that were committed while no broker ran are registered like those of a request."""
+        for command, question in self._sight.take_questions():
+            if not self._judge.ask(([], command, 0.0, None), question):
+                self._sight.answered(self._registry, command, None, now=self._now())
 
     # -- serving -------------------------------------------------------------------------------------------
 
@@ -317,7 +326,11 @@ class Broker:
 
     def _after_judging(self) -> None:
         for (path, command, received_at, _), verdict in self._judge.verdicts():
-            self._requests.put_back((path, command, received_at, verdict))
+            if path:
+                self._requests.put_back((path, command, received_at, verdict))
+            elif isinstance(command, commands.RegisterTable):
+                known = None if self.is_read_only else verdict
+                self._happened(self._sight.answered(self._registry, command, known, now=self._now()))
 
     def _after_reading(self) -> None:
         for (path, command, received_at), reply, payload in self._kept.answers():
