@@ -100,7 +100,7 @@ class LocalSight:
             for member, record in _records(known):
                 if not self._follow(registry, member, record):
                     happened += registry.died([member], now=now)
-        tables = [name for name, known in registry.channels.items() if known.table and known.table.host == host()]
+        tables = [name for name, known in registry.channels.items() if known.table and self._is_here(name, known.table)]
         for channel in dict.fromkeys([*self._channels(), *(tables if self._is_usable else [])]):
             happened += self._look_at_channel(registry, channel, now)
         return happened + registry.end_empty(now=now)
@@ -285,7 +285,7 @@ class LocalSight:
         """Register a table that its writer could not; returns what stands against it."""
         record = registry.channels.get(channel)
         present = record.table if record else None
-        is_ours = present is not None and present.host == host()
+        is_ours = present is not None and self._is_here(channel, present)
         stamp = self._stamp_of_table(channel)
         if is_ours and stamp is not None and stamp == self._registered_tables.get(channel):
             return None
@@ -312,6 +312,12 @@ class LocalSight:
         if is_ours and present is not None and not self._has_generation(channel, present, command):
             happened += registry.table_gone(channel, now=now)
         return self._adopt_table(registry, command, happened, now)
+
+    def _is_here(self, channel: str, table: Table) -> bool:
+        """Whether it is this directory that says when the table is gone, and not another host's or domain's."""
+        return table.host == host() and os.path.dirname(
+            block_path(self._directory, table.shm_name)
+        ) == self._directory.tables_path(channel)
 
     def _has_generation(self, channel: str, present: Table, newest: commands.RegisterTable) -> bool:
         """Whether what is registered can still be read, although it is not the newest."""
@@ -412,10 +418,9 @@ class LocalSight:
 
 def _is_news(command: commands.RegisterTable, present: Table) -> bool:
     """Whether a table of this host is another one than the registry has."""
-    if present.host != command.host:
+    if present.host != command.host or os.path.dirname(present.shm_name) != os.path.dirname(command.shm_name):
         return command.committed_at > present.registered_at  # both by this host's clock
-    said = (command.generation, command.shm_name, command.committed_at)
-    return said != (present.generation, present.shm_name, present.committed_at)
+    return (command.generation, command.committed_at) != (present.generation, present.committed_at)
 
 
 def _rules(registry: Registry, command: commands.RegisterTable) -> object:

@@ -91,13 +91,22 @@ def generations(directory: str) -> list[int]:
     """Those visible now, oldest first."""
     try:
         names = os.listdir(directory)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return []
     return sorted(int(found[1]) for found in map(_NAME.fullmatch, names) if found)
 
 
 def manifest_path(directory: str, generation: int) -> str:
     return os.path.join(directory, f"g{generation:012d}.json")
+
+
+def generation_at(path: str) -> tuple[str | None, int | None]:
+    """The directory of tables, and the generation, that a manifest's path names; that of the directory: the newest."""
+    parent, name = os.path.split(path.rstrip("/"))
+    named = _NAME.fullmatch(name)
+    if named:
+        return parent, int(named[1])
+    return (path, None) if generations(path) else (None, None)
 
 
 def load(directory: str, generation: int) -> Manifest | None:
