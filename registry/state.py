@@ -162,7 +162,7 @@ def _conflicted(channels: Channels, event: events.ChannelConflicted) -> None:
 def _table_committed(channels: Channels, event: events.TableCommitted) -> None:
     channel = channels[event.channel]
     channel.table = table = event.table
-    channel.generation = table.generation if table is not None else channel.generation
+    channel.generation = table.generation if table is not None else 0
     _settle(channel)
 
 
@@ -197,7 +197,7 @@ def restored(channel: Channel) -> Channel:
     consumers = sorted(channel.consumers.values(), key=lambda consumer: consumer.revision)
     channel.producers = {producer.producer_id: producer for producer in producers}
     channel.consumers = {consumer.consumer_id: consumer for consumer in consumers}
-    channel.generation = channel.table.generation if channel.table is not None else channel.generation
+    channel.generation = channel.table.generation if channel.table is not None else 0
     _settle(channel)
     newest = max([*(p.revision for p in producers), *(c.revision for c in consumers)], default=0)
     channel.revision = max(channel.revision, newest)

@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
+from messagehub import protocol
 from messagehub.broker.guard import Guard
 from messagehub.datablock import inotify, manifests
 from messagehub.datablock.directory import Directory, Listed
@@ -22,6 +23,7 @@ from messagehub.datablock.errors import DataBlockError
 from messagehub.datablock.identity import ProcessIdentity, boot_id, host
 from messagehub.datablock.wakeup import ProcessWatch
 from messagehub.entries import Live, block_path, clash_of, command_of, is_about_members, newest_table
+from messagehub.errors import HubError, ProtocolError
 from registry import commands, events
 from registry.errors import InvalidName, Refusal
 from registry.leases import Member
@@ -340,13 +342,17 @@ class LocalSight:
     ) -> str | None:
         """The schema is checked by another process; what was refused is asked again when the rules have changed."""
         channel = command.channel
+        try:
+            protocol.decode(protocol.encode(command))  # the directory is input like any other
+            if self._guard is not None:
+                self._guard.check_entry(_writer_of(self._directory, command), command, registry)
+        except (Refusal, ProtocolError) as error:
+            return _clash_of_table(command, error)
         rules = _rules(registry, command)
         refused = self._refused_tables.get(channel)
         if refused is not None and refused.rules == rules:
             return refused.reason
         try:
-            if self._guard is not None:
-                self._guard.check_entry(_writer_of(self._directory, command), command, registry)
             question = registry.question(command)
             if question is None:
                 happened += registry.apply(command, now=now).events
@@ -387,7 +393,7 @@ class LocalSight:
             return []
 
     def _refuse_table(self, command: commands.RegisterTable, rules: object, error: Refusal) -> str:
-        reason = f"table generation {command.generation} (pid {command.pid}): {error.message}"
+        reason = _clash_of_table(command, error)
         self._refused_tables[command.channel] = _RefusedTable(rules, reason)
         return reason
 
@@ -421,6 +427,10 @@ def _is_news(command: commands.RegisterTable, present: Table) -> bool:
     if present.host != command.host or os.path.dirname(present.shm_name) != os.path.dirname(command.shm_name):
         return command.committed_at > present.registered_at  # both by this host's clock
     return (command.generation, command.committed_at) != (present.generation, present.committed_at)
+
+
+def _clash_of_table(command: commands.RegisterTable, error: HubError) -> str:
+    return f"table generation {command.generation} (pid {command.pid}): {error.message}"
 
 
 def _rules(registry: Registry, command: commands.RegisterTable) -> object:

@@ -57,13 +57,13 @@ class UnregisteredTables:
         return self._again_at if self._is_connected and self._waiting else now + 60.0
 
     def _send(self, command: commands.RegisterTable) -> None:
-        def done(reply: replies.AnyReply | None, error: HubError | None) -> None:  # noqa: ARG001  asked again
-            is_refused = isinstance(reply, replies.Error) and not reply.retryable
-            if isinstance(reply, replies.Error) and is_refused:
-                log.warning("the table of channel %r was refused by the broker: %s", command.channel, reply.message)
-            if (isinstance(reply, replies.TableRegistered) or is_refused) and (
-                self._waiting.get(command.channel) is command
-            ):
+        def done(reply: replies.AnyReply | None, error: HubError | None) -> None:
+            said = reply if isinstance(reply, replies.Error) else error
+            if said is not None and said.retryable:
+                return  # asked again with the next tick
+            if said is not None:
+                log.warning("the table of channel %r was refused by the broker: %s", command.channel, said.message)
+            if self._waiting.get(command.channel) is command:
                 del self._waiting[command.channel]
 
         copy = msgspec.structs.replace(command)  # whoever sends it gives it an id

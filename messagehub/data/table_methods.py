@@ -11,7 +11,7 @@ from messagehub.datablock.manifests import Manifest, Retention
 from messagehub.datablock.tables import Mode
 from messagehub.discovery.chain import Chain
 from messagehub.entries import table_command, table_details
-from messagehub.errors import BrokerUnavailable, ChannelNotFound, HubError, Refusal, TableNotFound
+from messagehub.errors import BrokerUnavailable, ChannelNotFound, HubError, ProtocolError, Refusal, TableNotFound
 from registry import commands, names, replies
 from registry.formats import arrow
 
@@ -87,7 +87,7 @@ class TableMethods(ABC):
         command = table_command(self._chain.files.directory, channel, manifest)
         try:
             self._must(command, replies.TableRegistered, timeout)
-        except Refusal:
+        except (Refusal, ProtocolError):
             self._chain.files.tables(channel).withdraw(manifest.generation)
             raise
         except HubError as error:
