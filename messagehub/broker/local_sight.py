@@ -13,56 +13,40 @@ import os
 import select
 import time
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
 
-from messagehub import protocol
 from messagehub.broker.guard import Guard
-from messagehub.datablock import inotify, manifests
+from messagehub.broker.table_watcher import Ask, TableAdoption, TableWatcher
+from messagehub.datablock import inotify
 from messagehub.datablock.directory import Directory, Listed
 from messagehub.datablock.errors import DataBlockError
 from messagehub.datablock.identity import ProcessIdentity, boot_id, host
 from messagehub.datablock.wakeup import ProcessWatch
-from messagehub.entries import Live, block_path, clash_of, command_of, is_about_members, newest_table
-from messagehub.errors import HubError, ProtocolError
-from registry import commands, events
+from messagehub.entries import Live, clash_of, command_of, is_about_members
+from registry import events
 from registry.errors import InvalidName, Refusal
 from registry.leases import Member
-from registry.records import Channel, Consumer, Producer, Table, Worker
+from registry.records import Channel, Consumer, Producer, Worker
 from registry.registry import Registry
-from registry.verdicts import Question, Verdict
+from registry.verdicts import Verdict
 
 log = logging.getLogger("messagehub.broker")
 
 LOOK_SECONDS = 0.5
 SOON_SECONDS = 0.05
 CHANNELS_PER_LOOK = 32
-DROP_SECONDS = 5.0
 _BIRTHS = inotify.CREATE | inotify.MOVED_TO
 _CHANNEL = inotify.MOVED_TO | inotify.CLOSE_WRITE | inotify.DELETE | inotify.CREATE
-_TABLES = inotify.CREATE | inotify.DELETE
-
-
-class _EndedTable(NamedTuple):
-    """When a channel's table was dropped, or destroyed with the channel. What was committed before that is not news."""
-
-    at: float
-    is_destroyed: bool
-
-
-class _RefusedTable(NamedTuple):
-    """What the registry said, and the rules by which it did."""
-
-    rules: object
-    reason: str
+_TABLES = inotify.CREATE | inotify.DELETE | inotify.MOVED_FROM
 
 
 class LocalSight:
     """`fileno` is readable when `look` has something to do."""
 
-    def __init__(self, directory: Directory, guard: Guard | None = None) -> None:
+    def __init__(self, directory: Directory, ask: Ask, guard: Guard | None = None) -> None:
         """The guard refuses an entry whose writer, a user of this host, has no right to it."""
         self._directory = directory
         self._guard = guard
+        self._tables = TableWatcher(directory, ask, self._look_again, guard)
         self._epoll = select.epoll()
         self._news = inotify.Inotify()
         self._is_usable = _prepare(directory)
@@ -75,11 +59,6 @@ class LocalSight:
         self._process_of: dict[Member, tuple[int, int]] = {}
         self._soon: dict[str, float] = {}
         self._destroyed_at: dict[str, float] = {}
-        self._ended_tables: dict[str, _EndedTable] = {}
-        self._refused_tables: dict[str, _RefusedTable] = {}
-        self._registered_tables: dict[str, tuple[int, int, int]] = {}
-        self._asked_tables: set[str] = set()
-        self._questions: list[tuple[commands.RegisterTable, Question]] = []
         self._dirty: set[str] = set()
         self._round: Iterator[str] = iter(())
         self._look_at = 0.0
@@ -102,8 +81,8 @@ class LocalSight:
             for member, record in _records(known):
                 if not self._follow(registry, member, record):
                     happened += registry.died([member], now=now)
-        tables = [name for name, known in registry.channels.items() if known.table and self._is_here(name, known.table)]
-        for channel in dict.fromkeys([*self._channels(), *(tables if self._is_usable else [])]):
+        tables = self._tables.channels(registry) if self._is_usable else []
+        for channel in dict.fromkeys([*self._channels(), *tables]):
             happened += self._look_at_channel(registry, channel, now)
         return happened + registry.end_empty(now=now)
 
@@ -120,11 +99,10 @@ class LocalSight:
                 self._forget(Member("consumer", event.channel, event.consumer_id))
             elif isinstance(event, events.ChannelDestroyed):
                 self._destroyed_at[event.channel] = time.time()
-                self._ended_tables[event.channel] = _EndedTable(time.time(), True)
+                self._tables.ended(event.channel, is_destroyed=True)
                 self._dirty.add(event.channel)
             elif isinstance(event, events.TableCommitted) and event.table is None:
-                self._ended_tables[event.channel] = _EndedTable(time.time(), False)
-                self._dirty.add(event.channel)
+                self._tables.ended(event.channel, is_destroyed=False)
 
     def follow_worker(self, registry: Registry, worker: Worker) -> bool:
         """False where its process is gone already."""
@@ -144,6 +122,12 @@ class LocalSight:
         for channel in self._take_due():
             happened += self._look_at_channel(registry, channel, now)
         return happened
+
+    def judged(self, adoption: TableAdoption, verdict: Verdict) -> None:
+        self._tables.judged(adoption, verdict)
+
+    def _look_again(self, channel: str, seconds: float) -> None:
+        self._soon[channel] = min(time.monotonic() + seconds, self._soon.get(channel, float("inf")))
 
     def seconds_to_next_look(self) -> float:
         return 0.0 if self._dirty else max(min([self._look_at, *self._soon.values()]) - time.monotonic(), 0.0)
@@ -242,8 +226,9 @@ class LocalSight:
             for each in listed:
                 if each.is_alive:
                     clash = self._adopt(registry, channel, each, happened, now) or clash
-            clash = self._look_at_table(registry, channel, happened, now) or clash
-            happened += registry.show_conflict(channel, clash, now=now)
+            clash = self._tables.look(registry, channel, happened, now) or clash
+            if not self._tables.is_asking(channel):
+                happened += registry.show_conflict(channel, clash, now=now)
         except InvalidName as error:
             log.warning("%s holds something that is no channel: %s", self._directory.path, error.message)
         except DataBlockError as error:
@@ -281,122 +266,6 @@ class LocalSight:
             return clash_of(live, refused)
         return None
 
-    def _look_at_table(
-        self, registry: Registry, channel: str, happened: list[events.AnyEvent], now: float
-    ) -> str | None:
-        """Register a table that its writer could not; returns what stands against it."""
-        record = registry.channels.get(channel)
-        present = record.table if record else None
-        is_ours = present is not None and self._is_here(channel, present)
-        stamp = self._stamp_of_table(channel)
-        if is_ours and stamp is not None and stamp == self._registered_tables.get(channel):
-            return None
-        command = newest_table(self._directory, channel, with_schema=True) if stamp is not None else None
-        if command is None:
-            for noted in (self._refused_tables, self._ended_tables, self._registered_tables):
-                noted.pop(channel, None)
-            happened += registry.table_gone(channel, now=now) if is_ours else []
-            return None
-        if present is not None and not _is_news(command, present):
-            if is_ours and stamp is not None:
-                self._registered_tables[channel] = stamp
-            return None
-        ended = self._ended_tables.get(channel)
-        if ended is not None and command.committed_at < ended.at:
-            if time.time() < ended.at + DROP_SECONDS:  # whoever dropped it is removing it
-                self._soon[channel] = time.monotonic() + SOON_SECONDS
-                return None
-            if ended.is_destroyed:
-                return (
-                    f"the channel was destroyed, but its table (generation {command.generation}) is still in shared"
-                    f" memory: remove it with `messagehub tables drop {channel}`"
-                )
-        if is_ours and present is not None and not self._has_generation(channel, present, command):
-            happened += registry.table_gone(channel, now=now)
-        return self._adopt_table(registry, command, happened, now)
-
-    def _is_here(self, channel: str, table: Table) -> bool:
-        """Whether it is this directory that says when the table is gone, and not another host's or domain's."""
-        return table.host == host() and os.path.dirname(
-            block_path(self._directory, table.shm_name)
-        ) == self._directory.tables_path(channel)
-
-    def _has_generation(self, channel: str, present: Table, newest: commands.RegisterTable) -> bool:
-        """Whether what is registered can still be read, although it is not the newest."""
-        is_there = present.generation in manifests.generations(self._directory.tables_path(channel))
-        return is_there and present.generation < newest.generation
-
-    def _stamp_of_table(self, channel: str) -> tuple[int, int, int] | None:
-        """Tells a manifest from any other without reading it; None where there is none."""
-        path = self._directory.tables_path(channel)
-        for generation in reversed(manifests.generations(path)):
-            try:
-                found = os.lstat(manifests.manifest_path(path, generation))
-            except FileNotFoundError:
-                continue  # retired meanwhile
-            return generation, found.st_ino, found.st_mtime_ns
-        return None
-
-    def _adopt_table(
-        self, registry: Registry, command: commands.RegisterTable, happened: list[events.AnyEvent], now: float
-    ) -> str | None:
-        """The schema is checked by another process; what was refused is asked again when the rules have changed."""
-        channel = command.channel
-        try:
-            protocol.decode(protocol.encode(command))  # the directory is input like any other
-            if self._guard is not None:
-                self._guard.check_entry(_writer_of(self._directory, command), command, registry)
-        except (Refusal, ProtocolError) as error:
-            return _clash_of_table(command, error)
-        rules = _rules(registry, command)
-        refused = self._refused_tables.get(channel)
-        if refused is not None and refused.rules == rules:
-            return refused.reason
-        try:
-            question = registry.question(command)
-            if question is None:
-                happened += registry.apply(command, now=now).events
-            elif channel not in self._asked_tables:
-                self._asked_tables.add(channel)
-                self._questions.append((command, question))
-            return None
-        except Refusal as error:
-            return self._refuse_table(command, rules, error)
-
-    def take_questions(self) -> list[tuple[commands.RegisterTable, Question]]:
-        """Schemas of tables that must be checked before they can be registered."""
-        taken, self._questions = self._questions, []
-        return taken
-
-    def answered(
-        self, registry: Registry, command: commands.RegisterTable, verdict: Verdict | None, *, now: float
-    ) -> list[events.AnyEvent]:
-        """The result for one of those questions; without one it is asked again later."""
-        channel = command.channel
-        self._asked_tables.discard(channel)
-        if verdict is None or verdict.is_lost:
-            self._soon[channel] = time.monotonic() + LOOK_SECONDS
-            return []
-        question = registry.question(command)
-        if question is not None and question.revision != verdict.revision:
-            self._dirty.add(channel)
-            return []
-        if newest_table(self._directory, channel, with_schema=True) != command:
-            self._dirty.add(channel)
-            return []
-        rules = _rules(registry, command)
-        try:
-            return registry.apply(command, now=now, verdict=verdict).events
-        except Refusal as error:
-            self._refuse_table(command, rules, error)
-            self._dirty.add(channel)
-            return []
-
-    def _refuse_table(self, command: commands.RegisterTable, rules: object, error: Refusal) -> str:
-        reason = _clash_of_table(command, error)
-        self._refused_tables[command.channel] = _RefusedTable(rules, reason)
-        return reason
-
     def _gone(self, registry: Registry, channel: str, listed: Listed, now: float) -> list[events.AnyEvent]:
         """The lock is free: whoever it was has died or let go."""
         command = command_of(listed, with_schema=False)
@@ -420,31 +289,6 @@ class LocalSight:
         tables = self._directory.tables_path(channel)
         if tables not in self._watched and os.path.isdir(tables) and self._news.watch(tables, _TABLES):
             self._watched.add(tables)
-
-
-def _is_news(command: commands.RegisterTable, present: Table) -> bool:
-    """Whether a table of this host is another one than the registry has."""
-    if present.host != command.host or os.path.dirname(present.shm_name) != os.path.dirname(command.shm_name):
-        return command.committed_at > present.registered_at  # both by this host's clock
-    return (command.generation, command.committed_at) != (present.generation, present.committed_at)
-
-
-def _clash_of_table(command: commands.RegisterTable, error: HubError) -> str:
-    return f"table generation {command.generation} (pid {command.pid}): {error.message}"
-
-
-def _rules(registry: Registry, command: commands.RegisterTable) -> object:
-    """All that the registry's answer about this table depends on."""
-    channel = registry.channels.get(command.channel)
-    bound = channel.schema_hash if channel is not None and channel.binds_schema else None
-    return command, bound, registry.schemas.verdict_revision(command.channel)
-
-
-def _writer_of(directory: Directory, command: commands.RegisterTable) -> int:
-    try:
-        return os.lstat(block_path(directory, command.shm_name)).st_uid
-    except OSError:
-        return -1  # retired meanwhile
 
 
 def _records(channel: Channel) -> list[tuple[Member, Producer | Consumer]]:

@@ -32,6 +32,7 @@ from messagehub.broker.place import Place
 from messagehub.broker.report import Report
 from messagehub.broker.requests import COUNTERS, MAX_BACKLOG, Request, Requests
 from messagehub.broker.service_desk import settle
+from messagehub.broker.table_watcher import TableAdoption
 from messagehub.broker.topic_proxy import TopicProxy
 from messagehub.broker.tracing import TraceRing
 from messagehub.broker.unwritten import Held, Unwritten
@@ -89,11 +90,11 @@ class Broker:
         counters = [*COUNTERS, "held", "store_failures", "internal_errors"]
         self._metrics = Metrics(list(protocol.COMMANDS_BY_TYPE), counters)
         self._discoveries = EncodedDiscoveries()
-        self._judge: Judge[Request] = Judge()
+        self._judge: Judge[Request | TableAdoption] = Judge()
         self._trace = TraceRing(settings.trace_size, wall_offset=self._wall_offset)
         self._unwritten = Unwritten()
         self.is_read_only = self._is_suspect = self._is_closed = False
-        self._sight = LocalSight(directory_of(settings), self._guard)
+        self._sight = LocalSight(directory_of(settings), self._asks_about_table, self._guard)
         self._poller = zmq.Poller()
         self._stop_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
@@ -221,17 +222,9 @@ class Broker:
         """See this host from now on, beginning with all that happened while nobody looked."""
         self._poller.register(self._sight.fileno(), zmq.POLLIN)
         self._happened(self._sight.begin(self._registry, now=self._now()))
-        self._check_tables()
 
     def _see(self) -> None:
         self._happened(self._sight.look(self._registry, now=self._now()))
-        self._check_tables()
-
-    def _check_tables(self) -> None:
-        """Tables that were committed while no broker ran are registered like those of a request."""
-        for command, question in self._sight.take_questions():
-            if not self._judge.ask(([], command, 0.0, None), question):
-                self._sight.answered(self._registry, command, None, now=self._now())
 
     # -- serving -------------------------------------------------------------------------------------------
 
@@ -288,7 +281,7 @@ class Broker:
                 return self._hello(command, path), _NOTHING
             if self.is_read_only and (command.writes or kind is commands.Heartbeat):
                 return self._answer_read_only(command, now), _NOTHING
-            if isinstance(command, _JUDGED) and self._asks_judge(path, command, received_at, verdict):
+            if isinstance(command, _JUDGED) and self._asks_judge((path, command, received_at, None), command, verdict):
                 return None
             if isinstance(command, READ_COMMANDS):
                 self._kept.ask((path, command, received_at), command, self._registry.topics.get(command.topic))
@@ -311,26 +304,27 @@ class Broker:
             error = InternalError(f"{type(defect).__name__} in the broker; its log says more")
             return protocol.error_reply(error), _NOTHING
 
-    def _asks_judge(
-        self, path: list[bytes], command: commands.AnyCommand, received_at: float, verdict: Verdict | None
-    ) -> bool:
+    def _asks_about_table(self, adoption: TableAdoption, verdict: Verdict | None) -> bool:
+        return self._asks_judge(adoption, adoption.command, verdict)
+
+    def _asks_judge(self, ticket: Request | TableAdoption, command: commands.Command, verdict: Verdict | None) -> bool:
         """Whether a verdict is needed first: there is none yet, or the subject moved since it was asked for."""
         if verdict is not None and verdict.is_lost:
             raise RateLimited("the process that judges schemas died, again and again: try again in a moment")
         question = self._registry.question(command)
         if question is None or (verdict is not None and verdict.revision == question.revision):
             return False
-        if not self._judge.ask((path, command, received_at, None), question):
+        if not self._judge.ask(ticket, question):
             raise RateLimited("too many schemas wait to be judged: try again in a moment")
         return True
 
     def _after_judging(self) -> None:
-        for (path, command, received_at, _), verdict in self._judge.verdicts():
-            if path:
+        for ticket, verdict in self._judge.verdicts():
+            if isinstance(ticket, TableAdoption):
+                self._sight.judged(ticket, verdict)
+            else:
+                path, command, received_at, _ = ticket
                 self._requests.put_back((path, command, received_at, verdict))
-            elif isinstance(command, commands.RegisterTable):
-                known = None if self.is_read_only else verdict
-                self._happened(self._sight.answered(self._registry, command, known, now=self._now()))
 
     def _after_reading(self) -> None:
         for (path, command, received_at), reply, payload in self._kept.answers():
