@@ -22,6 +22,7 @@ from messagehub import protocol
 from messagehub.audit import REFUSALS_PER_SECOND, AuditLog
 from messagehub.broker.door import EVENTS, TOPICS_IN, TOPICS_OUT, user_of
 from messagehub.broker.registrations import Registering, Registrations, lease_of
+from messagehub.broker.table_places import TablePlaces
 from messagehub.credentials import AccessFile, AccessList
 from messagehub.errors import ConfigurationError, Forbidden, HubError, ProtocolError, RateLimited, Unauthorized
 from messagehub.limits import TokenBuckets
@@ -71,6 +72,7 @@ class Guard:
         said = f"more than {rate:g} requests a second come from this peer"
         self.too_fast = RateLimited(said, requests_per_second=rate)
         self._registrations = Registrations(settings.registrations_per_peer)
+        self._table_places = TablePlaces(settings.registrations_per_peer)
         self._watched: dict[str, set[bytes]] = {}
         self._noted_at: dict[tuple[str, str], float] = {}
         self._noted_entries: set[tuple[str, str, str | None]] = set()
@@ -165,6 +167,8 @@ class Guard:
             self._check_lease(user, lease, rights, registry)
         if isinstance(command, Registering):
             self._registrations.ask(user, command, registry.leases, monotonic())
+        elif isinstance(command, commands.TableSchema):
+            self._table_places.take(user, command.channel, registry.channels, monotonic())
 
     def check_entry(
         self, uid: int, command: commands.RegisterProducer | commands.RegisterTable, registry: Registry
