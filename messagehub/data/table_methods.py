@@ -5,13 +5,21 @@ from abc import ABC, abstractmethod
 from typing import Any, TypeVar
 
 from messagehub.client.unregistered_tables import UnregisteredTables
-from messagehub.data.tables import check_append, check_mode, checksum_of, reader_of
+from messagehub.data.tables import check_append, check_metadata, check_mode, checksum_of, reader_of
 from messagehub.datablock.identity import ProcessIdentity
 from messagehub.datablock.manifests import Manifest, Retention
 from messagehub.datablock.tables import Mode
 from messagehub.discovery.chain import Chain
 from messagehub.entries import table_command, table_details
-from messagehub.errors import BrokerUnavailable, ChannelNotFound, HubError, ProtocolError, Refusal, TableNotFound
+from messagehub.errors import (
+    BrokerUnavailable,
+    ChannelNotFound,
+    ConfigurationError,
+    HubError,
+    ProtocolError,
+    Refusal,
+    TableNotFound,
+)
 from registry import commands, names, replies
 from registry.formats import arrow
 
@@ -42,6 +50,9 @@ class TableMethods(ABC):
         registered under the channel's name; one that is not compatible is refused before anything is written.
         """
         check_mode(mode)
+        check_metadata(metadata or {})
+        if not isinstance(schema_version, str):
+            raise ConfigurationError(f"schema_version {schema_version!r} is not a text")
         kind, reader = checksum_of(checksum), reader_of(table)
         text = arrow.from_arrow(reader.schema)
         digest = self.check_table(channel, text, mode=mode)

@@ -7,6 +7,8 @@ Rule 2: a generation is registered once it is there. One that the registry refus
 
 from typing import Any
 
+import msgspec
+
 from messagehub.datablock.layout import Checksum
 from messagehub.datablock.tables import MODES
 from messagehub.discovery.via_files import ViaFiles
@@ -18,6 +20,19 @@ from registry.formats import arrow
 def check_mode(mode: str) -> None:
     if mode not in MODES:
         raise ConfigurationError(f"mode {mode!r} is not one of {', '.join(MODES)}")
+
+
+def check_metadata(metadata: Any) -> None:
+    """Metadata is kept as JSON: what would come back as something else is refused."""
+    try:
+        is_kept = isinstance(metadata, dict) and msgspec.json.decode(msgspec.json.encode(metadata)) == metadata
+    except (TypeError, ValueError, OverflowError, RecursionError):
+        is_kept = False
+    if not is_kept:
+        raise ConfigurationError(
+            "metadata must be a dict of what JSON can hold: texts, finite numbers, booleans, None, lists, and dicts"
+            " with texts as keys"
+        )
 
 
 def checksum_of(name: str) -> Checksum:

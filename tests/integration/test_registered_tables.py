@@ -7,8 +7,10 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -16,7 +18,9 @@ import pytest
 
 from messagehub import MessageHub
 from messagehub.datablock.identity import host
+from messagehub.datablock.tables import TableStore
 from messagehub.discovery import Discovery
+from messagehub.entries import table_details
 from messagehub.errors import ConfigurationError, SchemaIncompatible, SchemaMismatch, SubjectNotFound
 from registry import commands, events
 from registry.formats import arrow
@@ -117,6 +121,19 @@ def test_an_unknown_mode_is_refused(hub: MessageHub, place: Place) -> None:
     assert "modes" not in place.directory.channels()
 
 
+@pytest.mark.parametrize(
+    "metadata",
+    [{"x": float("nan")}, {1: "a"}, {"at": {1, 2}}, {"t": (1, 2)}, ["a"]],
+    ids=["nan", "key", "set", "tuple", "list"],
+)
+def test_metadata_comes_back_as_it_was_or_is_refused(hub: MessageHub, place: Place, metadata: Any) -> None:
+    with pytest.raises(ConfigurationError, match="metadata"):
+        hub.publish_table("noted", PRICES, metadata=metadata)
+    with pytest.raises(ConfigurationError, match="schema_version"):
+        hub.publish_table("noted", PRICES, schema_version=2)  # type: ignore[arg-type]
+    assert "noted" not in place.directory.channels()
+
+
 def test_a_table_is_told_of_once_however_it_is_noticed(hub: MessageHub) -> None:
     """By its writer and by the broker's own look: one event a generation, and `verified` from the first on."""
     with hub.watch("noticed") as watch:
@@ -132,6 +149,20 @@ def test_a_table_is_told_of_once_however_it_is_noticed(hub: MessageHub) -> None:
                 told.append(event)
     assert [event.table.generation for event in told if event.table] == [1, 2, 3, 4, 5, 6]
     assert {event.table.schema for event in told if event.table} == {"verified"}
+
+
+def test_a_table_whose_writer_died_before_it_could_register_it_is_registered(hub: MessageHub, place: Place) -> None:
+    place.directory.make_channel("orphan")
+    text = arrow.from_arrow(PRICES.schema)
+    TableStore(place.directory.tables_path("orphan")).publish(
+        PRICES.to_batches(),
+        PRICES.schema,
+        now=time.time(),
+        schema_hash=hub.check_table("orphan", text),
+        details=table_details(text),
+    )
+    eventually(lambda: (_from_broker(place, "orphan") or found_nothing).schema == "verified")
+    assert found(hub, "orphan").schema_version == "1"
 
 
 def test_numpy_dtypes_are_registered_and_raw_bytes_are_not(hub: MessageHub) -> None:
