@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -14,8 +15,11 @@ TABLE = pa.table({"x": [1, 2, 3]})
 
 @pytest.fixture
 def hub(web: Web) -> Iterator[MessageHub]:
-    with MessageHub(dir=web.directory, domain=f"pytest-{os.getpid()}-{web.directory.name}") as connected:
+    domain = f"pytest-{os.getpid()}-{web.directory.name}"
+    with MessageHub(dir=web.directory, domain=domain) as connected:
         yield connected
+    for ring in Path("/dev/shm").glob(f"pylabhub_*@{domain}"):
+        ring.unlink()
 
 
 def test_a_table_is_shown_like_a_ring(web: Web, hub: MessageHub) -> None:
