@@ -7,7 +7,10 @@ import pyarrow as pa
 import pytest
 
 from messagehub import MessageHub
+from messagehub.cli.watch import line
 from messagehub.datablock.directory import Directory
+from registry import events
+from registry.records import Table
 from tests.cli.program import Program
 
 TABLE = pa.table({"x": pa.array(range(1000))})
@@ -72,6 +75,16 @@ def test_verify_says_where_there_is_nothing_to_compare(results: Program) -> None
     said = results.call("blocks", "verify", "res").stdout
     assert "no checksum, nothing to compare" in said
     assert "ok" not in said.split()
+
+
+def test_watch_says_what_was_committed_by_whom_and_that_it_is_gone() -> None:
+    table = Table(generation=2, shm_name="/t", rows=5, host="far", user="eve\x1b[31m", application="app-1", pid=7)
+    said = line(events.TableCommitted(channel="c", table=table))
+    assert "table committed  generation 2, 5 rows, schema unverified, on far, by eve" in said
+    assert "app-1 pid 7" in said
+    assert "\x1b" not in said
+    assert line(events.TableCommitted(channel="c", table=None)).endswith("no table is left")
+    assert line(events.ChannelConflicted(channel="c", reason="two claim it")).endswith("two claim it")
 
 
 def test_with_a_broker_a_channel_is_destroyed_with_its_data(hub: Program) -> None:
