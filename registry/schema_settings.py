@@ -120,7 +120,7 @@ class SchemaSettings:
             raise OperationNotPermitted(f"{what} is in read-only mode", subject=subject, mode=mode)
 
     def _touched(self, subject: str) -> list[replies.TouchedMember]:
-        """The live members of the channel that bears the subject's name."""
+        """The live members of the channel that bears the subject's name, and its table."""
         channel = self._channels.get(subject)
         if channel is None:
             return []
@@ -128,9 +128,13 @@ class SchemaSettings:
         consumers = [
             ("consumer", c.consumer_id, c.host, c.pid, c.expected_schema_hash) for c in channel.consumers.values()
         ]
+        table = channel.table
+        tables = (
+            [("table", f"generation {table.generation}", table.host, table.pid, table.schema_hash)] if table else []
+        )
         return [
             replies.TouchedMember(role=role, member_id=member_id, host=host, pid=pid, schema_hash=schema_hash)
-            for role, member_id, host, pid, schema_hash in (*producers, *consumers)
+            for role, member_id, host, pid, schema_hash in (*producers, *consumers, *tables)
         ]
 
 

@@ -6,7 +6,7 @@ import typer
 
 from messagehub.cli.failures import HubCommand
 from messagehub.cli.options import Dir, Endpoint, Json, SchemaFile, Timeout
-from messagehub.cli.output import echo, echo_fields, echo_json, echo_table, instant, short
+from messagehub.cli.output import echo, echo_fields, echo_json, echo_table, instant, short, table_line
 from messagehub.cli.schema_input import OwnSchemaType, read_own_schema
 from messagehub.cli.session import connected, found_in, opened
 from messagehub.cli.subcommands import ListingGroup
@@ -113,20 +113,24 @@ def destroy(
     name: Name,
     *,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    data: Annotated[bool, typer.Option("--data", help="Remove the channel's table too.")] = False,
     endpoint: Endpoint = None,
     dir: Dir = None,
     timeout: Timeout = None,
     as_json: Json = False,
 ) -> None:
-    """End a channel; its members are told."""
+    """End a channel; its members are told. One that has a table is destroyed only with --data."""
     with connected(endpoint, dir, timeout) as hub:
         if not yes:
             found = hub.describe(name)
             members = (
                 f"{len(found.channel.producers)} producers, {len(found.channel.consumers)} consumers" if found else ""
             )
+            table = found.channel.table if found else None
+            if table is not None and data:
+                members += f", a table of {table.rows} rows"
             typer.confirm(f"Destroy channel {name} ({members})?", abort=True, err=True)
-        ended = hub.destroy_channel(name)
+        ended = hub.destroy_channel(name, data=data)
     if as_json:
         echo_json({"channel": ended.channel, "revision": ended.revision})
     else:
@@ -152,6 +156,7 @@ def _print(found: "ChannelDescription") -> None:
             "schema": channel.schema,
             "access": channel.access,
             "priority": channel.priority,
+            "table": table_line(channel.table),
             "config": channel.config,
             "metadata": channel.metadata,
             "created": instant(channel.created_at),

@@ -24,10 +24,6 @@ class CatalogMethods(ABC):
         command = commands.CreateChannel(channel=channel, **declaration)
         return self._must(command, replies.ChannelCreated, timeout)
 
-    def destroy_channel(self, channel: str, *, timeout: float | None = None) -> replies.ChannelDestroyed:
-        """End a channel; its members are told."""
-        return self._must(commands.DestroyChannel(channel=channel), replies.ChannelDestroyed, timeout)
-
     def register_schema(
         self, subject: str, schema: commands.Schema, *, schema_type: SchemaType = "JSON", timeout: float | None = None
     ) -> replies.SchemaRegistered:

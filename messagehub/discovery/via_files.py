@@ -22,14 +22,24 @@ from messagehub.datablock.errors import NameTaken
 from messagehub.datablock.identity import ProcessIdentity
 from messagehub.datablock.locks import Descriptor
 from messagehub.datablock.segment import remove_file, replace_file
+from messagehub.datablock.tables import TableStore
 from messagehub.discovery import Discovery
 from messagehub.discovery.consumer_files import ConsumerFiles
 from messagehub.discovery.remembered import Remembered, stamps_of
 from messagehub.entries import adopt, entry_of, file_id, living, newest_table
-from messagehub.errors import BrokerRequired, ChannelNotFound, HubError, NotOwner, ProtocolError
+from messagehub.errors import (
+    BrokerRequired,
+    ChannelNotFound,
+    HubError,
+    NotOwner,
+    ProtocolError,
+    SchemaIncompatible,
+    TableNotFound,
+)
 from registry import commands, events, names, replies
 from registry.errors import ConsumerAlreadyRegistered, ProducerAlreadyRegistered
 from registry.registry import Registry
+from registry.tables import table_of
 
 log = logging.getLogger("messagehub")
 
@@ -51,6 +61,9 @@ class ViaFiles:
             commands.RegisterConsumer: self._register,
             commands.UnregisterProducer: self._unregister,
             commands.UnregisterConsumer: self._unregister,
+            commands.CheckTable: self._check_table,
+            commands.DropTable: self._drop_table,
+            commands.ListTables: self._list_tables,
         }
 
     @property
@@ -132,7 +145,9 @@ class ViaFiles:
         now = time.time()
         registry = Registry(shm_prefix=self._shm_prefix)
         adopt(registry, living(self.directory, channel), channel, now=now)
-        registry.show_table(channel, newest_table(self.directory, channel), now=now)
+        table = newest_table(self.directory, channel)
+        if table is not None:
+            registry.apply(table, now=now)
         for consumer in ConsumerFiles(self.directory.channel_path(channel)).living():
             registry.adopt_consumer(consumer.command, now=consumer.registered_at)
         return registry
@@ -164,7 +179,42 @@ class ViaFiles:
         following = page[-1].channel if len(summaries) > command.limit else None
         return replies.ChannelList(channels=page, next=following, revision=0)
 
+    def _list_tables(self, command: commands.ListTables, _timeout: float) -> replies.Reply:
+        names_here = [name for name in self.directory.channels() if name.startswith(command.prefix)]
+        behind = [name for name in names_here if name > command.after]
+        page = behind[: command.limit]
+        found = [replies.TableSummary(channel=name, table=table_of(table, None, now=table.committed_at))
+                 for name in page if (table := newest_table(self.directory, name)) is not None]  # fmt: skip
+        return replies.TableList(tables=found, next=page[-1] if len(behind) > len(page) else None, revision=0)
+
+    def _check_table(self, command: commands.CheckTable, _timeout: float) -> replies.Reply:
+        """The newest table here stands for the registry, at the registry's default level."""
+        registry = Registry(shm_prefix=self._shm_prefix)
+        newest = newest_table(self.directory, names.check_channel(command.channel), with_schema=True)
+        now = time.time()
+        if newest is not None:
+            registry.apply(newest, now=now)
+        try:
+            registry.apply(command, now=now)
+        except SchemaIncompatible as refused:
+            raise SchemaIncompatible(
+                f"{refused.message} To go on: publish to another channel, or start a hub and set the compatibility of"
+                f" subject {command.channel!r} to NONE.",
+                **refused.details,
+            ) from None
+        return replies.TableChecked(channel=command.channel, schema_id=None, schema_version=None, revision=0)
+
     # -- changing ------------------------------------------------------------------------------------------
+
+    def _drop_table(self, command: commands.DropTable, _timeout: float) -> replies.Reply:
+        channel = names.check_channel(names.logical(command.channel))
+        newest = newest_table(self.directory, channel)
+        if not self.tables(channel).drop() or newest is None:
+            raise TableNotFound(f"channel {channel!r} has no table in the memory of this host", channel=channel)
+        return replies.TableDropped(channel=channel, table=table_of(newest, None, now=newest.committed_at), revision=0)
+
+    def tables(self, channel: str) -> TableStore:
+        return TableStore(self.directory.tables_path(channel))
 
     def _register(
         self, command: commands.RegisterProducer | commands.RegisterConsumer, timeout: float
