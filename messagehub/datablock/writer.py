@@ -9,8 +9,10 @@ Rule 2: a number is never used twice, over all epochs of a block.
 Rule 3: with BLOCK and ERROR no slot is taken before every live lossless lane and every group is done with it.
 """
 
+import ctypes
 import threading
 import time
+import weakref
 import zlib
 from collections import deque
 from types import TracebackType
@@ -74,6 +76,7 @@ class RingWriter:
         self._has_checksum = self.header.checksum != Checksum.NONE
         self._honours_lanes = self.header.when_full != WhenFull.OVERWRITE
         self._mutex = threading.Lock()
+        self._dropped: deque[int] = deque()
         self._board = LaneBoard(lanes)
         self._index = self._board.index
         self._bell = Bell(f"{lanes}/{WRITER_BELL}")
@@ -124,8 +127,9 @@ class RingWriter:
         self._check_open()
         with self._mutex:
             slot = self._claim(timeout_seconds, 0)
-        start = self._offset[slot]
-        return Loan(self, slot, self._segment.data[start : start + size])
+        # An exporter of its own: it lives as long as the last view of the loan's buffer.
+        lent = (ctypes.c_ubyte * size).from_buffer(self._segment.mapping, self._offset[slot])
+        return Loan(self, slot, lent)
 
     def close(self) -> None:
         """End the stream: who has read everything gets StreamEnded. The block stays for its linger time."""
@@ -159,6 +163,7 @@ class RingWriter:
             raise HandleClosed("writer")
 
     def _claim(self, timeout_seconds: float | None, published: int) -> int:
+        self._take_back()
         slot = self._free_slot()
         if slot is None:
             slot = self._wait_for_slot(timeout_seconds, published)
@@ -208,6 +213,7 @@ class RingWriter:
                 self._board.drop_dead()
                 if self._honours_lanes:
                     self._floor = self._board.floor()
+                self._take_back()
                 slot = self._free_slot()
                 if slot is not None:
                     return slot
@@ -242,6 +248,23 @@ class RingWriter:
         unlock(self._descriptor.fd, self._unlock[slot])
         self._board.ring()
 
+    def _take_back(self) -> None:
+        """The slots of dropped loans; the caller has the mutex."""
+        while self._dropped:
+            self._abandon(self._dropped.popleft())
+
+    def _loan_dropped(self, slot: int) -> None:
+        """Runs in finalizers, so perhaps inside a write of this very thread: it never waits for the mutex. Whoever
+        holds that takes the slot back with the next claim."""
+        if self._descriptor.fd < 0:
+            return
+        self._dropped.append(slot)
+        if self._mutex.acquire(blocking=False):
+            try:
+                self._take_back()
+            finally:
+                self._mutex.release()
+
     def _finish_loan(self, slot: int, size: int | None) -> int | None:
         self._check_open()
         with self._mutex:
@@ -252,13 +275,18 @@ class RingWriter:
 
 
 class Loan:
-    """A claimed slot. Keep no array over `buffer` after the end: it would change what readers see."""
+    """A claimed slot. Keep no array over `buffer` after the end: it would change what readers see.
 
-    def __init__(self, writer: RingWriter, slot: int, buffer: memoryview) -> None:
-        self.buffer = buffer
+    One that is neither committed nor aborted gives its slot back when it and the last view of its buffer are gone.
+    """
+
+    def __init__(self, writer: RingWriter, slot: int, lent: "ctypes.Array[ctypes.c_ubyte]") -> None:
+        self.buffer = memoryview(lent).cast("B")
         self.sequence: int | None = None
         self._writer = writer
-        self._slot: int | None = slot
+        self._slot = slot
+        self._when_dropped = weakref.finalize(lent, writer._loan_dropped, slot)
+        self._when_dropped.atexit = False
 
     def commit(self, size: int | None = None) -> int | None:
         """Publish the first `size` bytes (all by default) and return the sequence."""
@@ -271,9 +299,8 @@ class Loan:
         self._end(None)
 
     def _end(self, size: int | None) -> int | None:
-        slot, self._slot = self._slot, None
-        if slot is not None:
-            self.sequence = self._writer._finish_loan(slot, size)
+        if self._when_dropped.detach() is not None:
+            self.sequence = self._writer._finish_loan(self._slot, size)
         return self.sequence
 
     def __enter__(self) -> "Loan":
