@@ -36,4 +36,5 @@ class Item:
         return self._codec.decode(self.buffer)
 
 
-Start = Literal["oldest", "latest"] | Position
+Start = Literal["oldest", "latest", "first"] | Position
+"""`oldest` is the oldest item that is still there, `first` is item 1: what is gone of it is reported as a `Gap`."""

@@ -120,7 +120,6 @@ class RingReader:
         self._pins.on_free = self._writer_bell.ring
         self._watch: ProcessWatch | None = None
         self._watch_fired = False
-        self._is_fresh = start == "oldest"
         self._member: Membership | None = None
         if (group is None) != (assignment is None):
             raise ValueError("a group and an assignment go together")
@@ -318,18 +317,16 @@ class RingReader:
         return Item(sequence, words[EPOCH], buffer, self._codec)
 
     def _advance(self, item: Item) -> Item:
-        self._is_fresh = False
         self._cursor = self._lane_words[CURSOR] = item.sequence
         if self._words[WRITER_TICKET]:
             self._writer_bell.ring()
         return item
 
-    def _lost(self, first: int, last: int) -> Item | Gap | None:
+    def _lost(self, first: int, last: int) -> Gap:
         self._cursor = self._lane_words[CURSOR] = last
         if self._words[WRITER_TICKET]:
             self._writer_bell.ring()
-        # A reader that asked for the oldest and has read nothing yet has missed nothing.
-        return self._take() if self._is_fresh else Gap(first, last)
+        return Gap(first, last)
 
     def _live(self, lowest: int) -> list[tuple[int, int]]:
         """(sequence, slot) of what is in the ring now, from `lowest` on, in order."""
@@ -341,19 +338,27 @@ class RingReader:
         head = self._words[HEAD]
         if start == "latest":
             return head
+        if start == "first":
+            return 0
         if start == "oldest":
-            return self._before_oldest(head)
+            return self._before_oldest()
         if start.block_id != self.header.block_id:
             raise PositionUnknown(self.path, f"it is block {self.header.block_id}, not {start.block_id}")
         if start.epoch > self._words[EPOCH] or start.sequence > head:
             raise PositionUnknown(self.path, f"epoch {start.epoch}, sequence {start.sequence} is ahead of it")
         return start.sequence
 
-    def _before_oldest(self, head: int) -> int:
+    def _before_oldest(self) -> int:
         """Oldest is where the unbroken run up to the newest begins; an older item that someone still holds is
-        not worth a gap, and what the writer took before it could know of this lane is gone."""
+        not worth a gap, and what the writer took before it could know of this lane is gone.
+
+        Items after `head` are left out: one that is published while the slots are looked at may be seen without the
+        one before it, which would look like the beginning of the run.
+        """
         taken = self._taken_slots()
-        sequences = [sequence for sequence, slot in self._live(1) if slot not in taken] or [head + 1]
+        head = self._words[HEAD]
+        live = [(sequence, slot) for sequence, slot in self._live(1) if sequence <= head]
+        sequences = [sequence for sequence, slot in live if slot not in taken] or [head + 1]
         oldest = sequences.pop()
         while sequences and sequences[-1] == oldest - 1:
             oldest = sequences.pop()
