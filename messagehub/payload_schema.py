@@ -45,5 +45,10 @@ def hash_of(expected: Any) -> str:
     return expected if isinstance(expected, str) else payload_schema(expected).schema_hash
 
 
+def is_arrow(schema: Any) -> bool:
+    """Whether this is an Arrow schema; asked without importing pyarrow for those who never use it."""
+    return type(schema).__module__.startswith("pyarrow")
+
+
 def _hash(description: dict[str, str]) -> str:
     return hashlib.sha256(msgspec.json.encode(description, order="sorted")).hexdigest()

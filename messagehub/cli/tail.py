@@ -30,7 +30,7 @@ def tail(
     with (
         MessageHub(endpoint=endpoint, dir=dir, domain=domain) as hub,
         interrupt() as interrupted,
-        hub.consumer(channel, start=start) as consumer,
+        hub.consumer(channel, start=start, on_lag="gap", follow=follow) as consumer,
     ):
         while not interrupted.has_come and seen != count and (follow or not consumer.has_ended):
             value = consumer.read(timeout=TURN_SECONDS)

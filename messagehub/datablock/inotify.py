@@ -17,6 +17,7 @@ MOVED_TO: Final = 0x80
 CREATE: Final = 0x100
 DELETE: Final = 0x200
 OVERFLOW: Final = 0x4000
+IGNORED: Final = 0x8000  # the watched directory is gone, and the watch with it
 _ONLYDIR: Final = 0x01000000
 _FLAGS: Final = os.O_CLOEXEC | os.O_NONBLOCK
 _EVENT: Final = struct.Struct("iIII")
@@ -54,6 +55,12 @@ class Inotify:
             return False
         self._paths[number] = path
         return True
+
+    def unwatch(self, path: str) -> None:
+        for number, watched in list(self._paths.items()):
+            if watched == path:
+                del self._paths[number]
+                _libc.inotify_rm_watch(self.fileno(), number)
 
     def read(self) -> list[Happened]:
         """Everything since the last time; an overflow names no path: look everywhere."""

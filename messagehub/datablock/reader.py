@@ -253,6 +253,10 @@ class RingReader:
         self._check_open()
         return is_locked(self._descriptor.fd, _WRITER)
 
+    def is_spent(self) -> bool:
+        """Nobody writes it and nothing in it is unread."""
+        return not self.is_writer_alive() and self._cursor >= self._words[HEAD]
+
     def close(self) -> None:
         """Views that were handed out stay valid and keep their slots."""
         if self._descriptor.fd < 0:

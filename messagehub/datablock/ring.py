@@ -8,6 +8,7 @@ hear of it, and replaced.
 import os
 import time
 import uuid
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -79,7 +80,7 @@ def open_writer(path: str, spec: RingSpec, codec: Codec) -> RingWriter:
 def open_reader(
     path: str,
     *,
-    expected_schema_hash: str | None = None,
+    expected_schema_hashes: Collection[str] = (),
     start: Start = "latest",
     lossless: bool = True,
     group: str | None = None,
@@ -87,13 +88,14 @@ def open_reader(
     wait_for_writer: bool = False,
     verify: bool = False,
 ) -> RingReader:
-    """Attach read-only. The schema hash is compared before the first payload byte is used."""
+    """Attach read-only. The schema hash is compared, where any is expected, before the first payload byte is used."""
     segment = Segment.attach(path)
     header = segment.header()
     if header.kind == Kind.TABLE:
         raise HeaderInconsistent(path, "it is a table, not a ring")
-    if expected_schema_hash is not None and header.schema_hash != expected_schema_hash:
-        raise PayloadSchemaMismatch(f"schema {header.schema_hash!r}", f"expected as {expected_schema_hash!r}")
+    if expected_schema_hashes and header.schema_hash not in expected_schema_hashes:
+        expected = " or ".join(map(repr, sorted(expected_schema_hashes)))
+        raise PayloadSchemaMismatch(f"schema {header.schema_hash!r}", f"expected as {expected}")
     description = bytes(segment.data[HEADER_BYTES : HEADER_BYTES + header.geometry.schema_bytes])
     try:
         return RingReader(

@@ -252,8 +252,8 @@ def test_iteration_ends_with_the_stream(root: str) -> None:
 def test_a_wrong_schema_hash_is_refused_before_reading(root: str) -> None:
     with writer(root, schema_hash="abc"):
         with pytest.raises(errors.PayloadSchemaMismatch, match="abc"):
-            open_reader(ring(root), expected_schema_hash="abd")
-        open_reader(ring(root), expected_schema_hash="abc").close()
+            open_reader(ring(root), expected_schema_hashes=["abd"])
+        open_reader(ring(root), expected_schema_hashes=["abc"]).close()
 
 
 def test_two_processes_racing_for_a_name_get_one_writer(root: str) -> None:
