@@ -430,8 +430,9 @@ class Consumer:
             self._attach(told)
 
     def _check_schema(self, found: Discovery) -> None:
-        """Without a registry's verdict the hashes must be equal."""
-        if self._readable and found.source != "broker" and found.schema_hash not in self._readable:
+        """Without a registry's verdict the hashes must be equal. A channel that nobody produces has none."""
+        is_readable = not self._readable or found.schema_hash is None or found.schema_hash in self._readable
+        if found.source != "broker" and not is_readable:
             raise self._mismatch(found.schema_hash)
 
     def _mismatch(self, written: str | None) -> SchemaMismatch:
