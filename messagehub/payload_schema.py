@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from messagehub.datablock.layout import PayloadFormat
-from messagehub.datablock.payloads import Codec, codec_for
+from messagehub.datablock.payloads import Codec, codec_for, is_arrow
 from messagehub.errors import ConfigurationError
 from registry.formats import arrow
 from registry.records import SchemaType
@@ -27,9 +27,11 @@ class PayloadSchema(NamedTuple):
         return self.codec.payload_format.name.lower()
 
 
-def payload_schema(schema: Any, schema_hash: str | None = None) -> PayloadSchema:
+def payload_schema(schema: Any, schema_hash: str | None = None, *, split_rows: bool = False) -> PayloadSchema:
     """None is raw bytes, for which the hash may be any agreed text; else an Arrow schema or a NumPy dtype."""
-    codec = codec_for(schema)
+    if split_rows and not is_arrow(schema):
+        raise ConfigurationError("split_rows is for an Arrow schema: other payloads have no rows to split by")
+    codec = codec_for(schema, split_rows=split_rows)
     if codec.payload_format == PayloadFormat.RAW:
         return PayloadSchema(codec, schema_hash or _hash({"payload": "raw"}))
     if schema_hash is not None:
@@ -43,11 +45,6 @@ def payload_schema(schema: Any, schema_hash: str | None = None) -> PayloadSchema
 def hash_of(expected: Any) -> str:
     """The hash of what a consumer expects: a schema as producers give it, or the hash itself."""
     return expected if isinstance(expected, str) else payload_schema(expected).schema_hash
-
-
-def is_arrow(schema: Any) -> bool:
-    """Whether this is an Arrow schema; asked without importing pyarrow for those who never use it."""
-    return type(schema).__module__.startswith("pyarrow")
 
 
 def _hash(description: dict[str, str]) -> str:

@@ -11,11 +11,12 @@ from messagehub.data.producers import Producer, Shape, open_producer, ring_path
 from messagehub.data.tables import publish_table
 from messagehub.datablock.identity import ProcessIdentity
 from messagehub.datablock.manifests import Manifest, Retention
+from messagehub.datablock.payloads import is_arrow
 from messagehub.datablock.tables import Mode
 from messagehub.discovery import Discovery
 from messagehub.discovery.chain import Chain
 from messagehub.errors import BrokerRequired
-from messagehub.payload_schema import hash_of, is_arrow, payload_schema
+from messagehub.payload_schema import hash_of, payload_schema
 from registry import commands, names, replies
 from registry.formats import arrow
 from registry.records import Access, Block, Priority
@@ -45,6 +46,7 @@ class DataMethods(ABC):
         policy: str = "RingBuffer",
         when_full: str = "overwrite",
         checksum: str = "none",
+        split_rows: bool = False,
         access: Access = "exclusive",
         producer_id: str | None = None,
         schema_hash: str | None = None,
@@ -57,8 +59,9 @@ class DataMethods(ABC):
 
         `schema`: an Arrow schema, a NumPy dtype, or None for raw bytes. `policy`: RingBuffer, DoubleBuffer or Single.
         `when_full`: overwrite, block or error. `checksum`: none, write or verify.
+        `split_rows`: an Arrow batch that is larger than a slot becomes several items instead of an error.
         """
-        payload = payload_schema(schema, schema_hash)
+        payload = payload_schema(schema, schema_hash, split_rows=split_rows)
         shape = Shape(policy, capacity, page_size, when_full, checksum)
         if producer_id is None and access == "shared":
             producer_id = self._role("producer")

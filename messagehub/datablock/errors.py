@@ -259,10 +259,11 @@ class PayloadSchemaMismatch(PayloadRefused):
 class PayloadLargerThanSlot(PayloadRefused):
     code = "PAYLOAD_LARGER_THAN_SLOT"
 
-    def __init__(self, payload_bytes: int, slot_bytes: int) -> None:
+    def __init__(self, payload_bytes: int, slot_bytes: int, *, is_splittable: bool = False) -> None:
+        also = ", or with split_rows=True" if is_splittable else ""
         super().__init__(
-            f"{payload_bytes} bytes cannot be split to fit a slot of {slot_bytes}. "
-            f"Create the channel with page_size >= {payload_bytes}."
+            f"the payload has {payload_bytes} bytes, a slot {slot_bytes}. "
+            f"Open the producer with page_size >= {payload_bytes}{also}."
         )
 
 

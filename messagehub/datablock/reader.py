@@ -26,16 +26,20 @@ from .lanes import CURSOR, TICKET, WRITER_BELL, Lane
 from .layout import (
     CHECKSUM,
     EPOCH,
+    FLAT,
     HEAD,
     HINT,
     LENGTH,
     LINE_WORDS,
     SEQUENCE,
+    SHAPE,
     STATE,
     WRITER_PID,
     WRITER_START,
     WRITER_TICKET,
     Checksum,
+    PayloadFormat,
+    Shape,
     State,
     WhenFull,
 )
@@ -103,6 +107,7 @@ class RingReader:
         self._descriptor = segment.descriptor
         self._wait_for_writer = wait_for_writer
         self._verify = self.header.checksum == Checksum.VERIFY or (verify and self.header.checksum == Checksum.WRITE)
+        self._has_shapes = self.header.payload_format == PayloadFormat.NUMPY
         geometry = self.header.geometry
         self._slot_bytes = geometry.slot_bytes
         self._slot_count = geometry.slot_count
@@ -314,11 +319,16 @@ class RingReader:
         length = words[line + LENGTH]
         if length > self._slot_bytes:
             raise HeaderInconsistent(self.path, f"slot {slot} claims {length} bytes of {self._slot_bytes}")
+        shape = self._shape(line) if self._has_shapes else FLAT
         offset = self._offset[slot]
-        if self._verify and words[line + CHECKSUM] != checksum(self._data[offset : offset + length], sequence):
+        if self._verify and words[line + CHECKSUM] != checksum(self._data[offset : offset + length], sequence, shape):
             raise ChecksumMismatch(self.path, f"sequence {sequence}")
         buffer = self._foreign_buffer(self._address + offset, length, base=pin)
-        return Item(sequence, words[EPOCH], buffer, self._codec)
+        return Item(sequence, words[EPOCH], buffer, self._codec, shape)
+
+    def _shape(self, line: int) -> Shape:
+        kind, first, second, third = self._words[line + SHAPE : line + SHAPE + 4].tolist()
+        return kind, first, second, third
 
     def _advance(self, item: Item) -> Item:
         self._cursor = self._lane_words[CURSOR] = item.sequence

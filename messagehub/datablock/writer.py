@@ -10,6 +10,7 @@ Rule 3: with BLOCK and ERROR no slot is taken before every live lossless lane an
 """
 
 import ctypes
+import struct
 import threading
 import time
 import weakref
@@ -24,16 +25,19 @@ from .lanes import WRITER_BELL, LaneBoard
 from .layout import (
     CHECKSUM,
     EPOCH,
+    FLAT,
     HEAD,
     HINT,
     LENGTH,
     SEQUENCE,
+    SHAPE,
     STATE,
     WRITER_PID,
     WRITER_START,
     WRITER_TICKET,
     Checksum,
     PayloadFormat,
+    Shape,
     State,
     WhenFull,
 )
@@ -74,6 +78,7 @@ class RingWriter:
         self._lock = [exclusive(FIRST_SLOT + slot) for slot in slots]
         self._unlock = [free(FIRST_SLOT + slot) for slot in slots]
         self._has_checksum = self.header.checksum != Checksum.NONE
+        self._has_shapes = self.header.payload_format == PayloadFormat.NUMPY
         self._honours_lanes = self.header.when_full != WhenFull.OVERWRITE
         self._mutex = threading.Lock()
         self._dropped: deque[int] = deque()
@@ -96,7 +101,7 @@ class RingWriter:
         return self._words[EPOCH]
 
     def write(self, payload: Any, timeout_seconds: float | None = None) -> Written:
-        """Publish a payload, split by rows if it is larger than a slot.
+        """Publish a payload: one item, or several where its codec splits rows.
 
         Nothing is published if it is refused. If the ring stays full in the middle of a split payload,
         RingFull says how many pieces are out.
@@ -108,14 +113,14 @@ class RingWriter:
             raise HandleClosed("writer")
         with self._mutex:
             first = sequence = self._head + 1
-            for piece, size in pieces:
+            for piece, size, shape in pieces:
                 slot = self._claim(timeout_seconds, self._head + 1 - first)
                 try:
                     self._encode(piece, self._offset[slot], size)
                 except BaseException:
                     self._abandon(slot)
                     raise
-                sequence = self._publish(slot, size)
+                sequence = self._publish(slot, size, shape)
         return Written(first, sequence)
 
     def loan(self, size: int, timeout_seconds: float | None = None) -> "Loan":
@@ -225,12 +230,14 @@ class RingWriter:
         finally:
             self._words[WRITER_TICKET] = 0
 
-    def _publish(self, slot: int, size: int) -> int:
+    def _publish(self, slot: int, size: int, shape: Shape = FLAT) -> int:
         words, line, sequence = self._words, self._line[slot], self._head + 1
         words[line + LENGTH] = size
+        if self._has_shapes:
+            words[line + SHAPE], words[line + SHAPE + 1], words[line + SHAPE + 2], words[line + SHAPE + 3] = shape
         if self._has_checksum:
             start = self._offset[slot]
-            words[line + CHECKSUM] = checksum(self._segment.data[start : start + size], sequence)
+            words[line + CHECKSUM] = checksum(self._segment.data[start : start + size], sequence, shape)
         words[self._line[sequence % self._slot_count] + HINT] = slot
         words[line + SEQUENCE] = sequence
         words[HEAD] = sequence
@@ -315,6 +322,7 @@ class Loan:
             self.abort()
 
 
-def checksum(payload: Any, sequence: int) -> int:
-    """Covers the sequence too, so that a whole payload under a wrong number is noticed."""
-    return zlib.crc32(payload, sequence & 0xFFFFFFFF)
+def checksum(payload: Any, sequence: int, shape: Shape = FLAT) -> int:
+    """Covers the sequence, so that a whole payload under a wrong number is noticed, and the shape if there is one."""
+    found = zlib.crc32(payload, sequence & 0xFFFFFFFF)
+    return found if shape == FLAT else zlib.crc32(struct.pack("=4Q", *shape), found)

@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -190,3 +191,47 @@ def test_an_unknown_on_lag_is_refused_by_name(place: Place) -> None:
 
 def _batch(n: int) -> pa.RecordBatch:
     return pa.record_batch([pa.array([n], pa.int64()), pa.array([f"item {n}"])], schema=SCHEMA)
+
+
+def test_an_array_of_another_process_is_one_item(place: Place) -> None:
+    text = """
+    with hub.producer("arrays", schema=np.dtype("<f8"), page_size=64_000) as producer:
+        producer.write(np.arange(8000.0).reshape(1000, 8))
+        producer.write(np.asfortranarray(np.arange(6.0).reshape(2, 3)))
+        say(written=producer.sequence)
+        sys.stdin.readline()
+    """
+    producer = place.process(text)
+    assert producer.hear() == {"written": 2}
+    with place.hub().consumer("arrays", start="oldest", expected_schema=np.dtype("<f8")) as consumer:
+        first, second = (consumer.read(timeout=PATIENCE) for _ in range(2))
+        assert first.shape == (1000, 8)
+        assert first[999, 7] == 7999.0
+        assert second.flags.f_contiguous
+        assert second.tolist() == [[0.0, 1.0, 2.0], [3.0, 4.0, 5.0]]
+    producer.tell()
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"capacity": 0},
+        {"capacity": -1},
+        {"capacity": 1.5},
+        {"capacity": 1 << 21},
+        {"page_size": 0},
+        {"page_size": True},
+        {"page_size": "4096"},
+        {"schema": np.dtype(("<f8", (3,)))},
+        {"schema": "no such type"},
+        {"schema": pa.int64()},
+        {"split_rows": True},
+    ],
+    ids=str,
+)
+def test_what_a_producer_cannot_be_is_refused_by_the_arguments_name(place: Place, bad: dict[str, object]) -> None:
+    hub = place.hub()
+    with pytest.raises(HubError, match=next(iter(bad))):
+        hub.producer("bad", **bad)  # type: ignore[arg-type]
+    assert hub.discover("bad") is None
+    assert place.blocks() == []
