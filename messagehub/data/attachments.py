@@ -9,6 +9,7 @@ directory of all channels. Only while an entry's ring is about to be there is it
 Rule 4: a stream that was over before the consumer came is not the stream whose end it waits for.
 """
 
+import logging
 import os
 import time
 from collections.abc import Iterable
@@ -25,6 +26,8 @@ from messagehub.datablock.reader import RingReader
 from messagehub.datablock.ring import describe, open_reader
 from messagehub.entries import is_about_members
 from registry import replies
+
+log = logging.getLogger("messagehub")
 
 Positions = dict[str, Position]
 """By block id: where a consumer stands in every block it has read."""
@@ -169,11 +172,14 @@ class Attachments:
                 return True
             if self._is_still_over(path, header, state):
                 return False
-            self.readers.append(self._open(path, self._start(path, header), share))
+            reader = self._open(path, self._start(path, header), share)
         except NothingThere:
             return False
         except PositionUnknown:
-            self.readers.append(self._open(path, "oldest", share))
+            reader = self._open(path, "oldest", share)
+        if not reader.is_known:
+            log.warning("the directory of channel %r is gone: its ring is read by name alone", self._channel)
+        self.readers.append(reader)
         self._left.pop(path, None)
         self.has_met_any = True
         return True

@@ -356,6 +356,9 @@ class Consumer:
 
     def _sleep_until(self, deadline: float | None) -> float | None:
         times = [deadline, self._attached.look_at, self._stale_until() if self._is_stale else None]
+        for reader in self._attached.readers:
+            seconds = reader.look_seconds()
+            times.append(None if seconds is None else time.monotonic() + seconds)
         return min((each for each in times if each is not None), default=None)
 
     def _stale_until(self) -> float:

@@ -14,6 +14,7 @@ DataBlockError                  a HubError
 │   └── SymlinkRefused          the name is a symbolic link
 ├── NothingThere                no file at the name
 ├── BlockOnOtherHost            its memory is not this machine's
+├── ReaderFilesGone             the writer must know of its readers, and where they say so is gone
 ├── NameTaken                   a live writer owns the name
 ├── ShmFull                     no memory left in the root
 ├── DamagedBlock                the file is not a block that can be read
@@ -165,6 +166,16 @@ class BlockOnOtherHost(DataBlockError):
         super().__init__(
             f"block {name} is in the memory of host {host!r}, this is {here!r}. Read it there, "
             "or let the producer and its readers run on one host."
+        )
+
+
+class ReaderFilesGone(DataBlockError):
+    code = "READER_FILES_GONE"
+
+    def __init__(self, path: str) -> None:
+        super().__init__(
+            f"{path} is gone, so the block's writer would neither wait for this reader nor share with its group. "
+            "Restart the producer, or read without a group and with lossless=False."
         )
 
 

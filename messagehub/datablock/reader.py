@@ -16,13 +16,14 @@ from .errors import (
     HeaderInconsistent,
     NothingThere,
     PositionUnknown,
+    ReaderFilesGone,
     RootUnusable,
     StreamEnded,
     WriterGone,
 )
 from .groups import Assignment, Membership
 from .items import Gap, Item, Position, Start
-from .lanes import CURSOR, TICKET, WRITER_BELL, Lane
+from .lanes import CURSOR, TICKET, WRITER_BELL, Lane, NoLane
 from .layout import (
     CHECKSUM,
     EPOCH,
@@ -56,7 +57,7 @@ from .locks import (
 )
 from .payloads import Codec
 from .segment import Segment
-from .wakeup import ProcessWatch, Ringer, sleep_async
+from .wakeup import PROBE_SECONDS, ProcessWatch, Ringer, sleep_async
 from .writer import checksum
 
 _WRITER = exclusive(OWNER)
@@ -128,13 +129,18 @@ class RingReader:
         self._member: Membership | None = None
         if (group is None) != (assignment is None):
             raise ValueError("a group and an assignment go together")
-        if group is not None and assignment is not None:
-            self._member = Membership(lanes, group, assignment, self._start_after(start))
-        honoured = lossless and self._member is None and self.header.when_full != WhenFull.OVERWRITE
+        honoured = lossless and group is None and self.header.when_full != WhenFull.OVERWRITE
+        self._lane: Lane | NoLane
         try:
+            if group is not None and assignment is not None:
+                self._member = Membership(lanes, group, assignment, self._start_after(start))
             self._lane = Lane(lanes, lossless=honoured)
         except (RootUnusable, NothingThere):
-            raise NothingThere(path) from None  # replaced or cleaned at this moment
+            if not segment.is_published():
+                raise NothingThere(path) from None  # replaced or cleaned at this moment
+            if honoured or group is not None:
+                raise ReaderFilesGone(lanes) from None
+            self._lane = NoLane()
         self._lane_words = self._lane.words
         # Until here the lane's cursor was 0: a blocking writer overwrites nothing once it sees the lane.
         self._cursor = self._start_after(start) if self._member is None else self._member.position
@@ -230,7 +236,7 @@ class RingReader:
     def wake_fds(self) -> list[int]:
         """The bell, and the writer's process while it can be watched."""
         watched = -1 if self._watch is None else self._watch.fileno()
-        return [self._lane.bell.fileno(), watched] if watched >= 0 else [self._lane.bell.fileno()]
+        return [fd for fd in (self._lane.bell.fileno(), watched) if fd >= 0]
 
     def woken(self, fd: int) -> None:
         """One of `wake_fds` was ready."""
@@ -239,9 +245,10 @@ class RingReader:
         else:
             self._watch_fired = True
 
-    def needs_probing(self) -> bool:
-        """The writer lives but its process cannot be watched: look at its lock every PROBE_SECONDS."""
-        return self._watch is not None and self._watch.fileno() < 0
+    def look_seconds(self) -> float | None:
+        """How long at most to sleep on `wake_fds`: its writer does not know of this reader, or cannot be watched."""
+        is_unwatched = self._watch is not None and self._watch.fileno() < 0
+        return self._lane.bell.look_seconds or (PROBE_SECONDS if is_unwatched else None)
 
     # --- what it knows
 
@@ -253,6 +260,11 @@ class RingReader:
     @property
     def head(self) -> int:
         return self._words[HEAD]
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the writer can know of this reader. If not, the reader looks for new items now and then."""
+        return isinstance(self._lane, Lane)
 
     def is_writer_alive(self) -> bool:
         self._check_open()

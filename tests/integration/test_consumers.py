@@ -1,5 +1,6 @@
 """What a consumer reads, when it waits and when it ends: no broker, real processes and shared memory."""
 
+import asyncio
 import logging
 import os
 import shutil
@@ -11,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 from messagehub import HubError
+from messagehub.datablock.errors import ReaderFilesGone
 from messagehub.datablock.items import Gap
 from messagehub.errors import DataLost
 from tests.integration.block_processes import Place, place_in
@@ -235,3 +237,45 @@ def test_what_a_producer_cannot_be_is_refused_by_the_arguments_name(place: Place
         hub.producer("bad", **bad)  # type: ignore[arg-type]
     assert hub.discover("bad") is None
     assert place.blocks() == []
+
+
+WITHOUT_DIRECTORY = """
+with hub.producer("gone", schema=SCHEMA, **options) as producer:
+    producer.write(batch(1))
+    say(ready=True)
+    for line in sys.stdin:
+        producer.write(batch(int(line)))
+"""
+
+
+@pytest.mark.parametrize("options", [{}, {"when_full": "block"}], ids=["overwrite", "block"])
+def test_with_the_directory_gone_a_ring_is_read_by_its_name(place: Place, options: dict[str, str]) -> None:
+    producer = place.process(WITHOUT_DIRECTORY, options=options)
+    producer.hear()
+    shutil.rmtree(place.directory.channel_path("gone"))
+    hub = place.hub()
+    found = hub.discover("gone")
+    assert found is not None
+    assert (found.status, found.source) == ("active", "shm")
+    with hub.consumer("gone", start="oldest", lossless=False) as consumer:
+        assert consumer.source == "shm"
+        assert consumer.read(timeout=PATIENCE)["n"].to_pylist() == [1]
+        assert consumer.read(timeout=0.05) is None
+        producer.tell("2")
+        assert consumer.read(timeout=PATIENCE)["n"].to_pylist() == [2]
+        producer.tell("3")
+        assert asyncio.run(consumer.read_async(timeout=PATIENCE))["n"].to_pylist() == [3]
+        if options:
+            with pytest.raises(ReaderFilesGone, match="lossless=False"):
+                hub.consumer("gone")
+
+
+def test_a_ring_that_is_read_by_its_name_ends_with_its_producer(place: Place) -> None:
+    hub = place.hub()
+    producer = hub.producer("gone")
+    shutil.rmtree(place.directory.channel_path("gone"))
+    with hub.consumer("gone", start="oldest") as consumer:
+        producer.write(b"1")
+        assert bytes(consumer.read()) == b"1"
+        producer.close()
+        assert consumer.read() is None
