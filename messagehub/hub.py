@@ -15,6 +15,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
+import msgspec
+
 from messagehub.block_place import directory_of
 from messagehub.client.catalog_methods import CatalogMethods
 from messagehub.client.connection import Connection
@@ -35,6 +37,7 @@ from messagehub.messaging.service_methods import ServiceMethods
 from messagehub.messaging.services import Services
 from messagehub.messaging.topic_methods import TopicMethods
 from messagehub.messaging.topics import Topics
+from messagehub.payload_schema import hash_of
 from messagehub.settings import Settings
 from registry import commands, names, replies
 from registry.records import Access, Block, Consumer, Priority, SchemaType
@@ -272,12 +275,22 @@ class MessageHub(CatalogMethods, DataMethods, TopicMethods, ServiceMethods):
     # -- finding -------------------------------------------------------------------------------------------
 
     def discover(
-        self, channel: str, *, timeout: float | None = None, wait: bool = False, required: bool = False
+        self,
+        channel: str,
+        *,
+        expected_schema: Any = None,
+        timeout: float | None = None,
+        wait: bool = False,
+        required: bool = False,
     ) -> Discovery | None:
         """Where the channel lives, or None when nobody knows. `wait` keeps asking until it is active.
 
+        With `expected_schema` (as producers give it, or its hash) the answer says whether a reader of that schema can
+        read the channel (`compatible`), and what is in the way (`differences`).
         From memory, without a round trip, once this client has discovered the channel before.
         """
+        if expected_schema is not None:
+            return self._discover_compatible(channel, hash_of(expected_schema), timeout, wait=wait, required=required)
         found = self._cached(channel)
         if found is not None and not (wait and not found.is_active):
             return found
@@ -363,8 +376,24 @@ class MessageHub(CatalogMethods, DataMethods, TopicMethods, ServiceMethods):
             self._has_warned = True
             log.warning("%s; going on without a broker", error.message)
 
-    def _discover_now(self, channel: str, timeout: float, required: bool) -> Discovery | None:
-        found, unavailable = self._chain.discover(channel, timeout=timeout, only_broker=self._is_closed)
+    def _discover_compatible(
+        self, channel: str, expected: str, timeout: float | None, *, wait: bool, required: bool
+    ) -> Discovery | None:
+        """Equal hashes need no question."""
+        limit = self._limit(timeout)
+        found = self._cached(channel)
+        if wait and not (found is not None and found.is_active):
+            found = self._discover_active(channel, limit, required)
+        if found is not None and found.schema_hash == expected:
+            return msgspec.structs.replace(found, compatible=True)
+        return self._discover_now(channel, limit, required, expected)
+
+    def _discover_now(
+        self, channel: str, timeout: float, required: bool, expected_schema_hash: str | None = None
+    ) -> Discovery | None:
+        found, unavailable = self._chain.discover(
+            channel, timeout=timeout, only_broker=self._is_closed, expected_schema_hash=expected_schema_hash
+        )
         if unavailable is None:
             self._has_warned = False
         elif required and found is None:

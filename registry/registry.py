@@ -11,6 +11,8 @@ unless the channel's declaration binds them.
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from msgspec.structs import replace
+
 from registry import commands, events, names, replies
 from registry.checks import (
     check_consumer,
@@ -21,6 +23,7 @@ from registry.checks import (
     says_the_same,
 )
 from registry.errors import ChannelNotFound, ChannelNotReady
+from registry.formats.differences import Difference
 from registry.groups import assignment
 from registry.leases import Member, Terms, consumer_lease, default_owner
 from registry.ledger import lease_of
@@ -49,8 +52,8 @@ class Registry(Sightings):
         if isinstance(command, commands.RegisterProducer | commands.CreateChannel):
             embedded = _embedded_schema(command)
             return self.schema_rules.question(embedded) if embedded else None
-        if isinstance(command, commands.RegisterConsumer) and command.expected_schema_hash is not None:
-            channel = self.channels.get(command.channel)
+        if isinstance(command, _EXPECTING) and command.expected_schema_hash is not None:
+            channel = self.channels.get(names.logical(command.channel))
             if channel is not None and channel.schema_hash != command.expected_schema_hash:
                 return self.schema_rules.consumer_question(command.expected_schema_hash, channel)
         return None
@@ -145,8 +148,10 @@ class Registry(Sightings):
                 channel=channel.name,
                 status=channel.status(),
             )
-        if consumer.expected_schema_hash is not None and (channel.producers or channel.binds_schema):
-            self._check_readable(channel, consumer.expected_schema_hash, verdict)
+        if consumer.expected_schema_hash is not None:
+            differences = self._obstacles(channel, consumer.expected_schema_hash, verdict)
+            if differences:
+                check_schema(channel, consumer.expected_schema_hash, "the consumer expects", differences)
         replaced = check_consumer(channel, consumer, self.leases)
 
         present = channel.consumers.get(consumer.consumer_id)
@@ -200,14 +205,17 @@ class Registry(Sightings):
 
     # -- channels ------------------------------------------------------------------------------------------
 
-    def discover(self, command: commands.Discover, now: float) -> replies.Reply:
+    def discover(self, command: commands.Discover, now: float, verdict: Verdict | None = None) -> replies.Reply:
         found = self._discovered.get(command.channel)
-        if found is not None and not command.blocks_offset:
+        if found is not None and not command.blocks_offset and command.expected_schema_hash is None:
             return found
         channel = self._channel(command.channel)
-        if command.blocks_offset:
-            return discovered(channel, blocks_offset=command.blocks_offset)
-        return self._found(channel)
+        offset = command.blocks_offset
+        found = discovered(channel, blocks_offset=offset) if offset else self._found(channel)
+        if command.expected_schema_hash is None:
+            return found
+        differences = self._obstacles(channel, command.expected_schema_hash, verdict)
+        return replace(found, compatible=not differences, differences=differences)
 
     def create_channel(
         self, command: commands.CreateChannel, now: float, verdict: Verdict | None = None
@@ -307,22 +315,30 @@ class Registry(Sightings):
         for event in self.schema_rules.registration(version):
             self._emit_schema(event, now)
 
-    def _check_readable(self, channel: Channel, expected_hash: str, verdict: Verdict | None) -> None:
-        """The consumer's schema is the channel's, or one that can read what is written with that."""
-        if expected_hash == channel.schema_hash:
-            return
+    def _obstacles(
+        self, channel: Channel, expected_hash: str, verdict: Verdict | None
+    ) -> list[replies.VersionDifferences]:
+        """Why a reader of this schema cannot read what is written with the channel's; empty where it can."""
+        written = channel.schema_hash
+        if written is None or written == expected_hash:
+            return []
         question = self.schema_rules.consumer_question(expected_hash, channel)
         verdict = verdict or (judge(question) if question else None)
-        if verdict is None or verdict.refusal is not None or verdict.differences:
-            differences = verdict.differences if verdict else []
-            check_schema(channel, expected_hash, "the consumer expects", differences)
+        if verdict is None:
+            unknown = written if self.schemas.knows_hash(expected_hash) else expected_hash
+            why = (
+                f"schema {unknown!r} is not registered, so only an equal hash can be read: register it to compare them"
+            )
+            return [_obstacle("SCHEMA_NOT_REGISTERED", why)]
+        if verdict.refusal is not None:
+            return [_obstacle("SCHEMA_NOT_COMPARED", verdict.refusal)]
+        return verdict.differences
 
 
 _HANDLERS: dict[type[commands.Command], Callable[[Registry, Any, float], replies.Reply]] = {
     commands.UnregisterProducer: Registry.unregister_producer,
     commands.UnregisterConsumer: Registry.unregister_consumer,
     commands.Heartbeat: Registry.heartbeat,
-    commands.Discover: Registry.discover,
     commands.DestroyChannel: Registry.destroy_channel,
     commands.ListChannels: Registry.list_channels,
     commands.DescribeChannel: Registry.describe_channel,
@@ -334,7 +350,9 @@ _JUDGED: dict[type[commands.Command], Callable[[Registry, Any, float, Verdict | 
     commands.RegisterProducer: Registry.register_producer,
     commands.RegisterConsumer: Registry.register_consumer,
     commands.CreateChannel: Registry.create_channel,
+    commands.Discover: Registry.discover,
 }
+_EXPECTING = (commands.RegisterConsumer, commands.Discover)
 # Their revision is that of the subject, or of the registry where that changed or the answer is about all subjects.
 _REVISED = (
     replies.SchemaRegistered
@@ -344,6 +362,11 @@ _REVISED = (
     | replies.SchemaList
     | replies.SchemaExport
 )
+
+
+def _obstacle(kind: str, message: str) -> replies.VersionDifferences:
+    """One that lies in no version of a subject."""
+    return replies.VersionDifferences(version=0, differences=[Difference(kind, "", message)])
 
 
 def _embedded_schema(

@@ -16,6 +16,7 @@ from time import monotonic
 from typing import Any
 
 import zmq
+from msgspec import UNSET
 
 from messagehub import protocol
 from messagehub.block_place import directory_of
@@ -59,6 +60,7 @@ _JUDGED = (
     commands.RegisterProducer,
     commands.RegisterConsumer,
     commands.CreateChannel,
+    commands.Discover,
 )
 
 
@@ -249,7 +251,7 @@ class Broker:
             if guard is not None and (command.writes or isinstance(command, commands.ServiceCommand)):
                 guard.answered(path, command, reply)
                 is_change = is_change or services.revision > services_revision
-            if type(reply) is replies.Discovered:
+            if type(reply) is replies.Discovered and reply.compatible is UNSET:
                 payload = self._discoveries.payload(reply, command.id)
             else:
                 payload = protocol.encode_reply(reply, command.id)
@@ -270,7 +272,7 @@ class Broker:
         """The reply and what happened; None when a schema has to be judged first, or a kept topic read."""
         kind = type(command)
         try:
-            if isinstance(command, commands.Discover):
+            if isinstance(command, commands.Discover) and command.expected_schema_hash is None:
                 return self._registry.discover(command, now), _NOTHING  # the hot one, without the detour
             own = self._own.get(kind)
             if own is not None:

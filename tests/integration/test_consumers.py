@@ -279,3 +279,17 @@ def test_a_ring_that_is_read_by_its_name_ends_with_its_producer(place: Place) ->
         assert bytes(consumer.read()) == b"1"
         producer.close()
         assert consumer.read() is None
+
+
+def test_without_a_broker_an_expected_schema_is_compatible_where_it_is_equal(place: Place) -> None:
+    hub = place.hub()
+    other = pa.schema([("n", pa.int64())])
+    with hub.producer("asked", schema=SCHEMA):
+        for _ in range(2):
+            assert hub.discover("asked", expected_schema=SCHEMA).compatible is True
+            assert hub.discover("asked", expected_schema=other).compatible is False
+            assert hub.discover("asked").compatible is None
+        shutil.rmtree(place.directory.channel_path("asked"))
+        assert hub.discover("asked", expected_schema=SCHEMA, wait=True).compatible is True
+        assert hub.discover("asked", expected_schema=other).compatible is False
+    assert hub.discover("nobody", expected_schema=SCHEMA) is None

@@ -241,3 +241,28 @@ def _level(subject: str, level: Any) -> Any:
     from registry.records import SchemaConfig
 
     return ConfigureSchemas(subject=subject, config=SchemaConfig(compatibility=level))
+
+
+# -- asking before reading ---------------------------------------------------------------------------------
+
+
+def test_discovery_says_whether_an_expected_schema_can_read_the_channel(hub: MessageHub, peer: Peer) -> None:
+    wrong = pa.schema([("n", pa.int8())])
+    _registered(hub, NEW)
+    _registered(hub, wrong)
+    with hub.producer("asked", schema=OLD) as producer:
+        for _ in range(2):  # asked, and then from memory as far as that can answer
+            for schema, is_compatible in ((OLD, True), (NEW, True), (wrong, False)):
+                found = hub.discover("asked", expected_schema=schema)
+                assert found is not None
+                assert (found.source, found.compatible) == ("broker", is_compatible)
+                assert bool(found.differences) is not is_compatible
+            plain = hub.discover("asked")
+            assert plain is not None
+            assert plain.compatible is None
+        asked = {"type": "DISCOVERY_REQUEST", "channel": "asked"}
+        told = peer.ask(asked | {"expected_schema_hash": producer.schema_hash})
+        assert (told["compatible"], told["differences"]) == (True, [])
+        told = peer.ask(asked | {"expected_schema_hash": "unknown"})
+        assert (told["compatible"], told["differences"][0]["version"]) == (False, 0)
+        assert "compatible" not in peer.ask(asked)
