@@ -41,7 +41,7 @@ from .locks import OWNER, exclusive, is_locked, try_lock
 from .payloads import Codec, codec_of
 from .reader import RingReader
 from .segment import Segment, remove_file
-from .sharing import group_of
+from .sharing import group_of, is_written_by_others
 from .writer import RingWriter
 
 _SLOTS = {Kind.DOUBLE_BUFFER: 2, Kind.SINGLE: 1}
@@ -100,7 +100,7 @@ def open_reader(
     try:
         return RingReader(
             segment,
-            codec_of(header.payload_format, description, path),
+            codec_of(header.payload_format, description, path, checks_cells=verify or is_written_by_others(path)),
             lane_directory(path, header),
             start=start,
             lossless=lossless,
