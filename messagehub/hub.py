@@ -403,11 +403,13 @@ class MessageHub(CatalogMethods, DataMethods, TopicMethods, ServiceMethods):
         return found
 
     def _discover_active(self, channel: str, timeout: float, required: bool) -> Discovery | None:
-        """Ask again whenever something was heard of the channel, and now and then."""
+        """Ask again whenever something was heard of the channel; while nobody tells, now and then."""
         deadline = time.monotonic() + timeout
         logical = names.logical(channel)
-        self._via_broker.cache.follow(logical)
+        cache = self._via_broker.cache
+        cache.follow(logical)
         while True:
+            heard = cache.heard
             remaining = deadline - time.monotonic()
             found = self._discover_now(channel, max(remaining, 0.001), required=False)
             if found is not None and found.is_active:
@@ -416,7 +418,9 @@ class MessageHub(CatalogMethods, DataMethods, TopicMethods, ServiceMethods):
                 if required:
                     raise ChannelNotReady(f"channel {logical!r} did not become active in time", channel=logical)
                 return found
-            self._via_broker.cache.wait(min(WAIT_SECONDS, max(deadline - time.monotonic(), 0.0)))
+            is_told = self.is_connected and cache.follows(logical)
+            remaining = max(deadline - time.monotonic(), 0.0)
+            cache.wait(remaining if is_told else min(WAIT_SECONDS, remaining), heard)
 
     def _register(
         self, command: commands.RegisterProducer | commands.RegisterConsumer, timeout: float | None, required: bool

@@ -332,6 +332,9 @@ class Consumer:
         """Whether there is something to do before sleeping."""
         if self._is_closed or self._wake.fd < 0:
             raise HubError("this consumer is closed")
+        if self._must_ask():
+            self._look()  # what was asked last was refused: say so again
+            return True
         if self._is_stale:
             return self._stale_until() <= time.monotonic()
         for reader in list(self._attached.readers):
@@ -396,7 +399,7 @@ class Consumer:
     def _look(self) -> None:
         """Attach to what is here. Where that is unsure, ask first: it may be on another host, or not yet registered."""
         told: list[str] = []
-        if self._is_unsure and not (self.registration is not None and self._attached.readers):
+        if self._must_ask():
             told = self._ask()
         if self._is_stale:
             self._renew_share()
@@ -407,6 +410,10 @@ class Consumer:
         has_data = self._attached.has_met_any or self._attached.has_tables
         if self.source is None and has_data:
             self.source = "shm" if not (self._attached.is_listed or self._attached.has_tables) else "files"
+
+    def _must_ask(self) -> bool:
+        """Nobody is asked while something is read: whatever changed elsewhere, it is what the consumer came for."""
+        return self._is_unsure and not (self.registration is not None and self._attached.readers)
 
     def _ask(self) -> list[str]:
         """Register with whoever knows the channel; returns the rings that it knows of."""

@@ -161,6 +161,19 @@ def test_a_consumer_that_waits_asks_nobody(hub: MessageHub, peer: Peer) -> None:
             assert eventually(lambda: hub.consumers("awaited"))[0].pid == os.getpid()
 
 
+def test_a_discovery_that_waits_asks_when_it_hears_of_the_channel(hub: MessageHub, peer: Peer) -> None:
+    assert hub.discover("awaited_too", wait=True, timeout=0.3) is None
+    before = _discoveries(peer)
+    assert hub.discover("awaited_too", wait=True, timeout=1.5) is None
+    assert _discoveries(peer) <= before + 2  # at the beginning and at the end
+    found: list[Any] = []
+    waiting = threading.Thread(target=lambda: found.append(hub.discover("awaited_too", wait=True, timeout=60.0)))
+    waiting.start()
+    claim(peer, "awaited_too")
+    waiting.join(PATIENCE_SECONDS)
+    assert found[0].is_active
+
+
 def _discoveries(peer: Peer) -> int:
     return int(peer.stats()["requests"]["DISCOVERY_REQUEST"]["count"])
 
