@@ -23,7 +23,7 @@ from messagehub.datablock.groups import Assignment
 from messagehub.datablock.items import Position, Start
 from messagehub.datablock.layout import Header
 from messagehub.datablock.reader import RingReader
-from messagehub.datablock.ring import describe, open_reader
+from messagehub.datablock.ring import open_reader, peek
 from messagehub.entries import is_about_members
 from registry import replies
 
@@ -69,6 +69,7 @@ class Attachments:
         self._left: dict[str, Position] = {}
         self._gone_at: dict[str, float] = {}
         self._noted: dict[str, _Noted] = {}
+        self._peeked: dict[str, tuple[Header, dict[str, Any]]] = {}  # for the first look, which needs it at once
         self._has_looked = False
         self._has_seen_end = False
         self._is_producing = False
@@ -163,7 +164,7 @@ class Attachments:
             return False
         share = self._share(path)
         try:
-            header, state = describe(path)
+            header, state = self._peeked.pop(path) if path in self._peeked else peek(path)
             if header.channel != self._channel:
                 return True  # somebody registered a block of another channel as one of this
             if share is not None and share.count == 0:
@@ -177,6 +178,9 @@ class Attachments:
             return False
         except PositionUnknown:
             reader = self._open(path, "oldest", share)
+        if reader.header.block_id != header.block_id:  # replaced since we looked
+            reader.close()
+            return self._attach(path)
         if not reader.is_known:
             log.warning("the directory of channel %r is gone: its ring is read by name alone", self._channel)
         self.readers.append(reader)
@@ -220,9 +224,10 @@ class Attachments:
     def _note(self, path: str) -> None:
         """Remember how a ring is before anybody is asked about the channel."""
         try:
-            header, state = describe(path)
+            header, state = peek(path)
         except DataBlockError:
             return  # nothing there, or nothing that could be read: whoever attaches to it hears why
+        self._peeked[path] = header, state
         position = Position(header.block_id, state["epoch"], state["head"])
         self._noted[header.block_id] = _Noted(position, state["has_ended"] or not state["has_writer"])
 

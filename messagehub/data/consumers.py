@@ -53,6 +53,7 @@ log = logging.getLogger("messagehub")
 
 OnLag = Literal["gap", "raise", "skip"]
 REASSIGN_SECONDS = 0.05
+ASK_SECONDS = 1.0  # a broker that is slower than this does not hold up who reads
 
 
 class Wanted(NamedTuple):
@@ -77,14 +78,14 @@ class Consumer:
         wanted: Wanted,
         directory: Directory,
         *,
-        discover: Callable[[], Discovery | None],
+        discover: Callable[[float | None], Discovery | None],
         register: Callable[[], Registration],
         renew: Callable[[Registration], None],
         arrow_schema: Callable[[str], Any],
         forget: Callable[["Consumer"], None],
     ) -> None:
-        """`discover` asks all sources; `register` says who reads; `renew` registers again, for what holds now;
-        `arrow_schema` gives a registered Arrow schema by its hash."""
+        """`discover` asks all sources, within so many seconds; `register` says who reads; `renew` registers again, for
+        what holds now; `arrow_schema` gives a registered Arrow schema by its hash."""
         if wanted.on_lag not in get_args(OnLag):
             raise ConfigurationError(f"on_lag {wanted.on_lag!r} is not one of {', '.join(get_args(OnLag))}")
         if isinstance(wanted.start, str) and wanted.start not in ("oldest", "latest"):
@@ -342,7 +343,6 @@ class Consumer:
                 taken = reader.arm()
             except StreamEnded:
                 self._attached.ended(reader)
-                self._is_unsure = True  # the next producer may be on another host
                 self._look()
                 return True
             except AssignmentChanged:
@@ -369,13 +369,14 @@ class Consumer:
 
     def _after_sleep(self, ready: set[int]) -> None:
         is_due = self._attached.look_at is not None and time.monotonic() >= self._attached.look_at
-        is_told = self._wake.fd in ready
-        if is_told:
+        if self._wake.fd in ready:
             os.eventfd_read(self._wake.fd)
             ready.discard(self._wake.fd)
-        is_told |= bool(ready) and self._attached.has_news()
-        self._is_unsure |= is_told
-        if is_told or is_due:
+            self._is_unsure = is_due = True
+        if ready and self._attached.has_news():
+            self._is_unsure |= self.registration is None  # else this host's directory is all that there is to know
+            is_due = True
+        if is_due:
             self._look()
 
     async def _sleep_async(self, until: float | None) -> set[int]:
@@ -419,7 +420,7 @@ class Consumer:
         """Register with whoever knows the channel; returns the rings that it knows of."""
         self._is_unsure = False
         try:
-            found = self._discover()
+            found = self._discover(ASK_SECONDS if self._is_made else None)
             if found is None:
                 return []
             self._check_schema(found)

@@ -115,7 +115,8 @@ class DataMethods(ABC):
         is handed out in this one. `group`: share the channel with the other members.
         `on_lag`: what was overwritten before it was read is skipped with one warning, comes as a `Gap`, or is raised as
         DataLost; `missed` counts it. `follow`: iteration ends when a stream ends while it is read; False: also when
-        nobody produces to begin with. `lossless`: a producer with when_full=block waits for this reader.
+        nobody produces to begin with. `lossless`: a producer with when_full=block waits for this reader. `verify`:
+        compare checksums, and validate Arrow data in full.
         """
         expected = None if expected_schema is None else hash_of(expected_schema)
         logical = names.check_channel(names.logical(channel))
@@ -143,7 +144,9 @@ class DataMethods(ABC):
                 verify=verify,
             ),
             self._chain.files.directory,
-            discover=lambda: self._discover_now(logical, self._limit(timeout), required=False),
+            discover=lambda seconds: self._discover_now(
+                logical, min(self._limit(timeout), self._limit(seconds)), required=False
+            ),
             register=lambda: self._register(command, timeout, required=group is not None),
             renew=lambda registration: self._heartbeats.renew(
                 registration, timeout=min(self._limit(timeout), RENEW_SECONDS)

@@ -225,16 +225,20 @@ def _replace(segment: Segment, lanes: str) -> None:
     segment.descriptor.close()
 
 
-def describe(path: str) -> tuple[Header, dict[str, Any]]:
-    """A block's header and the words that change, for people; takes no lock."""
+def peek(path: str) -> tuple[Header, dict[str, Any]]:
+    """A block's header and the words that change; takes no lock."""
     segment = Segment.attach(path)
     header = segment.header()
-
     return header, {
         "head": segment.words[HEAD],
         "epoch": segment.words[EPOCH],
         "has_ended": segment.words[STATE] == State.ENDED,
         "writer_pid": segment.words[WRITER_PID],
         "has_writer": is_locked(segment.descriptor.fd, exclusive(OWNER)),
-        "readers": live_lanes(lane_directory(path, header)) if header.lanes else 0,
     }
+
+
+def describe(path: str) -> tuple[Header, dict[str, Any]]:
+    """As `peek`, for people: with the number of readers, each of which is looked at."""
+    header, state = peek(path)
+    return header, state | {"readers": live_lanes(lane_directory(path, header)) if header.lanes else 0}

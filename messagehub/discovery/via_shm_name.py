@@ -2,7 +2,7 @@
 
 from messagehub.datablock.directory import Directory
 from messagehub.datablock.errors import DataBlockError
-from messagehub.datablock.ring import describe
+from messagehub.datablock.ring import peek
 from messagehub.discovery import Discovery
 from registry import names
 from registry.records import Block
@@ -17,7 +17,7 @@ class ViaShmName:
         logical = names.check_channel(names.logical(channel))
         path = self._directory.exclusive_block(logical)
         try:
-            header, state = describe(path)
+            header, state = peek(path)
         except DataBlockError:
             return None  # nothing there, not a block, or another user's: whoever attaches to it hears why
         if not state["has_writer"] or header.channel != logical:
