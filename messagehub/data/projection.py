@@ -21,9 +21,25 @@ def as_expected(value: Any, schema: Any, channel: str) -> Any:
         if place < 0 and not field.nullable:
             raise SchemaMismatch(f"channel {channel!r} has no column {field.name!r}", channel=channel)
         try:
-            columns.append(pa.nulls(value.num_rows, field.type) if place < 0 else value.column(place).cast(field.type))
+            column = pa.nulls(value.num_rows, field.type) if place < 0 else _cast(value.column(place), field.type)
+            column.validate()  # some casts of pyarrow 26 (list views) give arrays that are none
         except pa.ArrowException as error:
             raise SchemaMismatch(
                 f"column {field.name!r} of channel {channel!r} cannot be read as {field.type}: {error}", channel=channel
             ) from None
+        columns.append(column)
     return type(value).from_arrays(columns, schema=schema)
+
+
+def _cast(column: Any, kind: Any) -> Any:
+    """Runs are decoded and encoded: pyarrow casts neither from nor to them."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if column.type.equals(kind):
+        return column
+    if pa.types.is_run_end_encoded(column.type):
+        column = pc.run_end_decode(column)
+    if pa.types.is_run_end_encoded(kind):
+        return pc.run_end_encode(column.cast(kind.value_type), run_end_type=kind.run_end_type)
+    return column.cast(kind)
