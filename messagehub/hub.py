@@ -15,6 +15,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
+import msgspec
+
 from messagehub.block_place import directory_of
 from messagehub.client.catalog_methods import CatalogMethods
 from messagehub.client.connection import Connection
@@ -37,6 +39,7 @@ from messagehub.messaging.service_methods import ServiceMethods
 from messagehub.messaging.services import Services
 from messagehub.messaging.topic_methods import TopicMethods
 from messagehub.messaging.topics import Topics
+from messagehub.payload_schema import hash_of
 from messagehub.settings import Settings
 from registry import commands, names, replies
 from registry.records import Access, Block, Consumer, Priority, SchemaType
@@ -277,12 +280,22 @@ class MessageHub(CatalogMethods, DataMethods, TableMethods, TopicMethods, Servic
     # -- finding -------------------------------------------------------------------------------------------
 
     def discover(
-        self, channel: str, *, timeout: float | None = None, wait: bool = False, required: bool = False
+        self,
+        channel: str,
+        *,
+        expected_schema: Any = None,
+        timeout: float | None = None,
+        wait: bool = False,
+        required: bool = False,
     ) -> Discovery | None:
         """Where the channel lives, or None when nobody knows. `wait` keeps asking until it is active.
 
+        With `expected_schema` (as producers give it, or its hash) the answer says whether a reader of that schema can
+        read the channel (`compatible`), and what is in the way (`differences`).
         From memory, without a round trip, once this client has discovered the channel before.
         """
+        if expected_schema is not None:
+            return self._discover_compatible(channel, hash_of(expected_schema), timeout, wait=wait, required=required)
         found = self._cached(channel)
         if found is not None and not (wait and not found.is_active):
             return found
@@ -368,8 +381,24 @@ class MessageHub(CatalogMethods, DataMethods, TableMethods, TopicMethods, Servic
             self._has_warned = True
             log.warning("%s; going on without a broker", error.message)
 
-    def _discover_now(self, channel: str, timeout: float, required: bool) -> Discovery | None:
-        found, unavailable = self._chain.discover(channel, timeout=timeout, only_broker=self._is_closed)
+    def _discover_compatible(
+        self, channel: str, expected: str, timeout: float | None, *, wait: bool, required: bool
+    ) -> Discovery | None:
+        """Equal hashes need no question."""
+        limit = self._limit(timeout)
+        found = self._cached(channel)
+        if wait and not (found is not None and found.is_active):
+            found = self._discover_active(channel, limit, required)
+        if found is not None and found.schema_hash == expected:
+            return msgspec.structs.replace(found, compatible=True)
+        return self._discover_now(channel, limit, required, expected)
+
+    def _discover_now(
+        self, channel: str, timeout: float, required: bool, expected_schema_hash: str | None = None
+    ) -> Discovery | None:
+        found, unavailable = self._chain.discover(
+            channel, timeout=timeout, only_broker=self._is_closed, expected_schema_hash=expected_schema_hash
+        )
         if unavailable is None:
             self._has_warned = False
         elif required and found is None:
@@ -379,11 +408,13 @@ class MessageHub(CatalogMethods, DataMethods, TableMethods, TopicMethods, Servic
         return found
 
     def _discover_active(self, channel: str, timeout: float, required: bool) -> Discovery | None:
-        """Ask again whenever something was heard of the channel, and now and then."""
+        """Ask again whenever something was heard of the channel; while nobody tells, now and then."""
         deadline = time.monotonic() + timeout
         logical = names.logical(channel)
-        self._via_broker.cache.follow(logical)
+        cache = self._via_broker.cache
+        cache.follow(logical)
         while True:
+            heard = cache.heard
             remaining = deadline - time.monotonic()
             found = self._discover_now(channel, max(remaining, 0.001), required=False)
             if found is not None and found.is_active:
@@ -392,7 +423,9 @@ class MessageHub(CatalogMethods, DataMethods, TableMethods, TopicMethods, Servic
                 if required:
                     raise ChannelNotReady(f"channel {logical!r} did not become active in time", channel=logical)
                 return found
-            self._via_broker.cache.wait(min(WAIT_SECONDS, max(deadline - time.monotonic(), 0.0)))
+            is_told = self.is_connected and cache.follows(logical)
+            remaining = max(deadline - time.monotonic(), 0.0)
+            cache.wait(remaining if is_told else min(WAIT_SECONDS, remaining), heard)
 
     def _register(
         self, command: commands.RegisterProducer | commands.RegisterConsumer, timeout: float | None, required: bool

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from messagehub.datablock.layout import PayloadFormat
-from messagehub.datablock.payloads import Codec, NumpyCodec, codec_for
+from messagehub.datablock.payloads import Codec, NumpyCodec, codec_for, is_arrow
 from messagehub.errors import ConfigurationError
 from registry.formats import arrow
 from registry.records import SchemaType
@@ -28,9 +28,11 @@ class PayloadSchema(NamedTuple):
         return self.codec.payload_format.name.lower()
 
 
-def payload_schema(schema: Any, schema_hash: str | None = None) -> PayloadSchema:
+def payload_schema(schema: Any, schema_hash: str | None = None, *, split_rows: bool = False) -> PayloadSchema:
     """None is raw bytes, for which the hash may be any agreed text; else an Arrow schema or a NumPy dtype."""
-    codec = codec_for(schema)
+    if split_rows and not is_arrow(schema):
+        raise ConfigurationError("split_rows is for an Arrow schema: other payloads have no rows to split by")
+    codec = codec_for(schema, split_rows=split_rows)
     if codec.payload_format == PayloadFormat.RAW:
         return PayloadSchema(codec, schema_hash or _hash({"payload": "raw"}))
     if schema_hash is not None:

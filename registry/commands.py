@@ -111,8 +111,11 @@ class Heartbeat(Command, tag="HEARTBEAT"):
 
 
 class Discover(Command, tag="DISCOVERY_REQUEST"):
+    """With an expected hash the answer says whether a reader of that schema can read the channel."""
+
     channel: Text
     blocks_offset: Count = 0
+    expected_schema_hash: Label | None = None
 
 
 class CreateChannel(Command, tag="CHANNEL_CREATE"):

@@ -11,6 +11,8 @@ unless the channel's declaration binds them.
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from msgspec.structs import replace
+
 from registry import commands, events, names, replies
 from registry.checks import (
     check_consumer,
@@ -21,6 +23,7 @@ from registry.checks import (
     says_the_same,
 )
 from registry.errors import ChannelNotFound, ChannelNotReady, InvalidRequest
+from registry.formats.differences import Difference
 from registry.groups import assignment
 from registry.leases import Member, Terms, consumer_lease, default_owner
 from registry.ledger import lease_of
@@ -50,7 +53,7 @@ class Registry(Sightings):
         if isinstance(command, commands.RegisterProducer | commands.CreateChannel | commands.TableSchema):
             embedded = _embedded_schema(command)
             return self.schema_rules.question(embedded) if embedded else None
-        if isinstance(command, commands.RegisterConsumer) and command.expected_schema_hash is not None:
+        if isinstance(command, _EXPECTING) and command.expected_schema_hash is not None:
             channel = self.channels.get(names.logical(command.channel))
             if channel is not None and channel.schema_hash != command.expected_schema_hash:
                 return self.schema_rules.consumer_question(command.expected_schema_hash, channel)
@@ -136,9 +139,10 @@ class Registry(Sightings):
                 channel=channel.name,
                 status=channel.status(),
             )
-        has_schema = channel.producers or channel.table is not None or channel.binds_schema
-        if consumer.expected_schema_hash is not None and has_schema:
-            self._check_readable(channel, consumer.expected_schema_hash, verdict)
+        if consumer.expected_schema_hash is not None:
+            differences = self._obstacles(channel, consumer.expected_schema_hash, verdict)
+            if differences:
+                check_schema(channel, consumer.expected_schema_hash, "the consumer expects", differences)
         replaced = check_consumer(channel, consumer, self.leases)
 
         present = channel.consumers.get(consumer.consumer_id)
@@ -206,14 +210,17 @@ class Registry(Sightings):
 
     # -- channels ------------------------------------------------------------------------------------------
 
-    def discover(self, command: commands.Discover, now: float) -> replies.Reply:
+    def discover(self, command: commands.Discover, now: float, verdict: Verdict | None = None) -> replies.Reply:
         found = self._discovered.get(command.channel)
-        if found is not None and not command.blocks_offset:
+        if found is not None and not command.blocks_offset and command.expected_schema_hash is None:
             return found
         channel = self._channel(command.channel)
-        if command.blocks_offset:
-            return discovered(channel, blocks_offset=command.blocks_offset)
-        return self._found(channel)
+        offset = command.blocks_offset
+        found = discovered(channel, blocks_offset=offset) if offset else self._found(channel)
+        if command.expected_schema_hash is None:
+            return found
+        differences = self._obstacles(channel, command.expected_schema_hash, verdict)
+        return replace(found, compatible=not differences, differences=differences)
 
     def create_channel(
         self, command: commands.CreateChannel, now: float, verdict: Verdict | None = None
@@ -372,25 +379,32 @@ class Registry(Sightings):
         for event in self.schema_rules.registration(version):
             self._emit_schema(event, now)
 
-    def _check_readable(self, channel: Channel, expected_hash: str, verdict: Verdict | None) -> None:
-        """The consumer's schema is the channel's, or one that can read what is written with that."""
-        if expected_hash == channel.schema_hash:
-            return
+    def _obstacles(
+        self, channel: Channel, expected_hash: str, verdict: Verdict | None
+    ) -> list[replies.VersionDifferences]:
+        """Why a reader of this schema cannot read what is written with the channel's; empty where it can."""
+        written = channel.schema_hash
+        has_schema = channel.producers or channel.table is not None or channel.binds_schema
+        if written is None or written == expected_hash or not has_schema:
+            return []
         question = self.schema_rules.consumer_question(expected_hash, channel)
         if question is None:
-            verdict = None
-        elif verdict is None or verdict.question != question:
+            unknown = written if self.schemas.knows_hash(expected_hash) else expected_hash
+            why = (
+                f"schema {unknown!r} is not registered, so only an equal hash can be read: register it to compare them"
+            )
+            return [_obstacle("SCHEMA_NOT_REGISTERED", why)]
+        if verdict is None or verdict.question != question:
             verdict = judge(question)
-        if verdict is None or verdict.refusal is not None or verdict.differences:
-            differences = verdict.differences if verdict else []
-            check_schema(channel, expected_hash, "the consumer expects", differences)
+        if verdict.refusal is not None:
+            return [_obstacle("SCHEMA_NOT_COMPARED", verdict.refusal)]
+        return verdict.differences
 
 
 _HANDLERS: dict[type[commands.Command], Callable[[Registry, Any, float], replies.Reply]] = {
     commands.UnregisterProducer: Registry.unregister_producer,
     commands.UnregisterConsumer: Registry.unregister_consumer,
     commands.Heartbeat: Registry.heartbeat,
-    commands.Discover: Registry.discover,
     commands.DestroyChannel: Registry.destroy_channel,
     commands.DropTable: Registry.drop_table,
     commands.ListTables: Registry.list_tables,
@@ -406,7 +420,9 @@ _JUDGED: dict[type[commands.Command], Callable[[Registry, Any, float, Verdict | 
     commands.CreateChannel: Registry.create_channel,
     commands.CheckTable: Registry.check_table,
     commands.RegisterTable: Registry.register_table,
+    commands.Discover: Registry.discover,
 }
+_EXPECTING = (commands.RegisterConsumer, commands.Discover)
 # Their revision is that of the subject, or of the registry where that changed or the answer is about all subjects.
 _REVISED = (
     replies.SchemaRegistered
@@ -416,6 +432,11 @@ _REVISED = (
     | replies.SchemaList
     | replies.SchemaExport
 )
+
+
+def _obstacle(kind: str, message: str) -> replies.VersionDifferences:
+    """One that lies in no version of a subject."""
+    return replies.VersionDifferences(version=0, differences=[Difference(kind, "", message)])
 
 
 def _embedded_schema(

@@ -157,7 +157,10 @@ class HeartbeatAck(Reply, tag="HEARTBEAT_ACK"):
 
 
 class Discovered(Reply, tag="DISCOVERY_RESPONSE"):
-    """Only the draft's six fields are required of a sender; this registry always says all of them."""
+    """Only the draft's six fields are required of a sender; this registry always says all of them but the last two.
+
+    `compatible` and `differences` are about the expected schema, where one was named.
+    """
 
     channel: str
     shm_name: str | None
@@ -178,6 +181,8 @@ class Discovered(Reply, tag="DISCOVERY_RESPONSE"):
     blocks_total: int = 0
     metadata: dict[str, Any] = field(default_factory=dict)
     revision: int = 0
+    compatible: bool | UnsetType = UNSET
+    differences: list[VersionDifferences] | UnsetType = UNSET
 
 
 class ChannelCreated(Reply, tag="CHANNEL_CREATE_ACK"):

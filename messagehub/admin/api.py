@@ -157,7 +157,9 @@ class Api(topics.TopicPaths, services.ServicePaths, tables.TablePaths):
         return answer(200, await self._backend.ask(command, replies.ChannelDescription))
 
     async def discover(self, request: Request) -> Response:
-        return answer(200, await self._backend.ask(commands.Discover(channel=_channel(request)), replies.Discovered))
+        expected = request.query_params.get("expected_schema_hash", "")[:256] or None
+        command = commands.Discover(channel=_channel(request), expected_schema_hash=expected)
+        return answer(200, await self._backend.ask(command, replies.Discovered))
 
     async def producers(self, request: Request) -> Response:
         found = await self._backend.ask(commands.Discover(channel=_channel(request)), replies.Discovered)
@@ -369,6 +371,7 @@ ENDPOINTS = (
         "/api/v1/channels/{channel}/discovery",
         Api.discover,
         "observe",
+        query=("expected_schema_hash",),
         codes=(404, 42208),
         returns=replies.Discovered,
     ),

@@ -20,6 +20,7 @@ from time import monotonic
 from typing import Any
 
 import zmq
+from msgspec import UNSET
 
 from messagehub import protocol
 from messagehub.block_place import directory_of
@@ -67,6 +68,7 @@ _JUDGED = (
     commands.RegisterConsumer,
     commands.CreateChannel,
     commands.TableSchema,
+    commands.Discover,
 )
 
 
@@ -313,7 +315,7 @@ class Broker:
                 waits_for = self._registry.revision
             else:
                 waits_for = unwritten.read_by(command, revision=self._registry.revision) if unwritten.changed else 0
-            if type(reply) is replies.Discovered:
+            if type(reply) is replies.Discovered and reply.compatible is UNSET:
                 payload = self._discoveries.payload(reply, command.id)
             else:
                 payload = protocol.encode_reply(reply, command.id)
@@ -332,7 +334,7 @@ class Broker:
         """The reply and what happened; None when a schema has to be judged first, or a kept topic read."""
         kind = type(command)
         try:
-            if isinstance(command, commands.Discover):
+            if isinstance(command, commands.Discover) and command.expected_schema_hash is None:
                 return self._registry.discover(command, now), _NOTHING  # the hot one, without the detour
             own = self._own.get(kind)
             if own is not None:

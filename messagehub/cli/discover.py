@@ -13,6 +13,10 @@ from messagehub.errors import BrokerUnavailable, ChannelNotFound, ChannelNotRead
 def discover(
     channel: Annotated[str, typer.Argument(metavar="CHANNEL", help="The channel's name.")],
     *,
+    expected_schema: Annotated[
+        str | None,
+        typer.Option(metavar="HASH", help="Say too whether a reader of the schema with this hash can read it."),
+    ] = None,
     wait: Annotated[bool, typer.Option("--wait", help="Wait, up to the timeout, until it is active.")] = False,
     endpoint: Endpoint = None,
     dir: Dir = None,
@@ -28,7 +32,7 @@ def discover(
     settings = settings_for(endpoint, dir, timeout)
     with MessageHub(settings) as hub:
         try:
-            found = hub.discover(channel, wait=wait, required=True)
+            found = hub.discover(channel, expected_schema=expected_schema, wait=wait, required=True)
         except ChannelNotReady:
             if not hub.is_connected:
                 raise BrokerUnavailable(f"no broker came up at {settings.endpoint} in time") from None
@@ -48,12 +52,15 @@ def discover(
             "schema id": found.schema_id,
             "schema": found.schema,
             "table": table_line(found.table),
+            **({} if found.compatible is None else {"compatible": found.compatible}),
             "consumers": found.consumer_count,
             "metadata": found.metadata,
             "source": found.source,
             "revision": found.revision,
         }
     )
+    for each in (difference for version in found.differences for difference in version.differences):
+        echo(f"not compatible: {each.message}")
     if found.producers:
         echo("")
         echo_table(

@@ -30,7 +30,7 @@ def tail(
     with (
         MessageHub(endpoint=endpoint, dir=dir, domain=domain) as hub,
         interrupt() as interrupted,
-        hub.consumer(channel, start=start) as consumer,
+        hub.consumer(channel, start=start, on_lag="gap", follow=follow) as consumer,
     ):
         while not interrupted.has_come and seen != count and (follow or not consumer.has_ended):
             value = consumer.read(timeout=TURN_SECONDS)
@@ -57,9 +57,10 @@ def _rows(value: Any) -> tuple[list[str], list[list[Any]]]:
     if hasattr(value, "to_pydict"):
         columns = value.to_pydict()
         return list(columns), [list(row) for row in zip(*columns.values(), strict=True)]
-    names = getattr(getattr(value, "dtype", None), "names", None)
-    if names:
-        return list(names), [[field.item() for field in row] for row in value]
     if hasattr(value, "dtype"):
-        return ["value"], [[item] for item in value.tolist()]
+        names = value.dtype.names
+        if names:
+            return list(names), [[field.tolist() for field in row] for row in value.reshape(-1)]
+        rows = value if value.ndim else value.reshape(1)
+        return ["value"], [[row] for row in rows.tolist()]
     return ["bytes"], [[bytes(value).decode("utf-8", errors="backslashreplace")]]

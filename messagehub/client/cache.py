@@ -54,6 +54,8 @@ class DiscoveryCache(Generic[Shown]):
         self._unsubscribed: list[bytes] = []
         self._subscribe_at = 0.0
         self._changed = threading.Condition()
+        self.heard = 0
+        """How often anything was heard that may change an answer: an event, or another connection."""
         self._broker_id = ""
         self._beacon_seconds = connection.settings.beacon_seconds
 
@@ -85,10 +87,13 @@ class DiscoveryCache(Generic[Shown]):
             entry.least_revision = max(entry.least_revision, revision)
             entry.fresh_until = 0.0
 
-    def wait(self, seconds: float) -> None:
-        """Until something is heard of a followed channel, or the seconds have passed."""
+    def follows(self, channel: str) -> bool:
+        return channel in self._entries
+
+    def wait(self, seconds: float, since: int) -> None:
+        """Until `heard` is not `since` any more, or the seconds have passed."""
         with self._changed:
-            self._changed.wait(seconds)
+            self._changed.wait_for(lambda: self.heard != since, seconds)
 
     # -- on the I/O thread ---------------------------------------------------------------------------------
 
@@ -116,13 +121,14 @@ class DiscoveryCache(Generic[Shown]):
         if glance.broker_id is not None and glance.broker_id != self._broker_id:
             entry.fresh_until = 0.0
             self._connection.suspect()
+            self._tell_waiting()
         elif entry.found is not None and entry.revision == glance.revision >= entry.least_revision:
             entry.fresh_until = monotonic() + FRESH_BEACONS * self._beacon_seconds
         elif glance.revision > (entry.revision if entry.found else 0):
             entry.fresh_until = 0.0
             entry.least_revision = max(entry.least_revision, glance.revision)
             self._ask(channel, entry)
-        self._tell_waiting()
+            self._tell_waiting()
 
     def tick(self, now: float) -> float:
         if not self._unsubscribed:
@@ -160,4 +166,5 @@ class DiscoveryCache(Generic[Shown]):
 
     def _tell_waiting(self) -> None:
         with self._changed:
+            self.heard += 1
             self._changed.notify_all()

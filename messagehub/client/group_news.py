@@ -1,6 +1,7 @@
-"""Wakes members of consumer groups when their channel is shared out anew, or when another broker answers.
+"""Wakes consumers when the broker says that their channel changed, was shared out anew, or when another broker answers.
 
 An event that was missed (before the subscription was in place, say) shows in the revision of the next beacon.
+That other consumers come and go is no news: all that it changes for a consumer is its share, which has its own event.
 """
 
 import threading
@@ -8,16 +9,27 @@ from typing import Protocol
 
 from messagehub.client.cache import glance_of
 from messagehub.client.connection import Connection
-from registry import replies
-from registry.events import GroupAssigned, channel_topic
+from messagehub.client.heartbeats import Registration
+from registry import events, replies
+from registry.events import channel_topic
 
-_MARK = b'"%s"' % str(GroupAssigned.__struct_config__.tag).encode()
+
+def _marks(*kinds: type[events.Event]) -> tuple[bytes, ...]:
+    """How events of these kinds begin."""
+    return tuple(b'{"type":"%s"' % str(kind.__struct_config__.tag).encode() for kind in kinds)
+
+
+_SHARED_OUT = _marks(events.GroupAssigned)
+_OF_CONSUMERS = _marks(
+    events.ConsumerRegistered, events.ConsumerUnregistered, events.ConsumerStalled, events.ConsumerRecovered
+)
 
 
 class Member(Protocol):
     channel: str
+    registration: Registration | None
 
-    def wake(self) -> None: ...
+    def wake(self, *, is_shared_out: bool) -> None: ...
 
 
 class GroupNews:
@@ -28,10 +40,12 @@ class GroupNews:
         self._lock = threading.Lock()
 
     def add(self, member: Member) -> None:
+        """Who is registered hears of the channel already: its heartbeats watch the same topic."""
         with self._lock:
             topic = channel_topic(member.channel).encode()
             self._members[topic] = [*self._members.get(topic, []), member]
-        self._connection.wake()
+        if member.registration is None:
+            self._connection.wake()
 
     def remove(self, member: Member) -> None:
         with self._lock:
@@ -54,7 +68,7 @@ class GroupNews:
     def on_connected(self, _: replies.HelloAck) -> None:
         for members in list(self._members.values()):
             for member in members:
-                member.wake()
+                member.wake(is_shared_out=True)
 
     def on_disconnected(self) -> None:
         """Shares stay as they are while no broker answers."""
@@ -64,11 +78,12 @@ class GroupNews:
         if members is None:
             return
         glance = glance_of(payload)
-        is_behind = glance.broker_id is not None and glance.revision != self._heard.get(topic)
+        is_beacon = glance.broker_id is not None
+        is_behind = is_beacon and glance.revision != self._heard.get(topic, 0)
         self._heard[topic] = glance.revision
-        if is_behind or _MARK in payload:
+        if is_behind or not (is_beacon or payload.startswith(_OF_CONSUMERS)):
             for member in members:
-                member.wake()
+                member.wake(is_shared_out=is_behind or payload.startswith(_SHARED_OUT))
 
     def tick(self, now: float) -> float:
         return now + 60.0

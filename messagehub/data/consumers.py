@@ -1,30 +1,43 @@
 """A consumer: everything of a channel, whoever produces it, as values that share memory with their producers.
 
-Rule 1: the schema hash is compared before the first byte of a payload is used.
-Rule 2: what was lost is said (`on_lag`), never skipped in silence.
+Rule 1: the schema hash is compared before the first byte of a payload is used. Data of another schema that the registry
+calls compatible is handed out in the expected one.
+Rule 2: what was lost is counted in `missed` and told as `on_lag` says, never skipped in silence.
 Rule 3: data comes from the rings and tables themselves: a broker that stops, starts or never was changes nothing.
 Rule 4: in a group, an item is done when the next one is asked for (or with `acknowledge`); what a member had not done
 when it died goes to another.
+Rule 5: data of another host is an error that names the host. A block of the same name on this host is not that data.
+Rule 6: nobody is asked again and again: the kernel tells of this host's directory, the broker's events of the rest.
 """
 
 import asyncio
 import logging
 import os
+import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any, Literal, NamedTuple, get_args
 
 from messagehub.client.heartbeats import Registration
 from messagehub.data.attachments import Attachments, Choice, Positions
+from messagehub.data.projection import as_expected
 from messagehub.datablock.directory import Directory
-from messagehub.datablock.errors import AssignmentChanged, MemberTaken, PayloadSchemaMismatch, StreamEnded, TableMissing
+from messagehub.datablock.errors import (
+    AssignmentChanged,
+    BlockOnOtherHost,
+    MemberTaken,
+    PayloadSchemaMismatch,
+    StreamEnded,
+    TableMissing,
+)
+from messagehub.datablock.identity import host
 from messagehub.datablock.items import Gap, Item
 from messagehub.datablock.locks import Descriptor
 from messagehub.datablock.reader import RingReader
 from messagehub.datablock.tables import TableStore
 from messagehub.datablock.waiting import Sleeper
 from messagehub.discovery import Discovery, Source
-from messagehub.entries import block_path
+from messagehub.entries import block_path, living
 from messagehub.errors import (
     BrokerRequired,
     BrokerUnavailable,
@@ -40,6 +53,7 @@ log = logging.getLogger("messagehub")
 
 OnLag = Literal["gap", "raise", "skip"]
 REASSIGN_SECONDS = 0.05
+ASK_SECONDS = 1.0  # a broker that is slower than this does not hold up who reads
 
 
 class Wanted(NamedTuple):
@@ -48,8 +62,10 @@ class Wanted(NamedTuple):
     channel: str
     start: str | Positions
     expected_schema_hash: str | None
+    expected_schema: Any  # an Arrow schema, where one was given
     group: str | None
     on_lag: OnLag
+    follow: bool
     lossless: bool
     verify: bool
 
@@ -62,12 +78,14 @@ class Consumer:
         wanted: Wanted,
         directory: Directory,
         *,
-        discover: Callable[[], Discovery | None],
+        discover: Callable[[float | None], Discovery | None],
         register: Callable[[], Registration],
         renew: Callable[[Registration], None],
+        arrow_schema: Callable[[str], Any],
         forget: Callable[["Consumer"], None],
     ) -> None:
-        """`discover` asks all sources; `register` says who reads; `renew` asks the broker for a member's share."""
+        """`discover` asks all sources, within so many seconds; `register` says who reads; `renew` registers again, for
+        what holds now; `arrow_schema` gives a registered Arrow schema by its hash."""
         if wanted.on_lag not in get_args(OnLag):
             raise ConfigurationError(f"on_lag {wanted.on_lag!r} is not one of {', '.join(get_args(OnLag))}")
         if isinstance(wanted.start, str) and wanted.start not in ("oldest", "latest"):
@@ -80,15 +98,21 @@ class Consumer:
         self._wanted = wanted
         self._directory = directory
         self._discover, self._register, self._renew, self._forget = discover, register, renew, forget
+        self._arrow_schema, self._expected_schema = arrow_schema, wanted.expected_schema
         is_member = wanted.group is not None
-        choice = Choice(wanted.start, wanted.expected_schema_hash, wanted.lossless, wanted.verify, is_member)
+        expected = wanted.expected_schema_hash
+        self._readable = set() if expected is None else {expected}
+        choice = Choice(wanted.start, self._readable, wanted.lossless, wanted.verify, is_member)
         self._attached = Attachments(directory, wanted.channel, choice)
         self._tables = TableStore(directory.tables_path(wanted.channel))
-        self._generation: int | None = None
+        self._generation = self._before_first_table()
         self._epoch = -1
         self._unacknowledged: tuple[RingReader, int] | None = None
         self._stash: tuple[RingReader, Item | Gap] | None = None
         self._wake = Descriptor(lambda: os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK))
+        self._wake_lock = threading.Lock()
+        self._is_unsure = True  # where the channel is: ask
+        self._has_told_of_loss = self._has_told_of_hosts = False
         self._is_stale = wanted.group is not None
         self._is_superseded = False
         self._asked_at = 0.0
@@ -100,15 +124,15 @@ class Consumer:
             self.close()
             raise
         self._is_made = True
-        if self.source is None:
-            log.warning("nobody produces channel %r yet; its consumer waits", self.channel)
+        if not (self._attached.has_met_any or self._attached.has_tables):
+            log.warning("nobody produces channel %r yet on this host; its consumer waits", self.channel)
 
     # -- reading -------------------------------------------------------------------------------------------
 
     def read(self, timeout: float | None = None) -> Any:
         """The next batch, array, bytes or table; None at the timeout.
 
-        Without a timeout: None when every producer has ended its stream and all of it was read.
+        Without a timeout: None when the stream has ended (`has_ended`).
         ChannelClosed when the channel was destroyed and all that is there was read.
         """
         self._done_with_last()
@@ -155,7 +179,7 @@ class Consumer:
         for reader in self._attached.readers:
             item = reader.latest()
             if item is not None:
-                return item.value
+                return self._as_expected(item.value)
         known = self._tables.generations()
         return self._table(known[-1]) if known else None
 
@@ -164,7 +188,7 @@ class Consumer:
         self._done_with_last()
 
     def __iter__(self) -> Iterator[Any]:
-        """Until every producer has ended its stream."""
+        """Until the stream has ended (`has_ended`)."""
         while True:
             value = self.read()
             if value is None:
@@ -188,19 +212,23 @@ class Consumer:
 
     @property
     def has_ended(self) -> bool:
-        """All producers closed their streams and everything was read. Somebody may still begin again."""
-        return self._stash is None and self._attached.has_ended
+        """Everything was read, nobody produces any more, and a stream was closed while this consumer was there.
+
+        With `follow=False` nobody has to have produced since. Somebody may still begin again.
+        """
+        return self._stash is None and self._attached.has_ended(follow=self._wanted.follow)
 
     @property
     def position(self) -> Positions:
         """Give it as `start` to go on after the last item read."""
         return self._attached.positions
 
-    def wake(self) -> None:
-        """From any thread: something about the group changed, look at once."""
-        self._is_stale = self._wanted.group is not None
-        if self._wake.fd >= 0:
-            os.eventfd_write(self._wake.fd, 1)
+    def wake(self, *, is_shared_out: bool = False) -> None:
+        """From any thread: the channel changed, or is shared out anew within its groups. Look at once."""
+        self._is_stale |= is_shared_out and self._wanted.group is not None
+        with self._wake_lock:
+            if self._wake.fd >= 0:
+                os.eventfd_write(self._wake.fd, 1)
 
     def close(self) -> None:
         """Values that were handed out stay valid. Idempotent."""
@@ -208,7 +236,9 @@ class Consumer:
             self._is_closed = True
             self._stash = self._unacknowledged = None
             self._attached.close()
-            self._wake.close()
+            if self._wake.fd >= 0:  # else this is a forked child, where the lock may be held for ever
+                with self._wake_lock:
+                    self._wake.close()
             if self.registration is not None:
                 self.registration.close()
             self._forget(self)
@@ -234,17 +264,29 @@ class Consumer:
                 self.sequence = taken.sequence
                 if self._wanted.group is not None:
                     self._unacknowledged = (reader, taken.sequence)
-                return True, taken.value
-            self.missed += taken.last - taken.first + 1
+                return True, self._as_expected(taken.value)
+            self._count(taken)
             if self._wanted.on_lag == "gap":
                 return True, taken
-            if self._wanted.on_lag == "raise":
-                raise DataLost(
-                    f"channel {self.channel!r}: items {taken.first} to {taken.last} were overwritten unread",
-                    first=taken.first,
-                    last=taken.last,
-                )
-            log.warning("channel %r: items %d to %d were lost", self.channel, taken.first, taken.last)
+
+    def _count(self, lost: Gap) -> None:
+        self.missed += lost.last - lost.first + 1
+        if self._wanted.on_lag == "raise":
+            raise DataLost(
+                f"channel {self.channel!r}: items {lost.first} to {lost.last} were overwritten unread",
+                first=lost.first,
+                last=lost.last,
+            )
+        if self._wanted.on_lag == "skip" and not self._has_told_of_loss:
+            self._has_told_of_loss = True
+            log.warning(
+                "channel %r: items %d to %d were overwritten before they were read. Reading goes on, and `missed`"
+                " counts what is lost. Give the producer more capacity or when_full='block', or read faster;"
+                " on_lag='raise' or 'gap' tells of every loss",
+                self.channel,
+                lost.first,
+                lost.last,
+            )
 
     def _take(self) -> tuple[RingReader, Item | Gap] | None:
         """From the rings in turn: who was read goes to the end of the line."""
@@ -266,12 +308,13 @@ class Consumer:
         return None
 
     def _next_table(self) -> tuple[bool, Any]:
-        if self._generation is None or not self._attached.has_tables:
+        """The oldest generation that is newer than the one read last; a superseded one may be gone by then."""
+        if not self._attached.has_tables:
             return False, None
         for generation in self._tables.generations():
             if generation > self._generation:
-                self._generation = self.sequence = generation
                 table = self._table(generation)
+                self._generation = self.sequence = generation
                 if table is not None:
                     return True, table
         return False, None
@@ -280,23 +323,24 @@ class Consumer:
         """None if it was retired meanwhile."""
         try:
             with self._tables.open(generation) as snapshot:
-                expected = self._wanted.expected_schema_hash
-                if expected is not None and snapshot.manifest.schema_hash != expected:
-                    raise SchemaMismatch(
-                        f"the table of channel {self.channel!r} has schema {snapshot.manifest.schema_hash!r},"
-                        f" expected was {expected!r}",
-                        channel=self.channel,
-                        expected=expected,
-                        actual=snapshot.manifest.schema_hash,
-                    )
-                return snapshot.table(verify=self._wanted.verify)
+                written = snapshot.manifest.schema_hash
+                is_readable = not self._readable or written in self._readable
+                if not is_readable and not (self._asks_again() and written in self._readable):
+                    raise self._mismatch(written)
+                return self._as_expected(snapshot.table(verify=self._wanted.verify))
         except TableMissing:
             return None
+
+    def _as_expected(self, value: Any) -> Any:
+        return value if self._expected_schema is None else as_expected(value, self._expected_schema, self.channel)
 
     def _arm(self) -> bool:
         """Whether there is something to do before sleeping."""
         if self._is_closed or self._wake.fd < 0:
             raise HubError("this consumer is closed")
+        if self._must_ask():
+            self._look()  # what was asked last was refused: say so again
+            return True
         if self._is_stale:
             return self._stale_until() <= time.monotonic()
         for reader in list(self._attached.readers):
@@ -320,6 +364,9 @@ class Consumer:
 
     def _sleep_until(self, deadline: float | None) -> float | None:
         times = [deadline, self._attached.look_at, self._stale_until() if self._is_stale else None]
+        for reader in self._attached.readers:
+            seconds = reader.look_seconds()
+            times.append(None if seconds is None else time.monotonic() + seconds)
         return min((each for each in times if each is not None), default=None)
 
     def _stale_until(self) -> float:
@@ -329,9 +376,12 @@ class Consumer:
         is_due = self._attached.look_at is not None and time.monotonic() >= self._attached.look_at
         if self._wake.fd in ready:
             os.eventfd_read(self._wake.fd)
-            is_due = True
             ready.discard(self._wake.fd)
-        if (ready and self._attached.has_news()) or is_due:
+            self._is_unsure = is_due = True
+        if ready and self._attached.has_news():
+            self._is_unsure |= self.registration is None  # else this host's directory is all that there is to know
+            is_due = True
+        if is_due:
             self._look()
 
     async def _sleep_async(self, until: float | None) -> set[int]:
@@ -353,38 +403,81 @@ class Consumer:
     # -- finding -------------------------------------------------------------------------------------------
 
     def _look(self) -> None:
-        """Find the channel until it is found, register once it is, then keep up with its directory."""
+        """Attach to what is here. Where that is unsure, ask first: it may be on another host, or not yet registered."""
         told: list[str] = []
-        if self.source is None or self.registration is None:
-            found = self._discover()
-            if found is not None:
-                self._check(found)
-                told = [
-                    block_path(self._directory, block.shm_name) for block in found.blocks if block.format != "manifest"
-                ]
-                self._enrol(found)
+        if self._must_ask():
+            told = self._ask()
         if self._is_stale:
             self._renew_share()
         try:
-            self._attached.look(told)
-        except PayloadSchemaMismatch as mismatch:
-            raise SchemaMismatch(str(mismatch), channel=self.channel) from None
+            self._attach(told)
         except (AssignmentChanged, MemberTaken):
             self._is_stale = self._is_superseded = True
-        if self._attached.has_tables:
-            self._begin_table()
-        if self.source is None and (self._attached.has_met_any or self._generation is not None):
-            self.source = "shm" if not self._attached.is_listed else "files"
+        has_data = self._attached.has_met_any or self._attached.has_tables
+        if self.source is None and has_data:
+            self.source = "shm" if not (self._attached.is_listed or self._attached.has_tables) else "files"
 
-    def _check(self, found: Discovery) -> None:
-        """Without a registry's verdict the hashes must be equal."""
+    def _must_ask(self) -> bool:
+        """Nobody is asked while something is read: whatever changed elsewhere, it is what the consumer came for."""
+        return self._is_unsure and not (self.registration is not None and self._attached.readers)
+
+    def _ask(self) -> list[str]:
+        """Register with whoever knows the channel; returns the rings that it knows of."""
+        self._is_unsure = False
+        try:
+            found = self._discover(ASK_SECONDS if self._is_made else None)
+            if found is None:
+                return []
+            self._check_schema(found)
+            self._check_host(found)
+            if self.registration is None:
+                self._enrol(found)
+        except BaseException:
+            self._is_unsure = True  # and asked again, so that the next read says the same
+            raise
+        return [block_path(self._directory, block.shm_name) for block in found.blocks if block.format != "manifest"]
+
+    def _attach(self, told: list[str]) -> None:
+        try:
+            self._attached.look(told)
+        except PayloadSchemaMismatch as mismatch:
+            if not self._asks_again():
+                raise SchemaMismatch(str(mismatch), channel=self.channel) from None
+            self._attach(told)
+
+    def _check_schema(self, found: Discovery) -> None:
+        """Without a registry's verdict the hashes must be equal. A channel that nobody produces has none."""
+        is_readable = not self._readable or found.schema_hash is None or found.schema_hash in self._readable
+        if found.source != "broker" and not is_readable:
+            raise self._mismatch(found.schema_hash)
+
+    def _mismatch(self, written: str | None) -> SchemaMismatch:
         expected = self._wanted.expected_schema_hash
-        if expected is not None and found.source != "broker" and found.schema_hash != expected:
-            raise SchemaMismatch(
-                f"channel {self.channel!r} has schema {found.schema_hash!r}, the consumer expects {expected!r}",
-                channel=self.channel,
-                expected=found.schema_hash,
-                actual=expected,
+        return SchemaMismatch(
+            f"channel {self.channel!r} has schema {written!r}, the consumer expects {expected!r}",
+            channel=self.channel,
+            expected=written,
+            actual=expected,
+        )
+
+    def _check_host(self, found: Discovery) -> None:
+        """The directory is always of this host; the broker knows of others, and of processes that name no host."""
+        here = host()
+        hosts = {producer.host for producer in found.producers} | {block.host for block in found.blocks}
+        elsewhere = sorted(name for name in hosts - {here} if name is not None)
+        if found.source != "broker" or not elsewhere:
+            return
+        known_here = {live.command.lease for live in living(self._directory, self.channel)}
+        is_here = bool(hosts & {here, None}) or any(producer.lease in known_here for producer in found.producers)
+        if not is_here:
+            raise BlockOnOtherHost(found.shm_name or self.channel, elsewhere[0], here)
+        if not self._has_told_of_hosts:
+            self._has_told_of_hosts = True
+            log.warning(
+                "channel %r is also produced on %s; this consumer reads what is on %s only",
+                self.channel,
+                ", ".join(elsewhere),
+                here,
             )
 
     def _enrol(self, found: Discovery) -> None:
@@ -400,6 +493,30 @@ class Consumer:
                 f"group {self._wanted.group!r} is shared out by the broker, and none answers"
             ) from error
         self.source = found.source
+        self._accept()
+
+    def _accept(self) -> None:
+        """What the registry calls compatible with the expected schema is read too."""
+        ack = None if self.registration is None else self.registration.ack
+        if not isinstance(ack, replies.ConsumerRegistered) or ack.schema_hash is None or not self._readable:
+            return
+        expected = self._wanted.expected_schema_hash
+        if ack.schema_hash != expected and expected is not None and self._expected_schema is None:
+            self._expected_schema = self._arrow_schema(expected)
+        self._readable.add(ack.schema_hash)
+
+    def _asks_again(self) -> bool:
+        """Whether the registry, asked once more, calls another schema readable. Its refusal is raised."""
+        if self.registration is None or self.registration.ack is None:
+            return False
+        known = len(self._readable)
+        try:
+            self._renew(self.registration)
+        except (BrokerUnavailable, ChannelNotFound) as error:
+            log.debug("nobody says what else of %r can be read: %s", self.channel, error)
+            return False
+        self._accept()
+        return len(self._readable) > known
 
     def _renew_share(self) -> None:
         """Ask the broker what is ours; while none answers, everything stays as it is."""
@@ -422,12 +539,12 @@ class Consumer:
             self._epoch = dealt.epoch
             self._attached.deal(dealt)
 
-    def _begin_table(self) -> None:
-        if self._generation is None:
-            known = self._tables.generations()
-            if known:
-                start = self._wanted.start
-                self._generation = known[-1] - 1 if start == "latest" else 0
+    def _before_first_table(self) -> int:
+        """The generation before the first one to be read; all that are committed from now on are."""
+        known = self._tables.generations()
+        if not known:
+            return 0
+        return known[-1] - 1 if self._wanted.start == "latest" else known[0] - 1
 
     def _done_with_last(self) -> None:
         if self._unacknowledged is not None:

@@ -9,15 +9,18 @@ from messagehub.data.attachments import Positions
 from messagehub.data.consumers import Consumer, OnLag, Wanted
 from messagehub.data.producers import Producer, Shape, open_producer, ring_path
 from messagehub.datablock.identity import ProcessIdentity
+from messagehub.datablock.payloads import is_arrow
 from messagehub.discovery import Discovery
 from messagehub.discovery.chain import Chain
 from messagehub.errors import BrokerRequired
 from messagehub.payload_schema import hash_of, payload_schema
-from registry import commands, names
+from registry import commands, names, replies
+from registry.formats import arrow
 from registry.records import Access, Block, Priority
 
 RENEW_SECONDS = 1.0  # a broker that is slower leaves a member with the share it has
 _Opened = TypeVar("_Opened", Producer, Consumer)
+_AnyReply = TypeVar("_AnyReply", bound=replies.Reply)
 _Registering = commands.RegisterProducer | commands.RegisterConsumer
 
 
@@ -40,6 +43,7 @@ class DataMethods(ABC):
         policy: str = "RingBuffer",
         when_full: str = "overwrite",
         checksum: str = "none",
+        split_rows: bool = False,
         access: Access = "exclusive",
         producer_id: str | None = None,
         schema_hash: str | None = None,
@@ -52,8 +56,9 @@ class DataMethods(ABC):
 
         `schema`: an Arrow schema, a NumPy dtype, or None for raw bytes. `policy`: RingBuffer, DoubleBuffer or Single.
         `when_full`: overwrite, block or error. `checksum`: none, write or verify.
+        `split_rows`: an Arrow batch that is larger than a slot becomes several items instead of an error.
         """
-        payload = payload_schema(schema, schema_hash)
+        payload = payload_schema(schema, schema_hash, split_rows=split_rows)
         shape = Shape(policy, capacity, page_size, when_full, checksum)
         if producer_id is None and access == "shared":
             producer_id = self._role("producer")
@@ -92,7 +97,8 @@ class DataMethods(ABC):
         start: str | Positions = "latest",
         expected_schema: Any = None,
         group: str | None = None,
-        on_lag: OnLag = "gap",
+        on_lag: OnLag = "skip",
+        follow: bool = True,
         lossless: bool = True,
         verify: bool = False,
         consumer_id: str | None = None,
@@ -101,9 +107,13 @@ class DataMethods(ABC):
     ) -> Consumer:
         """A reader of everything that a channel's producers write, whether they are there yet or not.
 
-        `expected_schema`: as producers give it, or its hash. `group`: share the channel with the other members.
-        `on_lag`: what was overwritten before it was read comes as a `Gap`, is raised as DataLost, or is skipped
-        with a warning. `lossless`: a producer with when_full=block waits for this reader.
+        `start`: `latest` (from now on), `oldest` (what is still there too) or a consumer's `position`.
+        `expected_schema`: as producers give it, or its hash; data of another schema that the registry calls compatible
+        is handed out in this one. `group`: share the channel with the other members.
+        `on_lag`: what was overwritten before it was read is skipped with one warning, comes as a `Gap`, or is raised as
+        DataLost; `missed` counts it. `follow`: iteration ends when a stream ends while it is read; False: also when
+        nobody produces to begin with. `lossless`: a producer with when_full=block waits for this reader. `verify`:
+        compare checksums, and validate Arrow data in full.
         """
         expected = None if expected_schema is None else hash_of(expected_schema)
         logical = names.check_channel(names.logical(channel))
@@ -119,17 +129,29 @@ class DataMethods(ABC):
             **self._owner(),
         )
         consumer = Consumer(
-            Wanted(logical, start, expected, group, on_lag, lossless, verify),
+            Wanted(
+                channel=logical,
+                start=start,
+                expected_schema_hash=expected,
+                expected_schema=expected_schema if is_arrow(expected_schema) else None,
+                group=group,
+                on_lag=on_lag,
+                follow=follow,
+                lossless=lossless,
+                verify=verify,
+            ),
             self._chain.files.directory,
-            discover=lambda: self._discover_now(logical, self._limit(timeout), required=False),
+            discover=lambda seconds: self._discover_now(
+                logical, min(self._limit(timeout), self._limit(seconds)), required=False
+            ),
             register=lambda: self._register(command, timeout, required=group is not None),
             renew=lambda registration: self._heartbeats.renew(
                 registration, timeout=min(self._limit(timeout), RENEW_SECONDS)
             ),
+            arrow_schema=lambda schema_hash: self._arrow_schema(schema_hash, timeout),
             forget=self._forget_consumer,
         )
-        if group is not None:
-            self._group_news.add(consumer)
+        self._group_news.add(consumer)
         return self._keep(consumer)
 
     # -- inside --------------------------------------------------------------------------------------------
@@ -138,12 +160,20 @@ class DataMethods(ABC):
         self._open.add(opened)
         return opened
 
+    def _arrow_schema(self, schema_hash: str, timeout: float | None) -> Any:
+        """The registered Arrow schema with this hash; None where it is of another format."""
+        found = self._must(commands.RequestSchema(schema_hash=schema_hash), replies.SchemaFound, timeout)
+        return arrow.to_arrow(found.schema.schema) if found.schema.schema_type == "ARROW" else None
+
     def _forget_consumer(self, consumer: Consumer) -> None:
         self._open.discard(consumer)
         self._group_news.remove(consumer)
 
     @abstractmethod
     def connect(self, *, timeout: float | None = None, required: bool = False) -> bool: ...
+
+    @abstractmethod
+    def _must(self, command: commands.Command, kind: type[_AnyReply], timeout: float | None) -> _AnyReply: ...
 
     @abstractmethod
     def _limit(self, timeout: float | None) -> float: ...

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from messagehub.client.heartbeats import Registration
 from messagehub.datablock.errors import NameTaken
-from messagehub.datablock.layout import Checksum, Kind, WhenFull
+from messagehub.datablock.layout import MAX_SLOT_BYTES, MAX_SLOTS, Checksum, Kind, WhenFull
 from messagehub.datablock.ring import RingSpec, open_writer
 from messagehub.datablock.writer import Loan, RingWriter, Written
 from messagehub.discovery.via_files import ViaFiles
@@ -37,6 +37,8 @@ class Shape(NamedTuple):
         return self._asdict() | {"capacity": _SLOTS.get(self.policy, self.capacity)}
 
     def spec(self, command: RegisterProducer, lanes: str) -> RingSpec:
+        _check_range("capacity", self.capacity, MAX_SLOTS)
+        _check_range("page_size", self.page_size, MAX_SLOT_BYTES)
         return RingSpec(
             channel=command.channel,
             producer_id=command.producer_id or "",
@@ -90,7 +92,8 @@ class Producer:
     def write(self, payload: Any, timeout: float | None = None) -> int:
         """Publish a batch, table, array or bytes and return its sequence number.
 
-        One larger than a slot is split by rows: `last_written` has the first and last number of its pieces.
+        It is one item with its shape, order and dtype, and one larger than a slot is refused. With `split_rows` a
+        batch may become several: `last_written` has the first and the last number.
         """
         if self.registration.is_closed:
             self.registration.check_open()
@@ -158,6 +161,11 @@ def ring_path(files: ViaFiles, command: RegisterProducer) -> str:
     if command.access == "exclusive":
         return files.directory.exclusive_block(command.channel)
     return files.directory.shared_block(command.channel, command.producer_id or "")
+
+
+def _check_range(what: str, said: Any, most: int) -> None:
+    if isinstance(said, bool) or not isinstance(said, int) or not 1 <= said <= most:
+        raise ConfigurationError(f"{what} {said!r} is not a whole number from 1 to {most}")
 
 
 def _choice(what: str, said: str, known: dict[str, Any]) -> Any:

@@ -14,6 +14,7 @@ DataBlockError                  a HubError
 │   └── SymlinkRefused          the name is a symbolic link
 ├── NothingThere                no file at the name
 ├── BlockOnOtherHost            its memory is not this machine's
+├── ReaderFilesGone             the writer must know of its readers, and where they say so is gone
 ├── NameTaken                   a live writer owns the name
 ├── ShmFull                     no memory left in the root
 ├── DamagedBlock                the file is not a block that can be read
@@ -168,6 +169,16 @@ class BlockOnOtherHost(DataBlockError):
         )
 
 
+class ReaderFilesGone(DataBlockError):
+    code = "READER_FILES_GONE"
+
+    def __init__(self, path: str) -> None:
+        super().__init__(
+            f"{path} is gone, so the block's writer would neither wait for this reader nor share with its group. "
+            "Restart the producer, or read without a group and with lossless=False."
+        )
+
+
 class NameTaken(DataBlockError):
     code = "BLOCK_NAME_TAKEN"
     retryable = True
@@ -259,10 +270,11 @@ class PayloadSchemaMismatch(PayloadRefused):
 class PayloadLargerThanSlot(PayloadRefused):
     code = "PAYLOAD_LARGER_THAN_SLOT"
 
-    def __init__(self, payload_bytes: int, slot_bytes: int) -> None:
+    def __init__(self, payload_bytes: int, slot_bytes: int, *, is_splittable: bool = False) -> None:
+        also = ", or with split_rows=True" if is_splittable else ""
         super().__init__(
-            f"{payload_bytes} bytes cannot be split to fit a slot of {slot_bytes}. "
-            f"Create the channel with page_size >= {payload_bytes}."
+            f"the payload has {payload_bytes} bytes, a slot {slot_bytes}. "
+            f"Open the producer with page_size >= {payload_bytes}{also}."
         )
 
 

@@ -30,7 +30,7 @@ from .groups import GroupCursors, group_files
 from .locks import OWNER, exclusive, is_locked, try_lock
 from .segment import Segment, make_own_directory, map_file, open_trusted, remove_file
 from .sharing import group_of, list_directory, parent_of
-from .wakeup import Bell, Ringer
+from .wakeup import Bell, NoBell, Ringer
 
 CURSOR: Final = 0
 TICKET: Final = 8
@@ -102,6 +102,17 @@ class Lane:
             self.bell.close(remove=True)
             remove_file(self._path)
             self._segment.descriptor.close()
+
+
+class NoLane:
+    """In the place of a lane whose directory is gone: its writer does not know of the reader, and does not wake it."""
+
+    def __init__(self) -> None:
+        self.words = memoryview(bytearray(LANE_BYTES)).cast("Q")
+        self.bell = NoBell()
+
+    def close(self) -> None:
+        """There is nothing to close."""
 
 
 class _Seen:

@@ -3,7 +3,7 @@
     0      fixed header: written before the block gets its name, never changed afterwards
     2048   the words that change, each alone on its cache line, each with one writer
     4096   schema (Arrow message or NumPy description), then scratch of the writer's encoder
-    table  one cache line a slot: sequence, length, checksum, hint
+    table  one cache line a slot: sequence, length, checksum, hint, shape
     data   the slots, `stride_bytes` apart
 
 Rule 1: a word is stored with one aligned 8-byte store (`memoryview.cast("Q")`), never with `struct`.
@@ -32,6 +32,8 @@ MAGIC: Final = b"MHUBDATA"
 LAYOUT_VERSION: Final = 2
 HEADER_BYTES: Final = 4096
 LINE_BYTES: Final = 64
+MAX_SLOTS: Final = 1 << 20
+MAX_SLOT_BYTES: Final = 1 << 40
 _BYTE_ORDER_MARK: Final = 0x0102030405060708
 
 
@@ -79,7 +81,13 @@ SEQUENCE: Final = 0
 LENGTH: Final = 1
 CHECKSUM: Final = 2
 HINT: Final = 3  # in line s % slot_count: the slot that holds sequence s, if it is still there
+SHAPE: Final = 4  # four words: the shape of an array, see `pack_shape`; all 0 for what has one dimension or none
 LINE_WORDS: Final = LINE_BYTES // 8
+
+Shape = tuple[int, int, int, int]
+FLAT: Final[Shape] = (0, 0, 0, 0)
+MAX_DIMENSIONS: Final = 6
+_COLUMNS_FIRST: Final = 1 << 8
 
 _FIXED = struct.Struct("=8sQIIIIIIQQQQQQQd256s256s128s32s64s40s512s")
 
@@ -128,10 +136,10 @@ class Geometry:
         return self.data_offset + slot * self.stride_bytes
 
     def flaw(self) -> str | None:
-        if not 1 <= self.slot_count <= 1 << 20:
-            return f"{self.slot_count} slots, not 1 to {1 << 20}"
-        if not 1 <= self.slot_bytes <= 1 << 40:
-            return f"slots of {self.slot_bytes} bytes, not 1 to {1 << 40}"
+        if not 1 <= self.slot_count <= MAX_SLOTS:
+            return f"{self.slot_count} slots, not 1 to {MAX_SLOTS}"
+        if not 1 <= self.slot_bytes <= MAX_SLOT_BYTES:
+            return f"slots of {self.slot_bytes} bytes, not 1 to {MAX_SLOT_BYTES}"
         if self.page_bytes < LINE_BYTES or self.page_bytes & (self.page_bytes - 1):
             return f"pages of {self.page_bytes} bytes, not a power of two of at least {LINE_BYTES}"
         if max(self.schema_bytes, self.scratch_bytes) > 1 << 30:
@@ -255,6 +263,29 @@ def fixed_checksum(data: bytes | bytearray | memoryview, schema_bytes: int) -> i
     crc = zlib.crc32(bytes(4), zlib.crc32(data[:CRC_OFFSET]))
     crc = zlib.crc32(data[CRC_OFFSET + 4 : _FIXED.size], crc)
     return zlib.crc32(data[HEADER_BYTES : HEADER_BYTES + schema_bytes], crc)
+
+
+def pack_shape(sizes: tuple[int, ...], *, columns_first: bool) -> Shape | None:
+    """The words for an array: one more than its dimensions, with the order, then two sizes of 32 bits a word.
+
+    One dimension needs none, since the length says it. None where it does not fit.
+    """
+    if len(sizes) == 1:
+        return FLAT
+    if len(sizes) > MAX_DIMENSIONS or any(size >> 32 for size in sizes):
+        return None
+    first, second, third, fourth, fifth, sixth = (*sizes, *(0,) * (MAX_DIMENSIONS - len(sizes)))
+    kind = len(sizes) + 1 + (_COLUMNS_FIRST if columns_first else 0)
+    return kind, first | second << 32, third | fourth << 32, fifth | sixth << 32
+
+
+def unpack_shape(shape: Shape) -> tuple[tuple[int, ...], bool]:
+    """Sizes, and whether columns come first. Of damaged words, something that fits no payload or raises ValueError."""
+    dimensions = (shape[0] & (_COLUMNS_FIRST - 1)) - 1
+    if not 0 <= dimensions <= MAX_DIMENSIONS:
+        raise ValueError(f"an array of {dimensions} dimensions")
+    sizes = [size for word in shape[1:] for size in (word & 0xFFFFFFFF, word >> 32)]
+    return tuple(sizes[:dimensions]), bool(shape[0] & _COLUMNS_FIRST)
 
 
 def _text(value: str, limit: int) -> bytes:

@@ -1,23 +1,32 @@
 """What a slot can hold, and how it gets in and out without a copy too many.
 
-A codec cuts a payload into pieces that fit a slot, encodes a piece straight into the mapping, and turns a
-pinned buffer back into a value that shares the slot's memory. Arrow and NumPy are imported when a codec that
-needs them is made.
+One payload is one piece, which must fit a slot; only Arrow data is cut by rows, where that was asked for. A codec
+encodes a piece straight into the mapping, and turns a pinned buffer back into a value that shares the slot's memory.
+Arrow and NumPy are imported when a codec that needs them is made.
 
 Rule: what `decode` gives lies within its buffer, whatever the bytes are; the rest is a PayloadDamaged. What the cells
-of Arrow data say (offsets of strings and lists) takes as long as reading them: `validate(full=True)` checks it.
+of Arrow data say (offsets of strings and lists, indexes of dictionaries) is looked at where others than this user can
+write the block, or where the reader asks for it: numbers cost nothing, strings about 6 ns each.
 """
 
 import json
 from collections.abc import Callable
 from functools import cache
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from .errors import EntryDamaged, PayloadDamaged, PayloadLargerThanSlot, PayloadRefused, PayloadSchemaMismatch
-from .layout import PayloadFormat
+from .layout import FLAT, MAX_DIMENSIONS, PayloadFormat, Shape, pack_shape, unpack_shape
 from .segment import Segment
 
-Piece = tuple[Any, int]  # what `encode` takes, and how many bytes it will fill
+
+class Piece(NamedTuple):
+    """What `encode` takes, how many bytes it will fill, and the shape of an array."""
+
+    content: Any
+    size_bytes: int
+    shape: Shape = FLAT
+
+
 Encoder = Callable[[Any, int, int], None]  # (piece, offset in the block, its bytes)
 
 
@@ -30,7 +39,7 @@ class Codec(Protocol):
 
     def encoder(self, segment: Segment) -> Encoder: ...
 
-    def decode(self, buffer: Any) -> Any: ...
+    def decode(self, buffer: Any, shape: Shape, /) -> Any: ...
 
 
 class RawCodec:
@@ -42,7 +51,7 @@ class RawCodec:
 
     def pieces(self, payload: Any, slot_bytes: int) -> list[Piece]:
         if type(payload) is bytes and len(payload) <= slot_bytes:
-            return [(payload, len(payload))]
+            return [Piece(payload, len(payload))]
         try:
             view = memoryview(payload)
             if view.format != "B" or view.ndim != 1:
@@ -51,7 +60,7 @@ class RawCodec:
             raise PayloadSchemaMismatch("raw bytes", f"{type(payload).__name__}, not C-contiguous") from None
         if view.nbytes > slot_bytes:
             raise PayloadLargerThanSlot(view.nbytes, slot_bytes)
-        return [(view, view.nbytes)]
+        return [Piece(view, view.nbytes)]
 
     def encoder(self, segment: Segment) -> Encoder:
         data = segment.data
@@ -61,12 +70,12 @@ class RawCodec:
 
         return encode
 
-    def decode(self, buffer: Any) -> memoryview:
+    def decode(self, buffer: Any, _shape: Shape) -> memoryview:
         return memoryview(buffer)
 
 
 class NumpyCodec:
-    """Structured arrays of one dtype; rows are split over slots, values are read-only arrays."""
+    """Arrays of one dtype and any shape, in the order they have; values are read-only arrays."""
 
     payload_format = PayloadFormat.NUMPY
     scratch_bytes = 0
@@ -77,7 +86,13 @@ class NumpyCodec:
         self._np = np
         self.dtype = np.dtype(dtype)
         if self.dtype.hasobject or self.dtype.itemsize == 0:
-            raise PayloadRefused(f"{self.dtype} has no fixed bytes. Use numbers, times or fixed-size strings.")
+            raise PayloadRefused(f"schema {self.dtype} has no fixed bytes. Use numbers, times or fixed-size strings.")
+        if self.dtype.subdtype is not None:
+            base, shape = self.dtype.subdtype
+            raise PayloadRefused(
+                f"schema {self.dtype} is a sub-array, which no array has as its dtype. "
+                f"Give {base} and write arrays whose last dimensions are {shape}."
+            )
         self.description = json.dumps(np.lib.format.dtype_to_descr(self.dtype)).encode()
 
     @classmethod
@@ -90,16 +105,25 @@ class NumpyCodec:
             raise EntryDamaged(path, f"its NumPy description is unusable ({error!r})") from None
 
     def pieces(self, payload: Any, slot_bytes: int) -> list[Piece]:
-        if not isinstance(payload, self._np.ndarray) or payload.dtype != self.dtype:
+        np = self._np
+        if isinstance(payload, np.generic):
+            payload = np.asarray(payload)
+        if not isinstance(payload, np.ndarray) or payload.dtype != self.dtype:
             raise PayloadSchemaMismatch(str(self.dtype), str(getattr(payload, "dtype", type(payload).__name__)))
-        rows = payload.reshape(-1)
-        item = self.dtype.itemsize
-        if rows.nbytes <= slot_bytes:
-            return [(rows, rows.nbytes)]
-        if item > slot_bytes:
-            raise PayloadLargerThanSlot(item, slot_bytes)
-        step = slot_bytes // item
-        return [(part, part.nbytes) for part in (rows[i : i + step] for i in range(0, len(rows), step))]
+        if isinstance(payload, np.ma.MaskedArray):
+            raise PayloadRefused(
+                "the mask of a masked array would be lost. Write array.filled(…), or the mask as a field."
+            )
+        if payload.nbytes > slot_bytes:
+            raise PayloadLargerThanSlot(payload.nbytes, slot_bytes)
+        columns_first = payload.flags.fnc
+        shape = pack_shape(payload.shape, columns_first=columns_first)
+        if shape is None:
+            raise PayloadRefused(
+                f"an array of shape {payload.shape} has more than {MAX_DIMENSIONS} dimensions, or more than 2**32 - 1"
+                " items in one. Reshape it."
+            )
+        return [Piece(payload.reshape(-1, order="F" if columns_first else "C"), payload.nbytes, shape)]
 
     def encoder(self, segment: Segment) -> Encoder:
         np, dtype, data = self._np, self.dtype, segment.data
@@ -110,9 +134,13 @@ class NumpyCodec:
 
         return encode
 
-    def decode(self, buffer: Any) -> Any:
+    def decode(self, buffer: Any, shape: Shape) -> Any:
         try:
-            return self._np.frombuffer(buffer, dtype=self.dtype)
+            flat = self._np.frombuffer(buffer, dtype=self.dtype)
+            if shape == FLAT:
+                return flat
+            sizes, columns_first = unpack_shape(shape)
+            return flat.reshape(sizes, order="F" if columns_first else "C")
         except ValueError as error:
             raise PayloadDamaged("a payload", error) from None
 
@@ -126,10 +154,12 @@ class ArrowCodec:
 
     payload_format = PayloadFormat.ARROW
 
-    def __init__(self, schema: Any) -> None:
+    def __init__(self, schema: Any, *, split_rows: bool = False, checks_cells: bool = False) -> None:
         import pyarrow as pa
 
         self._pa = pa
+        self._split_rows = split_rows
+        self._checks_cells = checks_cells
         self.schema = schema
         self.description = schema.serialize().to_pybytes()
         # Not from Python lists: that would import pandas, which takes a second.
@@ -152,9 +182,11 @@ class ArrowCodec:
                 raise PayloadSchemaMismatch(str(self.schema), str(batch.schema))
             size = self._size(batch)
             if size <= slot_bytes:
-                found.append((batch, size))
-            else:
+                found.append(Piece(batch, size))
+            elif self._split_rows:
                 found += self._split(batch, size, slot_bytes)
+            else:
+                raise PayloadLargerThanSlot(size, slot_bytes, is_splittable=batch.num_rows > 1)
         return found
 
     def encoder(self, segment: Segment) -> Encoder:
@@ -170,10 +202,10 @@ class ArrowCodec:
 
         return encode
 
-    def decode(self, buffer: Any) -> Any:
+    def decode(self, buffer: Any, _shape: Shape) -> Any:
         try:
             batch = self._pa.ipc.read_record_batch(buffer, self.schema)
-            batch.validate()  # sizes only: half a microsecond
+            batch.validate(full=self._checks_cells)  # if not full, sizes only: half a microsecond
         except arrow_flaws() as error:
             raise PayloadDamaged("a payload", error) from None
         return batch
@@ -190,7 +222,7 @@ class ArrowCodec:
             part = batch.slice(start, step)
             part_size = self._size(part)
             if part_size <= slot_bytes:
-                found.append((part, part_size))
+                found.append(Piece(part, part_size))
             else:
                 found += self._split(part, part_size, slot_bytes)
         return found
@@ -212,8 +244,8 @@ class ArrowStreamCodec(ArrowCodec):
 
     payload_format = PayloadFormat.ARROW_STREAM
 
-    def __init__(self, schema: Any) -> None:
-        super().__init__(schema)
+    def __init__(self, schema: Any, *, split_rows: bool = False, checks_cells: bool = False) -> None:
+        super().__init__(schema, split_rows=split_rows, checks_cells=checks_cells)
         self.scratch_bytes = 0
         self._size = self._stream_size
 
@@ -228,10 +260,10 @@ class ArrowStreamCodec(ArrowCodec):
 
         return encode
 
-    def decode(self, buffer: Any) -> Any:
+    def decode(self, buffer: Any, _shape: Shape) -> Any:
         try:
             batch = self._pa.ipc.open_stream(buffer).read_next_batch()
-            batch.validate()
+            batch.validate(full=self._checks_cells)
         except arrow_flaws() as error:
             raise PayloadDamaged("a payload", error) from None
         if not batch.schema.equals(self.schema):
@@ -245,20 +277,27 @@ class ArrowStreamCodec(ArrowCodec):
         return int(sink.size())
 
 
-def arrow_codec(schema: Any) -> ArrowCodec:
-    return ArrowStreamCodec(schema) if _has_dictionary(schema) else ArrowCodec(schema)
-
-
-def codec_for(schema: Any) -> Codec:
+def codec_for(schema: Any, *, split_rows: bool = False) -> Codec:
     """The codec of a schema as a user gives it: None (raw bytes), an Arrow schema, or a NumPy dtype."""
     if schema is None:
         return RawCodec()
-    if type(schema).__module__.startswith("pyarrow"):
-        return arrow_codec(schema)
-    return NumpyCodec(schema)
+    if is_arrow(schema):
+        kind = ArrowStreamCodec if _has_dictionary(schema) else ArrowCodec
+        return kind(schema, split_rows=split_rows)
+    try:
+        return NumpyCodec(schema)
+    except (TypeError, ValueError, KeyError, SyntaxError) as error:
+        raise PayloadRefused(
+            f"schema {schema!r} is no Arrow schema and no NumPy dtype ({error}). Give one, or None for raw bytes."
+        ) from None
 
 
-def codec_of(payload_format: PayloadFormat, description: bytes, path: str) -> Codec:
+def is_arrow(schema: Any) -> bool:
+    """Whether this is an Arrow schema; asked without importing pyarrow for those who never use it."""
+    return type(schema).__module__.startswith("pyarrow") and type(schema).__name__ == "Schema"
+
+
+def codec_of(payload_format: PayloadFormat, description: bytes, path: str, *, checks_cells: bool = False) -> Codec:
     """The codec that a block's own description calls for."""
     if payload_format == PayloadFormat.RAW:
         return RawCodec()
@@ -269,7 +308,8 @@ def codec_of(payload_format: PayloadFormat, description: bytes, path: str) -> Co
     try:
         schema = pa.ipc.read_schema(pa.py_buffer(description))
         check_names(schema)
-        return ArrowStreamCodec(schema) if payload_format == PayloadFormat.ARROW_STREAM else ArrowCodec(schema)
+        kind = ArrowStreamCodec if payload_format == PayloadFormat.ARROW_STREAM else ArrowCodec
+        return kind(schema, checks_cells=checks_cells)
     except arrow_flaws() as error:
         raise EntryDamaged(path, f"its Arrow schema is unusable ({error})") from None
 

@@ -16,26 +16,31 @@ from .errors import (
     HeaderInconsistent,
     NothingThere,
     PositionUnknown,
+    ReaderFilesGone,
     RootUnusable,
     StreamEnded,
     WriterGone,
 )
 from .groups import Assignment, Membership
 from .items import Gap, Item, Position, Start
-from .lanes import CURSOR, TICKET, WRITER_BELL, Lane
+from .lanes import CURSOR, TICKET, WRITER_BELL, Lane, NoLane
 from .layout import (
     CHECKSUM,
     EPOCH,
+    FLAT,
     HEAD,
     HINT,
     LENGTH,
     LINE_WORDS,
     SEQUENCE,
+    SHAPE,
     STATE,
     WRITER_PID,
     WRITER_START,
     WRITER_TICKET,
     Checksum,
+    PayloadFormat,
+    Shape,
     State,
     WhenFull,
 )
@@ -52,7 +57,7 @@ from .locks import (
 )
 from .payloads import Codec
 from .segment import Segment
-from .wakeup import ProcessWatch, Ringer, sleep_async
+from .wakeup import PROBE_SECONDS, ProcessWatch, Ringer, sleep_async
 from .writer import checksum
 
 _WRITER = exclusive(OWNER)
@@ -103,6 +108,7 @@ class RingReader:
         self._descriptor = segment.descriptor
         self._wait_for_writer = wait_for_writer
         self._verify = self.header.checksum == Checksum.VERIFY or (verify and self.header.checksum == Checksum.WRITE)
+        self._has_shapes = self.header.payload_format == PayloadFormat.NUMPY
         geometry = self.header.geometry
         self._slot_bytes = geometry.slot_bytes
         self._slot_count = geometry.slot_count
@@ -120,17 +126,21 @@ class RingReader:
         self._pins.on_free = self._writer_bell.ring
         self._watch: ProcessWatch | None = None
         self._watch_fired = False
-        self._is_fresh = start == "oldest"
         self._member: Membership | None = None
         if (group is None) != (assignment is None):
             raise ValueError("a group and an assignment go together")
-        if group is not None and assignment is not None:
-            self._member = Membership(lanes, group, assignment, self._start_after(start))
-        honoured = lossless and self._member is None and self.header.when_full != WhenFull.OVERWRITE
+        honoured = lossless and group is None and self.header.when_full != WhenFull.OVERWRITE
+        self._lane: Lane | NoLane
         try:
+            if group is not None and assignment is not None:
+                self._member = Membership(lanes, group, assignment, self._start_after(start))
             self._lane = Lane(lanes, lossless=honoured)
         except (RootUnusable, NothingThere):
-            raise NothingThere(path) from None  # replaced or cleaned at this moment
+            if not segment.is_published():
+                raise NothingThere(path) from None  # replaced or cleaned at this moment
+            if honoured or group is not None:
+                raise ReaderFilesGone(lanes) from None
+            self._lane = NoLane()
         self._lane_words = self._lane.words
         # Until here the lane's cursor was 0: a blocking writer overwrites nothing once it sees the lane.
         self._cursor = self._start_after(start) if self._member is None else self._member.position
@@ -226,7 +236,7 @@ class RingReader:
     def wake_fds(self) -> list[int]:
         """The bell, and the writer's process while it can be watched."""
         watched = -1 if self._watch is None else self._watch.fileno()
-        return [self._lane.bell.fileno(), watched] if watched >= 0 else [self._lane.bell.fileno()]
+        return [fd for fd in (self._lane.bell.fileno(), watched) if fd >= 0]
 
     def woken(self, fd: int) -> None:
         """One of `wake_fds` was ready."""
@@ -235,9 +245,10 @@ class RingReader:
         else:
             self._watch_fired = True
 
-    def needs_probing(self) -> bool:
-        """The writer lives but its process cannot be watched: look at its lock every PROBE_SECONDS."""
-        return self._watch is not None and self._watch.fileno() < 0
+    def look_seconds(self) -> float | None:
+        """How long at most to sleep on `wake_fds`: its writer does not know of this reader, or cannot be watched."""
+        is_unwatched = self._watch is not None and self._watch.fileno() < 0
+        return self._lane.bell.look_seconds or (PROBE_SECONDS if is_unwatched else None)
 
     # --- what it knows
 
@@ -250,9 +261,18 @@ class RingReader:
     def head(self) -> int:
         return self._words[HEAD]
 
+    @property
+    def is_known(self) -> bool:
+        """Whether the writer can know of this reader. If not, the reader looks for new items now and then."""
+        return isinstance(self._lane, Lane)
+
     def is_writer_alive(self) -> bool:
         self._check_open()
         return is_locked(self._descriptor.fd, _WRITER)
+
+    def is_spent(self) -> bool:
+        """Nobody writes it and nothing in it is unread."""
+        return not self.is_writer_alive() and self._cursor >= self._words[HEAD]
 
     def close(self) -> None:
         """Views that were handed out stay valid and keep their slots."""
@@ -311,25 +331,28 @@ class RingReader:
         length = words[line + LENGTH]
         if length > self._slot_bytes:
             raise HeaderInconsistent(self.path, f"slot {slot} claims {length} bytes of {self._slot_bytes}")
+        shape = self._shape(line) if self._has_shapes else FLAT
         offset = self._offset[slot]
-        if self._verify and words[line + CHECKSUM] != checksum(self._data[offset : offset + length], sequence):
+        if self._verify and words[line + CHECKSUM] != checksum(self._data[offset : offset + length], sequence, shape):
             raise ChecksumMismatch(self.path, f"sequence {sequence}")
         buffer = self._foreign_buffer(self._address + offset, length, base=pin)
-        return Item(sequence, words[EPOCH], buffer, self._codec)
+        return Item(sequence, words[EPOCH], buffer, self._codec, shape)
+
+    def _shape(self, line: int) -> Shape:
+        kind, first, second, third = self._words[line + SHAPE : line + SHAPE + 4].tolist()
+        return kind, first, second, third
 
     def _advance(self, item: Item) -> Item:
-        self._is_fresh = False
         self._cursor = self._lane_words[CURSOR] = item.sequence
         if self._words[WRITER_TICKET]:
             self._writer_bell.ring()
         return item
 
-    def _lost(self, first: int, last: int) -> Item | Gap | None:
+    def _lost(self, first: int, last: int) -> Gap:
         self._cursor = self._lane_words[CURSOR] = last
         if self._words[WRITER_TICKET]:
             self._writer_bell.ring()
-        # A reader that asked for the oldest and has read nothing yet has missed nothing.
-        return self._take() if self._is_fresh else Gap(first, last)
+        return Gap(first, last)
 
     def _live(self, lowest: int) -> list[tuple[int, int]]:
         """(sequence, slot) of what is in the ring now, from `lowest` on, in order."""
@@ -341,19 +364,27 @@ class RingReader:
         head = self._words[HEAD]
         if start == "latest":
             return head
+        if start == "first":
+            return 0
         if start == "oldest":
-            return self._before_oldest(head)
+            return self._before_oldest()
         if start.block_id != self.header.block_id:
             raise PositionUnknown(self.path, f"it is block {self.header.block_id}, not {start.block_id}")
         if start.epoch > self._words[EPOCH] or start.sequence > head:
             raise PositionUnknown(self.path, f"epoch {start.epoch}, sequence {start.sequence} is ahead of it")
         return start.sequence
 
-    def _before_oldest(self, head: int) -> int:
+    def _before_oldest(self) -> int:
         """Oldest is where the unbroken run up to the newest begins; an older item that someone still holds is
-        not worth a gap, and what the writer took before it could know of this lane is gone."""
+        not worth a gap, and what the writer took before it could know of this lane is gone.
+
+        Items after `head` are left out: one that is published while the slots are looked at may be seen without the
+        one before it, which would look like the beginning of the run.
+        """
         taken = self._taken_slots()
-        sequences = [sequence for sequence, slot in self._live(1) if slot not in taken] or [head + 1]
+        head = self._words[HEAD]
+        live = [(sequence, slot) for sequence, slot in self._live(1) if sequence <= head]
+        sequences = [sequence for sequence, slot in live if slot not in taken] or [head + 1]
         oldest = sequences.pop()
         while sequences and sequences[-1] == oldest - 1:
             oldest = sequences.pop()

@@ -8,6 +8,7 @@ hear of it, and replaced.
 import os
 import time
 import uuid
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -40,7 +41,7 @@ from .locks import OWNER, exclusive, is_locked, try_lock
 from .payloads import Codec, codec_of
 from .reader import RingReader
 from .segment import Segment, remove_file
-from .sharing import group_of
+from .sharing import group_of, is_written_by_others
 from .writer import RingWriter
 
 _SLOTS = {Kind.DOUBLE_BUFFER: 2, Kind.SINGLE: 1}
@@ -79,7 +80,7 @@ def open_writer(path: str, spec: RingSpec, codec: Codec) -> RingWriter:
 def open_reader(
     path: str,
     *,
-    expected_schema_hash: str | None = None,
+    expected_schema_hashes: Collection[str] = (),
     start: Start = "latest",
     lossless: bool = True,
     group: str | None = None,
@@ -87,18 +88,19 @@ def open_reader(
     wait_for_writer: bool = False,
     verify: bool = False,
 ) -> RingReader:
-    """Attach read-only. The schema hash is compared before the first payload byte is used."""
+    """Attach read-only. The schema hash is compared, where any is expected, before the first payload byte is used."""
     segment = Segment.attach(path)
     header = segment.header()
     if header.kind == Kind.TABLE:
         raise HeaderInconsistent(path, "it is a table, not a ring")
-    if expected_schema_hash is not None and header.schema_hash != expected_schema_hash:
-        raise PayloadSchemaMismatch(f"schema {header.schema_hash!r}", f"expected as {expected_schema_hash!r}")
+    if expected_schema_hashes and header.schema_hash not in expected_schema_hashes:
+        expected = " or ".join(map(repr, sorted(expected_schema_hashes)))
+        raise PayloadSchemaMismatch(f"schema {header.schema_hash!r}", f"expected as {expected}")
     description = bytes(segment.data[HEADER_BYTES : HEADER_BYTES + header.geometry.schema_bytes])
     try:
         return RingReader(
             segment,
-            codec_of(header.payload_format, description, path),
+            codec_of(header.payload_format, description, path, checks_cells=verify or is_written_by_others(path)),
             lane_directory(path, header),
             start=start,
             lossless=lossless,
@@ -223,16 +225,20 @@ def _replace(segment: Segment, lanes: str) -> None:
     segment.descriptor.close()
 
 
-def describe(path: str) -> tuple[Header, dict[str, Any]]:
-    """A block's header and the words that change, for people; takes no lock."""
+def peek(path: str) -> tuple[Header, dict[str, Any]]:
+    """A block's header and the words that change; takes no lock."""
     segment = Segment.attach(path)
     header = segment.header()
-
     return header, {
         "head": segment.words[HEAD],
         "epoch": segment.words[EPOCH],
         "has_ended": segment.words[STATE] == State.ENDED,
         "writer_pid": segment.words[WRITER_PID],
         "has_writer": is_locked(segment.descriptor.fd, exclusive(OWNER)),
-        "readers": live_lanes(lane_directory(path, header)) if header.lanes else 0,
     }
+
+
+def describe(path: str) -> tuple[Header, dict[str, Any]]:
+    """As `peek`, for people: with the number of readers, each of which is looked at."""
+    header, state = peek(path)
+    return header, state | {"readers": live_lanes(lane_directory(path, header)) if header.lanes else 0}

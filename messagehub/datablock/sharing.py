@@ -42,6 +42,11 @@ def group_of(path: str) -> int | None:
     return int(found["gid"]) if found else None
 
 
+def is_written_by_others(path: str) -> bool:
+    """Whether other users can write what is there. Elsewhere than in a group's place a file of theirs is not opened."""
+    return group_of(path) is not None
+
+
 def is_member(gid: int) -> bool:
     """Whether the kernel lets this process act for the group. Root may, as everywhere."""
     return os.geteuid() == 0 or gid in (os.getegid(), *os.getgroups())

@@ -5,7 +5,6 @@ import time
 from collections.abc import Sequence
 
 from .reader import RingReader
-from .wakeup import PROBE_SECONDS
 
 
 class Sleeper:
@@ -16,13 +15,10 @@ class Sleeper:
         self._poll = select.poll()
 
     def sleep(self, readers: Sequence[RingReader], deadline: float | None, also: Sequence[int]) -> set[int]:
-        """Over armed readers until the deadline; returns those of `also` that are readable."""
+        """Over armed readers until the deadline, in which their `look_seconds` are counted; returns those of `also`
+        that are readable."""
         timeout = None if deadline is None else max(0.0, deadline - time.monotonic())
-        fds = [fd for reader in readers for fd in reader.wake_fds()]
-        for reader in readers:
-            if reader.needs_probing():
-                timeout = PROBE_SECONDS if timeout is None else min(timeout, PROBE_SECONDS)
-        fds += also
+        fds = [*(fd for reader in readers for fd in reader.wake_fds()), *also]
         if fds != self._fds:
             self._follow(fds)
         ready = {fd for fd, _ in self._poll.poll(None if timeout is None else timeout * 1000)}

@@ -18,10 +18,14 @@ from .sharing import FILE_MODE, parent_of, share
 
 # Where no pidfd can be had (a writer in another pid namespace) its lock is probed this often instead.
 PROBE_SECONDS: Final = 0.25
+# Where nobody can ring, the owner looks for itself this often.
+LOOK_SECONDS: Final = 0.01
 
 
 class Bell:
     """The owner's end."""
+
+    look_seconds: float | None = None
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -80,6 +84,26 @@ class Bell:
         self._watched = fd
 
 
+class NoBell:
+    """In the place of a bell that nobody would find: sleeping ends by itself, after LOOK_SECONDS."""
+
+    look_seconds: float | None = LOOK_SECONDS
+
+    def __init__(self) -> None:
+        self.has_rung = False
+
+    def fileno(self) -> int:
+        return -1
+
+    def next_ticket(self) -> int:
+        return 0
+
+    def sleep(self, timeout_seconds: float | None, watch: "ProcessWatch | None" = None) -> bool:
+        watched = -1 if watch is None else watch.fileno()
+        seconds = LOOK_SECONDS if timeout_seconds is None else min(max(timeout_seconds, 0.0), LOOK_SECONDS)
+        return bool(select.select([watched] if watched >= 0 else [], [], [], seconds)[0])
+
+
 class Ringer:
     """The other end. The FIFO is opened at the first ring, because it may not exist yet before that."""
 
@@ -124,7 +148,7 @@ class ProcessWatch:
             self._descriptor.close()
 
 
-async def sleep_async(bell: Bell, timeout_seconds: float | None, watch: ProcessWatch | None) -> bool:
+async def sleep_async(bell: Bell | NoBell, timeout_seconds: float | None, watch: ProcessWatch | None) -> bool:
     """As `sleep` of a bell, in the running event loop."""
     import asyncio  # which takes longer to load than all else that a writer needs
 
@@ -132,7 +156,7 @@ async def sleep_async(bell: Bell, timeout_seconds: float | None, watch: ProcessW
     woken = asyncio.Event()
     has_died = False
     watched = -1 if watch is None else watch.fileno()
-    limits = [] if timeout_seconds is None else [timeout_seconds]
+    limits = [seconds for seconds in (timeout_seconds, bell.look_seconds) if seconds is not None]
     limits += [PROBE_SECONDS] if watch is not None and watched < 0 else []
 
     def died() -> None:

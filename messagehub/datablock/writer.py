@@ -9,8 +9,11 @@ Rule 2: a number is never used twice, over all epochs of a block.
 Rule 3: with BLOCK and ERROR no slot is taken before every live lossless lane and every group is done with it.
 """
 
+import ctypes
+import struct
 import threading
 import time
+import weakref
 import zlib
 from collections import deque
 from types import TracebackType
@@ -22,16 +25,19 @@ from .lanes import WRITER_BELL, LaneBoard
 from .layout import (
     CHECKSUM,
     EPOCH,
+    FLAT,
     HEAD,
     HINT,
     LENGTH,
     SEQUENCE,
+    SHAPE,
     STATE,
     WRITER_PID,
     WRITER_START,
     WRITER_TICKET,
     Checksum,
     PayloadFormat,
+    Shape,
     State,
     WhenFull,
 )
@@ -72,8 +78,10 @@ class RingWriter:
         self._lock = [exclusive(FIRST_SLOT + slot) for slot in slots]
         self._unlock = [free(FIRST_SLOT + slot) for slot in slots]
         self._has_checksum = self.header.checksum != Checksum.NONE
+        self._has_shapes = self.header.payload_format == PayloadFormat.NUMPY
         self._honours_lanes = self.header.when_full != WhenFull.OVERWRITE
         self._mutex = threading.Lock()
+        self._dropped: deque[int] = deque()
         self._board = LaneBoard(lanes)
         self._index = self._board.index
         self._bell = Bell(f"{lanes}/{WRITER_BELL}")
@@ -93,7 +101,7 @@ class RingWriter:
         return self._words[EPOCH]
 
     def write(self, payload: Any, timeout_seconds: float | None = None) -> Written:
-        """Publish a payload, split by rows if it is larger than a slot.
+        """Publish a payload: one item, or several where its codec splits rows.
 
         Nothing is published if it is refused. If the ring stays full in the middle of a split payload,
         RingFull says how many pieces are out.
@@ -105,14 +113,14 @@ class RingWriter:
             raise HandleClosed("writer")
         with self._mutex:
             first = sequence = self._head + 1
-            for piece, size in pieces:
+            for piece, size, shape in pieces:
                 slot = self._claim(timeout_seconds, self._head + 1 - first)
                 try:
                     self._encode(piece, self._offset[slot], size)
                 except BaseException:
                     self._abandon(slot)
                     raise
-                sequence = self._publish(slot, size)
+                sequence = self._publish(slot, size, shape)
         return Written(first, sequence)
 
     def loan(self, size: int, timeout_seconds: float | None = None) -> "Loan":
@@ -124,8 +132,9 @@ class RingWriter:
         self._check_open()
         with self._mutex:
             slot = self._claim(timeout_seconds, 0)
-        start = self._offset[slot]
-        return Loan(self, slot, self._segment.data[start : start + size])
+        # An exporter of its own: it lives as long as the last view of the loan's buffer.
+        lent = (ctypes.c_ubyte * size).from_buffer(self._segment.mapping, self._offset[slot])
+        return Loan(self, slot, lent)
 
     def close(self) -> None:
         """End the stream: who has read everything gets StreamEnded. The block stays for its linger time."""
@@ -159,6 +168,7 @@ class RingWriter:
             raise HandleClosed("writer")
 
     def _claim(self, timeout_seconds: float | None, published: int) -> int:
+        self._take_back()
         slot = self._free_slot()
         if slot is None:
             slot = self._wait_for_slot(timeout_seconds, published)
@@ -208,6 +218,7 @@ class RingWriter:
                 self._board.drop_dead()
                 if self._honours_lanes:
                     self._floor = self._board.floor()
+                self._take_back()
                 slot = self._free_slot()
                 if slot is not None:
                     return slot
@@ -219,12 +230,14 @@ class RingWriter:
         finally:
             self._words[WRITER_TICKET] = 0
 
-    def _publish(self, slot: int, size: int) -> int:
+    def _publish(self, slot: int, size: int, shape: Shape = FLAT) -> int:
         words, line, sequence = self._words, self._line[slot], self._head + 1
         words[line + LENGTH] = size
+        if self._has_shapes:
+            words[line + SHAPE], words[line + SHAPE + 1], words[line + SHAPE + 2], words[line + SHAPE + 3] = shape
         if self._has_checksum:
             start = self._offset[slot]
-            words[line + CHECKSUM] = checksum(self._segment.data[start : start + size], sequence)
+            words[line + CHECKSUM] = checksum(self._segment.data[start : start + size], sequence, shape)
         words[self._line[sequence % self._slot_count] + HINT] = slot
         words[line + SEQUENCE] = sequence
         words[HEAD] = sequence
@@ -242,6 +255,23 @@ class RingWriter:
         unlock(self._descriptor.fd, self._unlock[slot])
         self._board.ring()
 
+    def _take_back(self) -> None:
+        """The slots of dropped loans; the caller has the mutex."""
+        while self._dropped:
+            self._abandon(self._dropped.popleft())
+
+    def _loan_dropped(self, slot: int) -> None:
+        """Runs in finalizers, so perhaps inside a write of this very thread: it never waits for the mutex. Whoever
+        holds that takes the slot back with the next claim."""
+        if self._descriptor.fd < 0:
+            return
+        self._dropped.append(slot)
+        if self._mutex.acquire(blocking=False):
+            try:
+                self._take_back()
+            finally:
+                self._mutex.release()
+
     def _finish_loan(self, slot: int, size: int | None) -> int | None:
         self._check_open()
         with self._mutex:
@@ -252,13 +282,18 @@ class RingWriter:
 
 
 class Loan:
-    """A claimed slot. Keep no array over `buffer` after the end: it would change what readers see."""
+    """A claimed slot. Keep no array over `buffer` after the end: it would change what readers see.
 
-    def __init__(self, writer: RingWriter, slot: int, buffer: memoryview) -> None:
-        self.buffer = buffer
+    One that is neither committed nor aborted gives its slot back when it and the last view of its buffer are gone.
+    """
+
+    def __init__(self, writer: RingWriter, slot: int, lent: "ctypes.Array[ctypes.c_ubyte]") -> None:
+        self.buffer = memoryview(lent).cast("B")
         self.sequence: int | None = None
         self._writer = writer
-        self._slot: int | None = slot
+        self._slot = slot
+        self._when_dropped = weakref.finalize(lent, writer._loan_dropped, slot)
+        self._when_dropped.atexit = False
 
     def commit(self, size: int | None = None) -> int | None:
         """Publish the first `size` bytes (all by default) and return the sequence."""
@@ -271,9 +306,8 @@ class Loan:
         self._end(None)
 
     def _end(self, size: int | None) -> int | None:
-        slot, self._slot = self._slot, None
-        if slot is not None:
-            self.sequence = self._writer._finish_loan(slot, size)
+        if self._when_dropped.detach() is not None:
+            self.sequence = self._writer._finish_loan(self._slot, size)
         return self.sequence
 
     def __enter__(self) -> "Loan":
@@ -288,6 +322,7 @@ class Loan:
             self.abort()
 
 
-def checksum(payload: Any, sequence: int) -> int:
-    """Covers the sequence too, so that a whole payload under a wrong number is noticed."""
-    return zlib.crc32(payload, sequence & 0xFFFFFFFF)
+def checksum(payload: Any, sequence: int, shape: Shape = FLAT) -> int:
+    """Covers the sequence, so that a whole payload under a wrong number is noticed, and the shape if there is one."""
+    found = zlib.crc32(payload, sequence & 0xFFFFFFFF)
+    return found if shape == FLAT else zlib.crc32(struct.pack("=4Q", *shape), found)

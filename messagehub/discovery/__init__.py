@@ -6,7 +6,7 @@ import msgspec
 
 from registry import commands, replies
 from registry.records import Block, Producer, Table
-from registry.replies import Discovered
+from registry.replies import Discovered, VersionDifferences
 
 Source = Literal["broker", "files", "shm"]
 
@@ -43,6 +43,9 @@ class Discovery(msgspec.Struct, frozen=True, kw_only=True):
     blocks_total: int = 0
     metadata: dict[str, Any] = msgspec.field(default_factory=dict)
     revision: int = 0
+    compatible: bool | None = None
+    """Whether a reader of the expected schema can read it; None where none was named."""
+    differences: list[VersionDifferences] = msgspec.field(default_factory=list)
 
     @property
     def is_active(self) -> bool:
@@ -52,4 +55,4 @@ class Discovery(msgspec.Struct, frozen=True, kw_only=True):
     def of(cls, found: Discovered, source: Source) -> "Discovery":
         fields = msgspec.structs.asdict(found)
         del fields["id"]
-        return cls(**fields, source=source)
+        return cls(**{name: value for name, value in fields.items() if value is not msgspec.UNSET}, source=source)

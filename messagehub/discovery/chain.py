@@ -19,16 +19,17 @@ class Chain:
         self.shm = shm
 
     def discover(
-        self, channel: str, *, timeout: float, only_broker: bool = False
+        self, channel: str, *, timeout: float, only_broker: bool = False, expected_schema_hash: str | None = None
     ) -> tuple[Discovery | None, BrokerUnavailable | None]:
         """The first answer, and why the broker gave none."""
         unavailable = None
         try:
-            found = self.broker.discover(channel, timeout=timeout)
+            found = self.broker.discover(channel, timeout=timeout, expected_schema_hash=expected_schema_hash)
             if found is not None:
                 return found, None
         except BrokerUnavailable as error:
             unavailable = error
         if only_broker:
             return None, unavailable
-        return self.files.discover(channel) or self.shm.discover(channel), unavailable
+        here = self.files.discover(channel, expected_schema_hash) or self.shm.discover(channel, expected_schema_hash)
+        return here, unavailable

@@ -15,14 +15,16 @@ class ViaBroker:
     def ask(self, command: commands.Command, *, timeout: float) -> replies.Reply:
         return self._connection.request(command, timeout=timeout)
 
-    def discover(self, channel: str, *, timeout: float) -> Discovery | None:
+    def discover(self, channel: str, *, timeout: float, expected_schema_hash: str | None = None) -> Discovery | None:
         """None when nobody has registered the channel; raises BrokerUnavailable when nobody answers."""
         self._connection.check_presence()
         try:
-            reply = self.ask(commands.Discover(channel=channel), timeout=timeout)
+            command = commands.Discover(channel=channel, expected_schema_hash=expected_schema_hash)
+            reply = self.ask(command, timeout=timeout)
         except ChannelNotFound:
             return None
         assert isinstance(reply, replies.Discovered)
         found = Discovery.of(reply, "broker")
-        self.cache.follow(reply.channel, found, reply.revision)
+        if expected_schema_hash is None:
+            self.cache.follow(reply.channel, found, reply.revision)
         return found

@@ -78,8 +78,9 @@ class ViaFiles:
             raise BrokerRequired(f"{kind} needs a broker, and none answers: start one with `messagehub serve`")
         return handler(command, timeout)
 
-    def discover(self, channel: str) -> Discovery | None:
-        known = self._remembered.get(channel)
+    def discover(self, channel: str, expected_schema_hash: str | None = None) -> Discovery | None:
+        """No registry is here to compare schemas: one that is expected is compatible where the hashes are equal."""
+        known = self._remembered.get(channel) if expected_schema_hash is None else None
         if known is not None:
             return known
         logical = names.check_channel(names.logical(channel))
@@ -88,12 +89,14 @@ class ViaFiles:
         if not stamps:
             return None
         try:
-            reply = self._replay(logical).apply(commands.Discover(channel=logical), now=time.time()).reply
+            command = commands.Discover(channel=logical, expected_schema_hash=expected_schema_hash)
+            reply = self._replay(logical).apply(command, now=time.time()).reply
         except ChannelNotFound:
             return None
         assert isinstance(reply, replies.Discovered)
         found = Discovery.of(reply, "files")
-        self._remembered.keep(channel, found, stamps, self._locks(path, reply))
+        if expected_schema_hash is None:
+            self._remembered.keep(channel, found, stamps, self._locks(path, reply))
         return found
 
     def register_blocks(

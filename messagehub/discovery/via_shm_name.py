@@ -2,7 +2,7 @@
 
 from messagehub.datablock.directory import Directory
 from messagehub.datablock.errors import DataBlockError
-from messagehub.datablock.ring import describe
+from messagehub.datablock.ring import peek
 from messagehub.discovery import Discovery
 from registry import names
 from registry.records import Block
@@ -12,12 +12,12 @@ class ViaShmName:
     def __init__(self, directory: Directory) -> None:
         self._directory = directory
 
-    def discover(self, channel: str) -> Discovery | None:
+    def discover(self, channel: str, expected_schema_hash: str | None = None) -> Discovery | None:
         """A ring that somebody writes now. Its header is all that is known: check it against your own schema."""
         logical = names.check_channel(names.logical(channel))
         path = self._directory.exclusive_block(logical)
         try:
-            header, state = describe(path)
+            header, state = peek(path)
         except DataBlockError:
             return None  # nothing there, not a block, or another user's: whoever attaches to it hears why
         if not state["has_writer"] or header.channel != logical:
@@ -33,4 +33,5 @@ class ViaShmName:
             access="exclusive",
             blocks=[Block(shm_name=shm_name, host=header.host, format=header.payload_format.name.lower())],
             blocks_total=1,
+            compatible=None if expected_schema_hash is None else header.schema_hash == expected_schema_hash,
         )

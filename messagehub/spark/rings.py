@@ -1,6 +1,7 @@
 """The live blocks of a channel on this host, and what their payloads look like as rows.
 
-Arrow batches are rows already; a NumPy structured array has one column a field; raw bytes are one row with one column.
+Arrow batches are rows already; a NumPy structured array has one column a field, any other one column of its items, both
+whatever their shape; raw bytes are one row with one column.
 """
 
 import os
@@ -39,7 +40,8 @@ class Ring:
         codec: Any = codec_of(self.header.payload_format, self.description, self.path)
         if self.header.payload_format == PayloadFormat.NUMPY:
             dtype = codec.dtype
-            return pa.schema([pa.field(name, pa.from_numpy_dtype(dtype.fields[name][0])) for name in dtype.names or ()])
+            columns = {"value": dtype} if dtype.names is None else {name: dtype[name] for name in dtype.names}
+            return pa.schema([pa.field(name, pa.from_numpy_dtype(kind)) for name, kind in columns.items()])
         return codec.schema
 
 
@@ -70,8 +72,9 @@ def rows_of(value: Any) -> pa.RecordBatch:
     """One payload as a batch; Arrow batches share its memory."""
     if isinstance(value, pa.RecordBatch):
         return value
-    names = getattr(getattr(value, "dtype", None), "names", None)
-    if names is not None:
-        flat = value.reshape(-1)
+    if hasattr(value, "dtype"):
+        flat, names = value.reshape(-1), value.dtype.names
+        if names is None:
+            return pa.RecordBatch.from_arrays([pa.array(flat)], names=["value"])
         return pa.RecordBatch.from_arrays([pa.array(flat[name]) for name in names], names=list(names))
     return pa.RecordBatch.from_arrays([pa.array([bytes(value)], pa.binary())], schema=RAW)

@@ -28,8 +28,8 @@ def spec(**changes: Any) -> RingSpec:
     return RingSpec(**{**values, **changes})
 
 
-def writer(root: str, schema: Any = None, **changes: Any) -> RingWriter:
-    return open_writer(os.path.join(root, "ring"), spec(**changes), codec_for(schema))
+def writer(root: str, schema: Any = None, *, split_rows: bool = False, **changes: Any) -> RingWriter:
+    return open_writer(os.path.join(root, "ring"), spec(**changes), codec_for(schema, split_rows=split_rows))
 
 
 def payload(number: int, size: int = 300) -> bytes:

@@ -12,6 +12,7 @@ from messagehub.errors import HubError
         errors.NothingThere("/dev/shm/x"),
         errors.RingFull("/dev/shm/x", 8, 1.5, 3),
         errors.BlockOnOtherHost("/x", "there", "here"),
+        errors.ReaderFilesGone("/x"),
         errors.PayloadLargerThanSlot(10, 5),
     ],
     ids=lambda error: type(error).__name__,

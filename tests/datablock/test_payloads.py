@@ -32,7 +32,7 @@ def values(reader: RingReader) -> list[object]:
 
 def test_batches_and_tables_come_back_equal_and_split_by_rows(root: str) -> None:
     with (
-        writer(root, SCHEMA, slot_bytes=4096, slot_count=64) as made,
+        writer(root, SCHEMA, split_rows=True, slot_bytes=4096, slot_count=64) as made,
         open_reader(os.path.join(root, "ring"), start="oldest") as reader,
     ):
         one = table(20).to_batches()[0]
@@ -50,7 +50,7 @@ def test_batches_and_tables_come_back_equal_and_split_by_rows(root: str) -> None
 
 
 def test_more_pieces_than_slots_is_an_error_that_says_what_would_do(root: str) -> None:
-    with writer(root, SCHEMA, slot_bytes=4096, slot_count=4) as made:
+    with writer(root, SCHEMA, split_rows=True, slot_bytes=4096, slot_count=4) as made:
         with pytest.raises(errors.PayloadLargerThanRing, match="capacity >= "):
             made.write(table(5000))
         assert made.head == 0
@@ -95,9 +95,6 @@ def test_numpy_structures_come_back_as_arrays_of_their_dtype(root: str) -> None:
         assert first.dtype == DTYPE
         assert np.array_equal(first, array)
         assert np.array_equal(second, array[::2])
-        written = made.write(np.tile(array, 10))
-        assert written.last > written.first
-        assert np.array_equal(np.concatenate(values(reader)), np.tile(array, 10))
         with made.loan(DTYPE.itemsize * 2) as loan:
             np.frombuffer(loan.buffer, dtype=DTYPE)["name"] = b"loan"
         assert values(reader)[0]["name"].tolist() == [b"loan", b"loan"]
@@ -135,7 +132,7 @@ def test_raw_takes_anything_contiguous(root: str) -> None:
 
 def test_a_split_batch_that_meets_a_full_ring_says_how_much_is_out(root: str) -> None:
     with (
-        writer(root, SCHEMA, slot_bytes=4096, slot_count=16, when_full=WhenFull.BLOCK) as made,
+        writer(root, SCHEMA, split_rows=True, slot_bytes=4096, slot_count=16, when_full=WhenFull.BLOCK) as made,
         open_reader(os.path.join(root, "ring"), start="oldest"),
     ):
         pieces = made.write(table(400))

@@ -180,7 +180,7 @@ def test_what_was_overwritten_is_said(place: Place) -> None:
     hub = place.hub()
     with (
         hub.producer("fast", capacity=4) as producer,
-        hub.consumer("fast", start="oldest") as told,
+        hub.consumer("fast", start="oldest", on_lag="gap") as told,
         hub.consumer("fast", start="oldest", on_lag="raise") as raising,
         hub.consumer("fast", start="oldest", on_lag="skip") as skipping,
     ):

@@ -187,6 +187,7 @@ def test_a_restarted_producer_goes_on_in_its_ring(hub: MessageHub, query: Any) -
     ("schema", "payload", "rows"),
     [
         (np.dtype([("id", "i8"), ("v", "f4")]), np.array([(1, 0.5)], dtype=[("id", "i8"), ("v", "f4")]), [(1, 0.5)]),
+        (np.dtype("f8"), np.array([[0.5, 1.5], [2.5, 3.5]]), [(0.5,), (1.5,), (2.5,), (3.5,)]),
         (None, b"\x00raw", [(b"\x00raw",)]),
     ],
 )

@@ -104,7 +104,7 @@ class Role:
             time.sleep(0.002)
 
     def consume(self) -> None:
-        consumer = self.hub.consumer(STREAM, start="oldest")
+        consumer = self.hub.consumer(STREAM, start="oldest", on_lag="gap")
         held: list[tuple[memoryview, bytes]] = []
         last: dict[int, int] = {}
         while True:

@@ -1,0 +1,287 @@
+"""Consumers beside a broker: data of other hosts, schemas that the registry calls compatible, waiting by event."""
+
+import json
+import logging
+import os
+import shutil
+import subprocess
+import sys
+import textwrap
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from messagehub import MessageHub
+from messagehub.data.consumers import Consumer
+from messagehub.datablock.errors import BlockOnOtherHost
+from messagehub.datablock.identity import host
+from messagehub.errors import SchemaMismatch
+from tests.integration.block_processes import PREAMBLE, Place, place_in
+from tests.integration.harness import PATIENCE_SECONDS, ROOT, Peer, Served, clean_environment, eventually
+from tests.integration.harness import producer as register
+
+QUICK = {"heartbeat_seconds": 0.5, "stall_seconds": 30.0, "lease_seconds": 60.0, "beacon_seconds": 0.1}
+HOST_ELSEWHERE = "elsewhere"
+OLD = pa.schema([("n", pa.int32()), ("text", pa.string()), ("extra", pa.float64())])
+NEW = pa.schema([("text", pa.string()), ("n", pa.int64()), ("note", pa.string())])
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    with place_in(tmp_path_factory.mktemp("hub"), f"d{os.getpid()}") as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def server(place: Place) -> Iterator[Served]:
+    with Served(place.dir, **QUICK) as served:
+        yield served
+
+
+@pytest.fixture
+def hub(place: Place, server: Served) -> Iterator[MessageHub]:
+    with MessageHub(**place.arguments) as made:
+        yield made
+
+
+@pytest.fixture
+def peer(server: Served) -> Iterator[Peer]:
+    with Peer(server.endpoint) as made:
+        yield made
+
+
+def claim(peer: Peer, channel: str, **fields: Any) -> None:
+    """Register a producer of another host, as its own client would."""
+    name = f"/pylabhub_{channel}"
+    blocks = [{"shm_name": name, "host": HOST_ELSEWHERE, "format": "raw"}]
+    said = register(channel, lease=f"far {channel}", host=HOST_ELSEWHERE, pid=1, blocks=blocks, **fields)
+    assert peer.ask(said)["type"] == "PRODUCER_REGISTER_ACK"
+
+
+# -- other hosts -------------------------------------------------------------------------------------------
+
+
+def test_data_of_another_host_is_an_error_that_names_both(hub: MessageHub, peer: Peer) -> None:
+    claim(peer, "far")
+    with pytest.raises(BlockOnOtherHost, match=HOST_ELSEWHERE) as refused:
+        hub.consumer("far")
+    assert repr(host()) in str(refused.value)
+
+
+def test_a_namesake_on_this_host_is_not_read(place: Place, hub: MessageHub, peer: Peer) -> None:
+    with hub.producer("namesake") as producer:
+        producer.write(b"of this host, long ago")
+    claim(peer, "namesake")
+    assert os.path.exists(place.directory.exclusive_block("namesake"))
+    with pytest.raises(BlockOnOtherHost, match=HOST_ELSEWHERE):
+        hub.consumer("namesake", start="oldest")
+
+
+def test_a_consumer_that_waits_hears_that_the_producer_came_on_another_host(hub: MessageHub, peer: Peer) -> None:
+    with hub.consumer("comes_there") as consumer:
+        threading.Timer(0.2, claim, (peer, "comes_there")).start()
+        with pytest.raises(BlockOnOtherHost, match=HOST_ELSEWHERE):
+            consumer.read(timeout=PATIENCE_SECONDS)
+        with pytest.raises(BlockOnOtherHost):
+            consumer.read(timeout=0.0)
+
+
+def test_a_consumer_whose_producer_moved_to_another_host_is_told(hub: MessageHub, peer: Peer) -> None:
+    with hub.consumer("moves", start="oldest") as consumer:
+        with hub.producer("moves") as producer:
+            producer.write(b"1")
+            assert bytes(consumer.read(timeout=PATIENCE_SECONDS)) == b"1"
+            producer.write(b"2")
+        claim(peer, "moves")
+        assert bytes(consumer.read(timeout=PATIENCE_SECONDS)) == b"2"
+        with pytest.raises(BlockOnOtherHost):
+            consumer.read(timeout=PATIENCE_SECONDS)
+
+
+def test_of_a_shared_channel_what_is_here_is_read_with_a_warning(
+    hub: MessageHub, peer: Peer, caplog: pytest.LogCaptureFixture
+) -> None:
+    claim(peer, "both", access="shared", producer_id="there", config={"policy": "RingBuffer"})
+    with (
+        hub.producer("both", access="shared", schema_hash="h") as producer,
+        caplog.at_level(logging.WARNING),
+        hub.consumer("both", start="oldest") as consumer,
+    ):
+        producer.write(b"1")
+        assert bytes(consumer.read(timeout=PATIENCE_SECONDS)) == b"1"
+    assert any(HOST_ELSEWHERE in record.getMessage() for record in caplog.records)
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or shutil.which("unshare") is None, reason="another host needs root and unshare")
+def test_a_process_in_another_hosts_namespaces(place: Place, hub: MessageHub) -> None:
+    with hub.producer("real") as producer:
+        producer.write(b"here")
+        text = """
+        from messagehub.datablock.errors import BlockOnOtherHost
+        found = hub.discover("real")
+        with MessageHub(dir=hub.settings.dir / "alone", domain=hub.settings.domain) as alone:
+            with alone.producer("real") as namesake:
+                namesake.write(b"namesake")
+        try:
+            hub.consumer("real", start="oldest")
+        except BlockOnOtherHost as error:
+            say(source=found.source, host=error.host, said=str(error))
+        """
+        program = PREAMBLE + textwrap.dedent(text)
+        setup = 'mount -t tmpfs -o size=16m tmpfs /dev/shm && hostname other-host && exec "$@"'
+        command = ["unshare", "-mu", "sh", "-c", setup, "sh", sys.executable, "-c", program]
+        done = subprocess.run(
+            [*command, json.dumps(place.arguments)],
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_SECONDS,
+            cwd=ROOT,
+            env=clean_environment(),
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        heard = json.loads(done.stdout)
+        assert (heard["source"], heard["host"]) == ("broker", host())
+        assert "'other-host'" in heard["said"]
+
+
+# -- waiting -----------------------------------------------------------------------------------------------
+
+
+def test_a_consumer_that_waits_asks_nobody(hub: MessageHub, peer: Peer) -> None:
+    with hub.consumer("awaited") as consumer:
+        eventually(lambda: _is_quiet(consumer, peer))
+        with hub.producer("awaited") as producer:
+            producer.write(b"1")
+            assert bytes(consumer.read(timeout=PATIENCE_SECONDS)) == b"1"
+            assert eventually(lambda: hub.consumers("awaited"))[0].pid == os.getpid()
+
+
+def test_a_discovery_that_waits_asks_when_it_hears_of_the_channel(hub: MessageHub, peer: Peer) -> None:
+    assert hub.discover("awaited_too", wait=True, timeout=0.3) is None
+    before = _discoveries(peer)
+    assert hub.discover("awaited_too", wait=True, timeout=1.5) is None
+    assert _discoveries(peer) <= before + 3  # at the beginning, at the end, and perhaps for a new connection
+    found: list[Any] = []
+    waiting = threading.Thread(target=lambda: found.append(hub.discover("awaited_too", wait=True, timeout=60.0)))
+    waiting.start()
+    claim(peer, "awaited_too")
+    waiting.join(PATIENCE_SECONDS)
+    assert found[0].is_active
+
+
+def _is_quiet(consumer: Consumer, peer: Peer) -> bool:
+    """Whether it asks for nothing in a second; at first it does, until its connection and subscription stand."""
+    before = _discoveries(peer)
+    assert consumer.read(timeout=1.0) is None
+    return _discoveries(peer) == before
+
+
+def _discoveries(peer: Peer) -> int:
+    return int(peer.stats()["requests"]["DISCOVERY_REQUEST"]["count"])
+
+
+# -- schemas -----------------------------------------------------------------------------------------------
+
+
+def old_batch(*numbers: int) -> pa.RecordBatch:
+    columns = [pa.array(numbers, pa.int32()), pa.array([f"item {n}" for n in numbers]), pa.array([0.5] * len(numbers))]
+    return pa.record_batch(columns, schema=OLD)
+
+
+@pytest.mark.parametrize("as_hash", [False, True])
+def test_data_of_a_compatible_schema_comes_in_the_expected_one(hub: MessageHub, as_hash: bool) -> None:
+    channel = f"evolved_{as_hash}"
+    expected = _registered(hub, NEW)
+    with (
+        hub.producer(channel, schema=OLD) as producer,
+        hub.consumer(channel, start="oldest", expected_schema=expected if as_hash else NEW) as consumer,
+    ):
+        producer.write(old_batch(1, 2))
+        found = consumer.read(timeout=PATIENCE_SECONDS)
+        assert found.schema.equals(NEW)
+        assert found.to_pydict() == {"text": ["item 1", "item 2"], "n": [1, 2], "note": [None, None]}
+        assert consumer.latest().schema.equals(NEW)
+
+
+def test_a_table_of_a_compatible_schema_comes_in_the_expected_one(hub: MessageHub) -> None:
+    _registered(hub, NEW)
+    with hub.producer("evolved_table", schema=OLD), hub.consumer("evolved_table", expected_schema=NEW) as consumer:
+        hub.publish_table("evolved_table", pa.Table.from_batches([old_batch(1)]))
+        assert consumer.read(timeout=PATIENCE_SECONDS).to_pydict() == {"text": ["item 1"], "n": [1], "note": [None]}
+
+
+def test_a_successor_with_another_compatible_schema_is_read_too(hub: MessageHub) -> None:
+    _registered(hub, NEW)
+    with hub.consumer("succeeded", start="oldest", expected_schema=NEW) as consumer:
+        with hub.producer("succeeded", schema=NEW) as producer:
+            producer.write(pa.record_batch([["a"], [1], ["b"]], schema=NEW))
+            assert consumer.read(timeout=PATIENCE_SECONDS)["n"].to_pylist() == [1]
+        assert consumer.read() is None
+        hub.ask(_level("succeeded", "NONE"))
+        with hub.producer("succeeded", schema=OLD) as producer:
+            producer.write(old_batch(2))
+            assert consumer.read(timeout=PATIENCE_SECONDS)["n"].to_pylist() == [2]
+
+
+def test_an_incompatible_schema_is_refused_with_the_differences(hub: MessageHub) -> None:
+    wrong = pa.schema([("n", pa.int8())])
+    _registered(hub, wrong)
+    with hub.producer("refused", schema=OLD), pytest.raises(SchemaMismatch) as refused:
+        hub.consumer("refused", expected_schema=wrong)
+    assert refused.value.details["differences"]
+
+
+def test_equal_schemas_with_other_bytes_come_as_expected(hub: MessageHub) -> None:
+    """Widths of offsets are no part of the hash, but of what the reader's code relies on."""
+    wide = pa.schema([("text", pa.large_string())])
+    with (
+        hub.producer("widths", schema=pa.schema([("text", pa.string())])) as producer,
+        hub.consumer("widths", start="oldest", expected_schema=wide) as consumer,
+    ):
+        producer.write(pa.record_batch([["a", "b"]], names=["text"]))
+        assert consumer.read(timeout=PATIENCE_SECONDS).schema.equals(wide)
+
+
+def _registered(hub: MessageHub, schema: pa.Schema) -> str:
+    from messagehub.payload_schema import payload_schema
+
+    text = payload_schema(schema)
+    assert text.schema is not None
+    hub.register_schema(f"expected_{text.schema_hash[:8]}", text.schema, schema_type="ARROW")
+    return text.schema_hash
+
+
+def _level(subject: str, level: Any) -> Any:
+    from registry.commands import ConfigureSchemas
+    from registry.records import SchemaConfig
+
+    return ConfigureSchemas(subject=subject, config=SchemaConfig(compatibility=level))
+
+
+# -- asking before reading ---------------------------------------------------------------------------------
+
+
+def test_discovery_says_whether_an_expected_schema_can_read_the_channel(hub: MessageHub, peer: Peer) -> None:
+    wrong = pa.schema([("n", pa.int8())])
+    _registered(hub, NEW)
+    _registered(hub, wrong)
+    with hub.producer("asked", schema=OLD) as producer:
+        for _ in range(2):  # asked, and then from memory as far as that can answer
+            for schema, is_compatible in ((OLD, True), (NEW, True), (wrong, False)):
+                found = hub.discover("asked", expected_schema=schema)
+                assert found is not None
+                assert (found.source, found.compatible) == ("broker", is_compatible)
+                assert bool(found.differences) is not is_compatible
+            plain = hub.discover("asked")
+            assert plain is not None
+            assert plain.compatible is None
+        asked = {"type": "DISCOVERY_REQUEST", "channel": "asked"}
+        told = peer.ask(asked | {"expected_schema_hash": producer.schema_hash})
+        assert (told["compatible"], told["differences"]) == (True, [])
+        told = peer.ask(asked | {"expected_schema_hash": "unknown"})
+        assert (told["compatible"], told["differences"][0]["version"]) == (False, 0)
+        assert "compatible" not in peer.ask(asked)
