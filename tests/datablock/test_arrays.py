@@ -135,6 +135,6 @@ def test_a_shape_that_does_not_fit_its_payload_is_damage(root: str, word: int) -
     ):
         made.write(np.zeros((2, 2, 2)))
         geometry: Geometry = made.header.geometry
-        made._words[geometry.line(0) + SHAPE] = word
+        made._words[geometry.line(0) + SHAPE] = word  # private: no writer writes a wrong shape
         with pytest.raises(errors.PayloadDamaged):
             print(reader.read(0).value)

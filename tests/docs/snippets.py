@@ -8,7 +8,7 @@ front of a block says what no reader needs to see:
     <!-- run: not, REASON -->         left out
     <!-- run: first
     rows = [{"id": 1}]
-    -->                               code in front of the next Python block: what the reader has already
+    -->                               code in front of the next block: what the reader has already
 """
 
 import re

@@ -5,7 +5,6 @@ from msgspec import UNSET
 
 from registry import commands, replies
 from registry.errors import SchemaMismatch
-from registry.records import Table
 from registry.registry import Registry
 from tests.registry.driving import Driver, digest_of
 
@@ -60,7 +59,7 @@ def test_a_channel_without_a_schema_is_compatible_with_any(hub: Driver) -> None:
 
 def test_a_table_is_checked_like_a_ring() -> None:
     registry = Registry()
-    registry.show_table("c", Table(generation=1, shm_name="/t", schema_hash="h"), now=0.0)
+    registry.apply(commands.RegisterTable(channel="c", generation=1, shm_name="/t", schema_hash="h"), now=0.0)
     for expected, is_compatible in (("h", True), ("x", False)):
         found = registry.apply(commands.Discover(channel="c", expected_schema_hash=expected), now=0.0).reply
         assert isinstance(found, replies.Discovered)
