@@ -5,6 +5,8 @@ written it.
 """
 
 import struct
+from math import isfinite
+from types import NoneType
 from typing import Any
 
 import msgspec
@@ -29,6 +31,7 @@ _encode_json = msgspec.json.Encoder().encode
 _decode_json = msgspec.json.Decoder().decode
 _decode_headers = msgspec.json.Decoder(dict[str, Any]).decode
 _NO_HEADERS: dict[str, Any] = {}
+_SCALARS = frozenset({str, int, bool, NoneType})
 
 
 class Message(msgspec.Struct, frozen=True, eq=False, gc=False):
@@ -91,11 +94,41 @@ def encode_payload(payload: Any) -> tuple[int, bytes]:
     elif type(payload).__module__.partition(".")[0] == "pyarrow":
         found = _write_arrow(payload)
     else:
-        try:
-            found = (JSON, _encode_json(payload))
-        except (TypeError, ValueError, RecursionError) as error:  # as msgspec raises for what JSON has no form for
-            raise InvalidRequest(f"a payload is bytes, a JSON value or an Arrow batch; this is none: {error}") from None
+        found = (JSON, _write_json(payload, "a payload is bytes, a JSON value or an Arrow batch"))
     return found
+
+
+def _write_json(value: Any, rule: str) -> bytes:
+    """The value as JSON, if it would be read as the same value; InvalidRequest otherwise.
+
+    msgspec alone would write NaN as null, and sets, tuples, dates, bytes and keys that are numbers as what they are not.
+    """
+    try:
+        difference = None if type(value) in _SCALARS else _lost_in_json(value)
+        if difference is None:
+            return _encode_json(value)
+    except (TypeError, ValueError, RecursionError) as error:  # half a character, or nested without end
+        difference = f": {error}"
+    raise InvalidRequest(f"{rule}; what was given{difference}, and would not arrive as it is: convert it first")
+
+
+def _lost_in_json(value: Any) -> str | None:
+    """Where and what in the value JSON has no form for; None when it can say all of it."""
+    if isinstance(value, dict):
+        for key, item in value.items():
+            if type(key) is not str:
+                return f" has the key {key!r:.100} ({type(key).__name__}, not str)"
+            if type(item) not in _SCALARS and (found := _lost_in_json(item)) is not None:
+                return f"[{key!r:.100}]{found}"
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            if type(item) not in _SCALARS and (found := _lost_in_json(item)) is not None:
+                return f"[{index}]{found}"
+    elif type(value) is not float and type(value) not in _SCALARS:
+        return f" is of type {type(value).__name__}"
+    elif type(value) is float and not isfinite(value):
+        return f" is {value}"
+    return None
 
 
 def arrow_kind(payload: Any) -> int:
@@ -119,12 +152,10 @@ def decode_headers(encoded: bytes | memoryview) -> dict[str, Any]:
 
 
 def encode_headers(headers: dict[str, Any]) -> bytes:
-    try:
-        encoded = _encode_json(headers)
-        _decode_headers(encoded)
-    except (TypeError, ValueError, RecursionError) as error:
-        raise InvalidRequest(f"headers are names and JSON values: {error}") from None
-    return encoded
+    rule = "headers are names and JSON values"
+    if not isinstance(headers, dict):
+        raise InvalidRequest(f"{rule}, not {type(headers).__name__}")
+    return _write_json(headers, rule)
 
 
 def check_size(size_bytes: int) -> None:
