@@ -65,7 +65,7 @@ class AmbiguousKind(HubError):
 
 
 class StreamExpired(HubError):
-    """Nothing came for the request for as long as its limits allow: it was dropped, and what still comes is an orphan."""
+    """Nothing came for the request for too long: it was dropped, and what still comes is an orphan."""
 
     code = "STREAM_EXPIRED"
 

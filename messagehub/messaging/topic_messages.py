@@ -101,7 +101,7 @@ def encode_payload(payload: Any) -> tuple[int, bytes]:
 def _write_json(value: Any, rule: str) -> bytes:
     """The value as JSON, if it would be read as the same value; InvalidRequest otherwise.
 
-    msgspec alone would write NaN as null, and sets, tuples, dates, bytes and keys that are numbers as what they are not.
+    msgspec alone would write NaN as null, and sets, tuples, dates, bytes and number keys as what they are not.
     """
     try:
         difference = None if type(value) in _SCALARS else _lost_in_json(value)

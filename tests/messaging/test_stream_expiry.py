@@ -1,4 +1,4 @@
-"""A request that is dropped for inactivity is warned about and its reader told; kernels take limits and typed errors."""
+"""A request that is dropped for inactivity is warned about, its reader is told, and kernels take limits."""
 
 import queue
 
