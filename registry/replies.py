@@ -290,6 +290,7 @@ class SchemaModeFound(Reply, tag="SCHEMA_MODE_RESPONSE"):
 class TopicKept(Reply, tag="TOPIC_KEEP_ACK"):
     topic: KeptTopic
     revision: int
+    settles_in_seconds: float = 0.0
 
 
 class TopicDeleted(Reply, tag="TOPIC_DELETE_ACK"):

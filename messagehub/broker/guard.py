@@ -20,7 +20,7 @@ import zmq
 
 from messagehub import protocol
 from messagehub.audit import REFUSALS_PER_SECOND, AuditLog
-from messagehub.broker.door import EVENTS, TOPICS_IN, TOPICS_OUT, user_of
+from messagehub.broker.door import EVENTS, TOPICS_IN, TOPICS_OUT, TOPICS_RETAINED, user_of
 from messagehub.broker.registrations import Registering, Registrations, lease_of
 from messagehub.credentials import AccessFile, AccessList
 from messagehub.errors import ConfigurationError, Forbidden, HubError, ProtocolError, RateLimited, Unauthorized
@@ -329,7 +329,7 @@ def _may_connect(rights: Rights, domain: str) -> bool:
     """Plain topics bypass us, so nobody could match a pattern there: they take a right to everything."""
     if domain == TOPICS_IN:
         return rights.allows_everything("produce")
-    if domain == TOPICS_OUT:
+    if domain in (TOPICS_OUT, TOPICS_RETAINED):
         return rights.allows_everything("consume") or rights.allows_everything("observe")
     return domain != EVENTS or rights.has("observe")
 

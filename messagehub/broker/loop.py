@@ -25,7 +25,7 @@ from messagehub.broker.encoded import EncodedDiscoveries
 from messagehub.broker.events import Publisher
 from messagehub.broker.guard import Guard
 from messagehub.broker.judging import Judge
-from messagehub.broker.kept_topics import READ_COMMANDS, KeptTopics
+from messagehub.broker.kept_topics import READ_COMMANDS, TOPIC_COMMANDS, KeptTopics
 from messagehub.broker.loading import load
 from messagehub.broker.local_sight import LocalSight
 from messagehub.broker.place import Place
@@ -103,8 +103,8 @@ class Broker:
         )
         self._publisher.reset(self._registry.revision)
         self._requests = Requests(self._context, self._guard, self._metrics, self._trace)
-        self._topics = TopicProxy(self._door, max_frame_bytes=protocol.MAX_FRAME_BYTES)
-        self._kept = KeptTopics(self._commit.store, self._topics.kept)
+        self._topics = TopicProxy(self._door)
+        self._kept = KeptTopics(self._commit.store, self._topics.retained, is_fresh=written == 0)
         self._report = Report(self.broker_id, self._metrics, self._commit)
         self._report.add(lambda: {"published": self._publisher.published} | self._kept.counters)
         if self._guard is not None:
@@ -288,8 +288,8 @@ class Broker:
                 self._kept.check_room()
                 now = self._kept.now()
             outcome = self._registry.apply(command, now=now, verdict=verdict)
-            if kind is commands.PublishMessages:
-                self._kept.enqueue(outcome.events)
+            if kind in TOPIC_COMMANDS:
+                self._kept.answered(command, outcome.reply, outcome.events)
             if isinstance(outcome.reply, replies.HeartbeatAck | replies.SnapshotPage):
                 outcome.reply.broker_id = self.broker_id
             return outcome.reply, outcome.events

@@ -20,7 +20,6 @@ from messagehub.topic_frames import (
     HEAD,
     IN_BLOCK,
     JSON,
-    KEPT,
     KIND_OF,
     incarnation_bytes,
 )
@@ -78,8 +77,8 @@ class Message(msgspec.Struct, frozen=True, eq=False, gc=False):
 
     @property
     def frame_bytes(self) -> int:
-        """What it takes in memory, headers and all."""
-        return len(self._frame)
+        """What it holds in memory, headers and shared memory included."""
+        return len(self._frame) if self._block is None else len(self._frame) + self.size_bytes
 
     def __repr__(self) -> str:
         return f"Message({self.topic!r}, number={self.number}, {self.size_bytes} bytes)"
@@ -168,21 +167,21 @@ def check_size(size_bytes: int) -> None:
         )
 
 
-def decode(frame: bytes, end: int, topic: str) -> Message | None:
+def decode(frame: bytes, end: int, topic: str, is_retained: bool) -> Message | None:
     """The message whose topic ends at `end`; None when the bytes are not one."""
     try:
         publisher, number, sent_at, headers_bytes, kind = HEAD.unpack_from(frame, end + 1)
         headers_at = end + 1 + HEAD.size
         body_at = headers_at + headers_bytes
-        is_kept, is_in_block = bool(kind & KEPT), bool(kind & IN_BLOCK)
-        kind &= ~(KEPT | IN_BLOCK)
+        is_in_block = bool(kind & IN_BLOCK)
+        kind &= ~IN_BLOCK
         if kind > ARROW_TABLE or body_at > len(frame) or (is_in_block and kind < ARROW_BATCH):
             return None
         headers = _decode_headers(memoryview(frame)[headers_at:body_at]) if headers_bytes else _NO_HEADERS
     except (ValueError, RecursionError, struct.error):
         return None
     block = attach(memoryview(frame)[body_at:], topic) if is_in_block else None
-    return Message(topic, publisher, number, sent_at, kind, frame, body_at, headers, is_kept, block)
+    return Message(topic, publisher, number, sent_at, kind, frame, body_at, headers, is_retained, block)
 
 
 def from_store(topic: str, incarnation: int, kept: StoredMessage) -> Message:
