@@ -68,6 +68,7 @@ class Resolved:
             route = known.get(worker.worker_id)
             if route is None or route.worker.endpoint != worker.endpoint:
                 route = Route(worker)
+            route.worker = worker
             routes.append(route)
         if turn is not None and self.revision < 0:
             self._turns = itertools.count(turn)
@@ -95,7 +96,7 @@ class ServiceDirectory:
     """A part of the connection. `is_linked` says whether a worker is connected now; `on_change` hears of any news."""
 
     def __init__(
-        self, connection: Connection, *, is_linked: Callable[[str], bool], on_change: Callable[[], None]
+        self, connection: Connection, *, is_linked: Callable[[Worker], bool], on_change: Callable[[], None]
     ) -> None:
         self._connection = connection
         self._is_linked = is_linked
@@ -162,8 +163,10 @@ class ServiceDirectory:
         if self._unreported:
             log.warning("%d dead letters are lost: the hub is closed", len(self._unreported))
 
-    def is_known(self, endpoint: str) -> bool:
-        return any(route.worker.endpoint == endpoint for e in list(self._entries.values()) for route in e.routes)
+    def is_known(self, place: tuple[str, str]) -> bool:
+        """Whether a worker of this id is at this endpoint."""
+        workers = [route.worker for entry in list(self._entries.values()) for route in entry.routes]
+        return any((worker.endpoint, worker.worker_id) == place for worker in workers)
 
     def _follow(self, address: str) -> Resolved:
         if len(self._entries) >= MOST_FOLLOWED:  # the one that was followed first is asked for anew when it is needed
@@ -251,6 +254,6 @@ class ServiceDirectory:
             elif entry.broker_id == self._broker_id:
                 entry.routes, entry.revision, entry.is_suspect = [], revision, False
             else:
-                entry.routes = [route for route in entry.routes if self._is_linked(route.worker.endpoint)]
+                entry.routes = [route for route in entry.routes if self._is_linked(route.worker)]
             self._changed.notify_all()
         self._on_change()

@@ -279,7 +279,7 @@ class Services:
             address=address,
             worker_id=worker_id,
             endpoint=server.endpoint,
-            key=server.key,
+            key=served.key,
             strategy=strategy,
             concurrency=concurrency,
             **self._owner,

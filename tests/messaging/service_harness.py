@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -11,7 +12,19 @@ from typing import Any
 
 from messagehub import MessageHub
 from messagehub.messaging.service_context import ServiceContext, ServiceMessage
+from messagehub.messaging.service_frames import (
+    ANSWER,
+    SCHEME,
+    WELCOME,
+    Greeting,
+    Proof,
+    decode_challenge,
+    greeting,
+    proof_of,
+)
 from messagehub.messaging.services import Services
+from registry import commands, replies
+from registry.records import Worker
 from tests.integration.harness import ROOT, Served, clean_environment, eventually, hub_of
 
 SECONDS = 20.0
@@ -77,6 +90,45 @@ def services(hub: MessageHub) -> Services:
 
 def pids(hub: MessageHub, address: str, count: int) -> list[int]:
     return [hub.request(address, {}, timeout=SECONDS)["pid"] for _ in range(count)]
+
+
+def connected(endpoint: str) -> socket.socket:
+    """A plain socket to a worker's process, as anybody on the host could make one."""
+    peer = socket.socket(socket.AF_UNIX)
+    peer.settimeout(SECONDS)
+    peer.connect("\0" + endpoint.removeprefix(SCHEME))
+    return peer
+
+
+def received(peer: socket.socket) -> bytes:
+    """One whole frame; nothing when the other side hangs up."""
+    data = b""
+    size = ANSWER.size
+    while len(data) < size:
+        more = peer.recv(size - len(data))
+        if not more:
+            return b""
+        data += more
+        size = int.from_bytes(data[:4], "little") + 4 if len(data) >= 4 else size
+    return data
+
+
+def welcomed(worker: Worker, sender: str = "peer") -> socket.socket:
+    """A plain socket that has greeted a worker with its key."""
+    peer = connected(worker.endpoint)
+    peer.sendall(greeting(Greeting(worker.worker_id, sender, "nonce")))
+    said = decode_challenge(received(peer)[ANSWER.size :])
+    peer.sendall(greeting(Proof(proof_of("caller", worker.key, "nonce", said.nonce))))
+    assert received(peer)[4] == WELCOME
+    return peer
+
+
+def worker_of(hub: MessageHub, address: str) -> Worker:
+    """As the registry knows it, key and all."""
+    resolved = hub.ask(commands.ResolveService(address=address))
+    assert isinstance(resolved, replies.ServiceResolved)
+    (worker,) = resolved.service.workers
+    return worker
 
 
 class Gate:
