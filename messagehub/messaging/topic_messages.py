@@ -214,7 +214,13 @@ def _write_arrow(payload: Any) -> tuple[int, bytes]:
 
 
 def _read_arrow(body: memoryview, kind: int) -> Any:
+    """Raises ValueError. The cells are checked too: offsets that point outside would crash whoever uses them."""
     import pyarrow as pa
 
-    with pa.ipc.open_stream(pa.py_buffer(body)) as reader:
-        return reader.read_next_batch() if kind == ARROW_BATCH else reader.read_all()
+    try:
+        with pa.ipc.open_stream(pa.py_buffer(body)) as reader:
+            found = reader.read_next_batch() if kind == ARROW_BATCH else reader.read_all()
+        found.validate(full=True)
+    except pa.ArrowException as error:  # not all of them are ValueErrors
+        raise ValueError(str(error)) from None
+    return found

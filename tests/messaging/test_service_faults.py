@@ -120,7 +120,7 @@ def test_a_thousand_requests_use_one_connection_for_each_worker(broker: Served, 
         assert len(services(caller)._links._links) == 2  # one for each worker
         server = services(hub)._server
         assert server is not None
-        assert len(server._callers) == 1
+        assert len(server._callers) == 2
 
 
 def test_threads_of_a_closed_service_end(broker: Served) -> None:
