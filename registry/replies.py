@@ -49,6 +49,7 @@ class HelloAck(Reply, tag="HELLO_ACK"):
     endpoints: dict[str, str]
     server: str
     warning: str | UnsetType = UNSET
+    access: str | UnsetType = UNSET
 
 
 class ProducerRegistered(Reply, tag="PRODUCER_REGISTER_ACK"):
@@ -153,6 +154,7 @@ class HeartbeatAck(Reply, tag="HEARTBEAT_ACK"):
     known: bool
     notices: list[Notice]
     broker_id: str | UnsetType = UNSET
+    access: str | UnsetType = UNSET
 
 
 class Discovered(Reply, tag="DISCOVERY_RESPONSE"):

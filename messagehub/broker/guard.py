@@ -9,6 +9,7 @@ connections too; what libzmq carries without us (events, topics) is cut, so that
 Rule 3: a lease belongs to the peer that registered under it.
 """
 
+import hashlib
 import logging
 import os
 import threading
@@ -281,7 +282,13 @@ class Guard:
             self._is_reduced |= any(listed.keys.get(name) != key for name, key in before.keys.items())
         log.info("%d keys are listed now", len(listed.keys))
 
+    @property
+    def access(self) -> str:
+        """Changes whenever the rights of a peer do, also while no broker runs: workers of services then change keys."""
+        return self._access
+
     def _enforce(self, listed: AccessList) -> None:
+        self._access = hashlib.sha256(msgspec.json.encode(listed.keys, order="sorted")).hexdigest()[:16]
         if self._settings.curve:
             self._rights = {f"{_KEY}{name}": Rights.parse(key.rights) for name, key in listed.keys.items()}
             self._names = {key.proof: f"{_KEY}{name}" for name, key in listed.keys.items()}

@@ -292,6 +292,8 @@ class Broker:
                 self._kept.answered(command, outcome.reply, outcome.events)
             if isinstance(outcome.reply, replies.HeartbeatAck | replies.SnapshotPage):
                 outcome.reply.broker_id = self.broker_id
+            if self._guard is not None and isinstance(outcome.reply, replies.HeartbeatAck):
+                outcome.reply.access = self._guard.access
             return outcome.reply, outcome.events
         except HubError as refused:
             return protocol.error_reply(refused), _NOTHING
@@ -417,6 +419,8 @@ class Broker:
         )
         if warning:
             reply.warning = warning
+        if guard is not None:
+            reply.access = guard.access
         return reply
 
     def _ping(self, command: Any) -> replies.Reply:

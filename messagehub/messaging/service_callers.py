@@ -49,7 +49,7 @@ class Caller:
         self.target = b""
         self.is_welcome = False
         self.greeting: Greeting | None = None
-        self.nonce = ""
+        self.nonce = self.key = ""
         self.frames = Frames(CALL, MAX_GREETING_BYTES)  # anybody may connect
         self.held: deque[bytes] = deque()
         self._epoll = epoll

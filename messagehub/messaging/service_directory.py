@@ -28,6 +28,14 @@ MOST_UNREPORTED = 1000
 _UNSENDABLE = (HubError, TypeError, ValueError, OverflowError, RecursionError)  # strangers' headers are in a letter
 
 
+Place = tuple[str, str, str]
+"""Where a worker is: its endpoint, its id there, and the key that opens it."""
+
+
+def place_of(worker: Worker) -> Place:
+    return worker.endpoint, worker.worker_id, worker.key
+
+
 class Route:
     """A worker as one caller sees it: what it asked of it, and what others do, as the worker said last."""
 
@@ -75,11 +83,11 @@ class Resolved:
         self.strategy, self.routes, self.is_suspect = service.strategy, routes, False
         self.revision, self.broker_id = service.revision, broker_id
 
-    def choose(self, tried: set[str]) -> Route | None:
+    def choose(self, tried: set[Place]) -> Route | None:
         """By the strategy, of those that were not tried."""
         routes = self.routes
         if tried:
-            routes = [route for route in routes if route.worker.worker_id not in tried]
+            routes = [route for route in routes if place_of(route.worker) not in tried]
         if not routes:
             return None
         if len(routes) == 1:
@@ -163,10 +171,9 @@ class ServiceDirectory:
         if self._unreported:
             log.warning("%d dead letters are lost: the hub is closed", len(self._unreported))
 
-    def is_known(self, place: tuple[str, str]) -> bool:
-        """Whether a worker of this id is at this endpoint."""
-        workers = [route.worker for entry in list(self._entries.values()) for route in entry.routes]
-        return any((worker.endpoint, worker.worker_id) == place for worker in workers)
+    def is_known(self, place: Place) -> bool:
+        """Whether a worker is there."""
+        return any(place_of(route.worker) == place for e in list(self._entries.values()) for route in e.routes)
 
     def _follow(self, address: str) -> Resolved:
         if len(self._entries) >= MOST_FOLLOWED:  # the one that was followed first is asked for anew when it is needed

@@ -10,7 +10,7 @@ caller's own and comes back with the answer; `load` is how much the worker has i
 A connection is to one worker, and begins with a handshake in which each side proves that it has the worker's key, which
 the registry gave it, without showing it:
 
-    caller   GREETING    {"worker_id", "sender", "nonce"}
+    caller   GREETING    {"worker_id", "key_id", "sender", "nonce"}
     worker   CHALLENGE   {"nonce", "proof"}    proof: HMAC-SHA256(key, "worker" + the caller's nonce + its own)
     caller   GREETING    {"proof"}             proof: HMAC-SHA256(key, "caller" + its own nonce + the worker's)
     worker   WELCOME
@@ -57,6 +57,7 @@ class Failure(msgspec.Struct):
 
 class Greeting(msgspec.Struct):
     worker_id: str
+    key_id: str
     sender: str
     nonce: str
 
@@ -110,6 +111,11 @@ def proof_of(side: Literal["worker", "caller"], key: str, callers_nonce: str, wo
     """Shows that one side has the key. The other side's proof, or one of another connection, is of no use for it."""
     text = _encode_json([side, callers_nonce, workers_nonce])
     return hmac.new(key.encode(), text, hashlib.sha256).hexdigest()
+
+
+def key_id(key: str) -> str:
+    """Which of a worker's keys, without saying it."""
+    return hashlib.sha256(key.encode()).hexdigest()[:16]
 
 
 def is_proof(given: str, expected: str) -> bool:

@@ -35,6 +35,7 @@ from messagehub.messaging.service_frames import (
     decode_challenge,
     greeting,
     is_proof,
+    key_id,
     new_nonce,
     proof_of,
 )
@@ -380,7 +381,7 @@ def _shake_hands(connection: socket.socket, worker: Worker, sender: str, deadlin
     """
     frames = Frames(ANSWER, MAX_GREETING_BYTES)
     nonce = new_nonce()
-    connection.sendall(greeting(Greeting(worker.worker_id, sender, nonce)))
+    connection.sendall(greeting(Greeting(worker.worker_id, key_id(worker.key), sender, nonce)))
     said = decode_challenge(_next_frame(connection, frames, CHALLENGE, deadline)[ANSWER.size :])
     if not is_proof(said.proof, proof_of("worker", worker.key, nonce, said.nonce)):
         raise NotAFrame("another has its place")

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from time import monotonic
 
 from messagehub.errors import SendTimeout
+from messagehub.messaging.service_directory import Place, place_of
 from messagehub.messaging.service_link import Link
 from messagehub.messaging.service_metrics import ServiceMetrics
 from registry.records import Worker
@@ -15,8 +16,6 @@ from registry.records import Worker
 log = logging.getLogger("messagehub.services")
 
 CLOSE_SECONDS = 5.0
-Place = tuple[str, str]
-"""Where a worker is: its endpoint, and its id there."""
 
 
 class Reader:
@@ -99,7 +98,7 @@ class Links:
 
     def to(self, worker: Worker, deadline: float) -> Link:
         """The link to a worker, made when there is none."""
-        place = (worker.endpoint, worker.worker_id)
+        place = place_of(worker)
         link = self._links.get(place)
         if link is not None and not link.is_ended:
             return link
@@ -121,7 +120,7 @@ class Links:
             connecting.release()
 
     def is_alive(self, worker: Worker) -> bool:
-        link = self._links.get((worker.endpoint, worker.worker_id))
+        link = self._links.get(place_of(worker))
         return link is not None and not link.is_ended
 
     def drop_lost(self, is_known: Callable[[Place], bool]) -> None:

@@ -284,7 +284,7 @@ class ServiceServer:
         if job is None or frame[CALL.size : job.headers_at] != caller.target:
             return False
         served = self._served.get(caller.target)
-        if served is None:
+        if served is None or not served.keys.is_valid(caller.key):
             self._refuse(job)
             return True
         if job.form == STREAM:
@@ -311,8 +311,7 @@ class ServiceServer:
         except (ValueError, RecursionError):
             return False
         said = caller.greeting
-        served = self._served.get(said.worker_id.encode())
-        if served is None or not is_proof(proof, proof_of("caller", served.key, said.nonce, caller.nonce)):
+        if not is_proof(proof, proof_of("caller", caller.key, said.nonce, caller.nonce)):
             return False
         with self._lock:
             self._strangers.pop(caller.fd, None)
@@ -322,18 +321,21 @@ class ServiceServer:
 
     def _challenge(self, caller: Caller, said: Greeting) -> bool:
         served = self._served.get(said.worker_id.encode())
-        if served is None:
+        key = served.keys.find(said.key_id) if served is not None else None
+        if key is None:
             return False
-        caller.greeting, caller.nonce = said, new_nonce()
-        proof = proof_of("worker", served.key, said.nonce, caller.nonce)
+        caller.greeting, caller.nonce, caller.key = said, new_nonce(), key
+        proof = proof_of("worker", key, said.nonce, caller.nonce)
         caller.send(challenge(Challenge(caller.nonce, proof)))
         return True
 
     def _refuse(self, job: Job) -> None:
-        """Whoever it is for has ended here."""
+        """Whoever it is for has ended here, or takes nothing more from who has only an old key."""
         self._metrics.count("received")
         self._metrics.count("refused")
-        job.caller.send(failure(job.number, 0, MailboxClosed("this worker serves here no more")))
+        job.caller.send(
+            failure(job.number, 0, MailboxClosed("this worker serves here no more: ask for the address again"))
+        )
 
     def _refuse_rest(self, caller: Caller) -> None:
         """What came while the threads ended: its sender is told that nobody has seen it. More cannot come."""

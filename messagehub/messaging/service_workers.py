@@ -1,7 +1,6 @@
 """What a hub serves: a handler behind an address, kept registered until it is closed."""
 
 import logging
-import os
 from collections.abc import Callable, Mapping
 from math import inf
 from typing import Any
@@ -20,6 +19,7 @@ from messagehub.messaging.service_frames import (
     answer,
     failure,
 )
+from messagehub.messaging.service_keys import WorkerKeys
 from messagehub.messaging.service_mailbox import Job, Mailbox, Overflow
 from messagehub.messaging.service_metrics import ServiceMetrics
 from messagehub.messaging.service_server import ServiceServer
@@ -29,7 +29,6 @@ from registry.records import Priority
 log = logging.getLogger("messagehub.services")
 
 DRAIN_SECONDS = 5.0
-KEY_BYTES = 16
 Handler = Callable[[ServiceMessage, ServiceContext], Any]
 OnDropped = Callable[["Served", Job, HubError], None]
 
@@ -53,8 +52,7 @@ class Served:
     ) -> None:
         self.address = address
         self.worker_id = worker_id
-        self.key = os.urandom(KEY_BYTES).hex()
-        """What a caller proves to have: the registry gives it to those who may resolve the address."""
+        self.keys = WorkerKeys()
         self.mailbox = Mailbox(mailbox, concurrency, overflow, self.expire)
         self.registration: Registration | None = None
         self._handler = handler

@@ -20,6 +20,7 @@ from messagehub.messaging.service_frames import (
     Proof,
     decode_challenge,
     greeting,
+    key_id,
     proof_of,
 )
 from messagehub.messaging.services import Services
@@ -116,7 +117,7 @@ def received(peer: socket.socket) -> bytes:
 def welcomed(worker: Worker, sender: str = "peer") -> socket.socket:
     """A plain socket that has greeted a worker with its key."""
     peer = connected(worker.endpoint)
-    peer.sendall(greeting(Greeting(worker.worker_id, sender, "nonce")))
+    peer.sendall(greeting(Greeting(worker.worker_id, key_id(worker.key), sender, "nonce")))
     said = decode_challenge(received(peer)[ANSWER.size :])
     peer.sendall(greeting(Proof(proof_of("caller", worker.key, "nonce", said.nonce))))
     assert received(peer)[4] == WELCOME

@@ -39,6 +39,7 @@ from messagehub.messaging.service_frames import (
     challenge,
     decode_greeting,
     greeting,
+    key_id,
     proof_of,
 )
 from tests.conftest import QUICK
@@ -107,7 +108,7 @@ def test_the_key_of_one_service_opens_no_other_of_its_process(hub: MessageHub) -
             peer.sendall(frame(REQUEST, secret.worker_id, b"2"))
             assert is_hung_up(peer)
         with connected(secret.endpoint) as peer:
-            peer.sendall(greeting(Greeting(secret.worker_id, "peer", "n")))
+            peer.sendall(greeting(Greeting(secret.worker_id, key_id(secret.key), "peer", "n")))
             said = received(peer)
             assert said[4] == CHALLENGE
             nonce = Challenge(**json.loads(said[ANSWER.size :])).nonce
@@ -127,7 +128,7 @@ def test_a_proof_is_good_for_one_connection_and_one_side(hub: MessageHub) -> Non
             lambda nonce: "",
         ):
             with connected(worker.endpoint) as peer:
-                peer.sendall(greeting(Greeting(worker.worker_id, "peer", "n")))
+                peer.sendall(greeting(Greeting(worker.worker_id, key_id(worker.key), "peer", "n")))
                 nonce = json.loads(received(peer)[ANSWER.size :])["nonce"]
                 said = proof(nonce)
                 if said == "\ud800":
@@ -256,7 +257,7 @@ def test_a_stranger_that_says_nothing_is_hung_up_on(
     with hub.serve("name:one", echo):
         worker = worker_of(hub, "name:one")
         with connected(worker.endpoint) as silent, connected(worker.endpoint) as halfway:
-            halfway.sendall(greeting(Greeting(worker.worker_id, "peer", "n")))
+            halfway.sendall(greeting(Greeting(worker.worker_id, key_id(worker.key), "peer", "n")))
             assert received(halfway)[4] == CHALLENGE
             assert is_hung_up(silent)
             assert is_hung_up(halfway)
@@ -417,9 +418,10 @@ def test_nothing_that_a_caller_says_ends_the_threads_of_a_worker(hub: MessageHub
         worker = worker_of(hub, "name:one")
         target = worker.worker_id.encode()
         for said in (
-            b'{"worker_id":"\\ud800","sender":"","nonce":""}',
+            b'{"worker_id":"\\ud800","key_id":"","sender":"","nonce":""}',
             b'{"worker_id":"%s","sender":"\\ud800","nonce":"\\ud800"}' % target,
-            b'{"worker_id":"%s","sender":"x","nonce":{}}' % target,
+            b'{"worker_id":"%s","key_id":"x","sender":"x","nonce":""}' % target,
+            b'{"worker_id":"%s","key_id":"x","sender":"x","nonce":{}}' % target,
             b'{"proof":"x"}',
             deep,
             b"\xff",
