@@ -26,6 +26,7 @@ from messagehub.topic_frames import (
 from registry.replies import StoredMessage
 
 MAX_MESSAGE_BYTES = 2**20
+END_OF_TIME = 253_402_300_800.0  # the year 10000, which `datetime` cannot say
 _encode_json = msgspec.json.Encoder().encode
 _decode_json = msgspec.json.Decoder().decode
 _decode_headers = msgspec.json.Decoder(dict[str, Any]).decode
@@ -175,7 +176,8 @@ def decode(frame: bytes, end: int, topic: str, is_retained: bool) -> Message | N
         body_at = headers_at + headers_bytes
         is_in_block = bool(kind & IN_BLOCK)
         kind &= ~IN_BLOCK
-        if kind > ARROW_TABLE or body_at > len(frame) or (is_in_block and kind < ARROW_BATCH):
+        is_known = kind <= ARROW_TABLE and not (is_in_block and kind < ARROW_BATCH)
+        if not is_known or body_at > len(frame) or not 0.0 <= sent_at < END_OF_TIME:
             return None
         headers = _decode_headers(memoryview(frame)[headers_at:body_at]) if headers_bytes else _NO_HEADERS
     except (ValueError, RecursionError, struct.error):

@@ -1,6 +1,8 @@
 """Bytes of other processes as payloads: whatever they are, they are a value or MalformedRequest, and harm no thread."""
 
 import struct
+import subprocess
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,7 +18,7 @@ from messagehub.messaging.service_frames import ANSWER, FAILED, REQUEST, call
 from messagehub.messaging.topic_messages import decode_payload, encode_payload
 from messagehub.topic_frames import ARROW_BATCH, ARROW_TABLE, BYTES, HEAD, IN_BLOCK, JSON
 from tests.conftest import QUICK
-from tests.integration.harness import Peer, Served
+from tests.integration.harness import ROOT, Peer, Served, clean_environment
 from tests.messaging.service_harness import SECONDS, patient_hub, received, welcomed, worker_of
 
 BATCH = pa.RecordBatch.from_pydict({"text": ["one", "two", "three"], "n": [1, 2, 3]})
@@ -86,7 +88,7 @@ def test_a_hostile_message_of_a_topic_harms_only_who_looks_at_it(
     with Peer(broker.endpoint) as peer:
         incoming = peer.ask({"type": "HELLO"})["endpoints"]["topics_in"]
     with hub.subscribe("hostile") as subscription, Peer(incoming, zmq.PUSH) as stranger:
-        head = HEAD.pack(b"stranger", 1, float("nan"), len(headers), kind)
+        head = HEAD.pack(b"stranger", 1, 0.0, len(headers), kind)
         stranger.socket.send_multipart([b"hostile\0" + head + headers + body])
         message = subscription.receive(SECONDS)
         with pytest.raises(HubError):
@@ -107,6 +109,35 @@ def test_a_hostile_request_fails_its_handler_and_no_more(hub: MessageHub, kind: 
             assert b"INVALID_REQUEST" in said[ANSWER.size :]
         assert hub.request("name:look", "fine", timeout=SECONDS) is None
     assert seen == ["fine"]
+
+
+@pytest.mark.parametrize("sent_at", [float("nan"), float("inf"), -1.0, 1e300])
+def test_a_message_of_no_time_is_no_message(broker: Served, hub: MessageHub, sent_at: float) -> None:
+    with Peer(broker.endpoint) as peer:
+        incoming = peer.ask({"type": "HELLO"})["endpoints"]["topics_in"]
+    with hub.subscribe("untimely") as subscription, Peer(incoming, zmq.PUSH) as stranger:
+        for at in (sent_at, 0.0):
+            stranger.socket.send(b"untimely\0" + HEAD.pack(b"stranger", 1, at, 0, JSON) + b"7")
+        message = subscription.receive(SECONDS)
+        assert (message.sent_at, message.payload) == (0.0, 7)
+
+
+def test_a_hostile_message_does_not_end_the_command_that_prints_messages(broker: Served, hub: MessageHub) -> None:
+    with Peer(broker.endpoint) as peer:
+        incoming = peer.ask({"type": "HELLO"})["endpoints"]["topics_in"]
+    command = [sys.executable, "-m", "messagehub", "subscribe", "printed", "-n", "2", "--endpoint", broker.endpoint]
+    with (
+        subprocess.Popen(command, stdout=-1, stderr=-1, text=True, env=clean_environment(), cwd=ROOT) as process,
+        Peer(incoming, zmq.PUSH) as stranger,
+    ):
+        assert process.stderr is not None
+        assert process.stderr.readline() == "messagehub: subscribed to printed\n"
+        for body in (b"{", b"7"):
+            stranger.socket.send(b"printed\0" + HEAD.pack(b"stranger", 1, 0.0, 0, JSON) + body)
+        out, complaints = process.communicate(timeout=SECONDS)
+    assert out.rstrip().endswith("printed  7")
+    assert "cannot be read" in complaints
+    assert process.returncode == 0
 
 
 def test_a_callback_that_looks_at_a_hostile_message_goes_on_with_the_next(broker: Served, hub: MessageHub) -> None:
