@@ -61,6 +61,8 @@ class Caller:
         self._untaken_bytes = 0
         self._taken_at = 0.0
         self._blocked = self._blocked_bytes = 0
+        self.is_crowded = False
+        """Whether more waits for room than one connection may have waiting: `pauses` then says what to do."""
         self._is_paused = False
         self._unread: dict[int, int] = {}  # of streams: bytes of partial results that their readers have not taken
 
@@ -93,29 +95,30 @@ class Caller:
     # -- messages that wait for room -----------------------------------------------------------------------
 
     def block(self, size_bytes: int) -> None:
+        """It may have found room before this is said: then it has been taken back already."""
         with self._lock:
-            self._blocked += 1
-            self._blocked_bytes += size_bytes
+            self._count_blocked(1, size_bytes)
 
     def unblock(self, size_bytes: int) -> bool:
         """True when this ends a pause: whoever is told so goes on with what was read."""
         with self._lock:
-            self._blocked -= 1
-            self._blocked_bytes -= size_bytes
-            is_over = self._is_paused and not self._has_too_much_blocked()
+            self._count_blocked(-1, -size_bytes)
+            is_over = self._is_paused and not self.is_crowded
             self._is_paused = self._is_paused and not is_over
             return is_over
 
     def pauses(self) -> bool:
         """Whether so much waits for room that nothing more is admitted now."""
         with self._lock:
-            self._is_paused = self._has_too_much_blocked()
+            self._is_paused = self.is_crowded
             if self._is_paused:
                 self._taken.notify_all()
             return self._is_paused
 
-    def _has_too_much_blocked(self) -> bool:
-        return self._blocked >= MOST_BLOCKED or self._blocked_bytes >= MOST_BLOCKED_BYTES
+    def _count_blocked(self, messages: int, size_bytes: int) -> None:
+        self._blocked += messages
+        self._blocked_bytes += size_bytes
+        self.is_crowded = self._blocked >= MOST_BLOCKED or self._blocked_bytes >= MOST_BLOCKED_BYTES
 
     # -- streams -------------------------------------------------------------------------------------------
 

@@ -33,7 +33,9 @@ class WorkerKeys:
         self.current = key
 
     def is_valid(self, key: str) -> bool:
-        return key in (self.current, self._next) or (key == self._former and monotonic() < self._former_until)
+        if key == self.current or key == self._next:  # noqa: PLR1714  a tuple for every message costs more
+            return True
+        return key == self._former and monotonic() < self._former_until
 
     def find(self, wanted: str) -> str | None:
         """The key that is called so, if it is valid."""

@@ -287,13 +287,15 @@ class Link:
             self.lose("the worker ended, or hung up, before it answered")
             return
         try:
-            answers = [(*_unpack(frame), frame) for frame in self._frames.feed(data)]
-            if any(not REPLY <= form <= EXPIRED or kind > ARROW_TABLE for _, form, kind, *_ in answers):
-                raise NotAFrame
+            frames = self._frames.feed(data)
         except NotAFrame:
             self.lose("the worker sent what is no answer")
             return
-        for _, form, kind, number, load, frame in answers:
+        for frame in frames:
+            _, form, kind, number, load = _unpack(frame)
+            if not REPLY <= form <= EXPIRED or kind > ARROW_TABLE:
+                self.lose("the worker sent what is no answer")
+                return
             waiting = self._pending.get(number) if form == PARTIAL else self._pending.pop(number, None)
             if waiting is not None:
                 waiting.take(form, kind, load, frame)

@@ -16,7 +16,6 @@ import socket
 import threading
 import time
 from collections.abc import Callable
-from math import isnan
 from typing import TYPE_CHECKING
 
 from messagehub.errors import DuplicateRegistration, HubError, MailboxClosed, MailboxFull, NoResponse, NotInitialised
@@ -60,7 +59,7 @@ REFUSED_SECONDS = 0.05
 GREETING_SECONDS = 5.0
 MOST_STRANGERS = 64
 ACCEPTED_AT_ONCE = 64
-MOST_SECONDS = 1_000_000.0  # no deadline is further away: beyond this, the kernel cannot be told how long to wait
+MOST_DEADLINE = 4e9  # a host does not run that long, and threads can be told to wait that long
 _ONCE = select.EPOLLIN | select.EPOLLONESHOT
 _unpack = CALL.unpack_from
 
@@ -163,21 +162,17 @@ class ServiceServer:
         while not self._ends():
             for fd, events in poll(GREETING_SECONDS / 4 if self._strangers else -1, 1):
                 try:
-                    self._serve(fd, events)
+                    if (caller := self._callers.get(fd)) is not None:
+                        if caller.is_to_be_read(events):
+                            self._receive(caller)
+                    elif fd == self._wake_fd:
+                        self._work_everywhere()
+                    elif fd == self._listener.fileno():
+                        self._accept()
                 except Exception:  # a defect of ours must not end the thread
                     log.exception("internal error while serving")
             if self._strangers:
                 self._drop_silent()
-
-    def _serve(self, fd: int, events: int) -> None:
-        if fd == self._wake_fd:
-            self._work_everywhere()
-        elif fd == self._listener.fileno():
-            self._accept()
-        else:
-            caller = self._callers.get(fd)
-            if caller is not None and caller.is_to_be_read(events):
-                self._receive(caller)
 
     def _ends(self) -> bool:
         """Whether there is one thread too many; the next one is told to look too."""
@@ -261,7 +256,7 @@ class ServiceServer:
         A caller of whom too much waits for room belongs, from the last offer on, to whoever makes room.
         """
         touched: list[Served] = []
-        while not caller.pauses():
+        while not (caller.is_crowded and caller.pauses()):
             if not caller.held:
                 caller.read_on()
                 return touched
@@ -289,14 +284,13 @@ class ServiceServer:
             return True
         if job.form == STREAM:
             caller.open_stream(job.number)
-        size = len(frame)
-        caller.block(size)  # before the offer: another thread may find room for it at once
         outcome = served.mailbox.offer(job)
-        if outcome != "blocked":
-            caller.unblock(size)
-            self._settle(served, job, outcome)
-            if served not in touched:
-                touched.append(served)
+        if outcome == "blocked":
+            caller.block(len(frame))
+            return True
+        self._settle(served, job, outcome)
+        if served not in touched:
+            touched.append(served)
         return True
 
     def _greets(self, caller: Caller, frame: bytes) -> bool:
@@ -431,9 +425,8 @@ def _job(caller: Caller, frame: bytes) -> Job | None:
     headers_at = CALL.size + target_bytes
     body_at = headers_at + headers_bytes
     is_known = GREETING < form <= STREAM and priority < len(PRIORITIES) and kind <= ARROW_TABLE
-    if not is_known or body_at > len(frame) or isnan(deadline):
+    if not is_known or body_at > len(frame) or not deadline < MOST_DEADLINE:  # nor what is no number
         return None
-    deadline = min(deadline, time.monotonic() + MOST_SECONDS)
     return Job(caller, form, priority, kind, number, deadline, frame, headers_at, body_at)
 
 

@@ -432,6 +432,7 @@ def test_nothing_that_a_caller_says_ends_the_threads_of_a_worker(hub: MessageHub
         for number, wrong in enumerate(
             (
                 frame(REQUEST, worker.worker_id, deadline=float("nan")),
+                frame(STREAM, worker.worker_id, deadline=float("inf")),
                 frame(9, worker.worker_id),
                 call(REQUEST, 7, 0, 1, 0.0, target, b"", b""),
                 call(REQUEST, 1, 9, 1, 0.0, target, b"", b""),
@@ -447,7 +448,7 @@ def test_nothing_that_a_caller_says_ends_the_threads_of_a_worker(hub: MessageHub
                 peer.sendall(call(REQUEST, 1, 0, 1, time.monotonic() + 60, target, headers, b""))
                 assert received(peer)[4] == FAILED
             peer.sendall(call(MORE, 1, 0, 99, 0.0, b"", b"", struct.pack("<Q", 2**64 - 1)))
-            peer.sendall(call(STREAM, 1, 0, 2, float("inf"), target, b"", b"fine"))
+            peer.sendall(call(STREAM, 1, 0, 2, 1e9, target, b"", b"fine"))
             assert received(peer)[4] == REPLY
             peer.sendall(call(SEND, 1, 1, 3, time.monotonic() + 60, target, b"", b"no JSON"))
         assert caller.request("name:one", 7, headers={"a": 1}, timeout=SECONDS) == 7
