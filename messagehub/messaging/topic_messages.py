@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from messagehub.errors import DataLost, InvalidRequest, MalformedRequest, MessageTooLarge
+from messagehub.messaging.arrow_compression import is_compressed
 from messagehub.messaging.message_blocks import attach
 from messagehub.topic_frames import (
     ARROW_BATCH,
@@ -219,10 +220,15 @@ def _read_arrow(body: memoryview, kind: int) -> Any:
     """Raises ValueError. The cells are checked too: offsets that point outside would crash whoever uses them."""
     import pyarrow as pa
 
+    buffer = pa.py_buffer(body)
     try:
-        with pa.ipc.open_stream(pa.py_buffer(body)) as reader:
+        for message in pa.ipc.MessageReader.open_stream(buffer):
+            if is_compressed(memoryview(message.metadata)):
+                raise ValueError("its Arrow data is compressed, which may take any memory to read: send it as it is")
+        with pa.ipc.open_stream(buffer) as reader:
             found = reader.read_next_batch() if kind == ARROW_BATCH else reader.read_all()
         found.validate(full=True)
+        found.schema.names  # noqa: B018  UnicodeDecodeError, a ValueError, where one is no text
     except pa.ArrowException as error:  # not all of them are ValueErrors
         raise ValueError(str(error)) from None
     return found

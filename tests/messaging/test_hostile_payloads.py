@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from messagehub import MessageHub
 from messagehub.errors import HandlerFailed, HubError, MalformedRequest
+from messagehub.messaging.arrow_compression import is_compressed
 from messagehub.messaging.service_frames import ANSWER, FAILED, REQUEST, call
 from messagehub.messaging.topic_messages import decode_payload, encode_payload
 from messagehub.topic_frames import ARROW_BATCH, ARROW_TABLE, BYTES, HEAD, IN_BLOCK, JSON
@@ -65,6 +66,41 @@ def test_arrow_with_any_damage_is_a_payload_or_malformed(at: int, damage: bytes,
     except MalformedRequest:
         return
     value.to_pydict()
+
+
+def compressed(codec: str, data: Any) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, data.schema, options=pa.ipc.IpcWriteOptions(compression=codec)) as writer:
+        writer.write(data)
+    return bytes(sink.getvalue())
+
+
+@pytest.mark.parametrize("codec", ["zstd", "lz4"])
+@pytest.mark.parametrize("kind", [ARROW_BATCH, ARROW_TABLE])
+def test_a_few_compressed_kilobytes_never_become_gigabytes(codec: str, kind: int) -> None:
+    bomb = compressed(codec, pa.record_batch({"x": [0] * 2**20}))
+    words = pa.array(["a"] * 2**20).dictionary_encode()
+    for body in (bomb, compressed(codec, pa.record_batch({"x": words}))):
+        before = pa.total_allocated_bytes()
+        with pytest.raises(MalformedRequest, match="compressed"):
+            decode_payload(kind, memoryview(body), "t")
+        assert pa.total_allocated_bytes() - before < 2**20
+
+
+def test_what_our_publishers_send_is_not_taken_for_compressed() -> None:
+    words = pa.array(["a", "b", "a"]).dictionary_encode()
+    nested = pa.array([[{"x": 1}], None, []])
+    for data in (pa.record_batch({"x": words, "n": nested}), pa.table({"x": words}), pa.table({}), BATCH.slice(0, 0)):
+        kind, body = encode_payload(data)
+        assert decode_payload(kind, memoryview(body), "t").equals(data)
+
+
+@given(st.binary(max_size=64))
+def test_any_metadata_is_compressed_or_not_or_no_metadata(metadata: bytes) -> None:
+    try:
+        assert is_compressed(memoryview(metadata)) in (True, False)
+    except ValueError:
+        return
 
 
 FRAMES: dict[str, tuple[int, bytes, bytes]] = {
