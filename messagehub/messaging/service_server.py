@@ -5,7 +5,7 @@ reads a message and, when a handler may run, runs it itself. So a message change
 always reads.
 Rule 2: a connection is read by one thread at a time (EPOLLONESHOT), so the messages of a caller are admitted in order.
 Rule 3: anybody on the host may connect, so who has not proven to know a worker's key has GREETING_SECONDS for it, and
-one user has at most MOST_STRANGERS such connections: the oldest goes when there are more.
+one other user has at most MOST_STRANGERS such connections: the oldest goes when there are more.
 Rule 4: nothing that a connection says ends a thread: it ends that connection.
 """
 
@@ -57,7 +57,7 @@ BACKLOG = 1024
 CLOSE_SECONDS = 5.0
 REFUSED_SECONDS = 0.05
 GREETING_SECONDS = 5.0
-MOST_STRANGERS = 64
+MOST_STRANGERS = 128
 ACCEPTED_AT_ONCE = 64
 MOST_DEADLINE = 4e9  # a host does not run that long, and threads can be told to wait that long
 _ONCE = select.EPOLLIN | select.EPOLLONESHOT
@@ -201,9 +201,13 @@ class ServiceServer:
                 self._epoll.modify(self._listener.fileno(), _ONCE)
 
     def _let_stand(self, caller: Caller) -> None:
-        """A connection that has proven nothing yet; of too many of one user the oldest goes."""
+        """A connection that has proven nothing yet; of too many of one user the oldest goes.
+
+        Not of our own user, who may begin with a thousand processes at once, and could end us anyway.
+        """
+        is_own = caller.uid in (os.geteuid(), 0)
         with self._lock:
-            alike = [other for other in self._strangers.values() if other.uid == caller.uid]
+            alike = [] if is_own else [other for other in self._strangers.values() if other.uid == caller.uid]
             self._callers[caller.fd] = self._strangers[caller.fd] = caller
             caller.start()  # from here on other threads may have it
             if len(alike) >= MOST_STRANGERS:
