@@ -8,6 +8,7 @@ Rule 2: what all unfinished messages hold is bounded; when it is too much, the o
 from messagehub.topic_frames import HEAD, MOST_PIECES, PIECE, PLACE
 
 MOST_BYTES = 256 * 2**20
+OVERHEAD_BYTES = 1024  # what an unfinished message takes beside its content, so that empty ones are bounded too
 _KIND_AT = HEAD.size - 1
 
 
@@ -18,7 +19,7 @@ class _Unfinished:
         self.head = head
         self.count = count
         self.parts: list[memoryview] = []
-        self.size_bytes = 0
+        self.size_bytes = OVERHEAD_BYTES
 
 
 class Pieces:
@@ -42,6 +43,7 @@ class Pieces:
         if index == 0:
             self._give_up(key)
             found = self._unfinished[key] = _Unfinished(head, count)
+            self._size_bytes += OVERHEAD_BYTES
         elif found is None or found.head != head or found.count != count or len(found.parts) != index:
             self._give_up(key)
             return None

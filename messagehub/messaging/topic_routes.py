@@ -17,6 +17,7 @@ from registry.topic_patterns import check_topic
 
 MOST_TOPICS = 65_536
 MOST_PUBLISHERS = 4_096
+MOST_REMEMBERED = 262_144
 HEAD_BYTES = HEAD.size
 
 
@@ -39,6 +40,7 @@ class TopicRoutes:
         self._routes: dict[bytes, _Route] = {}
         self._heard: tuple[bytes, ...] = ()  # how the topics begin that are subscribed to
         self._woken: set[Subscription] = set()
+        self._remembered = 0
         self._pieces, self._retained_pieces = Pieces(), Pieces()
         self._lock = threading.RLock()  # delivering may end a subscription, which removes it
 
@@ -85,7 +87,11 @@ class TopicRoutes:
                 self.malformed += 1
                 return
             number, numbers = message.number, route.next_offsets if is_retained else route.next_numbers
-            missed = number - numbers.get(message.publisher, number)
+            expected = numbers.get(message.publisher)
+            if expected is None:
+                self._remember_one_more()
+                expected = number
+            missed = number - expected
             numbers[message.publisher] = number + 1
             if missed > 0:
                 for subscription in route.subscriptions:
@@ -95,6 +101,15 @@ class TopicRoutes:
                     self._woken.add(subscription)
             if len(numbers) > MOST_PUBLISHERS:
                 del numbers[next(iter(numbers))]
+
+    def _remember_one_more(self) -> None:
+        """Any process can publish under any number of names: when they are too many, numbers are compared anew."""
+        self._remembered += 1
+        if self._remembered > MOST_REMEMBERED:
+            self._remembered = 1
+            for route in self._routes.values():
+                route.next_numbers.clear()
+                route.next_offsets.clear()
 
     def wake(self) -> None:
         with self._lock:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from messagehub import MessageHub
 from messagehub.errors import SubscriptionClosed
-from messagehub.messaging import topic_pieces
+from messagehub.messaging import topic_pieces, topic_routes
 from messagehub.messaging.subscriptions import Subscription
 from messagehub.messaging.topic_pieces import Pieces
 from messagehub.messaging.topic_routes import TopicRoutes
@@ -212,6 +212,31 @@ def test_unfinished_messages_are_bounded_in_bytes() -> None:
     lasts = [held.add(frames[4].replace(b"publishr", b"publish%d" % at), 1) for at, frames in enumerate(every)]
     assert [last is not None for last in lasts] == [False, True, True]  # the first was given up for the third
     assert topic_pieces.MOST_BYTES >= 64 * 2**20
+
+
+def test_empty_unfinished_messages_are_bounded_too() -> None:
+    held = Pieces(most_bytes=10 * topic_pieces.OVERHEAD_BYTES)
+    for number in range(100):
+        start = b"t\0" + number.to_bytes(8, "little") + struct.pack("<QdIB", 1, 0.0, 0, PIECE)
+        assert held.add(start + PLACE.pack(0, 2), 1) is None
+    finished = [
+        number
+        for number in range(100)
+        if held.add(
+            b"t\0" + number.to_bytes(8, "little") + struct.pack("<QdIB", 1, 0.0, 0, PIECE) + PLACE.pack(1, 2), 1
+        )
+    ]
+    assert finished == list(range(90, 100))
+
+
+def test_publishers_without_end_are_not_all_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(topic_routes, "MOST_REMEMBERED", 50)
+    frames = [b"t\0" + n.to_bytes(8, "little") + struct.pack("<QdIB", 1, 0.0, 0, 0) + b"x" for n in range(500)]
+    monkeypatch.setattr(topic_routes, "MOST_PUBLISHERS", 1000)
+    gap = b"t\0" + (499).to_bytes(8, "little") + struct.pack("<QdIB", 4, 0.0, 0, 0) + b"x"
+    assert delivered([*frames, gap])[1:] == (2, 0)  # of those that are remembered, what is missing still shows
+    first = b"t\0" + (0).to_bytes(8, "little") + struct.pack("<QdIB", 4, 0.0, 0, 0) + b"x"
+    assert delivered([*frames, first])[1:] == (0, 0)
 
 
 @given(st.lists(st.binary(max_size=80) | st.tuples(st.integers(0, 65), st.integers(0, 65), st.integers(0, 3))))
