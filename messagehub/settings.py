@@ -130,14 +130,15 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         return msgspec.structs.replace(self, endpoint="", events_endpoint="", curve=False)._checked()
 
     @property
-    def topic_endpoints(self) -> tuple[str, str]:
-        """Where publishers push and where subscribers listen, beside the endpoint."""
+    def topic_endpoints(self) -> tuple[str, str, str]:
+        """Where publishers push and where subscribers listen (also to retained topics), beside the endpoint."""
         if self.endpoint.startswith("ipc://"):
             path = Path(self.endpoint[6:])
-            return f"ipc://{path.with_name(path.stem + '-in.sock')}", f"ipc://{path.with_name(path.stem + '-out.sock')}"
-        base, _, port = self.endpoint.rpartition(":")
-        first, second = (int(port) + 2, int(port) + 3) if 0 < int(port) < 65533 else (0, 0)
-        return f"{base}:{first}", f"{base}:{second}"
+            pushed, heard, retained = (path.with_name(f"{path.stem}-{end}.sock") for end in ("in", "out", "stored"))
+            return f"ipc://{pushed}", f"ipc://{heard}", f"ipc://{retained}"
+        base, _, text = self.endpoint.rpartition(":")
+        first, second, third = (int(text) + step if 0 < int(text) < 65532 else 0 for step in (2, 3, 4))
+        return f"{base}:{first}", f"{base}:{second}", f"{base}:{third}"
 
     @property
     def is_local(self) -> bool:

@@ -1,11 +1,14 @@
-"""The one frame that a message of a topic is on the wire.
+"""The frames that a message of a topic is on the wire: one, or several pieces of a large one.
 
     topic, 0, publisher (8 bytes), number, sent_at, length of the headers, kind, headers (JSON), payload
+    topic, 0, the same head with the flag PIECE, index, count, a part of headers and payload
 
-One frame and not several: each costs Python about as much as all the rest of a message. The flag IN_BLOCK in the kind
-says that the payload is a reference to a block in shared memory. A message of a kept topic has the flag KEPT; there the
-broker numbers, so that the publisher is the topic's incarnation, the number its offset, and whoever counts numbers sees
-what is missing all the same.
+One frame and not several, where it fits: each costs Python about as much as all the rest of a message. No frame has
+more than MAX_FRAME_BYTES, so that the queue of a subscriber that is behind, which libzmq bounds in frames, is bounded
+in bytes. The flag IN_BLOCK in the kind says that the payload is a reference to a block in shared memory.
+
+Messages of retained topics come on a socket of their own, into which only the broker writes. The broker numbers them:
+the publisher is the topic's incarnation, the number its offset, and whoever counts numbers sees what is missing.
 """
 
 import struct
@@ -18,11 +21,15 @@ from registry.records import PayloadKind
 BYTES, JSON, ARROW_BATCH, ARROW_TABLE = range(4)
 KIND_OF: dict[PayloadKind, int] = {"bytes": BYTES, "json": JSON, "arrow_batch": ARROW_BATCH, "arrow_table": ARROW_TABLE}
 NAME_OF: dict[int, PayloadKind] = {kind: name for name, kind in KIND_OF.items()}
-KEPT = 0x80
+PIECE = 0x80
 IN_BLOCK = 0x40
 PUBLISHER_BYTES = 8
 HEAD = struct.Struct("<8sQdIB")  # publisher, number, sent_at, length of the headers, kind
 REST = struct.Struct("<QdIB")  # the same without the publisher
+PLACE = struct.Struct("<HH")  # of a piece: its index, and how many there are
+PIECE_BYTES = 64 * 1024
+MAX_FRAME_BYTES = PIECE_BYTES + 1024
+MOST_PIECES = 32
 _encode = msgspec.json.Encoder().encode
 
 
@@ -30,12 +37,24 @@ def incarnation_bytes(incarnation: int) -> bytes:
     return incarnation.to_bytes(PUBLISHER_BYTES, "little")
 
 
-def kept_frames(event: MessagesKept) -> list[bytes]:
+def frames_of(start: bytes, number: int, sent_at: float, kind: int, headers: bytes, payload: bytes) -> list[bytes]:
+    """One message; `start` is the topic, its end and the publisher."""
+    if len(headers) + len(payload) <= PIECE_BYTES:
+        return [start + REST.pack(number, sent_at, len(headers), kind) + headers + payload]
+    content = memoryview(headers + payload if headers else payload)
+    head = start + REST.pack(number, sent_at, len(headers), kind | PIECE)
+    count = -(-len(content) // PIECE_BYTES)
+    return [
+        b"".join((head, PLACE.pack(index, count), content[index * PIECE_BYTES : (index + 1) * PIECE_BYTES]))
+        for index in range(count)
+    ]
+
+
+def retained_frames(event: MessagesKept) -> list[bytes]:
     """The messages as subscribers get them."""
     start = event.name.encode() + b"\0" + incarnation_bytes(event.incarnation)
     frames = []
     for offset, kept in enumerate(event.messages, event.offset):
         headers = _encode(kept.headers) if kept.headers else b""
-        rest = REST.pack(offset, event.at, len(headers), KIND_OF[kept.kind] | KEPT)
-        frames.append(b"".join((start, rest, headers, kept.payload)))
+        frames += frames_of(start, offset, event.at, KIND_OF[kept.kind], headers, kept.payload)
     return frames

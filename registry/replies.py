@@ -50,6 +50,7 @@ class HelloAck(Reply, tag="HELLO_ACK"):
     endpoints: dict[str, str]
     server: str
     warning: str | UnsetType = UNSET
+    access: str | UnsetType = UNSET
 
 
 class ProducerRegistered(Reply, tag="PRODUCER_REGISTER_ACK"):
@@ -154,6 +155,7 @@ class HeartbeatAck(Reply, tag="HEARTBEAT_ACK"):
     known: bool
     notices: list[Notice]
     broker_id: str | UnsetType = UNSET
+    access: str | UnsetType = UNSET
 
 
 class Discovered(Reply, tag="DISCOVERY_RESPONSE"):
@@ -331,6 +333,7 @@ class SchemaModeFound(Reply, tag="SCHEMA_MODE_RESPONSE"):
 class TopicKept(Reply, tag="TOPIC_KEEP_ACK"):
     topic: KeptTopic
     revision: int
+    settles_in_seconds: float = 0.0
 
 
 class TopicDeleted(Reply, tag="TOPIC_DELETE_ACK"):

@@ -121,12 +121,15 @@ class Services:
                 raise RegistryError(
                     f"the registry of services is full: {MOST_ADDRESSES} addresses", limit=MOST_ADDRESSES
                 )
-            for other in replaced:
-                self._remove(other, now)
             worker = replace(worker, registered_at=now)
-            self._workers[worker.worker_id] = worker
-            self._place(worker, worker.address, strategy, now)
-            self._place(worker, f"id:{worker.worker_id}", "round_robin", now)
+            if present is not None and (present.lease, present.address) == (worker.lease, worker.address):
+                self._change_worker(worker, now)
+            else:
+                for other in replaced:
+                    self._remove(other, now)
+                self._workers[worker.worker_id] = worker
+                self._place(worker, worker.address, strategy, now)
+                self._place(worker, f"id:{worker.worker_id}", "round_robin", now)
         return replies.WorkerRegistered(
             address=worker.address,
             worker_id=worker.worker_id,
@@ -184,14 +187,18 @@ class Services:
             self._remove(worker, now)
 
     def mark(self, worker_id: str, status: MemberStatus, now: float) -> None:
-        worker = self._workers[worker_id] = replace(self._workers[worker_id], status=status)
-        for address in dict.fromkeys((worker.address, f"id:{worker_id}")):
-            service = self._services.get(address)
-            if service is not None:
-                workers = [worker if w.worker_id == worker_id else w for w in service.workers]
-                self._change(address, replace(service, workers=workers), now)
+        self._change_worker(replace(self._workers[worker_id], status=status), now)
 
     # -- inside --------------------------------------------------------------------------------------------
+
+    def _change_worker(self, worker: Worker, now: float) -> None:
+        """It stays where it is, and something else of it has changed: its status, or its key."""
+        self._workers[worker.worker_id] = worker
+        for address in dict.fromkeys((worker.address, f"id:{worker.worker_id}")):
+            service = self._services.get(address)
+            if service is not None:
+                workers = [worker if w.worker_id == worker.worker_id else w for w in service.workers]
+                self._change(address, replace(service, workers=workers), now)
 
     def _find(self, address: str) -> Service:
         service = self._services.get(address)

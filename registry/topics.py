@@ -18,6 +18,8 @@ from registry.state import SortedNames
 from registry.topic_patterns import END, Pattern, check_topic
 
 DEFAULT_LIMIT_BYTES = 64 * 2**30
+PLAIN_SECONDS = 2.0
+"""For how long a publisher that was told that a topic is not retained may go on without asking again."""
 MOST_PUBLISHERS = 4096
 _encode = msgspec.json.Encoder().encode
 

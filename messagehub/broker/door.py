@@ -24,7 +24,8 @@ log = logging.getLogger("messagehub.broker")
 
 HANDSHAKE_MS = 5_000
 REBIND_SECONDS = 2.0
-CONTROL, EVENTS, TOPICS_IN, TOPICS_OUT = "control", "events", "topics_in", "topics_out"
+CONTROL, EVENTS = "control", "events"
+TOPICS_IN, TOPICS_OUT, TOPICS_RETAINED = "topics_in", "topics_out", "topics_retained"
 Context = zmq.Context[zmq.Socket[bytes]]
 Identify = Callable[[str, str, str, str], str | None]
 """Domain, mechanism, peer address and public key to the name of the peer; None keeps it out."""

@@ -11,17 +11,19 @@ Rule 4: a process that a peer names is watched only where the kernel says that i
 nothing says where it runs: its registrations live by their lease alone.
 """
 
+import hashlib
 import logging
 import os
 import threading
 from time import monotonic
 from typing import Any
 
+import msgspec
 import zmq
 
 from messagehub import protocol
 from messagehub.audit import REFUSALS_PER_SECOND, AuditLog
-from messagehub.broker.door import EVENTS, TOPICS_IN, TOPICS_OUT, user_of
+from messagehub.broker.door import EVENTS, TOPICS_IN, TOPICS_OUT, TOPICS_RETAINED, user_of
 from messagehub.broker.registrations import Registering, Registrations, lease_of
 from messagehub.broker.table_places import TablePlaces
 from messagehub.credentials import AccessFile, AccessList
@@ -295,7 +297,13 @@ class Guard:
             self._is_reduced |= any(listed.keys.get(name) != key for name, key in before.keys.items())
         log.info("%d keys are listed now", len(listed.keys))
 
+    @property
+    def access(self) -> str:
+        """Changes whenever the rights of a peer do, also while no broker runs: workers of services then change keys."""
+        return self._access
+
     def _enforce(self, listed: AccessList) -> None:
+        self._access = hashlib.sha256(msgspec.json.encode(listed.keys, order="sorted")).hexdigest()[:16]
         if self._settings.curve:
             self._rights = {f"{_KEY}{name}": Rights.parse(key.rights) for name, key in listed.keys.items()}
             self._names = {key.proof: f"{_KEY}{name}" for name, key in listed.keys.items()}
@@ -362,7 +370,7 @@ def _may_connect(rights: Rights, domain: str) -> bool:
     """Plain topics bypass us, so nobody could match a pattern there: they take a right to everything."""
     if domain == TOPICS_IN:
         return rights.allows_everything("produce")
-    if domain == TOPICS_OUT:
+    if domain in (TOPICS_OUT, TOPICS_RETAINED):
         return rights.allows_everything("consume") or rights.allows_everything("observe")
     return domain != EVENTS or rights.has("observe")
 

@@ -3,6 +3,7 @@
 Rule 1: a message leaves for its subscribers only when the store has it, in the order of the offsets.
 Rule 2: reading what was stored never runs in the broker's thread, and reads only what was written.
 Rule 3: how much may wait to be stored is bounded; a publisher above that is told to try again.
+Rule 4: whoever makes a topic a retained one is told how long publishers may still believe that it is none.
 """
 
 import logging
@@ -13,6 +14,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Sequence
+from math import inf
 from typing import Any, NamedTuple
 
 import zmq
@@ -21,10 +23,11 @@ from messagehub import protocol
 from messagehub.errors import HubError, RateLimited, StoreError, TopicNotFound
 from messagehub.store import Store, TopicReader
 from messagehub.supervision import Supervisor
-from messagehub.topic_frames import kept_frames
+from messagehub.topic_frames import retained_frames
 from registry import commands, replies
 from registry.events import AnyEvent, MessagesKept
 from registry.records import KeptTopic
+from registry.topics import PLAIN_SECONDS
 
 log = logging.getLogger("messagehub.broker")
 
@@ -32,6 +35,9 @@ MAX_WAITING_BYTES = 64 * 2**20
 MAX_READS = 4096
 MAX_TAKEN = 64
 PAGE_BYTES = 256 * 1024
+MOST_TOLD = 65_536
+MARGIN_SECONDS = 0.1  # clocks of two hosts may run at slightly different rates
+TOPIC_COMMANDS = (commands.ListTopics, commands.KeepTopic, commands.PublishMessages)
 READ_COMMANDS = (commands.ReadTopic, commands.DescribeTopic)
 _NOBLOCK = int(zmq.NOBLOCK)
 
@@ -45,19 +51,46 @@ class Read(NamedTuple):
 
 
 class KeptTopics:
-    def __init__(self, store: Store, socket: zmq.Socket[bytes], supervisor: Supervisor) -> None:
+    def __init__(self, store: Store, socket: zmq.Socket[bytes], supervisor: Supervisor, *, is_fresh: bool) -> None:
+        """`is_fresh`: no broker was here before, who might have told publishers something."""
         self._supervisor = supervisor
         self.wake_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self.waiting = 0
         self.counters = {"kept": 0, "kept_reads": 0, "kept_unannounced": 0}
         self._store = store
         self._socket = socket
-        self._unwritten: deque[tuple[int, list[bytes], int]] = deque()
+        self._unwritten: deque[tuple[int, int, list[bytes], int]] = deque()
         self._unwritten_bytes = 0
         self._newest_at = 0.0
         self._asked: queue.SimpleQueue[tuple[Any, commands.Command, str, int] | None] = queue.SimpleQueue()
         self._done: deque[Read] = deque()
         self._thread: threading.Thread | None = None
+        self._told_at: dict[str, float] = {}
+        self._all_told_at = -inf if is_fresh else time.monotonic()
+
+    # -- which topics are retained -------------------------------------------------------------------------
+
+    def answered(self, command: commands.Command, reply: replies.Reply, happened: Sequence[AnyEvent]) -> None:
+        """After the registry has decided one of TOPIC_COMMANDS."""
+        if isinstance(command, commands.ListTopics):
+            if isinstance(reply, replies.TopicList) and not reply.topics:
+                self._tell_plain(command.pattern)
+        elif isinstance(reply, replies.TopicKept):
+            reply.settles_in_seconds = self._settles_in(reply.topic.name)
+        else:
+            self._enqueue(happened)
+
+    def _tell_plain(self, topic: str) -> None:
+        """Whoever asked may now believe for a while that the topic (a pattern is none) is not retained."""
+        if len(self._told_at) >= MOST_TOLD:
+            self._told_at.clear()
+            self._all_told_at = time.monotonic()
+        self._told_at[topic] = time.monotonic()
+
+    def _settles_in(self, topic: str) -> float:
+        """Seconds until nobody believes any more that the topic is not retained."""
+        told_at = max(self._told_at.get(topic, -inf), self._all_told_at)
+        return max(told_at + PLAIN_SECONDS + MARGIN_SECONDS - time.monotonic(), 0.0)
 
     # -- what was stored -----------------------------------------------------------------------------------
 
@@ -73,20 +106,20 @@ class KeptTopics:
         if self._unwritten_bytes > MAX_WAITING_BYTES:
             raise RateLimited("more is published to kept topics than the disk takes: try again in a moment")
 
-    def enqueue(self, happened: Sequence[AnyEvent]) -> None:
+    def _enqueue(self, happened: Sequence[AnyEvent]) -> None:
         for event in happened:
             if isinstance(event, MessagesKept):
-                frames = kept_frames(event)
+                frames = retained_frames(event)
                 size = sum(map(len, frames))
-                self._unwritten.append((event.revision, frames, size))
+                self._unwritten.append((event.revision, len(event.messages), frames, size))
                 self._unwritten_bytes += size
 
     def release(self, written: int) -> None:
         send = self._socket.send
         while self._unwritten and self._unwritten[0][0] <= written:
-            _, frames, size = self._unwritten.popleft()
+            _, messages, frames, size = self._unwritten.popleft()
             self._unwritten_bytes -= size
-            self.counters["kept"] += len(frames)
+            self.counters["kept"] += messages
             for frame in frames:
                 try:
                     send(frame, _NOBLOCK)

@@ -30,7 +30,7 @@ from messagehub.broker.encoded import EncodedDiscoveries
 from messagehub.broker.events import Publisher
 from messagehub.broker.guard import Guard
 from messagehub.broker.judging import START_SECONDS, Judge
-from messagehub.broker.kept_topics import READ_COMMANDS, KeptTopics
+from messagehub.broker.kept_topics import READ_COMMANDS, TOPIC_COMMANDS, KeptTopics
 from messagehub.broker.loading import load
 from messagehub.broker.local_sight import Adoption, LocalSight
 from messagehub.broker.place import Place
@@ -98,7 +98,7 @@ class Broker:
         self._door = Door(settings, self._place, guard.identify if guard else None, self._supervisor)
         self._stop_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         closing.callback(os.close, self._stop_fd)
-        self._topics = TopicProxy(self._door, self._supervisor, max_frame_bytes=protocol.MAX_FRAME_BYTES)
+        self._topics = TopicProxy(self._door, self._supervisor)
         closing.callback(self._topics.close)
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         closing.callback(self._context.term)
@@ -126,7 +126,8 @@ class Broker:
         self._publisher.reset(self._registry.revision)
         self._requests = Requests(self._context, self._guard, self._metrics, self._trace)
         closing.callback(self._requests.socket.close)
-        self._kept = KeptTopics(self._commit.store, self._topics.kept, self._supervisor)
+        is_fresh = written == 0
+        self._kept = KeptTopics(self._commit.store, self._topics.retained, self._supervisor, is_fresh=is_fresh)
         closing.callback(self._kept.close, timeout=STOP_SECONDS)
         self._report = Report(self.broker_id, self._metrics, self._commit)
         self._report.add(lambda: {"published": self._publisher.published} | self._kept.counters)
@@ -352,10 +353,12 @@ class Broker:
                 self._kept.check_room()
                 now = self._kept.now()
             outcome = self._registry.apply(command, now=now, verdict=verdict)
-            if kind is commands.PublishMessages:
-                self._kept.enqueue(outcome.events)
+            if kind in TOPIC_COMMANDS:
+                self._kept.answered(command, outcome.reply, outcome.events)
             if isinstance(outcome.reply, replies.HeartbeatAck | replies.SnapshotPage):
                 outcome.reply.broker_id = self.broker_id
+            if self._guard is not None and isinstance(outcome.reply, replies.HeartbeatAck):
+                outcome.reply.access = self._guard.access
             return outcome.reply, outcome.events
         except HubError as refused:
             return protocol.error_reply(refused), _NOTHING
@@ -491,6 +494,8 @@ class Broker:
         )
         if warning:
             reply.warning = warning
+        if guard is not None:
+            reply.access = guard.access
         return reply
 
     def _ping(self, command: Any) -> replies.Reply:

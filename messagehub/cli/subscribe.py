@@ -12,7 +12,7 @@ from messagehub.cli.output import complain, echo, echo_json_line, instant
 from messagehub.cli.payloads import fields_of, text_of
 from messagehub.cli.session import TURN_SECONDS, connected, interrupt
 from messagehub.cli.topics import age
-from messagehub.errors import ReceiveTimeout
+from messagehub.errors import HubError, ReceiveTimeout
 
 if TYPE_CHECKING:
     from messagehub.messaging.topic_messages import Message
@@ -59,10 +59,17 @@ def subscribe(
             if subscription.lost != lost:
                 complain(f"messagehub: {subscription.lost - lost} messages were lost")
                 lost = subscription.lost
-            if as_json:
-                echo_json_line(_fields(message))
-            else:
-                echo(f"{instant(message.sent_at)}  {message.topic}  {text_of(message.payload)}")
+            try:
+                _print(message, as_json)
+            except HubError as unreadable:  # whoever published it must not end this
+                complain(f"messagehub: {unreadable.message}")
+
+
+def _print(message: "Message", as_json: bool) -> None:
+    if as_json:
+        echo_json_line(_fields(message))
+    else:
+        echo(f"{instant(message.sent_at)}  {message.topic}  {text_of(message.payload)}")
 
 
 def _since(text: str) -> int | float:

@@ -105,6 +105,8 @@ class Heartbeats:
         """`when_alone` is called on the I/O thread for each registration that only a lost broker knew of."""
         self.lease = lease
         self._when_alone = when_alone
+        self.on_access: Callable[[str], None] | None = None
+        """Called on the I/O thread with what the broker says of the rights of all peers (`access`), again and again."""
         self.notices: list[replies.Notice] = []
         self._connection = connection
         self._registrations: dict[Registration, None] = {}
@@ -200,6 +202,7 @@ class Heartbeats:
             if registration.ack is None or is_other:
                 self._register_again(registration)
         self._schedule()
+        self._hear_access(hello)
 
     def on_disconnected(self) -> None:
         self._is_connected = False
@@ -233,6 +236,12 @@ class Heartbeats:
         for registration in list(self._registrations):
             if not reply.known or registration.ack is None:
                 self._register_again(registration)
+        self._hear_access(reply)
+
+    def _hear_access(self, reply: replies.HelloAck | replies.HeartbeatAck) -> None:
+        """After registering again: what this leads to must come later."""
+        if self.on_access is not None and reply.access is not msgspec.UNSET:
+            self.on_access(reply.access)
 
     def _take(self, notice: replies.Notice) -> None:
         self.notices.append(notice)

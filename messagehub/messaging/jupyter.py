@@ -44,6 +44,7 @@ from messagehub.messaging.kernel_outputs import (
     KernelNotFound,
     KernelNotOwned,
     KernelNotReady,
+    KernelOutputUnreadable,
     KernelRestarted,
     Output,
     Reply,
@@ -53,7 +54,7 @@ from messagehub.messaging.kernel_outputs import (
     typed_output,
 )
 from messagehub.messaging.kernel_process import KernelProcess
-from messagehub.messaging.streams import Message, StreamLimits, StreamRouter
+from messagehub.messaging.streams import EXPIRED, Message, StreamExpired, StreamLimits, StreamRouter
 
 __all__ = [
     "ClearOutput",
@@ -71,14 +72,21 @@ __all__ = [
     "KernelNotFound",
     "KernelNotOwned",
     "KernelNotReady",
+    "KernelOutputUnreadable",
     "KernelRestarted",
     "Output",
     "Reply",
     "Result",
     "Status",
+    "StreamExpired",
+    "StreamLimits",
     "Text",
     "typed_output",
 ]
+
+
+DEFAULT_LIMITS = StreamLimits(idle_seconds=math.inf)
+"""A silent computation may take hours: the kernel's life, not its chatter, bounds an execution unless limits say so."""
 
 
 class Execution:
@@ -95,13 +103,16 @@ class Execution:
     def read(self, timeout_seconds: float | None = None) -> Output | None:
         """The next output as it comes; None after the last.
 
-        Without a timeout this ends all the same when the kernel dies, restarts or is closed: it raises that.
+        Without a timeout this ends all the same when the kernel dies, restarts or is closed, or when the execution was
+        silent for longer than the kernel's limits allow: it raises that.
         """
         if self._end is None:
             try:
                 item = self._inbox.get(timeout=timeout_seconds)
             except queue.Empty:
                 raise ExecutionTimedOut(f"nothing came for {timeout_seconds} s") from None
+            if isinstance(item, Message) and item.kind == EXPIRED:
+                item = End(item.body.error)
             if isinstance(item, Message):
                 output = typed_output(item)
                 self.outputs.append(output)
@@ -119,7 +130,9 @@ class Execution:
         deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
         while self.read(None if deadline is None else max(0.0, deadline - time.monotonic())) is not None:
             continue
-        reply = next(output for output in self.outputs if isinstance(output, Reply))
+        reply = next((output for output in self.outputs if isinstance(output, Reply)), None)
+        if reply is None:
+            raise KernelOutputUnreadable("the kernel's reply to this execution could not be read")
         return Completed(tuple(self.outputs), reply.status, reply.execution_count)
 
     def close(self) -> None:
@@ -154,9 +167,14 @@ def _shut_down(owner_pid: int, parts: _Parts) -> None:
 class Kernel:
     """A running kernel. Any thread may use it; requests run in the order in which they were given."""
 
-    def __init__(self, connection_file: str, process: KernelProcess | None, timeout_seconds: float) -> None:
-        # A silent computation may take hours: the kernel's life, not its chatter, bounds a request.
-        self.router = StreamRouter(limits=StreamLimits(idle_seconds=math.inf))
+    def __init__(
+        self,
+        connection_file: str,
+        process: KernelProcess | None,
+        timeout_seconds: float,
+        limits: StreamLimits | None = None,
+    ) -> None:
+        self.router = StreamRouter(limits=limits or DEFAULT_LIMITS)
         self.connection_file = connection_file
         self._lock = threading.Lock()
         self._owner_pid = os.getpid()
@@ -172,20 +190,31 @@ class Kernel:
         cwd: str | None = None,
         env: Mapping[str, str] | None = None,
         timeout_seconds: float = 60.0,
+        limits: StreamLimits | None = None,
     ) -> Self:
-        """Start an installed kernel and wait until it answers."""
+        """Start an installed kernel and wait until it answers.
+
+        `limits` say how many outputs without an execution are kept and for how long, and for how long an execution may
+        be silent (`idle_seconds`, without end by default) before it ends with StreamExpired; its code runs on.
+        """
         process = KernelProcess(name, cwd, env or {})
         try:
-            return cls(process.connection_file, process, timeout_seconds)
+            return cls(process.connection_file, process, timeout_seconds, limits)
         except BaseException:
             process.stop(0.0)
             process.forget()
             raise
 
     @classmethod
-    def connect(cls, connection_file: str | os.PathLike[str], *, timeout_seconds: float = 10.0) -> Self:
-        """Share a kernel that runs already, busy or not; closing leaves it running."""
-        return cls(os.fspath(connection_file), None, timeout_seconds)
+    def connect(
+        cls,
+        connection_file: str | os.PathLike[str],
+        *,
+        timeout_seconds: float = 10.0,
+        limits: StreamLimits | None = None,
+    ) -> Self:
+        """Share a kernel that runs already, busy or not; closing leaves it running. `limits` are those of `start`."""
+        return cls(os.fspath(connection_file), None, timeout_seconds, limits)
 
     @property
     def is_alive(self) -> bool:

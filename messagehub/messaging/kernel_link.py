@@ -188,7 +188,9 @@ class KernelLink:
         while self._closing is None:
             now = time.monotonic()
             if now >= self._router.next_cleanup_at:
-                self._router.cleanup(now=now)
+                for expired in self._router.cleanup(now=now).expired:
+                    with self._lock:
+                        self._open.pop(expired.request_id, None)  # its reader was told by the router
             if self._awaited and now >= probe_at:
                 self._probe()
                 probe_at = now + PROBE_SECONDS
@@ -230,7 +232,7 @@ class KernelLink:
                     if raw is None:
                         break
                     head = msgspec.convert(raw, _Head)
-                except (ValueError, TypeError, LookupError, msgspec.ValidationError) as bad:
+                except Exception as bad:  # noqa: BLE001  whatever jupyter_client raises of bytes that are no message
                     log.warning("a message of the kernel could not be read: %s", bad)
                 else:
                     self._take(socket, Message(head.parent_header.msg_id, head.msg_type, raw))

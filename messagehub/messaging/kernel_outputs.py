@@ -4,59 +4,68 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import msgspec
 
+from messagehub.errors import HubError
 from messagehub.messaging.streams import Message
 
 
-class KernelNotFound(Exception):
+class KernelNotFound(HubError):
     """No kernel of that name is installed, or the connection file cannot be read."""
 
-    code: ClassVar[str] = "KERNEL_NOT_FOUND"
+    code = "KERNEL_NOT_FOUND"
 
 
-class KernelNotReady(Exception):
+class KernelNotReady(HubError):
     """The kernel did not answer in time after its start or on connecting."""
 
-    code: ClassVar[str] = "KERNEL_NOT_READY"
+    code = "KERNEL_NOT_READY"
+    retryable = True
 
 
-class KernelDied(Exception):
+class KernelDied(HubError):
     """The kernel's process ended by itself, or the connection to it broke."""
 
-    code: ClassVar[str] = "KERNEL_DIED"
+    code = "KERNEL_DIED"
 
 
-class KernelRestarted(Exception):
+class KernelRestarted(HubError):
     """The kernel was restarted on request while this execution was open."""
 
-    code: ClassVar[str] = "KERNEL_RESTARTED"
+    code = "KERNEL_RESTARTED"
 
 
-class KernelClosed(Exception):
+class KernelClosed(HubError):
     """This side closed the kernel, or another process (before a fork) owns it."""
 
-    code: ClassVar[str] = "KERNEL_CLOSED"
+    code = "KERNEL_CLOSED"
 
 
-class KernelNotOwned(Exception):
+class KernelNotOwned(HubError):
     """Only the process that started a kernel can restart it."""
 
-    code: ClassVar[str] = "KERNEL_NOT_OWNED"
+    code = "KERNEL_NOT_OWNED"
 
 
-class ExecutionTimedOut(Exception):
+class ExecutionTimedOut(HubError):
     """The next output, or the end, did not come in time. The code still runs; waiting again is fine."""
 
-    code: ClassVar[str] = "EXECUTION_TIMED_OUT"
+    code = "EXECUTION_TIMED_OUT"
+    retryable = True
 
 
-class ExecutionClosed(Exception):
+class ExecutionClosed(HubError):
     """The execution was closed on this side before its end."""
 
-    code: ClassVar[str] = "EXECUTION_CLOSED"
+    code = "EXECUTION_CLOSED"
+
+
+class KernelOutputUnreadable(HubError):
+    """The kernel sent an output that is not as Jupyter's messaging specification says. Reading on is fine."""
+
+    code = "KERNEL_OUTPUT_UNREADABLE"
 
 
 class Output(msgspec.Struct, frozen=True, kw_only=True):
@@ -136,7 +145,10 @@ _OUTPUT_TYPES: Mapping[str, type[Output]] = {
 def typed_output(message: Message) -> Output:
     buffers = tuple(bytes(buffer) for buffer in message.body["buffers"])
     fields = message.body["content"] | {"kind": message.kind, "buffers": buffers}
-    return msgspec.convert(fields, _OUTPUT_TYPES[message.kind])
+    try:
+        return msgspec.convert(fields, _OUTPUT_TYPES[message.kind])
+    except (msgspec.ValidationError, RecursionError) as error:
+        raise KernelOutputUnreadable(f"an output of kind {message.kind!r} cannot be read: {error}") from None
 
 
 @dataclass(frozen=True, slots=True)

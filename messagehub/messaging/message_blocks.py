@@ -91,5 +91,5 @@ def attach(body: memoryview, topic: str) -> Any:
         if not _NAME.fullmatch(reference.name):
             return DataLost(f"a message of {topic!r} refers to {reference.name[:200]!r}, which is no message block")
         return read_block(os.path.join(DEFAULT_ROOT, reference.name))
-    except (DataBlockError, ValueError, OSError) as error:  # as Arrow raises
+    except (DataBlockError, ValueError, OSError, LookupError, TypeError, NotImplementedError) as error:  # as Arrow does
         return DataLost(f"the payload of a message of {topic!r} cannot be had any more: {error}", name=reference.name)

@@ -1,23 +1,40 @@
 """A worker's connection to one caller.
 
 Rule 1: nobody waits for a caller that does not read: what it does not take waits in its outbox, bounded in bytes and
-time; then it loses its connection. Only a handler that streams waits, for its own caller, lest a long stream end so.
+time; then it loses its connection. Only a handler that streams waits, for its own reader, and at most WINDOW_BYTES of
+a stream are on their way, wherever they are.
 Rule 2: the connection is armed for one event at a time (EPOLLONESHOT), with a mask that says the whole state: whether
 it is to be read on, and whether the outbox waits.
+Rule 3: messages that wait for room in a mailbox do not hold up those behind them, until they are as many as one
+connection may have (MOST_BLOCKED): then it is not read on until some of them have found room.
+Rule 4: what was read is admitted by one thread at a time: the one that has read it or, after a pause, the one that
+ended the pause.
 """
 
 import select
 import socket
+import struct
 import threading
 from collections import deque
 from time import monotonic
 
-from messagehub.messaging.service_frames import CALL, MAX_FRAME_BYTES, MAX_GREETING_BYTES, Frames
+from messagehub.errors import RequestTimeout
+from messagehub.messaging.service_frames import (
+    CALL,
+    EVERYTHING,
+    MAX_FRAME_BYTES,
+    MAX_GREETING_BYTES,
+    WINDOW_BYTES,
+    Frames,
+    Greeting,
+)
 
 PATIENCE_SECONDS = 30.0
 MOST_UNTAKEN_BYTES = 64 * 2**20
-MOST_STREAMED_BYTES = 8 * 2**20
+MOST_BLOCKED, MOST_BLOCKED_BYTES = 1000, 8 * 2**20
 _IN, _OUT, _ONCE = select.EPOLLIN, select.EPOLLOUT, select.EPOLLONESHOT
+_CUT = -1  # in place of what is unread of a stream: its reader cannot be given all of it any more
+_CREDENTIALS = struct.Struct("iII")  # pid, uid, gid
 _ENDED = select.EPOLLHUP | select.EPOLLERR
 
 
@@ -26,8 +43,13 @@ class Caller:
         connection.setblocking(False)
         self.socket = connection
         self.fd = connection.fileno()
+        self.uid = _uid_of(connection)
+        self.connected_at = monotonic()
         self.sender = ""
+        self.target = b""
         self.is_welcome = False
+        self.greeting: Greeting | None = None
+        self.nonce = self.key = ""
         self.frames = Frames(CALL, MAX_GREETING_BYTES)  # anybody may connect
         self.held: deque[bytes] = deque()
         self._epoll = epoll
@@ -38,12 +60,18 @@ class Caller:
         self._outbox: deque[bytes] = deque()
         self._untaken_bytes = 0
         self._taken_at = 0.0
+        self._blocked = self._blocked_bytes = 0
+        self.is_crowded = False
+        """Whether more waits for room than one connection may have waiting: `pauses` then says what to do."""
+        self._is_paused = False
+        self._unread: dict[int, int] = {}  # of streams: bytes of partial results that their readers have not taken
 
     def start(self) -> None:
         self._epoll.register(self.fd, _IN | _ONCE)
 
-    def welcome(self, sender: str) -> None:
-        self.sender, self.is_welcome = sender, True
+    def welcome(self, said: Greeting) -> None:
+        """It has proven that it may reach this one worker."""
+        self.sender, self.target, self.is_welcome = said.sender, said.worker_id.encode(), True
         self.frames.most_bytes = MAX_FRAME_BYTES
 
     def send(self, frame: bytes) -> None:
@@ -64,12 +92,75 @@ class Caller:
             self._untaken_bytes += len(frame)
             self._arm()
 
-    def wait_for_room(self, deadline: float) -> None:
-        """Before a partial result: until the caller has taken most of the earlier ones, or is not worth waiting for."""
+    # -- messages that wait for room -----------------------------------------------------------------------
+
+    def block(self, size_bytes: int) -> None:
+        """It may have found room before this is said: then it has been taken back already."""
         with self._lock:
-            if self._untaken_bytes > MOST_STREAMED_BYTES:
-                seconds = max(min(deadline - monotonic(), PATIENCE_SECONDS), 0.0)
-                self._taken.wait_for(lambda: self._is_gone or self._untaken_bytes <= MOST_STREAMED_BYTES, seconds)
+            self._count_blocked(1, size_bytes)
+
+    def unblock(self, size_bytes: int) -> bool:
+        """True when this ends a pause: whoever is told so goes on with what was read."""
+        with self._lock:
+            self._count_blocked(-1, -size_bytes)
+            is_over = self._is_paused and not self.is_crowded
+            self._is_paused = self._is_paused and not is_over
+            return is_over
+
+    def pauses(self) -> bool:
+        """Whether so much waits for room that nothing more is admitted now."""
+        with self._lock:
+            self._is_paused = self.is_crowded
+            if self._is_paused:
+                self._taken.notify_all()
+            return self._is_paused
+
+    def _count_blocked(self, messages: int, size_bytes: int) -> None:
+        self._blocked += messages
+        self._blocked_bytes += size_bytes
+        self.is_crowded = self._blocked >= MOST_BLOCKED or self._blocked_bytes >= MOST_BLOCKED_BYTES
+
+    # -- streams -------------------------------------------------------------------------------------------
+
+    def open_stream(self, number: int) -> None:
+        with self._lock:
+            self._unread[number] = 0
+
+    def close_stream(self, number: int) -> bool:
+        """False when a partial result could not be sent in time: what was sent is not all of it."""
+        with self._lock:
+            is_whole = self._unread.pop(number, 0) != _CUT
+            self._taken.notify_all()
+            return is_whole
+
+    def took(self, number: int, amount: int) -> None:
+        """The reader of a stream has taken so many bytes more, or wants nothing more."""
+        with self._lock:
+            if amount == EVERYTHING:
+                self._unread.pop(number, None)
+            elif self._unread.get(number, _CUT) != _CUT:
+                self._unread[number] = max(self._unread[number] - amount, 0)
+            self._taken.notify_all()
+
+    def stream(self, number: int, frame: bytes, deadline: float) -> None:
+        """Send a partial result when its reader has taken most of the earlier ones; not to one that has left.
+
+        RequestTimeout when that is not in time, now and for all that follow. What a paused connection says is not read,
+        so that its readers cannot be waited for.
+        """
+
+        def has_room() -> bool:
+            return self._is_gone or self._is_paused or self._unread.get(number, 0) <= WINDOW_BYTES
+
+        with self._lock:
+            if not self._taken.wait_for(has_room, max(deadline - monotonic(), 0.0)):
+                self._unread[number] = _CUT
+            if self._unread.get(number) == _CUT:
+                raise RequestTimeout("the caller did not read the earlier partial results in time")
+            if number not in self._unread:
+                return
+            self._unread[number] += len(frame)
+        self.send(frame)
 
     def is_to_be_read(self, events: int) -> bool:
         """What its event asks for: the outbox is emptied here; True has the caller read, and then `read_on`."""
@@ -147,3 +238,9 @@ class Caller:
             self.socket.shutdown(socket.SHUT_RDWR)
         except OSError:
             pass  # it had ended
+
+
+def _uid_of(connection: socket.socket) -> int:
+    """The user at the other end, from the kernel."""
+    _, uid, _ = _CREDENTIALS.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
+    return int(uid)

@@ -5,7 +5,7 @@ from math import inf
 from time import monotonic
 from typing import Any, Protocol
 
-from messagehub.errors import HubError, InvalidRequest
+from messagehub.errors import HubError, InvalidRequest, MalformedRequest
 from messagehub.messaging.topic_messages import decode_headers, decode_payload
 from messagehub.topic_frames import BYTES
 from registry.records import Priority
@@ -51,7 +51,10 @@ class ServiceMessage:
 
     @property
     def headers(self) -> dict[str, Any]:
-        return decode_headers(memoryview(self._frame)[self._headers : self._body_at])
+        try:
+            return decode_headers(memoryview(self._frame)[self._headers : self._body_at])
+        except (ValueError, RecursionError) as error:  # whatever a stranger sent
+            raise MalformedRequest(f"the headers of a message to {self.address} cannot be read: {error}") from None
 
     def __repr__(self) -> str:
         return f"<{'request' if self.is_request else 'message'} to {self.address} from {self.sender}>"
@@ -95,7 +98,10 @@ class ServiceContext:
         self._end(error)
 
     def stream(self, payload: Any) -> None:
-        """A partial result, ahead of the reply. Whoever asked by `hub.request` gets the reply alone."""
+        """A partial result, ahead of the reply. Whoever asked by `hub.request` gets the reply alone.
+
+        Waits while the caller has 8 MiB of earlier ones to read; RequestTimeout when that lasts until its deadline.
+        """
         self._check_open()
         if self.is_streamed:
             self._answer(payload, False)

@@ -28,6 +28,14 @@ MOST_UNREPORTED = 1000
 _UNSENDABLE = (HubError, TypeError, ValueError, OverflowError, RecursionError)  # strangers' headers are in a letter
 
 
+Place = tuple[str, str, str]
+"""Where a worker is: its endpoint, its id there, and the key that opens it."""
+
+
+def place_of(worker: Worker) -> Place:
+    return worker.endpoint, worker.worker_id, worker.key
+
+
 class Route:
     """A worker as one caller sees it: what it asked of it, and what others do, as the worker said last."""
 
@@ -68,17 +76,18 @@ class Resolved:
             route = known.get(worker.worker_id)
             if route is None or route.worker.endpoint != worker.endpoint:
                 route = Route(worker)
+            route.worker = worker
             routes.append(route)
         if turn is not None and self.revision < 0:
             self._turns = itertools.count(turn)
         self.strategy, self.routes, self.is_suspect = service.strategy, routes, False
         self.revision, self.broker_id = service.revision, broker_id
 
-    def choose(self, tried: set[str]) -> Route | None:
+    def choose(self, tried: set[Place]) -> Route | None:
         """By the strategy, of those that were not tried."""
         routes = self.routes
         if tried:
-            routes = [route for route in routes if route.worker.worker_id not in tried]
+            routes = [route for route in routes if place_of(route.worker) not in tried]
         if not routes:
             return None
         if len(routes) == 1:
@@ -95,7 +104,7 @@ class ServiceDirectory:
     """A part of the connection. `is_linked` says whether a worker is connected now; `on_change` hears of any news."""
 
     def __init__(
-        self, connection: Connection, *, is_linked: Callable[[str], bool], on_change: Callable[[], None]
+        self, connection: Connection, *, is_linked: Callable[[Worker], bool], on_change: Callable[[], None]
     ) -> None:
         self._connection = connection
         self._is_linked = is_linked
@@ -162,8 +171,9 @@ class ServiceDirectory:
         if self._unreported:
             log.warning("%d dead letters are lost: the hub is closed", len(self._unreported))
 
-    def is_known(self, endpoint: str) -> bool:
-        return any(route.worker.endpoint == endpoint for e in list(self._entries.values()) for route in e.routes)
+    def is_known(self, place: Place) -> bool:
+        """Whether a worker is there."""
+        return any(place_of(route.worker) == place for e in list(self._entries.values()) for route in e.routes)
 
     def _follow(self, address: str) -> Resolved:
         if len(self._entries) >= MOST_FOLLOWED:  # the one that was followed first is asked for anew when it is needed
@@ -251,6 +261,6 @@ class ServiceDirectory:
             elif entry.broker_id == self._broker_id:
                 entry.routes, entry.revision, entry.is_suspect = [], revision, False
             else:
-                entry.routes = [route for route in entry.routes if self._is_linked(route.worker.endpoint)]
+                entry.routes = [route for route in entry.routes if self._is_linked(route.worker)]
             self._changed.notify_all()
         self._on_change()

@@ -5,12 +5,25 @@
     to a caller    length, form, payload kind, number, load; then the payload (of a failure: JSON)
 
 `length` counts what follows it. The deadline is CLOCK_MONOTONIC, which the processes of a host share; `number` is the
-caller's own and comes back with the answer; `load` is how much the worker has in hand. The first frame each way is a
-greeting: the caller proves that the registry sent it by the worker's key, the other side answers that it may stay.
+caller's own and comes back with the answer; `load` is how much the worker has in hand.
+
+A connection is to one worker, and begins with a handshake in which each side proves that it has the worker's key, which
+the registry gave it, without showing it:
+
+    caller   GREETING    {"worker_id", "key_id", "sender", "nonce"}
+    worker   CHALLENGE   {"nonce", "proof"}    proof: HMAC-SHA256(key, "worker" + the caller's nonce + its own)
+    caller   GREETING    {"proof"}             proof: HMAC-SHA256(key, "caller" + its own nonce + the worker's)
+    worker   WELCOME
+
+Partial results are sent as far as the caller has room for them: WINDOW_BYTES ahead of what its reader has taken, which
+MORE tells. MORE of EVERYTHING says that nobody reads on: further partial results are thrown away.
 """
 
+import hashlib
+import hmac
+import os
 import struct
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -18,8 +31,8 @@ from messagehub.errors import HubError, from_wire
 from messagehub.messaging.topic_messages import MAX_MESSAGE_BYTES
 from registry.records import Priority
 
-GREETING, REQUEST, SEND, STREAM = range(4)
-WELCOME, REPLY, PARTIAL, REFUSED, TAKEN, FAILED, EXPIRED = range(7)
+GREETING, REQUEST, SEND, STREAM, MORE = range(5)
+WELCOME, REPLY, PARTIAL, REFUSED, TAKEN, FAILED, EXPIRED, CHALLENGE = range(8)
 PRIORITIES: tuple[Priority, ...] = ("high", "normal", "low")
 CALL = struct.Struct("<IBBBQdBI")
 ANSWER = struct.Struct("<IBBQI")
@@ -27,7 +40,10 @@ LENGTH = 4
 SCHEME = "unix:@"
 MAX_FRAME_BYTES = MAX_MESSAGE_BYTES + 4096
 MAX_GREETING_BYTES = 4096
+WINDOW_BYTES = 8 * 2**20
+EVERYTHING = 2**64 - 1
 CHUNK = 2**16
+_AMOUNT = struct.Struct("<Q")
 _pack_call, _pack_answer = CALL.pack, ANSWER.pack
 _unpack_length = struct.Struct("<I").unpack_from
 
@@ -40,8 +56,19 @@ class Failure(msgspec.Struct):
 
 
 class Greeting(msgspec.Struct):
-    key: str
+    worker_id: str
+    key_id: str
     sender: str
+    nonce: str
+
+
+class Challenge(msgspec.Struct):
+    nonce: str
+    proof: str
+
+
+class Proof(msgspec.Struct):
+    proof: str
 
 
 class NotAFrame(Exception):
@@ -51,6 +78,8 @@ class NotAFrame(Exception):
 _encode_json = msgspec.json.Encoder().encode
 _decode_failure = msgspec.json.Decoder(Failure).decode
 decode_greeting = msgspec.json.Decoder(Greeting).decode
+decode_challenge = msgspec.json.Decoder(Challenge).decode
+decode_proof = msgspec.json.Decoder(Proof).decode
 
 
 def call(
@@ -66,8 +95,41 @@ def answer(form: int, kind: int, number: int, load: int, body: bytes) -> bytes:
     return _pack_answer(ANSWER.size - LENGTH + len(body), form, kind, number, load) + body
 
 
-def greeting(key: str, sender: str) -> bytes:
-    return call(GREETING, 1, 0, 0, 0.0, b"", b"", _encode_json(Greeting(key, sender)))
+def greeting(said: Greeting | Proof) -> bytes:
+    return call(GREETING, 1, 0, 0, 0.0, b"", b"", _encode_json(said))
+
+
+def challenge(said: Challenge) -> bytes:
+    return answer(CHALLENGE, 0, 0, 0, _encode_json(said))
+
+
+def new_nonce() -> str:
+    return os.urandom(16).hex()
+
+
+def proof_of(side: Literal["worker", "caller"], key: str, callers_nonce: str, workers_nonce: str) -> str:
+    """Shows that one side has the key. The other side's proof, or one of another connection, is of no use for it."""
+    text = _encode_json([side, callers_nonce, workers_nonce])
+    return hmac.new(key.encode(), text, hashlib.sha256).hexdigest()
+
+
+def key_id(key: str) -> str:
+    """Which of a worker's keys, without saying it."""
+    return hashlib.sha256(key.encode()).hexdigest()[:16]
+
+
+def is_proof(given: str, expected: str) -> bool:
+    return hmac.compare_digest(given.encode(errors="replace"), expected.encode())
+
+
+def more(number: int, amount: int) -> bytes:
+    return call(MORE, 1, 0, number, 0.0, b"", b"", _AMOUNT.pack(amount))
+
+
+def read_more(body: bytes | memoryview) -> int | None:
+    """How many bytes were taken; None for what does not say so."""
+    amount: int | None = _AMOUNT.unpack(body)[0] if len(body) == _AMOUNT.size else None
+    return amount
 
 
 def failure(number: int, load: int, error: HubError, form: int = REFUSED) -> bytes:
@@ -99,24 +161,33 @@ class Frames:
     def __init__(self, head: struct.Struct, most_bytes: int = MAX_FRAME_BYTES) -> None:
         self.most_bytes = most_bytes
         self._head_bytes = head.size
-        self._rest = b""
+        self._rest = bytearray()  # grows in place: bytes that come one by one cost no more than all at once
 
     def feed(self, data: bytes) -> list[bytes]:
         """The whole frames that are here now, each with its length in front; raises NotAFrame."""
         if self._rest:
-            data = self._rest + data
+            self._rest += data
+            size = self._size(self._rest, 0)
+            if size is None or len(self._rest) < size:
+                return []
+            data = bytes(self._rest)
+            self._rest.clear()
         found: list[bytes] = []
         at, end = 0, len(data)
-        while end - at >= LENGTH:
-            size = _unpack_length(data, at)[0] + LENGTH
-            if not self._head_bytes <= size <= self.most_bytes:
-                raise NotAFrame
-            if end - at < size:
-                break
+        while (size := self._size(data, at)) is not None and end - at >= size:
             if at == 0 and size == end:
-                self._rest = b""
                 return [data]
             found.append(data[at : at + size])
             at += size
-        self._rest = data[at:]
+        if at < end:
+            self._rest += data[at:]
         return found
+
+    def _size(self, data: bytes | bytearray, at: int) -> int | None:
+        """Of the frame that begins there, its length included; None before that is known."""
+        if len(data) - at < LENGTH:
+            return None
+        size: int = _unpack_length(data, at)[0] + LENGTH
+        if not self._head_bytes <= size <= self.most_bytes:
+            raise NotAFrame
+        return size

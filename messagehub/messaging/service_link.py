@@ -1,4 +1,4 @@
-"""A caller's connection to one process that serves.
+"""A caller's connection to one worker.
 
 Rule 1: a caller that finds the link idle reads its answer from the socket itself: no other thread is involved. Callers
 that come meanwhile wait; whoever reads hands out all answers, and when it has its own, one of those who wait reads on,
@@ -19,16 +19,28 @@ from typing import ClassVar, Protocol
 from messagehub.errors import HubError, NoResponse, RequestTimeout, RouteError, SendTimeout
 from messagehub.messaging.service_frames import (
     ANSWER,
+    CHALLENGE,
     CHUNK,
     EXPIRED,
+    LENGTH,
+    MAX_GREETING_BYTES,
     PARTIAL,
+    REPLY,
     SCHEME,
     WELCOME,
     Frames,
+    Greeting,
     NotAFrame,
+    Proof,
+    decode_challenge,
     greeting,
+    is_proof,
+    key_id,
+    new_nonce,
+    proof_of,
 )
 from messagehub.messaging.service_metrics import ServiceMetrics
+from messagehub.topic_frames import ARROW_TABLE
 from registry.records import Worker
 
 HAND_OVER_SECONDS = 5.0
@@ -104,6 +116,7 @@ class Link:
     def __init__(self, worker: Worker, sender: str, deadline: float, metrics: ServiceMetrics, reader: Reading) -> None:
         """Connect and greet; RouteError when nobody is there or it is somebody else, SendTimeout at the deadline."""
         self.endpoint = worker.endpoint
+        self.worker_id = worker.worker_id
         self.is_ended = self.is_lost = False
         self._metrics = metrics
         self._reader = reader
@@ -194,6 +207,13 @@ class Link:
             raise
         self._metrics.count("sent")
 
+    def tell(self, frame: bytes, deadline: float) -> None:
+        """Send what gets no answer. It may be lost with the link, or at the deadline, as whoever waits will see."""
+        try:
+            self._send(frame, deadline)
+        except (NotSent, SendTimeout):
+            self.leave()
+
     def give_up(self, number: int) -> bool:
         """Nobody waits for this any more: what still comes is late. False when the answer is here."""
         is_open = self._pending.pop(number, None) is not None
@@ -273,6 +293,9 @@ class Link:
             return
         for frame in frames:
             _, form, kind, number, load = _unpack(frame)
+            if not REPLY <= form <= EXPIRED or kind > ARROW_TABLE:
+                self.lose("the worker sent what is no answer")
+                return
             waiting = self._pending.get(number) if form == PARTIAL else self._pending.pop(number, None)
             if waiting is not None:
                 waiting.take(form, kind, load, frame)
@@ -339,18 +362,46 @@ def _connect(worker: Worker, sender: str, deadline: float) -> socket.socket:
     try:
         connection.settimeout(max(deadline - monotonic(), 0.001))
         connection.connect("\0" + worker.endpoint.removeprefix(SCHEME))
-        connection.sendall(greeting(worker.key, sender))
-        welcome = connection.recv(ANSWER.size)
-        if len(welcome) < ANSWER.size or _unpack(welcome)[1] != WELCOME:
-            raise RouteError(f"worker {worker.worker_id!r} does not know us: another has its place", **where)
+        _shake_hands(connection, worker, sender, deadline)
         connection.setblocking(False)
     except TimeoutError:
         connection.close()
         raise SendTimeout(f"worker {worker.worker_id!r} did not take the connection in time", **where) from None
-    except OSError as error:
+    except (OSError, ValueError, RecursionError, NotAFrame) as error:
         connection.close()
         raise RouteError(f"worker {worker.worker_id!r} cannot be reached: {error}", **where) from None
     except BaseException:
         connection.close()
         raise
     return connection
+
+
+def _shake_hands(connection: socket.socket, worker: Worker, sender: str, deadline: float) -> None:
+    """Prove that the registry sent us, after the worker has proven that it is the one that registered.
+
+    Anybody may listen under the name of a worker that has ended: without its key nobody learns anything from us.
+    """
+    frames = Frames(ANSWER, MAX_GREETING_BYTES)
+    nonce = new_nonce()
+    connection.sendall(greeting(Greeting(worker.worker_id, key_id(worker.key), sender, nonce)))
+    said = decode_challenge(_next_frame(connection, frames, CHALLENGE, deadline)[ANSWER.size :])
+    if not is_proof(said.proof, proof_of("worker", worker.key, nonce, said.nonce)):
+        raise NotAFrame("another has its place")
+    connection.sendall(greeting(Proof(proof_of("caller", worker.key, nonce, said.nonce))))
+    _next_frame(connection, frames, WELCOME, deadline)
+
+
+def _next_frame(connection: socket.socket, frames: Frames, form: int, deadline: float) -> bytes:
+    """One frame of this form. Nothing follows it before we say something."""
+    while True:
+        connection.settimeout(max(deadline - monotonic(), 0.001))
+        data = connection.recv(MAX_GREETING_BYTES)
+        if not data:
+            raise NotAFrame("it does not know us: another has its place")
+        found = frames.feed(data)
+        if found:
+            if len(found) > 1 or found[0][LENGTH] != form:
+                raise NotAFrame("it speaks something else")
+            return found[0]
+        if monotonic() >= deadline:
+            raise TimeoutError

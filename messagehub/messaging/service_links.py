@@ -1,5 +1,6 @@
 """All links of a hub, and the one thread that reads what no caller reads itself."""
 
+import logging
 import os
 import select
 import threading
@@ -7,9 +8,12 @@ from collections.abc import Callable
 from time import monotonic
 
 from messagehub.errors import SendTimeout
+from messagehub.messaging.service_directory import Place, place_of
 from messagehub.messaging.service_link import Link
 from messagehub.messaging.service_metrics import ServiceMetrics
 from registry.records import Worker
+
+log = logging.getLogger("messagehub.services")
 
 CLOSE_SECONDS = 5.0
 
@@ -71,7 +75,11 @@ class Reader:
             for fd, _ in epoll.poll():
                 link = self._links.get(fd)
                 if link is not None:
-                    link.read_once()
+                    try:
+                        link.read_once()
+                    except Exception:  # a defect at one link must not end the reading of all others
+                        log.exception("internal error at an answer of worker %r", link.worker_id)
+                        link.lose("what the worker answered could not be handled")
         with self._lock:
             epoll.close()
             os.close(self._wake_fd)
@@ -83,44 +91,45 @@ class Links:
         self._sender = sender
         self._metrics = metrics
         self._reader = Reader()
-        self._links: dict[str, Link] = {}
-        self._connecting: dict[str, threading.Lock] = {}
+        self._links: dict[Place, Link] = {}
+        self._connecting: dict[Place, threading.Lock] = {}
         self._lock = threading.Lock()
         self._is_closed = False
 
     def to(self, worker: Worker, deadline: float) -> Link:
         """The link to a worker, made when there is none."""
-        link = self._links.get(worker.endpoint)
+        place = place_of(worker)
+        link = self._links.get(place)
         if link is not None and not link.is_ended:
             return link
         with self._lock:
-            connecting = self._connecting.setdefault(worker.endpoint, threading.Lock())
+            connecting = self._connecting.setdefault(place, threading.Lock())
         if not connecting.acquire(timeout=max(deadline - monotonic(), 0.0)):
             raise SendTimeout("others were connecting to the worker all the time", endpoint=worker.endpoint)
         try:
-            link = self._links.get(worker.endpoint)
+            link = self._links.get(place)
             if link is None or link.is_ended:
                 link = Link(worker, self._sender, deadline, self._metrics, self._reader)
                 with self._lock:
                     if self._is_closed:
                         link.close()
                     else:
-                        self._links[worker.endpoint] = link
+                        self._links[place] = link
             return link
         finally:
             connecting.release()
 
-    def is_alive(self, endpoint: str) -> bool:
-        link = self._links.get(endpoint)
+    def is_alive(self, worker: Worker) -> bool:
+        link = self._links.get(place_of(worker))
         return link is not None and not link.is_ended
 
-    def drop_lost(self, is_known: Callable[[str], bool]) -> None:
+    def drop_lost(self, is_known: Callable[[Place], bool]) -> None:
         """Forget links that are lost, and close idle ones to whom nobody serves any more."""
         with self._lock:
-            gone = [e for e, link in self._links.items() if link.is_lost or (link.is_idle and not is_known(e))]
-            links = [self._links.pop(endpoint) for endpoint in gone]
-            for endpoint in gone:
-                self._connecting.pop(endpoint, None)
+            gone = [p for p, link in self._links.items() if link.is_lost or (link.is_idle and not is_known(p))]
+            links = [self._links.pop(place) for place in gone]
+            for place in gone:
+                self._connecting.pop(place, None)
         for link in links:
             link.close()
 

@@ -20,6 +20,7 @@ from registry.records import Priority
 
 Overflow = Literal["block", "drop", "error"]
 Outcome = Literal["taken", "closed", "expired", "blocked", "drop", "error"]
+"""What becomes of a message; a blocked one waits for room."""
 BY_PRIORITY: Mapping[Priority, Overflow] = {"high": "block", "normal": "error", "low": "drop"}
 
 
@@ -80,7 +81,7 @@ class Mailbox:
         self._size = size
         self._queues: tuple[deque[Job], ...] = tuple(deque() for _ in PRIORITIES)
         self._queued = 0
-        self._blocked: deque[Caller] = deque()
+        self._blocked: deque[Job] = deque()
         self._lock = threading.Lock()
         self._drained = threading.Condition(self._lock)
         self._on_expired = on_expired
@@ -91,21 +92,26 @@ class Mailbox:
         return self.busy + self._queued
 
     def offer(self, job: Job) -> Outcome:
-        """Blocked: its caller is handed out by `unblocked`, perhaps at once and to another thread."""
+        """A blocked one waits here, and is handed out by `unblocked`, perhaps at once and to another thread."""
         with self._lock:
-            if self.is_closed:
-                return "closed"
-            if job.deadline <= monotonic():
-                return "expired"
-            if self._queued >= self._size:
-                policy = self._policies[job.priority]
+            policy = self._policies[job.priority]
+            is_behind = policy == "block" and bool(self._blocked)  # nothing overtakes what waits for room
+            if not self.is_closed and (self._queued >= self._size or is_behind) and job.deadline > monotonic():
                 if policy == "block":
-                    self._blocked.append(job.caller)
+                    self._blocked.append(job)
                     return "blocked"
                 return policy
-            self._queues[job.priority].append(job)
-            self._queued += 1
-            return "taken"
+            return self._admit(job)
+
+    def _admit(self, job: Job) -> Outcome:
+        """With the lock, and when there is room."""
+        if self.is_closed:
+            return "closed"
+        if job.deadline <= monotonic():
+            return "expired"
+        self._queues[job.priority].append(job)
+        self._queued += 1
+        return "taken"
 
     def take(self, *, is_done: bool = False) -> Job | None:
         """The next for a handler, of the highest priority first; None when there is none or all handlers are busy.
@@ -133,13 +139,15 @@ class Mailbox:
     def has_work(self) -> bool:
         return self._queued > 0 and self.busy < self.concurrency
 
-    def unblocked(self) -> Caller | None:
-        """A caller that waits for room, when there is some now."""
+    def unblocked(self) -> tuple[Job, Outcome] | None:
+        """The next that waited for room, when there is some now, and what has become of it."""
         if not self._blocked:
             return None
         with self._lock:
-            has_room = self._queued < self._size or self.is_closed
-            return self._blocked.popleft() if self._blocked and has_room else None
+            if not self._blocked or (self._queued >= self._size and not self.is_closed):
+                return None
+            job = self._blocked.popleft()
+            return job, self._admit(job)
 
     def close(self) -> None:
         """Take nothing more; what is queued is still handled."""

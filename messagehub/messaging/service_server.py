@@ -4,9 +4,11 @@ Rule 1: there is one thread more than handlers may run at once, and all of them 
 reads a message and, when a handler may run, runs it itself. So a message changes threads only under load, and somebody
 always reads.
 Rule 2: a connection is read by one thread at a time (EPOLLONESHOT), so the messages of a caller are admitted in order.
+Rule 3: anybody on the host may connect, so who has not proven to know a worker's key has GREETING_SECONDS for it, and
+one other user has at most MOST_STRANGERS such connections: the oldest goes when there are more.
+Rule 4: nothing that a connection says ends a thread: it ends that connection.
 """
 
-import hmac
 import logging
 import os
 import select
@@ -16,26 +18,33 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from messagehub.errors import DuplicateRegistration, HubError, MailboxClosed, MailboxFull, NoResponse, NotInitialised
 from messagehub.messaging.service_callers import Caller
 from messagehub.messaging.service_frames import (
     CALL,
     CHUNK,
     GREETING,
+    MORE,
     PRIORITIES,
     SCHEME,
     SEND,
     STREAM,
     TAKEN,
     WELCOME,
+    Challenge,
+    Greeting,
     NotAFrame,
     answer,
+    challenge,
     decode_greeting,
+    decode_proof,
     failure,
+    is_proof,
+    new_nonce,
+    proof_of,
+    read_more,
 )
-from messagehub.messaging.service_mailbox import Job
+from messagehub.messaging.service_mailbox import Job, Outcome
 from messagehub.messaging.service_metrics import ServiceMetrics
 from messagehub.topic_frames import ARROW_TABLE
 
@@ -47,6 +56,10 @@ log = logging.getLogger("messagehub.services")
 BACKLOG = 1024
 CLOSE_SECONDS = 5.0
 REFUSED_SECONDS = 0.05
+GREETING_SECONDS = 5.0
+MOST_STRANGERS = 128
+ACCEPTED_AT_ONCE = 64
+MOST_DEADLINE = 4e9  # a host does not run that long, and threads can be told to wait that long
 _ONCE = select.EPOLLIN | select.EPOLLONESHOT
 _unpack = CALL.unpack_from
 
@@ -54,11 +67,11 @@ _unpack = CALL.unpack_from
 class ServiceServer:
     def __init__(self, metrics: ServiceMetrics, on_dropped: Callable[["Served", Job, HubError], None]) -> None:
         """`on_dropped` hears of every message that its sender believes to be delivered and that never will be."""
-        self.key = os.urandom(16).hex()
         self._metrics = metrics
         self._on_dropped = on_dropped
         self._served: dict[bytes, Served] = {}
         self._callers: dict[int, Caller] = {}
+        self._strangers: dict[int, Caller] = {}  # those of them that have proven nothing yet, the oldest first
         self._lock = threading.Lock()
         self._threads: set[threading.Thread] = set()
         self._ending: list[Served] = []
@@ -147,15 +160,19 @@ class ServiceServer:
     def _run(self) -> None:
         poll = self._epoll.poll
         while not self._ends():
-            for fd, events in poll(-1, 1):
-                if fd == self._wake_fd:
-                    self._work_everywhere()
-                elif fd == self._listener.fileno():
-                    self._accept()
-                else:
-                    caller = self._callers.get(fd)
-                    if caller is not None and caller.is_to_be_read(events):
-                        self._receive(caller)
+            for fd, events in poll(GREETING_SECONDS / 4 if self._strangers else -1, 1):
+                try:
+                    if (caller := self._callers.get(fd)) is not None:
+                        if caller.is_to_be_read(events):
+                            self._receive(caller)
+                    elif fd == self._wake_fd:
+                        self._work_everywhere()
+                    elif fd == self._listener.fileno():
+                        self._accept()
+                except Exception:  # a defect of ours must not end the thread
+                    log.exception("internal error while serving")
+            if self._strangers:
+                self._drop_silent()
 
     def _ends(self) -> bool:
         """Whether there is one thread too many; the next one is told to look too."""
@@ -171,12 +188,9 @@ class ServiceServer:
 
     def _accept(self) -> None:
         try:
-            while True:
+            for _ in range(ACCEPTED_AT_ONCE):
                 connection, _ = self._listener.accept()
-                caller = Caller(connection, self._epoll)
-                with self._lock:
-                    self._callers[caller.fd] = caller
-                    caller.start()  # from here on other threads may have it
+                self._let_stand(Caller(connection, self._epoll))
         except BlockingIOError:
             pass  # that was all of them
         except OSError as error:
@@ -185,6 +199,32 @@ class ServiceServer:
         with self._lock:
             if not self._is_closed:
                 self._epoll.modify(self._listener.fileno(), _ONCE)
+
+    def _let_stand(self, caller: Caller) -> None:
+        """A connection that has proven nothing yet; of too many of one user the oldest goes.
+
+        Not of our own user, who may begin with a thousand processes at once, and could end us anyway.
+        """
+        is_own = caller.uid in (os.geteuid(), 0)
+        with self._lock:
+            alike = [] if is_own else [other for other in self._strangers.values() if other.uid == caller.uid]
+            self._callers[caller.fd] = self._strangers[caller.fd] = caller
+            caller.start()  # from here on other threads may have it
+            if len(alike) >= MOST_STRANGERS:
+                self._drop_stranger(alike[0])
+
+    def _drop_silent(self) -> None:
+        """End the connections that did not greet in time."""
+        since = time.monotonic() - GREETING_SECONDS
+        with self._lock:
+            for caller in [caller for caller in self._strangers.values() if caller.connected_at <= since]:
+                self._drop_stranger(caller)
+
+    def _drop_stranger(self, caller: Caller) -> None:
+        """With the lock."""
+        self._metrics.count("malformed")
+        del self._strangers[caller.fd], self._callers[caller.fd]
+        caller.close()
 
     def _receive(self, caller: Caller) -> None:
         try:
@@ -203,10 +243,12 @@ class ServiceServer:
             self._drop(caller)
             return
         caller.held.extend(frames)
-        self._go_on(caller)
-
-    def _go_on(self, caller: Caller) -> None:
-        touched = self._admit_held(caller)
+        try:
+            touched = self._admit_held(caller)
+        except Exception:  # a defect of ours, at what this one caller said
+            log.exception("internal error at a message of %r", caller.sender)
+            self._drop(caller)
+            return
         if len(touched) > 1:
             self.nudge()  # the first may take its time
         for served in touched:
@@ -215,46 +257,83 @@ class ServiceServer:
     def _admit_held(self, caller: Caller) -> "list[Served]":
         """Admit what has been read, then have it read on; returns whose mailboxes got something.
 
-        A caller that a full mailbox has wait belongs, from the offer on, to whoever makes room.
+        A caller of whom too much waits for room belongs, from the last offer on, to whoever makes room.
         """
         touched: list[Served] = []
-        while caller.held:
-            frame = caller.held[0]
-            job = _job(caller, frame) if caller.is_welcome else None
-            if job is not None:
-                served = self._served.get(frame[CALL.size : job.headers_at])
-                if served is None:
-                    self._refuse(job)
-                elif not self._admit(served, job):
-                    return touched
-                elif served not in touched:
-                    touched.append(served)
-            elif caller.is_welcome or not self._greets(caller, frame):
+        while not (caller.is_crowded and caller.pauses()):
+            if not caller.held:
+                caller.read_on()
+                return touched
+            frame = caller.held.popleft()
+            if not caller.is_welcome:
+                is_understood = self._greets(caller, frame)
+            elif frame[4] == MORE:
+                is_understood = _hear_more(caller, frame)
+            else:
+                is_understood = self._admit_frame(caller, frame, touched)
+            if not is_understood:
                 self._metrics.count("malformed")
                 self._drop(caller)
                 return touched
-            caller.held.popleft()
-        caller.read_on()
         return touched
 
+    def _admit_frame(self, caller: Caller, frame: bytes, touched: "list[Served]") -> bool:
+        """False for what is no message, or is for a worker that this connection is not to."""
+        job = _job(caller, frame)
+        if job is None or frame[CALL.size : job.headers_at] != caller.target:
+            return False
+        served = self._served.get(caller.target)
+        if served is None or not served.keys.is_valid(caller.key):
+            self._refuse(job)
+            return True
+        if job.form == STREAM:
+            caller.open_stream(job.number)
+        outcome = served.mailbox.offer(job)
+        if outcome == "blocked":
+            caller.block(len(frame))
+            return True
+        self._settle(served, job, outcome)
+        if served not in touched:
+            touched.append(served)
+        return True
+
     def _greets(self, caller: Caller, frame: bytes) -> bool:
+        """The handshake: who it wants and a nonce, then the proof that it has that worker's key."""
         if frame[4] != GREETING:
             return False
+        body = memoryview(frame)[CALL.size :]
         try:
-            said = decode_greeting(memoryview(frame)[CALL.size :])
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            if caller.greeting is None:
+                return self._challenge(caller, decode_greeting(body))
+            proof = decode_proof(body).proof
+        except (ValueError, RecursionError):
             return False
-        if not hmac.compare_digest(said.key.encode(), self.key.encode()):
+        said = caller.greeting
+        if not is_proof(proof, proof_of("caller", caller.key, said.nonce, caller.nonce)):
             return False
-        caller.welcome(said.sender)
+        with self._lock:
+            self._strangers.pop(caller.fd, None)
+        caller.welcome(said)
         caller.send(answer(WELCOME, 0, 0, 0, b""))
         return True
 
+    def _challenge(self, caller: Caller, said: Greeting) -> bool:
+        served = self._served.get(said.worker_id.encode())
+        key = served.keys.find(said.key_id) if served is not None else None
+        if key is None:
+            return False
+        caller.greeting, caller.nonce, caller.key = said, new_nonce(), key
+        proof = proof_of("worker", key, said.nonce, caller.nonce)
+        caller.send(challenge(Challenge(caller.nonce, proof)))
+        return True
+
     def _refuse(self, job: Job) -> None:
-        """Whoever it is for has ended here."""
+        """Whoever it is for has ended here, or takes nothing more from who has only an old key."""
         self._metrics.count("received")
         self._metrics.count("refused")
-        job.caller.send(failure(job.number, 0, MailboxClosed("this worker serves here no more")))
+        job.caller.send(
+            failure(job.number, 0, MailboxClosed("this worker serves here no more: ask for the address again"))
+        )
 
     def _refuse_rest(self, caller: Caller) -> None:
         """What came while the threads ended: its sender is told that nobody has seen it. More cannot come."""
@@ -266,16 +345,15 @@ class ServiceServer:
             pass  # it has ended, or deserves no answer
         self._admit_held(caller)
 
-    def _admit(self, served: "Served", job: Job) -> bool:
-        """False when the caller has to wait with it."""
+    def _settle(self, served: "Served", job: Job, outcome: Outcome) -> None:
+        """Tell the sender what its mailbox has decided."""
         mailbox = served.mailbox
-        outcome = mailbox.offer(job)
-        if outcome == "blocked":
-            return False
         self._metrics.count("received")
+        if outcome != "taken" and job.form == STREAM:
+            job.caller.close_stream(job.number)
         if outcome == "expired":
             served.expire(job)
-            return True
+            return
         where = {"address": served.address, "worker_id": served.worker_id}
         error: HubError | None = None
         if outcome == "closed":
@@ -295,7 +373,6 @@ class ServiceServer:
             job.caller.send(failure(job.number, mailbox.load, error))
         elif job.form == SEND:
             job.caller.send(answer(TAKEN, 0, job.number, mailbox.load, b""))
-        return True
 
     def _work_everywhere(self) -> None:
         try:
@@ -328,15 +405,21 @@ class ServiceServer:
         self.let_in(served)
 
     def let_in(self, served: "Served") -> None:
-        """Admit what callers had to wait with; whoever handles finds it."""
-        while (caller := served.mailbox.unblocked()) is not None:
-            others = [touched for touched in self._admit_held(caller) if touched is not served]
-            if others or served.mailbox.has_work():
+        """Admit what had to wait for room; whoever handles finds it."""
+        while (found := served.mailbox.unblocked()) is not None:
+            job, outcome = found
+            is_to_go_on = job.caller.unblock(len(job.frame))
+            self._settle(served, job, outcome)
+            if is_to_go_on:
+                self._admit_held(job.caller)
+            if served.mailbox.has_work():
                 self.nudge()
 
     def _drop(self, caller: Caller) -> None:
         with self._lock:
-            self._callers.pop(caller.fd, None)
+            if self._callers.get(caller.fd) is caller:  # not another that has its descriptor by now
+                del self._callers[caller.fd]
+                self._strangers.pop(caller.fd, None)
             caller.close()
 
 
@@ -346,6 +429,15 @@ def _job(caller: Caller, frame: bytes) -> Job | None:
     headers_at = CALL.size + target_bytes
     body_at = headers_at + headers_bytes
     is_known = GREETING < form <= STREAM and priority < len(PRIORITIES) and kind <= ARROW_TABLE
-    if not is_known or body_at > len(frame):
+    if not is_known or body_at > len(frame) or not deadline < MOST_DEADLINE:  # nor what is no number
         return None
     return Job(caller, form, priority, kind, number, deadline, frame, headers_at, body_at)
+
+
+def _hear_more(caller: Caller, frame: bytes) -> bool:
+    """The reader of a stream has taken something; False for what does not say how much."""
+    amount = read_more(memoryview(frame)[CALL.size :])
+    if amount is None:
+        return False
+    caller.took(_unpack(frame)[4], amount)
+    return True

@@ -19,6 +19,7 @@ from messagehub.messaging.service_frames import (
     answer,
     failure,
 )
+from messagehub.messaging.service_keys import WorkerKeys
 from messagehub.messaging.service_mailbox import Job, Mailbox, Overflow
 from messagehub.messaging.service_metrics import ServiceMetrics
 from messagehub.messaging.service_server import ServiceServer
@@ -51,6 +52,7 @@ class Served:
     ) -> None:
         self.address = address
         self.worker_id = worker_id
+        self.keys = WorkerKeys()
         self.mailbox = Mailbox(mailbox, concurrency, overflow, self.expire)
         self.registration: Registration | None = None
         self._handler = handler
@@ -136,6 +138,9 @@ class Served:
 
     def _answer(self, job: Job, payload: Any, is_last: bool) -> None:
         load = max(self.mailbox.load - is_last, 0)
+        if is_last and job.form == STREAM and not job.caller.close_stream(job.number):
+            job.caller.send(answer(EXPIRED, 0, job.number, load, b""))
+            return
         if isinstance(payload, HubError):
             job.caller.send(failure(job.number, load, payload, FAILED))
             return
@@ -150,13 +155,16 @@ class Served:
             told = HandlerFailed(f"the reply cannot be sent: {error}", error=name, address=self.address)
             job.caller.send(failure(job.number, load, told, FAILED))
             return
-        if not is_last:
-            job.caller.wait_for_room(job.deadline)
-        job.caller.send(answer(REPLY if is_last else PARTIAL, kind, job.number, load, body))
+        if is_last:
+            job.caller.send(answer(REPLY, kind, job.number, load, body))
+        else:
+            job.caller.stream(job.number, answer(PARTIAL, kind, job.number, load, body), job.deadline)
 
     def expire(self, job: Job) -> None:
         """Its caller has given up, or is about to."""
         self._metrics.count("expired")
+        if job.form == STREAM:
+            job.caller.close_stream(job.number)
         job.caller.send(answer(EXPIRED, 0, job.number, self.mailbox.load, b""))
 
 

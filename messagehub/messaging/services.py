@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterator, Mapping
 from time import monotonic
 from typing import Any, Generic, NamedTuple, TypeVar
 
+from msgspec.structs import replace
+
 from messagehub.client.connection import Connection
 from messagehub.client.heartbeats import Heartbeats
 from messagehub.errors import (
@@ -32,7 +34,7 @@ from messagehub.errors import (
     RouteError,
     SendTimeout,
 )
-from messagehub.messaging.service_directory import Resolved, Route, ServiceDirectory
+from messagehub.messaging.service_directory import Place, Resolved, Route, ServiceDirectory, place_of
 from messagehub.messaging.service_frames import REQUEST, SEND, STREAM
 from messagehub.messaging.service_letters import Outgoing, letter_of
 from messagehub.messaging.service_link import Answer, Link, NotSent
@@ -43,7 +45,7 @@ from messagehub.messaging.service_replies import PendingReply, checked, payload_
 from messagehub.messaging.service_server import ServiceServer
 from messagehub.messaging.service_streams import StreamedReply, Streams
 from messagehub.messaging.service_workers import DRAIN_SECONDS, Handler, Served
-from registry import commands
+from registry import commands, replies
 from registry.records import DeadLetter, Priority, Strategy
 from registry.services import check_address
 
@@ -76,6 +78,7 @@ class Services:
     ) -> None:
         """`owner` names this process in registrations, and `sender` it in messages."""
         self.metrics = ServiceMetrics()
+        self._connection = connection
         self._heartbeats = heartbeats
         self._sender = sender
         self._owner = owner
@@ -89,6 +92,9 @@ class Services:
         self._server: ServiceServer | None = None
         self._served: list[Served] = []
         self._is_closed = False
+        self._access: str | None = None
+        self._changing_keys: set[Served] = set()
+        heartbeats.on_access = self._hear_access
 
     # -- asking --------------------------------------------------------------------------------------------
 
@@ -200,7 +206,7 @@ class Services:
 
     def _routes(self, outgoing: Outgoing) -> Iterator[tuple[Resolved, Route]]:
         """Workers to try, each once, by the address's strategy; what is known first, then what the broker says."""
-        tried: set[str] = set()
+        tried: set[Place] = set()
         entry = self.directory.find(outgoing.address)
         is_asked = entry is None
         if entry is None:
@@ -212,7 +218,7 @@ class Services:
                     return
                 is_asked, entry = True, self._resolve(outgoing)
                 continue
-            tried.add(route.worker.worker_id)
+            tried.add(place_of(route.worker))
             yield entry, route
 
     def _resolve(self, outgoing: Outgoing) -> Resolved:
@@ -279,7 +285,7 @@ class Services:
             address=address,
             worker_id=worker_id,
             endpoint=server.endpoint,
-            key=server.key,
+            key=served.keys.current,
             strategy=strategy,
             concurrency=concurrency,
             **self._owner,
@@ -296,6 +302,41 @@ class Services:
         with self._serving:
             self._served.append(served)
         return served
+
+    def _hear_access(self, access: str) -> None:
+        """On the I/O thread: change the keys of all workers when the rights of any peer have changed."""
+        if access == self._access or self._changing_keys:
+            return
+        with self._serving:
+            served = [] if self._access is None else [each for each in self._served if each.is_registered]
+        if not served:
+            self._access = access
+            return
+        failed: list[Served] = []
+        self._changing_keys = set(served)
+        for each in served:
+            self._change_key(each, access, failed)
+
+    def _change_key(self, served: Served, access: str, failed: list[Served]) -> None:
+        registration = served.registration
+        assert registration is not None
+        assert isinstance(registration.command, commands.RegisterWorker)
+        command = replace(registration.command, key=served.keys.propose())
+
+        def done(reply: replies.AnyReply | None, error: HubError | None) -> None:  # noqa: ARG001
+            if isinstance(reply, replies.WorkerRegistered):
+                registration.command = command
+                served.keys.adopt(command.key)
+            else:
+                failed.append(served)  # the next heartbeat has it tried again
+            self._changing_keys.discard(served)
+            if not self._changing_keys and not failed:
+                self._access = access
+
+        try:
+            self._connection.submit(command, done, timeout=self._default_timeout)
+        except HubError as error:  # must not end the thread that all of the hub needs
+            done(None, error)
 
     def _serving_now(self) -> ServiceServer:
         with self._serving:

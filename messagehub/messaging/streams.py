@@ -9,6 +9,8 @@ Rule 2: the messages of one request reach its queues in the order in which they 
         came before the registration first.
 Rule 3: orphans are bounded in number and age; one that is too old is never replayed, cleaned up or not.
 Rule 4: no foreign code that can block runs inside the router: queues are filled with `put_nowait`.
+Rule 5: a request that is dropped for inactivity is warned about in the log, and its reader gets a last message that
+        says so (EXPIRED), which is not counted.
 
 Any thread may call any method.
 """
@@ -16,6 +18,7 @@ Any thread may call any method.
 from __future__ import annotations
 
 import enum
+import logging
 import queue
 import threading
 import time
@@ -24,10 +27,16 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from math import inf
-from typing import Any, ClassVar, Protocol, Self
+from typing import Any, Protocol, Self
 
 import msgspec
 
+from messagehub.errors import ConfigurationError, HubError
+
+log = logging.getLogger("messagehub.streams")
+
+EXPIRED = "request_expired"
+"""The kind of the message that ends a request without activity; its body is a `RequestExpired`."""
 JUPYTER_CATEGORIES: Mapping[str, frozenset[str]] = {
     "status": frozenset({"status"}),
     "execution": frozenset({"execute_input", "execute_result", "execute_reply", "error"}),
@@ -37,22 +46,28 @@ JUPYTER_CATEGORIES: Mapping[str, frozenset[str]] = {
 }
 
 
-class DuplicateRequest(Exception):
+class DuplicateRequest(HubError):
     """The request id is already registered; two readers of one stream would each get half of it."""
 
-    code: ClassVar[str] = "DUPLICATE_REQUEST"
+    code = "DUPLICATE_REQUEST"
 
 
-class CategoryMismatch(Exception):
+class CategoryMismatch(HubError):
     """The queues do not name exactly the router's categories, so some message would have no place."""
 
-    code: ClassVar[str] = "CATEGORY_MISMATCH"
+    code = "CATEGORY_MISMATCH"
 
 
-class AmbiguousKind(Exception):
+class AmbiguousKind(HubError):
     """A kind of message stands in two categories; each must have its one queue."""
 
-    code: ClassVar[str] = "AMBIGUOUS_KIND"
+    code = "AMBIGUOUS_KIND"
+
+
+class StreamExpired(HubError):
+    """Nothing came for the request for too long: it was dropped, and what still comes is an orphan."""
+
+    code = "STREAM_EXPIRED"
 
 
 class Message(msgspec.Struct, frozen=True):
@@ -90,15 +105,23 @@ class StreamLimits:
 
     def __post_init__(self) -> None:
         if self.orphan_limit < 0 or min(self.orphan_seconds, self.idle_seconds, self.cleanup_seconds) <= 0:
-            raise ValueError(f"stream limits must be positive: {self}")
+            raise ConfigurationError(f"stream limits must be positive: {self}")
 
 
 @dataclass(frozen=True, slots=True)
 class RequestExpired:
-    """A request was dropped because nothing came for it for so long. Its reader hears nothing more."""
+    """A request was dropped because nothing came for it for so long."""
 
     request_id: str
     idle_seconds: float
+
+    def error(self) -> StreamExpired:
+        return StreamExpired(
+            f"nothing came for request {self.request_id} for {self.idle_seconds:.0f} s, and it was dropped:"
+            " StreamLimits.idle_seconds sets how long one may be silent",
+            request_id=self.request_id,
+            idle_seconds=self.idle_seconds,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +146,7 @@ class StreamStats:
 @dataclass(slots=True)
 class _Request:
     put_by_kind: dict[str, Callable[[Message], object]]
+    queues: list[Sink]
     active_at: float
 
 
@@ -258,7 +282,8 @@ class StreamRouter:
         with self._lock:
             if request_id in self._requests:
                 raise DuplicateRequest(f"request {request_id!r} is already registered")
-            self._requests[request_id] = _Request(put_by_kind, now)
+            distinct = list({id(each): each for each in queues.values()}.values())
+            self._requests[request_id] = _Request(put_by_kind, distinct, now)
             self._dropped += self._orphans.expire(now)
             early = self._orphans.take(request_id, put_by_kind)
             for message in early:
@@ -287,23 +312,25 @@ class StreamRouter:
             return _ORPHANED
 
     def cleanup(self, *, now: float) -> Cleanup:
-        """Drop idle requests, old orphans and dead taps; due again at `next_cleanup_at`.
-
-        The owner calls this and warns about each expired request.
-        """
+        """Drop idle requests, whose readers are told, old orphans and dead taps; due again at `next_cleanup_at`."""
         with self._lock:
-            idle = [
-                RequestExpired(request_id, now - request.active_at)
+            idle = {
+                request_id: request
                 for request_id, request in self._requests.copy().items()
                 if request_id is not None and now - request.active_at >= self.limits.idle_seconds
-            ]
-            for event in idle:
+            }
+            expired = [RequestExpired(request_id, now - request.active_at) for request_id, request in idle.items()]
+            for event, request in zip(expired, idle.values(), strict=True):
                 self._requests.pop(event.request_id, None)
+                for sink in request.queues:
+                    _put_last(sink, Message(event.request_id, EXPIRED, event))
             gone = self._orphans.expire(now)
             self._dropped += gone
             self._prune_taps()
             self.next_cleanup_at = now + self.limits.cleanup_seconds
-            return Cleanup(tuple(idle), gone)
+        for event in expired:
+            log.warning("request %s was dropped: nothing came for it for %.0f s", event.request_id, event.idle_seconds)
+        return Cleanup(tuple(expired), gone)
 
     def tap(self, limit: int = 10_000) -> Tap:
         """Subscribe to everything; keep the returned tap, the router does not."""
@@ -347,9 +374,16 @@ class StreamRouter:
         self._taps = [ref for ref in self._taps if (tap := ref()) is not None and not tap.is_closed]
 
 
+def _put_last(sink: Sink, message: Message) -> None:
+    try:
+        sink.put_nowait(message)
+    except queue.Full:
+        log.warning("the reader of request %s is not told that it ended: its queue is full", message.request_id)
+
+
 def execution_state(message: Message) -> str | None:
     """Jupyter's notion of progress: "busy" when work on the request begins, "idle" when it has ended."""
-    return message.body["content"]["execution_state"] if message.kind == "status" else None
+    return message.body["content"].get("execution_state") if message.kind == "status" else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -394,13 +428,18 @@ class Collector:
         self._router.unregister(self._request_id)
 
     def collect(self) -> Collected:
-        """Wait for the end, at most the timeout from now. A later call goes on where this one stopped."""
+        """Wait for the end, at most the timeout from now. A later call goes on where this one stopped.
+
+        StreamExpired when the router dropped the request since nothing came for it.
+        """
         deadline = self._clock() + self._timeout_seconds
         while not self._is_complete:
             try:
                 message = self._queue.get(timeout=max(0.0, deadline - self._clock()))
             except queue.Empty:
                 break
+            if message.kind == EXPIRED:
+                raise message.body.error()
             self._messages.append(message)
             state = self._state_of(message)
             self._is_complete = self._is_busy and state == "idle"

@@ -1,8 +1,10 @@
 """One topic as an object: keep it, publish to it, read it, delete it."""
 
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from messagehub.errors import SendTimeout
 from messagehub.messaging.kept_subscriptions import Since
 from messagehub.messaging.subscriptions import Overflow, Subscription
 from messagehub.messaging.topics import Topics
@@ -19,9 +21,22 @@ class Topic:
         self._timeout = timeout
 
     def keep(self, keep: Keep, *, replace: bool = False, timeout: float | None = None) -> KeptTopic:
-        """Store what is published from now on, as much as the bounds say. Idempotent."""
+        """Store what is published from now on, as much as the bounds say. Idempotent.
+
+        Whatever is published, by whichever process, after this has returned is stored: while others may still publish
+        plainly, which they stop two seconds after they last asked, this waits. SendTimeout when that takes too long;
+        the topic is retained then, and saying it again waits for the rest.
+        """
+        deadline = time.monotonic() + self._limit(timeout)
         reply = self._ask(commands.KeepTopic(topic=self.name, keep=keep, replace=replace), timeout)
         assert isinstance(reply, replies.TopicKept)
+        remaining = max(deadline - time.monotonic(), 0.0)
+        time.sleep(min(reply.settles_in_seconds, remaining))
+        if reply.settles_in_seconds > remaining:
+            raise SendTimeout(
+                f"topic {self.name!r} is retained, but others may publish to it without its being stored for"
+                f" {reply.settles_in_seconds - remaining:.1f} s more: say it again, with a longer timeout"
+            )
         return reply.topic
 
     def describe(self, *, timeout: float | None = None) -> replies.TopicDescription:

@@ -5,11 +5,14 @@ written it.
 """
 
 import struct
+from math import isfinite
+from types import NoneType
 from typing import Any
 
 import msgspec
 
 from messagehub.errors import DataLost, InvalidRequest, MalformedRequest, MessageTooLarge
+from messagehub.messaging.arrow_compression import is_compressed
 from messagehub.messaging.message_blocks import attach
 from messagehub.topic_frames import (
     ARROW_BATCH,
@@ -18,17 +21,18 @@ from messagehub.topic_frames import (
     HEAD,
     IN_BLOCK,
     JSON,
-    KEPT,
     KIND_OF,
     incarnation_bytes,
 )
 from registry.replies import StoredMessage
 
 MAX_MESSAGE_BYTES = 2**20
+END_OF_TIME = 253_402_300_800.0  # the year 10000, which `datetime` cannot say
 _encode_json = msgspec.json.Encoder().encode
 _decode_json = msgspec.json.Decoder().decode
 _decode_headers = msgspec.json.Decoder(dict[str, Any]).decode
 _NO_HEADERS: dict[str, Any] = {}
+_SCALARS = frozenset({str, int, bool, NoneType})
 
 
 class Message(msgspec.Struct, frozen=True, eq=False, gc=False):
@@ -75,8 +79,8 @@ class Message(msgspec.Struct, frozen=True, eq=False, gc=False):
 
     @property
     def frame_bytes(self) -> int:
-        """What it takes in memory, headers and all."""
-        return len(self._frame)
+        """What it holds in memory, headers and shared memory included."""
+        return len(self._frame) if self._block is None else len(self._frame) + self.size_bytes
 
     def __repr__(self) -> str:
         return f"Message({self.topic!r}, number={self.number}, {self.size_bytes} bytes)"
@@ -91,11 +95,41 @@ def encode_payload(payload: Any) -> tuple[int, bytes]:
     elif type(payload).__module__.partition(".")[0] == "pyarrow":
         found = _write_arrow(payload)
     else:
-        try:
-            found = (JSON, _encode_json(payload))
-        except (TypeError, ValueError, RecursionError) as error:  # as msgspec raises for what JSON has no form for
-            raise InvalidRequest(f"a payload is bytes, a JSON value or an Arrow batch; this is none: {error}") from None
+        found = (JSON, _write_json(payload, "a payload is bytes, a JSON value or an Arrow batch"))
     return found
+
+
+def _write_json(value: Any, rule: str) -> bytes:
+    """The value as JSON, if it would be read as the same value; InvalidRequest otherwise.
+
+    msgspec alone would write NaN as null, and sets, tuples, dates, bytes and number keys as what they are not.
+    """
+    try:
+        difference = None if type(value) in _SCALARS else _lost_in_json(value)
+        if difference is None:
+            return _encode_json(value)
+    except (TypeError, ValueError, RecursionError) as error:  # half a character, or nested without end
+        difference = f": {error}"
+    raise InvalidRequest(f"{rule}; what was given{difference}, and would not arrive as it is: convert it first")
+
+
+def _lost_in_json(value: Any) -> str | None:
+    """Where and what in the value JSON has no form for; None when it can say all of it."""
+    if isinstance(value, dict):
+        for key, item in value.items():
+            if type(key) is not str:
+                return f" has the key {key!r:.100} ({type(key).__name__}, not str)"
+            if type(item) not in _SCALARS and (found := _lost_in_json(item)) is not None:
+                return f"[{key!r:.100}]{found}"
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            if type(item) not in _SCALARS and (found := _lost_in_json(item)) is not None:
+                return f"[{index}]{found}"
+    elif type(value) is not float and type(value) not in _SCALARS:
+        return f" is of type {type(value).__name__}"
+    elif type(value) is float and not isfinite(value):
+        return f" is {value}"
+    return None
 
 
 def arrow_kind(payload: Any) -> int:
@@ -119,12 +153,10 @@ def decode_headers(encoded: bytes | memoryview) -> dict[str, Any]:
 
 
 def encode_headers(headers: dict[str, Any]) -> bytes:
-    try:
-        encoded = _encode_json(headers)
-        _decode_headers(encoded)
-    except (TypeError, ValueError, RecursionError) as error:
-        raise InvalidRequest(f"headers are names and JSON values: {error}") from None
-    return encoded
+    rule = "headers are names and JSON values"
+    if not isinstance(headers, dict):
+        raise InvalidRequest(f"{rule}, not {type(headers).__name__}")
+    return _write_json(headers, rule)
 
 
 def check_size(size_bytes: int) -> None:
@@ -137,21 +169,22 @@ def check_size(size_bytes: int) -> None:
         )
 
 
-def decode(frame: bytes, end: int, topic: str) -> Message | None:
+def decode(frame: bytes, end: int, topic: str, is_retained: bool) -> Message | None:
     """The message whose topic ends at `end`; None when the bytes are not one."""
     try:
         publisher, number, sent_at, headers_bytes, kind = HEAD.unpack_from(frame, end + 1)
         headers_at = end + 1 + HEAD.size
         body_at = headers_at + headers_bytes
-        is_kept, is_in_block = bool(kind & KEPT), bool(kind & IN_BLOCK)
-        kind &= ~(KEPT | IN_BLOCK)
-        if kind > ARROW_TABLE or body_at > len(frame) or (is_in_block and kind < ARROW_BATCH):
+        is_in_block = bool(kind & IN_BLOCK)
+        kind &= ~IN_BLOCK
+        is_known = kind <= ARROW_TABLE and not (is_in_block and kind < ARROW_BATCH)
+        if not is_known or body_at > len(frame) or not 0.0 <= sent_at < END_OF_TIME:
             return None
         headers = _decode_headers(memoryview(frame)[headers_at:body_at]) if headers_bytes else _NO_HEADERS
     except (ValueError, RecursionError, struct.error):
         return None
     block = attach(memoryview(frame)[body_at:], topic) if is_in_block else None
-    return Message(topic, publisher, number, sent_at, kind, frame, body_at, headers, is_kept, block)
+    return Message(topic, publisher, number, sent_at, kind, frame, body_at, headers, is_retained, block)
 
 
 def from_store(topic: str, incarnation: int, kept: StoredMessage) -> Message:
@@ -184,7 +217,18 @@ def _write_arrow(payload: Any) -> tuple[int, bytes]:
 
 
 def _read_arrow(body: memoryview, kind: int) -> Any:
+    """Raises ValueError. The cells are checked too: offsets that point outside would crash whoever uses them."""
     import pyarrow as pa
 
-    with pa.ipc.open_stream(pa.py_buffer(body)) as reader:
-        return reader.read_next_batch() if kind == ARROW_BATCH else reader.read_all()
+    buffer = pa.py_buffer(body)
+    try:
+        for message in pa.ipc.MessageReader.open_stream(buffer):
+            if is_compressed(memoryview(message.metadata)):
+                raise ValueError("its Arrow data is compressed, which may take any memory to read: send it as it is")
+        with pa.ipc.open_stream(buffer) as reader:
+            found = reader.read_next_batch() if kind == ARROW_BATCH else reader.read_all()
+        found.validate(full=True)
+        found.schema.names  # noqa: B018  UnicodeDecodeError, a ValueError, where one is no text
+    except pa.ArrowException as error:  # not all of them are ValueErrors
+        raise ValueError(str(error)) from None
+    return found

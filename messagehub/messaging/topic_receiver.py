@@ -1,6 +1,6 @@
-"""The one SUB socket of a client, and the thread that receives from it.
+"""The two SUB sockets of a client, for plain and for retained topics, and the thread that receives from them.
 
-Rule 1: the socket belongs to whoever holds `_owner`. A reader whose messages come in quick succession receives by
+Rule 1: the sockets belong to whoever holds `_owner`. A reader whose messages come in quick succession receives by
 itself, which saves it a thread switch for each; the thread keeps out of the way for a moment, and takes over again when
 no reader receives. No reader does while another one waits, who would have to wait for that moment too.
 """
@@ -11,7 +11,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Any
 
 import zmq
 
@@ -29,46 +28,42 @@ YIELD_SECONDS = 0.05
 Context = zmq.Context[zmq.Socket[bytes]]
 _NOBLOCK, _EVENTS, _POLLIN = int(zmq.NOBLOCK), int(zmq.EVENTS), int(zmq.POLLIN)
 Order = Callable[[zmq.Socket[bytes]], None]
+Endpoints = tuple[str, str]
 
 
 class TopicReceiver:
     """libzmq connects again by itself after a broker's restart and repeats the subscriptions.
 
-    An echo is a frame that begins with END, as no topic does: heard once the broker knows every filter that was set
-    before the echo's own.
+    An echo is a frame that begins with END, as no topic does: heard on both sockets once the broker knows every filter
+    that was set before the echo's own.
     """
 
-    def __init__(self, context: Context, endpoint: str, routes: TopicRoutes, secure: Order) -> None:
-        """`secure` gives the socket the keys it needs."""
-        self.endpoint = endpoint
+    def __init__(self, context: Context, endpoints: Endpoints, routes: TopicRoutes, secure: Order) -> None:
+        """`endpoints` are of plain and of retained topics; `secure` gives a socket the keys it needs."""
+        self.endpoints = endpoints
         self._routes = routes
-        self._orders: deque[Order] = deque()
+        self._orders: deque[Callable[[], None]] = deque()
         self._echoes: dict[bytes, Callable[[], None]] = {}
+        self._echoes_heard: dict[bytes, zmq.Socket[bytes]] = {}
         self._is_closed = False
         self._lock = threading.Lock()  # the fd is written only while it is ours
         self._owner = threading.Lock()
         self._is_driven = False
         self._driven_at = 0.0
         self._wake_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        socket = context.socket(zmq.SUB)
-        socket.setsockopt(zmq.LINGER, 0)
-        socket.setsockopt(zmq.RCVHWM, RECEIVE_QUEUE)
-        socket.setsockopt(zmq.RECONNECT_IVL, RECONNECT_MS)
-        socket.setsockopt(zmq.RECONNECT_IVL_MAX, RECONNECT_MAX_MS)
-        secure(socket)
-        socket.connect(endpoint)
-        self._socket = socket
+        self._plain, self._retained = (self._open(context, endpoint, secure) for endpoint in endpoints)
         self._poller = zmq.Poller()
-        self._poller.register(socket, zmq.POLLIN)
+        self._poller.register(self._plain, zmq.POLLIN)
+        self._poller.register(self._retained, zmq.POLLIN)
         self._poller.register(self._wake_fd, zmq.POLLIN)
         self._thread = threading.Thread(target=self._run, name="messagehub-topics", daemon=True)
         self._thread.start()
 
     def subscribe(self, prefix: bytes) -> None:
-        self._order(lambda socket: socket.subscribe(prefix))
+        self._order(lambda: self._on_both(lambda socket: socket.subscribe(prefix)))
 
     def unsubscribe(self, prefix: bytes) -> None:
-        self._order(lambda socket: socket.unsubscribe(prefix))
+        self._order(lambda: self._on_both(lambda socket: socket.unsubscribe(prefix)))
 
     def expect(self, echo: bytes, on_heard: Callable[[], None]) -> None:
         """`on_heard` is called once, after all that was received before the echo and before all that comes after it."""
@@ -77,15 +72,18 @@ class TopicReceiver:
 
     def forget(self, echo: bytes) -> None:
         self._echoes.pop(echo, None)
+        self._echoes_heard.pop(echo, None)
         self.unsubscribe(echo)
 
-    def move(self, endpoint: str) -> None:
+    def move(self, endpoints: Endpoints) -> None:
         """The broker listens elsewhere now."""
-        before, self.endpoint = self.endpoint, endpoint
+        before, self.endpoints = self.endpoints, endpoints
 
-        def reconnect(socket: zmq.Socket[bytes]) -> None:
-            socket.disconnect(before)
-            socket.connect(endpoint)
+        def reconnect() -> None:
+            for socket, old, new in zip((self._plain, self._retained), before, endpoints, strict=True):
+                if old != new:
+                    socket.disconnect(old)
+                    socket.connect(new)
 
         self._order(reconnect)
 
@@ -97,7 +95,22 @@ class TopicReceiver:
         if self._thread is not threading.current_thread():
             self._thread.join(CLOSE_SECONDS)
 
-    def _order(self, order: Order) -> None:
+    @staticmethod
+    def _open(context: Context, endpoint: str, secure: Order) -> zmq.Socket[bytes]:
+        socket = context.socket(zmq.SUB)
+        socket.setsockopt(zmq.LINGER, 0)
+        socket.setsockopt(zmq.RCVHWM, RECEIVE_QUEUE)
+        socket.setsockopt(zmq.RECONNECT_IVL, RECONNECT_MS)
+        socket.setsockopt(zmq.RECONNECT_IVL_MAX, RECONNECT_MAX_MS)
+        secure(socket)
+        socket.connect(endpoint)
+        return socket
+
+    def _on_both(self, order: Order) -> None:
+        order(self._plain)
+        order(self._retained)
+
+    def _order(self, order: Callable[[], None]) -> None:
         with self._lock:
             if not self._is_closed:
                 self._orders.append(order)
@@ -142,7 +155,8 @@ class TopicReceiver:
         finally:
             with self._owner, self._lock:
                 self._is_closed = True
-                self._socket.close(0)
+                self._plain.close(0)
+                self._retained.close(0)
                 os.close(self._wake_fd)
 
     # -- by the owner --------------------------------------------------------------------------------------
@@ -150,18 +164,19 @@ class TopicReceiver:
     def _turn(self, wait_ms: int | None, burst: int) -> None:
         """Wait for something, and take it."""
         for ready, _ in self._poller.poll(wait_ms):
-            if ready is self._socket:
-                self._receive(self._socket.recv, self._socket.get, burst)
+            if ready is self._plain or ready is self._retained:
+                self._receive(ready, burst)
                 self._routes.wake()
             else:
                 os.eventfd_read(self._wake_fd)
                 while self._orders:
-                    self._orders.popleft()(self._socket)
+                    self._orders.popleft()()
 
-    def _receive(self, recv: Callable[[int], bytes], get: Callable[[int], Any], burst: int) -> None:
-        deliver = self._routes.deliver
+    def _receive(self, socket: zmq.Socket[bytes], burst: int) -> None:
+        recv, get, deliver = socket.recv, socket.get, self._routes.deliver
+        is_retained = socket is self._retained
         for count in range(burst):
-            if count == 1 and not get(_EVENTS) & _POLLIN:
+            if count == 1 and not int(get(_EVENTS)) & _POLLIN:
                 return  # the usual single message: asking is cheaper than the exception below
             try:
                 frame = recv(_NOBLOCK)
@@ -169,8 +184,15 @@ class TopicReceiver:
                 return
             if frame[:1] != END:
                 try:
-                    deliver(frame)
+                    deliver(frame, is_retained=is_retained)
                 except Exception:  # a defect at one message must not end the receiving of all others
                     log.exception("a message of %d bytes could not be delivered", len(frame))
-            elif (on_heard := self._echoes.pop(frame, None)) is not None:
+            else:
+                self._hear_echo(frame, socket)
+
+    def _hear_echo(self, echo: bytes, socket: zmq.Socket[bytes]) -> None:
+        """The second socket's is the one that counts."""
+        if echo in self._echoes and self._echoes_heard.setdefault(echo, socket) is not socket:
+            on_heard = self._echoes.pop(echo, None)
+            if on_heard is not None:  # it was not forgotten this very moment
                 on_heard()

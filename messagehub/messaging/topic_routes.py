@@ -1,27 +1,34 @@
 """Who gets which message: the subscriptions of one process, found by topic.
 
-Rule: a publisher's numbers are compared only while its topic is heard without a break, so that what nobody here
+Rule 1: a publisher's numbers are compared only while its topic is heard without a break, so that what nobody here
 subscribed to is never taken for lost.
+Rule 2: what comes from the broker's own socket (retained) and what publishers push have numbers and pieces of their
+own, so that no publisher can pass for a retained topic.
 """
 
 import threading
 
 from messagehub.messaging.subscriptions import Subscription
 from messagehub.messaging.topic_messages import decode
+from messagehub.messaging.topic_pieces import Pieces
+from messagehub.topic_frames import HEAD, PIECE
 from registry.errors import InvalidName
 from registry.topic_patterns import check_topic
 
 MOST_TOPICS = 65_536
 MOST_PUBLISHERS = 4_096
+MOST_REMEMBERED = 262_144
+HEAD_BYTES = HEAD.size
 
 
 class _Route:
-    __slots__ = ("next_numbers", "subscriptions", "topic")
+    __slots__ = ("next_numbers", "next_offsets", "subscriptions", "topic")
 
     def __init__(self, topic: str, subscriptions: list[Subscription]) -> None:
         self.topic = topic
         self.subscriptions = subscriptions
         self.next_numbers: dict[bytes, int] = {}
+        self.next_offsets: dict[bytes, int] = {}
 
 
 class TopicRoutes:
@@ -33,6 +40,8 @@ class TopicRoutes:
         self._routes: dict[bytes, _Route] = {}
         self._heard: tuple[bytes, ...] = ()  # how the topics begin that are subscribed to
         self._woken: set[Subscription] = set()
+        self._remembered = 0
+        self._pieces, self._retained_pieces = Pieces(), Pieces()
         self._lock = threading.RLock()  # delivering may end a subscription, which removes it
 
     def add(self, subscription: Subscription) -> None:
@@ -59,17 +68,30 @@ class TopicRoutes:
             self._routes = kept
             return True
 
-    def deliver(self, frame: bytes) -> None:
+    def deliver(self, frame: bytes, *, is_retained: bool = False) -> None:
         """Into the buffers of all who match; `wake` them when nothing more is at hand."""
         end = frame.find(0)
         with self._lock:
+            if end + HEAD_BYTES < len(frame) and frame[end + HEAD_BYTES] & PIECE:  # the kind is the last of the head
+                try:
+                    whole = (self._retained_pieces if is_retained else self._pieces).add(frame, end)
+                except ValueError:
+                    self.malformed += 1
+                    return
+                if whole is None:
+                    return
+                frame = whole
             route = self._routes.get(frame[:end]) or self._new_route(frame[:end])
-            message = decode(frame, end, route.topic) if route is not None and end > 0 else None
+            message = decode(frame, end, route.topic, is_retained) if route is not None and end > 0 else None
             if route is None or message is None:
                 self.malformed += 1
                 return
-            number, numbers = message.number, route.next_numbers
-            missed = number - numbers.get(message.publisher, number)
+            number, numbers = message.number, route.next_offsets if is_retained else route.next_numbers
+            expected = numbers.get(message.publisher)
+            if expected is None:
+                self._remember_one_more()
+                expected = number
+            missed = number - expected
             numbers[message.publisher] = number + 1
             if missed > 0:
                 for subscription in route.subscriptions:
@@ -79,6 +101,15 @@ class TopicRoutes:
                     self._woken.add(subscription)
             if len(numbers) > MOST_PUBLISHERS:
                 del numbers[next(iter(numbers))]
+
+    def _remember_one_more(self) -> None:
+        """Any process can publish under any number of names: when they are too many, numbers are compared anew."""
+        self._remembered += 1
+        if self._remembered > MOST_REMEMBERED:
+            self._remembered = 1
+            for route in self._routes.values():
+                route.next_numbers.clear()
+                route.next_offsets.clear()
 
     def wake(self) -> None:
         with self._lock:

@@ -1,15 +1,16 @@
 """Topics: a message to all who subscribe, carried by libzmq through the broker, at most once; or kept by the broker.
 
-Rule 1: whatever the number of topics and subscriptions, a client holds one PUSH and one SUB socket.
+Rule 1: whatever the number of topics and subscriptions, a client holds one PUSH socket and two SUB sockets: what the
+broker has stored comes on one of its own, into which no publisher can write.
 Rule 2: the messages of one publisher on one topic arrive in their order, or not at all; they are numbered, so that
 every subscriber can tell how many did not.
 Rule 3: when `subscribe` has returned, all that is published after that is heard.
 Rule 4: every call has a deadline, and without a broker it says so at once.
-Rule 5: whether a topic is kept is known from the broker, and asked again every few seconds.
+Rule 5: whether a topic is retained is known from the broker. That it is not counts for PLAIN_SECONDS from when it was
+asked, and whoever makes it a retained one waits for as long, so that nothing is published past the store after that.
 """
 
 import contextlib
-import itertools
 import os
 import threading
 import time
@@ -39,14 +40,14 @@ from messagehub.messaging.topic_messages import arrow_kind, check_size, encode_h
 from messagehub.messaging.topic_receiver import Context, TopicReceiver
 from messagehub.messaging.topic_routes import TopicRoutes
 from messagehub.messaging.topic_sender import TopicSender
-from messagehub.topic_frames import IN_BLOCK, NAME_OF, PUBLISHER_BYTES, REST
+from messagehub.topic_frames import IN_BLOCK, NAME_OF, PUBLISHER_BYTES, REST, frames_of
 from registry import commands, replies
 from registry.records import KeptMessage, KeptTopic
 from registry.topic_patterns import END, Pattern, check_topic
+from registry.topics import PLAIN_SECONDS
 
 ECHO_FIRST_SECONDS, ECHO_MAX_SECONDS = 0.002, 0.05
 MOST_TOPICS = 65_536
-ASK_AGAIN_SECONDS = 5.0
 
 
 class _Numbered:
@@ -65,7 +66,6 @@ class Topics:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._publisher = os.urandom(PUBLISHER_BYTES)
-        self._echoes = itertools.count()
         self._sending = threading.Lock()  # the sender and the blocks; held for as long as a broker takes
         self._knowing = threading.Lock()  # what is known of topics; never held while waiting
         self._opening = threading.Lock()
@@ -74,9 +74,7 @@ class Topics:
         self._routes = TopicRoutes()
         self._local_routes = TopicRoutes()
         self._context: Context | None = None
-        self._sender = TopicSender(
-            lambda deadline: self._endpoint("topics_in", deadline), self._open_context, self._secure
-        )
+        self._sender = TopicSender(self._endpoint_in, self._open_context, self._secure)
         self._receiver: TopicReceiver | None = None
         self._follower = KeptFollower(connection)
         self._blocks = MessageBlocks(directory_of(connection.settings), self._publisher)
@@ -88,17 +86,17 @@ class Topics:
         is_in_block = type(payload) is not bytes and is_large(payload)
         kind, body = (arrow_kind(payload) | IN_BLOCK, b"") if is_in_block else encode_payload(payload)
         head = encode_headers(headers) if headers else b""
-        now = time.time()
+        began_at = time.monotonic()
         if not is_local:
             numbered = self._numbered.get(topic)
-            if numbered is None or not 0.0 < numbered.ask_at - now <= ASK_AGAIN_SECONDS:
+            if numbered is None or began_at >= numbered.ask_at:
                 numbered = self._ask_whether_kept(topic, timeout)
             if numbered.kept is not None:
                 kind, body = encode_payload(payload) if is_in_block else (kind, body)
                 message = KeptMessage(payload=body, kind=NAME_OF[kind], headers=headers or {})
                 return self._publish_kept(numbered, numbered.kept, [message], timeout)
         check_size(len(head) + len(body))
-        if not self._sending.acquire(timeout=timeout):
+        if not self._sending.acquire(timeout=max(began_at + timeout - time.monotonic(), 0.0)):
             raise SendTimeout(f"others were publishing for {timeout} s")
         try:
             known = self._numbered_locally if is_local else self._numbered
@@ -106,12 +104,13 @@ class Topics:
             number = numbered.number
             if is_in_block:
                 body = self._blocks.put(payload)
-            frame = numbered.start + REST.pack(number, now, len(head), kind) + head + body
             if is_local:
-                self._local_routes.deliver(frame)
+                rest = REST.pack(number, time.time(), len(head), kind)
+                self._local_routes.deliver(numbered.start + rest + head + body)
                 self._local_routes.wake()
             else:
-                self._sender.send(frame, timeout)
+                for frame in frames_of(numbered.start, number, time.time(), kind, head, body):
+                    self._sender.send(frame, began_at + timeout)
             numbered.number = number + 1
             return number
         finally:
@@ -242,6 +241,7 @@ class Topics:
 
     def _ask_whether_kept(self, topic: str, timeout: float) -> _Numbered:
         numbered = self._numbered.get(topic) or self._new_topic(topic, self._numbered)
+        asked_at = time.monotonic()
         try:
             is_kept = bool(self._follower.topics(topic, timeout=timeout))
         except BrokerUnavailable as missing:
@@ -253,7 +253,7 @@ class Topics:
                 numbered.kept = None
             elif numbered.kept is None:
                 numbered.kept = KeptPublisher(self._connection, topic)
-            numbered.ask_at = time.time() + ASK_AGAIN_SECONDS
+            numbered.ask_at = asked_at + PLAIN_SECONDS
         return numbered
 
     def _publish_kept(
@@ -277,27 +277,18 @@ class Topics:
     def _every_subscription(self) -> set[Subscription]:
         return {*self._routes.subscriptions, *self._local_routes.subscriptions, *self._follower.subscriptions}
 
-    def _send(self, frame: bytes, timeout: float) -> None:
-        if not self._sending.acquire(timeout=timeout):
-            raise SendTimeout(f"others were publishing for {timeout} s")
-        try:
-            self._sender.send(frame, timeout)
-        finally:
-            self._sending.release()
+    def _endpoint_in(self, deadline: float) -> str:
+        """Where the broker takes what is published now, from us."""
+        return self._endpoints(deadline, "topics_in", to="publish")[0]
 
-    def _endpoint(self, name: str, deadline: float) -> str:
-        """Where the broker takes or gives topics now, to us."""
-        hello = self._hello(deadline)
-        if name not in hello.endpoints:
-            doing = "publish" if name == "topics_in" else "subscribe to"
-            raise Forbidden(f"this peer may not {doing} topics: that takes a right without a pattern")
-        return hello.endpoints[name]
-
-    def _hello(self, deadline: float) -> replies.HelloAck:
+    def _endpoints(self, deadline: float, *names: str, to: str) -> list[str]:
         try:
-            return self._connection.ask_hello(timeout=max(deadline - time.monotonic(), 0.001))
+            hello = self._connection.ask_hello(timeout=max(deadline - time.monotonic(), 0.001))
         except BrokerUnavailable as missing:
             raise _without_broker(missing) from missing
+        if any(name not in hello.endpoints for name in names):
+            raise Forbidden(f"this peer may not {to} topics: that takes a right without a pattern")
+        return [hello.endpoints[name] for name in names]
 
     def _secure(self, socket: zmq.Socket[bytes], endpoint: str) -> None:
         self._connection.keys(endpoint).secure(socket)
@@ -311,16 +302,17 @@ class Topics:
             return self._context
 
     def _listening(self, deadline: float) -> TopicReceiver:
-        endpoint = self._endpoint("topics_out", deadline)
+        plain, retained = self._endpoints(deadline, "topics_out", "topics_retained", to="subscribe to")
+        endpoints = plain, retained
         context = self._open_context()
         with self._opening:
             if self._is_closed:
                 raise BrokerRequired("this client is closed")
             if self._receiver is None:
-                secure = self._connection.keys(endpoint).secure
-                self._receiver = TopicReceiver(context, endpoint, self._routes, secure)
-            elif self._receiver.endpoint != endpoint:
-                self._receiver.move(endpoint)
+                secure = self._connection.keys(endpoints[0]).secure
+                self._receiver = TopicReceiver(context, endpoints, self._routes, secure)
+            elif self._receiver.endpoints != endpoints:
+                self._receiver.move(endpoints)
             return self._receiver
 
     def _drive(self, is_done: Callable[[], bool], seconds: float, burst: int) -> bool:
@@ -330,10 +322,12 @@ class Topics:
         return receiver.drive(is_done, seconds, burst)
 
     def _await_echo(self, receiver: TopicReceiver, subscription: Subscription, deadline: float) -> None:
-        """Until a frame of our own has come back; those that overtook its filter are lost, so it is sent again."""
-        text = f"{self._publisher.hex()}.{next(self._echoes)}"
+        """Wait until a text that the broker sends for us has come on both sockets.
+
+        One that overtakes its filter is lost, so it is asked for again.
+        """
+        text = os.urandom(16).hex()
         echo = END + text.encode()
-        is_publisher = "topics_in" in self._hello(deadline).endpoints
         heard = threading.Event()
 
         def begin() -> None:
@@ -344,10 +338,7 @@ class Topics:
         wait = ECHO_FIRST_SECONDS
         try:
             while (remaining := deadline - time.monotonic()) > 0:
-                if is_publisher:
-                    self._send(echo, remaining)
-                else:
-                    self._connection.request(commands.Ping(echo=text), timeout=remaining)
+                self.ask(commands.Ping(echo=text), timeout=remaining)
                 if heard.wait(min(wait, remaining)):
                     return
                 wait = min(2 * wait, ECHO_MAX_SECONDS)

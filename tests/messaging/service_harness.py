@@ -12,10 +12,20 @@ from typing import Any
 
 from messagehub import MessageHub
 from messagehub.messaging.service_context import ServiceContext, ServiceMessage
+from messagehub.messaging.service_frames import (
+    ANSWER,
+    SCHEME,
+    WELCOME,
+    Greeting,
+    Proof,
+    decode_challenge,
+    greeting,
+    key_id,
+    proof_of,
+)
 from messagehub.messaging.service_link import Link
 from messagehub.messaging.service_workers import Served as ServedAddress
 from messagehub.messaging.services import Services
-from messagehub.messaging.streams import StreamStats
 from registry import commands, replies
 from registry.records import Worker
 from tests.integration.harness import ROOT, Served, clean_environment, eventually, hub_of
@@ -116,8 +126,10 @@ def link_of(hub: MessageHub) -> Link:
     return link
 
 
-def stream_stats(hub: MessageHub) -> StreamStats:
-    return services(hub)._streams.router.stats()  # private: what is left of an ended stream only takes memory
+def has_nothing_open(hub: MessageHub) -> bool:
+    """Whether every reply that a hub asked for has ended on its links."""
+    links = services(hub)._links._links.values()  # private: what is left of an ended stream only takes memory
+    return all(link.is_idle for link in links)
 
 
 def has_waiting(served: ServedAddress) -> bool:
@@ -127,6 +139,37 @@ def has_waiting(served: ServedAddress) -> bool:
 
 def pids(hub: MessageHub, address: str, count: int) -> list[int]:
     return [hub.request(address, {}, timeout=SECONDS)["pid"] for _ in range(count)]
+
+
+def connected(endpoint: str) -> socket.socket:
+    """A plain socket to a worker's process, as anybody on the host could make one."""
+    peer = socket.socket(socket.AF_UNIX)
+    peer.settimeout(SECONDS)
+    peer.connect("\0" + endpoint.removeprefix(SCHEME))
+    return peer
+
+
+def received(peer: socket.socket) -> bytes:
+    """One whole frame; nothing when the other side hangs up."""
+    data = b""
+    size = ANSWER.size
+    while len(data) < size:
+        more = peer.recv(size - len(data))
+        if not more:
+            return b""
+        data += more
+        size = int.from_bytes(data[:4], "little") + 4 if len(data) >= 4 else size
+    return data
+
+
+def welcomed(worker: Worker, sender: str = "peer") -> socket.socket:
+    """A plain socket that has greeted a worker with its key."""
+    peer = connected(worker.endpoint)
+    peer.sendall(greeting(Greeting(worker.worker_id, key_id(worker.key), sender, "nonce")))
+    said = decode_challenge(received(peer)[ANSWER.size :])
+    peer.sendall(greeting(Proof(proof_of("caller", worker.key, "nonce", said.nonce))))
+    assert received(peer)[4] == WELCOME
+    return peer
 
 
 class Gate:

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from messagehub.errors import ConfigurationError
 from messagehub.messaging.streams import (
     JUPYTER_CATEGORIES,
     AmbiguousKind,
@@ -220,7 +221,7 @@ def test_every_limit_is_configurable():
 
 @pytest.mark.parametrize("limits", [{"orphan_limit": -1}, {"idle_seconds": 0}, {"cleanup_seconds": -1}])
 def test_limits_that_make_no_sense_are_refused(limits):
-    with pytest.raises(ValueError, match="must be positive"):
+    with pytest.raises(ConfigurationError, match="must be positive"):
         StreamLimits(**limits)
 
 

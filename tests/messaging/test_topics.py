@@ -357,6 +357,8 @@ def test_connections_do_not_grow_with_subscriptions_and_messages(broker: Served)
 
     with hub_of(broker) as hub:
         first = hub.subscribe("t.0", buffer=2000)
+        hub.publish("t.0", b"")
+        assert len(read(first, 1)) == 1
         before = sockets()
         others = [hub.subscribe(f"t.{number}", buffer=2000) for number in range(1, 51)]
         for _ in range(1000):
