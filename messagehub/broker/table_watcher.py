@@ -198,7 +198,7 @@ def _rules(registry: Registry, command: commands.RegisterTable) -> object:
     """All that the registry's answer about this table depends on."""
     channel = registry.channels.get(command.channel)
     bound = channel.schema_hash if channel is not None and channel.binds_schema else None
-    return command, bound, registry.schemas.verdict_revision(command.channel)
+    return command, bound, registry.schemas.mode(command.channel), registry.question(command)
 
 
 def _clash_of(command: commands.RegisterTable, error: HubError) -> str:
