@@ -388,6 +388,7 @@ def test_what_waits_for_room_does_not_hold_up_its_connection(hub: MessageHub, ca
         assert gate.entered.acquire(timeout=SECONDS)
         caller.send("name:full", "queued", timeout=SECONDS)
         waiting = [caller.begin_request("name:full", number, priority="high", timeout=SECONDS) for number in range(5)]
+        # private: a message that waits for room is counted only when there is room for it
         eventually(lambda: len(full.mailbox._blocked) == 5)
         with pytest.raises(MailboxFull):
             caller.request("name:full", "refused at once", timeout=SECONDS)
@@ -406,6 +407,7 @@ def test_of_one_connection_a_bounded_number_waits_for_room_and_the_rest_in_order
     with hub.serve("name:full", gate, mailbox=1, overflow="block") as full:
         pending = [caller.begin_request("name:full", number, timeout=SECONDS) for number in range(30)]
         assert gate.entered.acquire(timeout=SECONDS)
+        # private: a message that waits for room is counted only when there is room for it
         eventually(lambda: len(full.mailbox._blocked) == 3)
         gate.opened.set()
         assert [each.result() for each in pending] == list(range(30))
@@ -524,7 +526,9 @@ def test_a_worker_that_ignores_its_readers_room_cannot_fill_its_callers_memory(
 
     with Impostor(broker, "flood", act):
         streamed = caller.stream("name:flood", timeout=60)
+        # private: how much has come and waits to be read is shown nowhere
         stream = streamed._stream
+        # private: as above
         eventually(lambda: stream._bytes_in > 64 * 2**20)
         with pytest.raises(NoResponse):
             list(streamed)
