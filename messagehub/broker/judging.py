@@ -22,7 +22,7 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from messagehub.supervision import Supervisor
+from messagehub.background import Supervisor
 from registry.verdicts import Question, Verdict, judge, preload
 
 log = logging.getLogger("messagehub.broker")

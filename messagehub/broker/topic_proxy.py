@@ -10,8 +10,8 @@ import threading
 
 import zmq
 
+from messagehub.background import Supervisor
 from messagehub.broker.door import TOPICS_IN, TOPICS_OUT, Door, rebind
-from messagehub.supervision import Supervisor
 
 log = logging.getLogger("messagehub.broker")
 
