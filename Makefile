@@ -2,47 +2,64 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# Most tests wait for processes, so two run on each core; more than eight would wait for each other.
+WORKERS ?= $(shell n=$$(( 2 * $$(nproc) )); echo $$(( n < 8 ? n : 8 )))
+PYTEST := pytest -q --dist loadscope -n $(WORKERS)
+# The interpreters of other versions that are there, for `make nightly`.
+MATRIX ?= $(wildcard /usr/bin/python3.1[2-9] /usr/local/bin/python3.1[2-9] $(HOME)/.pyenv/versions/3.1[2-9].*/bin/python3.1[2-9])
+
+# Without compiled files every process that a test starts compiles the whole package again.
+export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test check format bench demo soak schemas lock clean
+.PHONY: help run-setup setup run test nightly soak check coverage format bench demo schemas lock clean
 
 help: ## show the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-8s %s\n", $$1, $$2}'
 
-$(VENV)/.run: requirements/run.txt pyproject.toml
-	@$(PYTHON) tools/setup.py run
+run-setup:
+	@$(PYTHON) tools/setup.py run $(VENV)
 
-$(VENV)/.dev: requirements/dev.txt pyproject.toml
-	@$(PYTHON) tools/setup.py dev
+setup: ## build .venv with everything for development
+	@$(PYTHON) tools/setup.py dev $(VENV)
 
-setup: $(VENV)/.dev ## build .venv with everything for development
-
-run: $(VENV)/.run ## start the hub on its embedded default
+run: run-setup ## start the hub on its embedded default
 	@exec $(BIN)/messagehub serve
 
-test: $(VENV)/.dev ## run all tests
-	@MESSAGEHUB_KILL_SECONDS=$${MESSAGEHUB_KILL_SECONDS:-60} $(BIN)/python -m pytest -q -m 'not slow'
+test: setup ## run all tests, in minutes
+	@$(BIN)/python -m $(PYTEST)
 
-check: $(VENV)/.dev ## the one gate: format, lint, types, tests
+nightly: setup ## thorough property tests, storms of a minute, a million frames, other versions of Python
+	@MESSAGEHUB_TEST_LEVEL=thorough $(BIN)/python -m $(PYTEST)
+	@for python in $(MATRIX); do \
+		echo "nightly: $$python" && $(MAKE) test PYTHON=$$python VENV=build/$$(basename $$python) || exit 1; done
+
+soak: setup ## storms and fuzzing for hours (MESSAGEHUB_STORM_SECONDS each, 1800 by default)
+	@MESSAGEHUB_TEST_LEVEL=soak $(BIN)/python -m pytest -q -m soak -s
+
+check: setup ## the one gate: format, lint, types, tests
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
-	@$(BIN)/python -m pytest -q -m 'not slow'
+	@$(BIN)/python -m $(PYTEST)
 
-format: $(VENV)/.dev ## format and sort imports
+coverage: setup ## measure which lines and branches the tests run, in all their processes (build/coverage/)
+	@rm -rf build/coverage && mkdir -p build/coverage
+	@$(BIN)/coverage run -m $(PYTEST) --timeout 600
+	@$(BIN)/coverage combine -q && $(BIN)/coverage html -q
+	@$(BIN)/coverage report --skip-covered --sort cover
+
+format: setup ## format and sort imports
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
 
-bench: $(VENV)/.dev ## print the benchmarks as ratios against floors and peers (build/bench/)
+bench: setup ## print the benchmarks as ratios against floors and peers (build/bench/)
 	@$(BIN)/python -m benchmarks $(ARGS)
 
-demo: $(VENV)/.dev ## sensor data through a ring into Spark and out again, with a plot (build/demo/)
+demo: setup ## sensor data through a ring into Spark and out again, with a plot (build/demo/)
 	@$(BIN)/python examples/spark_demo.py
 
-soak: $(VENV)/.dev ## the long fault and fuzz runs
-	@MESSAGEHUB_SOAK_SECONDS=$${MESSAGEHUB_SOAK_SECONDS:-1800} $(BIN)/python -m pytest -q -m slow --timeout 7200
-
-schemas: $(VENV)/.dev ## write schemas/ anew from registry/commands.py and replies.py
+schemas: setup ## write schemas/ anew from registry/commands.py and replies.py
 	@$(BIN)/python -m messagehub.schema_files
 
 lock: ## pin versions anew (needs uv)

@@ -17,7 +17,7 @@ _SAID = re.compile(rb"group ([0-9]{1,10})\n")
 
 def directory_of(settings: Settings) -> Directory:
     """The directory of channels that clients of this hub use, with and without a broker."""
-    return Directory(settings.domain, gid=shared_with(settings))
+    return Directory(settings.domain, gid=shared_with(settings), shm_prefix=settings.shm_prefix)
 
 
 def shared_with(settings: Settings) -> int | None:

@@ -8,9 +8,11 @@ Rule 3: the directory is input: an entry is decoded like a request on the wire a
 """
 
 import os
+import pwd
 import time
+from collections import Counter
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -18,17 +20,18 @@ from messagehub import protocol
 from messagehub.datablock import manifests
 from messagehub.datablock.directory import CHANNEL_LOCK, Directory, Listed, ProducerEntry
 from messagehub.datablock.errors import DataBlockError
-from messagehub.datablock.identity import ProcessIdentity, host
+from messagehub.datablock.identity import ProcessIdentity, boot_id, host
+from messagehub.datablock.manifests import Manifest
 from messagehub.errors import ProtocolError
 from registry import commands
 from registry.errors import Refusal
-from registry.records import Table
 from registry.registry import Registry
 
 # A producer without an id of its own; role names begin with a letter, so it is nobody's.
 _DEFAULT = "_default"
 _TYPE = commands.RegisterProducer.__struct_config__.tag
 MAX_REASON = 1000
+FAR = 2.0**40  # seconds since the epoch; what is beyond is no time that anybody registered at
 
 
 class Live(NamedTuple):
@@ -69,7 +72,8 @@ def command_of(listed: Listed, *, with_schema: bool) -> commands.RegisterProduce
     except (ProtocolError, ValueError, OverflowError, TypeError, RecursionError):
         return None
     assert isinstance(command, commands.RegisterProducer)
-    return command if command.channel == entry.channel else None
+    is_right = command.channel == entry.channel and 0.0 <= entry.registered_at < FAR
+    return command if is_right else None
 
 
 def living(directory: Directory, channel: str, *, with_schema: bool = False) -> list[Live]:
@@ -83,11 +87,11 @@ def living(directory: Directory, channel: str, *, with_schema: bool = False) -> 
 
 
 def adopt(registry: Registry, found: Iterable[Live], channel: str, *, now: float) -> None:
-    """Register what lives; show what the rules refuse."""
+    """Register what lives, as of when it came; show what the rules refuse."""
     clash = None
     for live in found:
         try:
-            registry.apply(live.command, now=now)
+            registry.apply(live.command, now=live.entry.registered_at)
         except Refusal as refused:
             clash = clash or clash_of(live, refused)
     registry.show_conflict(channel, clash, now=now)
@@ -98,33 +102,73 @@ def clash_of(live: Live, refused: Refusal) -> str:
     return f"producer {owner!r} (pid {live.entry.process.pid}): {refused.message}"[:MAX_REASON]
 
 
-def newest_table(directory: Directory, channel: str) -> Table | None:
+def table_details(
+    schema: str, *, schema_version: str = "", metadata: dict[str, Any] | None = None, application: str | None = None
+) -> dict[str, Any]:
+    """What a manifest says beside its parts: the table's schema, and who wrote it (this process)."""
+    return {
+        "schema": schema,
+        "schema_version": schema_version,
+        "metadata": metadata or {},
+        "user": _user(),
+        "application": application,
+        "pid": os.getpid(),
+    }
+
+
+def table_command(
+    directory: Directory, channel: str, manifest: Manifest, *, with_schema: bool = True
+) -> commands.RegisterTable:
+    """What the table's writer tells a broker. A ValidationError is raised where no writer would say so."""
+    here, details = host(), manifest.details
+    said = {
+        "type": "TABLE_REGISTER",
+        "channel": channel,
+        "schema_hash": manifest.schema_hash or None,
+        "schema_version": details.get("schema_version", ""),
+        "schema": details.get("schema") if with_schema else None,
+        "schema_type": "ARROW",
+        "generation": manifest.generation,
+        "shm_name": "/"
+        + directory.relative(manifests.manifest_path(directory.tables_path(channel), manifest.generation)),
+        "rows": manifest.rows,
+        "size_bytes": manifest.size_bytes,
+        "parts": len(manifest.parts),
+        "hosts": Counter(part.host or here for part in manifest.parts),
+        "host": here,
+        "boot_id": boot_id(),
+        "user": details.get("user"),
+        "application": details.get("application"),
+        "pid": details.get("pid"),
+        "metadata": details.get("metadata") or {},
+        "committed_at": manifest.committed_at,
+    }
+    return msgspec.convert(said, commands.RegisterTable)
+
+
+def newest_table(directory: Directory, channel: str, *, with_schema: bool = False) -> commands.RegisterTable | None:
     """The newest committed generation that can be read."""
     path = directory.tables_path(channel)
     for generation in reversed(manifests.generations(path)):
         try:
             manifest = manifests.load(path, generation)
-        except DataBlockError:
+            if manifest is not None:
+                return table_command(directory, channel, manifest, with_schema=with_schema)
+        except (DataBlockError, msgspec.ValidationError, RecursionError):
             continue  # damaged: an older generation may still serve
-        if manifest is not None:
-            return Table(
-                generation=generation,
-                shm_name="/" + directory.relative(manifests.manifest_path(path, generation)),
-                schema_hash=manifest.schema_hash,
-                schema_version=str(manifest.details.get("schema_version", "")),
-                schema_type="ARROW",
-                rows=manifest.rows,
-                size_bytes=manifest.size_bytes,
-                parts=len(manifest.parts),
-                host=host(),
-                committed_at=manifest.committed_at,
-            )
     return None
 
 
 def is_about_members(name: str) -> bool:
     """Whether a file of this name in a channel's directory says who produces, or that tables have come."""
     return (name.endswith((".json", ".lock")) and name != CHANNEL_LOCK) or name == "tables"
+
+
+def _user() -> str:
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        return str(os.geteuid())
 
 
 def block_path(directory: Directory, shm_name: str) -> str:

@@ -21,8 +21,10 @@ from messagehub.client.connection import Connection
 from messagehub.client.group_news import GroupNews
 from messagehub.client.heartbeats import Heartbeats, Registration
 from messagehub.client.taps import OnEvent, Taps
+from messagehub.client.unregistered_tables import UnregisteredTables
 from messagehub.client.watch import Watch, Watches
 from messagehub.data.methods import DataMethods
+from messagehub.data.table_methods import TableMethods
 from messagehub.datablock.errors import DataBlockError
 from messagehub.datablock.identity import ProcessIdentity
 from messagehub.discovery import Discovery
@@ -47,7 +49,7 @@ MAX_ENTERED = 64
 _AnyReply = TypeVar("_AnyReply", bound=replies.Reply)
 
 
-class MessageHub(CatalogMethods, DataMethods, TopicMethods, ServiceMethods):
+class MessageHub(CatalogMethods, DataMethods, TableMethods, TopicMethods, ServiceMethods):
     """A client of one hub. Threads share it; a forked child gets a connection and registrations of its own."""
 
     _instance: ClassVar["MessageHub | None"] = None
@@ -74,6 +76,7 @@ class MessageHub(CatalogMethods, DataMethods, TopicMethods, ServiceMethods):
         self._heartbeats = Heartbeats(self._connection, lease=self.lease, when_alone=self._enter_directory)
         self._watches = Watches(self._connection)
         self._taps = Taps(self._connection)
+        self._unregistered_tables = UnregisteredTables(self._connection)
         self._via_broker = ViaBroker(self._connection)
         self._cached = self._via_broker.cache.get
         directory = directory_of(self.settings)
@@ -94,6 +97,7 @@ class MessageHub(CatalogMethods, DataMethods, TopicMethods, ServiceMethods):
             self._via_broker.cache,
             self._watches,
             self._taps,
+            self._unregistered_tables,
             self._group_news,
             self._services.directory,
         )
@@ -170,6 +174,7 @@ class MessageHub(CatalogMethods, DataMethods, TopicMethods, ServiceMethods):
             **counters,
             "reconnects": max(counters["connects"] - 1, 0),
             "services": self._services.metrics.report(),
+            "topics": self._topics.report(),
         }
 
     def stats(self, *, timeout: float | None = None) -> replies.StatsReport | None:

@@ -59,6 +59,7 @@ _event_decoder: msgspec.json.Decoder[AnyEvent | ServiceChanged | Beacon] = msgsp
     AnyEvent | ServiceChanged | Beacon
 )
 _encoder = msgspec.json.Encoder()
+_FREE_FORM = (commands.SchemaText, commands.TableSchema, commands.ReportDeadLetter)
 _CONTAINERS = (dict, list, msgspec.Struct)
 _HEAD = re.compile(rb'\s*\{(?:\s*"(?:type|id|protocol|priority)"\s*:\s*"(?:[^"\\]|\\.)*"\s*,)+')
 
@@ -97,7 +98,7 @@ def decode(data: bytes) -> commands.AnyCommand:
     try:
         if command.protocol != VERSION:
             negotiate([command.protocol])
-        if command.writes or isinstance(command, commands.SchemaText | commands.ReportDeadLetter):
+        if command.writes or isinstance(command, _FREE_FORM):
             _check_nesting(command)
     except ProtocolError as refused:
         refused.request_id = command.id

@@ -20,7 +20,7 @@ import msgspec
 from messagehub import protocol
 from registry import commands, replies
 from registry.events import AnyEvent, ServiceChanged
-from registry.records import Keep, KeptTopic, Table
+from registry.records import Keep, KeptTopic
 from registry.registry import Registry
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -143,6 +143,33 @@ _SCENARIO: tuple[dict[str, Any] | float, ...] = (
         },
     },
     {"type": "DEAD_LETTER_LIST_REQUEST", "id": "33", "limit": 10},
+    {
+        "type": "TABLE_CHECK",
+        "id": "34",
+        "channel": "prices",
+        "schema": '{"fields":[{"name":"id","type":"int64"}]}',
+        "schema_type": "ARROW",
+    },
+    {
+        "type": "TABLE_REGISTER",
+        "id": "35",
+        "channel": "prices",
+        "schema": '{"fields":[{"name":"id","type":"int64"}]}',
+        "schema_type": "ARROW",
+        "generation": 1,
+        "shm_name": "/messagehub-1000/default/channels/prices/tables/g000000000001.json",
+        "rows": 3,
+        "size_bytes": 640,
+        "parts": 2,
+        "hosts": {"host": 2},
+        "host": "host",
+        "user": "ada",
+        "application": "local-1700000000000",
+        "pid": 4242,
+        "committed_at": 20.0,
+    },
+    {"type": "TABLE_LIST_REQUEST", "id": "36", "prefix": "pr"},
+    {"type": "TABLE_DROP", "id": "37", "channel": "prices", "host": "host"},
     {"type": "HELLO", "id": "14", "versions": ["1.0"], "client": "example/1.0", "features": []},
     {"type": "PING", "id": "15"},
     {"type": "STATS_REQUEST", "id": "16"},
@@ -321,8 +348,6 @@ def _seen() -> Iterator[AnyEvent]:
     registry.apply(commands.RegisterProducer(channel="sensor_data", schema_hash="abc123..."), now=0.0)
     member = commands.RegisterConsumer(channel="sensor_data", consumer_id="consumer_001", group="crew")
     yield from registry.apply(member, now=0.0).events
-    table = Table(generation=1, shm_name="/messagehub-1000/default/channels/sensor_data/tables/g000000000001.json")
-    yield from registry.show_table("sensor_data", table, now=1.0)
     yield from registry.show_conflict("sensor_data", "two producers claim it", now=2.0)
 
 

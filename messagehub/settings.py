@@ -6,6 +6,7 @@ Its location comes from the arguments or the environment only, since the file li
 
 import hashlib
 import os
+import re
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import msgspec
 from messagehub.errors import ConfigurationError
 
 SOCKET_PATH_LIMIT_BYTES = 107
+_SHM_PREFIX = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,31}")
 _ENVIRONMENT = {
     "endpoint": "MESSAGEHUB_ENDPOINT",
     "http": "MESSAGEHUB_HTTP",
@@ -81,6 +83,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             raise ConfigurationError("heartbeat_seconds < stall_seconds < lease_seconds must hold")
         if self.store_sync not in ("full", "off"):
             raise ConfigurationError(f"store_sync is full or off, not {self.store_sync!r}")
+        if not _SHM_PREFIX.fullmatch(self.shm_prefix):
+            raise ConfigurationError(
+                f"shm_prefix {self.shm_prefix!r} must be a letter and up to 31 letters, digits, '_', '-' or '.'"
+            )
         if self.endpoint and not self.endpoint.startswith(("ipc://", "tcp://")):
             raise ConfigurationError(f"endpoint {self.endpoint!r} must start with ipc:// or tcp://")
         endpoint = self.endpoint or f"ipc://{socket_path(self.dir, 'broker.sock')}"

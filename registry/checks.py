@@ -88,6 +88,14 @@ def check_declaration(present: Channel, record: Channel) -> None:
         if record.binds_access:
             check_policy(present, "access", producer.access, record.access)
         _check_bound_policy(present, record.config, producer)
+    if record.binds_schema and present.table is not None and present.table.schema_hash != record.schema_hash:
+        raise SchemaMismatch(
+            f"channel {present.name!r} has a table with schema {present.table.schema_hash!r}, the declaration says"
+            f" {record.schema_hash!r}",
+            channel=present.name,
+            expected=present.table.schema_hash,
+            actual=record.schema_hash,
+        )
 
 
 def check_owner(member: Member, present: Producer | Consumer | None, lease: str) -> None:

@@ -129,9 +129,64 @@ class CreateChannel(Command, tag="CHANNEL_CREATE"):
 
 
 class DestroyChannel(Command, tag="CHANNEL_DESTROY"):
+    """With `data` the channel's table is dropped too: whoever asks removes it from the memory of `host`."""
+
     writes = True
 
     channel: Text
+    data: bool = False
+    host: Text | None = None
+
+
+class TableSchema(Command, kw_only=True):
+    """What is checked of a table before it is registered."""
+
+    channel: Text
+    schema_hash: Label | None = None
+    schema_version: Text = ""
+    schema: Schema | None = None
+    schema_type: SchemaType | None = None
+
+
+class CheckTable(TableSchema, tag="TABLE_CHECK"):
+    """Whether a table with this schema could be registered now. Nothing is registered."""
+
+
+class RegisterTable(TableSchema, kw_only=True, tag="TABLE_REGISTER"):
+    """A committed generation. It has no lease: it stays until it is superseded, retired or dropped."""
+
+    writes = True
+
+    generation: Count
+    shm_name: Label
+    rows: Count = 0
+    size_bytes: Count = 0
+    parts: Count = 0
+    hosts: dict[Text, Count] = field(default_factory=dict)
+    host: Text | None = None
+    boot_id: Text | None = None
+    user: Text | None = None
+    application: Text | None = None
+    pid: Count | None = None
+    metadata: dict[str, Any] = field(default_factory=dict)
+    committed_at: Annotated[float, Meta(ge=0, le=1e15)] = 0.0
+
+
+class DropTable(Command, tag="TABLE_DROP"):
+    """Whoever asks removes the table from the memory of `host`; without a host only its record ends."""
+
+    writes = True
+
+    channel: Text
+    host: Text | None = None
+
+
+class ListTables(Command, tag="TABLE_LIST_REQUEST"):
+    """`limit` bounds the channels that are looked at, so a page may hold fewer tables."""
+
+    prefix: Text = ""
+    after: Text = ""
+    limit: Limit = 1000
 
 
 class ListChannels(Command, tag="CHANNEL_LIST_REQUEST"):
@@ -200,7 +255,8 @@ class CheckSchema(SchemaText, tag="SCHEMA_CHECK"):
 class RequestSchema(Command, tag="SCHEMA_REQUEST"):
     """By id, GUID, hash, or subject and version (-1 or none: the newest).
 
-    `resolve` adds the texts of what it refers to, `referrers` the ids of what refers to it.
+    `resolve` adds the texts of what it refers to, `referrers` the ids of what refers to it; softly deleted referrers
+    are among them with `deleted_referrers`.
     """
 
     schema_id: Count | None = None
@@ -211,6 +267,7 @@ class RequestSchema(Command, tag="SCHEMA_REQUEST"):
     deleted: bool = False
     resolve: bool = False
     referrers: bool = False
+    deleted_referrers: bool = False
 
 
 class ListSchemas(Command, tag="SCHEMA_LIST_REQUEST"):
@@ -423,6 +480,10 @@ AnyCommand = (
     | Discover
     | CreateChannel
     | DestroyChannel
+    | CheckTable
+    | RegisterTable
+    | DropTable
+    | ListTables
     | ListChannels
     | DescribeChannel
     | ListConsumers

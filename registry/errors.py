@@ -9,6 +9,9 @@ HubError
     ├── ChannelNotReady              CHANNEL_NOT_READY
     ├── ChannelClosed                CHANNEL_CLOSED
     ├── ChannelAlreadyExists         CHANNEL_ALREADY_EXISTS
+    ├── ChannelHasTable              CHANNEL_HAS_TABLE
+    ├── TableNotFound                TABLE_NOT_FOUND
+    ├── TableOnOtherHost             TABLE_ON_OTHER_HOST
     ├── NotOwner                     NOT_OWNER
     ├── NotRegistered                NOT_REGISTERED
     ├── ProducerAlreadyRegistered    PRODUCER_ALREADY_REGISTERED
@@ -44,6 +47,7 @@ HubError
     ├── PoolNotEmpty                 POOL_NOT_EMPTY
     ├── DuplicateRegistration        DUPLICATE_REGISTRATION
     ├── RegistryError                REGISTRY_ERROR
+    ├── InvalidRuleSet               INVALID_RULE_SET
     └── InvalidSchema                INVALID_SCHEMA
 """
 
@@ -103,6 +107,23 @@ class ChannelClosed(Refusal):
 
 class ChannelAlreadyExists(Refusal):
     code = "CHANNEL_ALREADY_EXISTS"
+
+
+class ChannelHasTable(Refusal):
+    """A channel is not destroyed while it has a table, unless that is asked for too."""
+
+    code = "CHANNEL_HAS_TABLE"
+
+
+class TableNotFound(Refusal):
+    code = "TABLE_NOT_FOUND"
+    retryable = True
+
+
+class TableOnOtherHost(Refusal):
+    """Only a process on the table's own host can remove it from memory."""
+
+    code = "TABLE_ON_OTHER_HOST"
 
 
 class NotOwner(Refusal):
@@ -211,6 +232,10 @@ class SchemaTooLarge(Refusal):
 
 class SchemaTooComplex(Refusal):
     code = "SCHEMA_TOO_COMPLEX"
+
+
+class InvalidRuleSet(Refusal):
+    code = "INVALID_RULE_SET"
 
 
 class InvalidSchema(Refusal):

@@ -109,7 +109,7 @@ class ChannelConflicted(ChannelEvent, tag="CHANNEL_CONFLICTED"):
 
 
 class TableCommitted(ChannelEvent, tag="TABLE_COMMITTED"):
-    """A generation of the channel's table is there; null when the last one was retired."""
+    """A generation of the channel's table is registered; null when the last one was retired or dropped."""
 
     table: Table | None
 

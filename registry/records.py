@@ -80,18 +80,31 @@ class Consumer(Struct, kw_only=True, gc=False):
 
 
 class Table(Struct, kw_only=True, frozen=True):
-    """The newest committed generation of a channel's table; it belongs to nobody and needs nobody alive."""
+    """The newest committed generation of a channel's table; it belongs to nobody and needs nobody alive.
+
+    `shm_name` is its manifest, in the memory of `host`; `hosts` says how many of its parts are in the memory of which
+    host. `user`, `application` and `pid` say who wrote it.
+    """
 
     generation: int
     shm_name: str
     schema_hash: str = ""
     schema_version: str = ""
     schema_type: SchemaType | None = None
+    schema_id: int | None = None
+    schema: Verification = "unverified"
     rows: int = 0
     size_bytes: int = 0
     parts: int = 0
+    hosts: dict[str, int] = field(default_factory=dict)
     host: str | None = None
+    boot_id: str | None = None
+    user: str | None = None
+    application: str | None = None
+    pid: int | None = None
+    metadata: dict[str, Any] = field(default_factory=dict)
     committed_at: float = 0.0
+    registered_at: float = 0.0
 
 
 class Group(Struct, kw_only=True, frozen=True):

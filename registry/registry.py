@@ -20,7 +20,7 @@ from registry.checks import (
     check_schema,
     says_the_same,
 )
-from registry.errors import ChannelNotFound, ChannelNotReady
+from registry.errors import ChannelNotFound, ChannelNotReady, InvalidRequest
 from registry.groups import assignment
 from registry.leases import Member, Terms, consumer_lease, default_owner
 from registry.ledger import lease_of
@@ -28,6 +28,7 @@ from registry.records import Channel, Consumer, Producer, SchemaVersion
 from registry.schema_rules import SCHEMA_COMMANDS, SchemaRules
 from registry.sightings import Sightings
 from registry.state import discovered, summary
+from registry.tables import changes, check_bound_schema, check_destroyable, check_droppable, table_of
 from registry.topics import TOPIC_COMMANDS
 from registry.verdicts import Question, Verdict, judge
 
@@ -46,7 +47,7 @@ class Registry(Sightings):
         """What must be judged about schemas before this command can be decided; None for most commands."""
         if isinstance(command, commands.SchemaText):
             return self.schema_rules.question(command)
-        if isinstance(command, commands.RegisterProducer | commands.CreateChannel):
+        if isinstance(command, commands.RegisterProducer | commands.CreateChannel | commands.TableSchema):
             embedded = _embedded_schema(command)
             return self.schema_rules.question(embedded) if embedded else None
         if isinstance(command, commands.RegisterConsumer) and command.expected_schema_hash is not None:
@@ -58,7 +59,7 @@ class Registry(Sightings):
     def apply(self, command: commands.Command, *, now: float, verdict: Verdict | None = None) -> Outcome:
         """Decide one command. Raises a Refusal, having changed nothing, or returns the reply and what happened.
 
-        Without a verdict on its `question` the schema is judged here and now.
+        Without a verdict on its `question`, as that is now, the schema is judged here.
         """
         kind = type(command)
         if kind in SCHEMA_COMMANDS:
@@ -97,7 +98,7 @@ class Registry(Sightings):
         version = self._plan_schema(command, verdict)
         if version is not None:
             producer.schema, producer.schema_id = "verified", version[0].schema_id
-            producer.schema_type = version[0].schema_type
+            producer.schema_type, producer.schema_version = version[0].schema_type, str(version[0].version)
         replaced = check_producer(channel, producer, self.leases) if channel else []
 
         present = channel.producers.get(producer.producer_id) if channel else None
@@ -128,24 +129,15 @@ class Registry(Sightings):
         self, command: commands.RegisterConsumer, now: float, verdict: Verdict | None = None
     ) -> replies.Reply:
         channel = self._channel(command.channel)
-        consumer = Consumer(
-            consumer_id=names.check_role("consumer", command.consumer_id),
-            lease=command.lease or consumer_lease(channel.name, command.consumer_id),
-            expected_schema_hash=command.expected_schema_hash,
-            group=names.check_role("group", command.group) if command.group is not None else None,
-            host=command.host,
-            pid=command.pid,
-            start_time=command.start_time,
-            boot_id=command.boot_id,
-            metadata=command.metadata,
-        )
+        consumer = _consumer(command, channel.name)
         if command.required and channel.status() != "active":
             raise ChannelNotReady(
                 f"channel {channel.name!r} has no active producer",
                 channel=channel.name,
                 status=channel.status(),
             )
-        if consumer.expected_schema_hash is not None and (channel.producers or channel.binds_schema):
+        has_schema = channel.producers or channel.table is not None or channel.binds_schema
+        if consumer.expected_schema_hash is not None and has_schema:
             self._check_readable(channel, consumer.expected_schema_hash, verdict)
         replaced = check_consumer(channel, consumer, self.leases)
 
@@ -153,9 +145,7 @@ class Registry(Sightings):
         if present is None or not says_the_same(present, consumer):
             for member in replaced:
                 self._unregister(member, "replaced", now)
-            consumer.registered_at = now
-            consumer.revision = self.revision + 1
-            self._emit(events.ConsumerRegistered(channel=channel.name, consumer=consumer), now)
+            self._add_consumer(channel, consumer, now)
             present = consumer
         self._renew(present.lease, Member("consumer", channel.name, present.consumer_id), now)
         found = self._found(channel)
@@ -172,6 +162,22 @@ class Registry(Sightings):
             lease_seconds=self.terms.lease_seconds,
             revision=present.revision,
         )
+
+    def adopt_consumer(self, command: commands.RegisterConsumer, *, now: float) -> None:
+        """Take over a consumer that was registered at `now`, when it was checked: what it expected may have changed."""
+        name = names.check_channel(command.channel)
+        consumer = _consumer(command, name)
+        if name not in self.channels:
+            record = Channel(name=name, priority=command.priority, created_at=now, revision=self.revision + 1)
+            self._emit(events.ChannelCreated(channel=name, record=record), now)
+        self._add_consumer(self.channels[name], consumer, now)
+        self._renew(consumer.lease, Member("consumer", name, consumer.consumer_id), now)
+        self._take_emitted()
+
+    def _add_consumer(self, channel: Channel, consumer: Consumer, now: float) -> None:
+        consumer.registered_at = now
+        consumer.revision = self.revision + 1
+        self._emit(events.ConsumerRegistered(channel=channel.name, consumer=consumer), now)
 
     def unregister_producer(self, command: commands.UnregisterProducer, now: float) -> replies.Reply:
         channel = self._channel(command.channel)
@@ -213,6 +219,11 @@ class Registry(Sightings):
         self, command: commands.CreateChannel, now: float, verdict: Verdict | None = None
     ) -> replies.Reply:
         name = names.check_channel(command.channel)
+        if command.schema is None and command.schema_hash is None:
+            for unbound in ("schema_version", "schema_type"):
+                if getattr(command, unbound) is not None:
+                    said = f"{unbound} says nothing without a schema: give schema or schema_hash too"
+                    raise InvalidRequest(said, field=unbound)
         version = self._plan_schema(command, verdict)
         present = self.channels.get(name)
         record = _declaration(command, version[0] if version else None)
@@ -230,10 +241,62 @@ class Registry(Sightings):
 
     def destroy_channel(self, command: commands.DestroyChannel, now: float) -> replies.Reply:
         channel = self._channel(command.channel)
+        check_destroyable(channel, command.host, data=command.data)
         self._emit(events.ChannelDestroyed(channel=channel.name), now)
         for member in _members(channel):
             self.leases.detach(lease_of(channel, member), member, now=now)
         return replies.ChannelDestroyed(channel=channel.name, revision=self.revision)
+
+    # -- tables --------------------------------------------------------------------------------------------
+
+    def check_table(self, command: commands.CheckTable, now: float, verdict: Verdict | None = None) -> replies.Reply:
+        version = self._plan_table(command, verdict)
+        known = version[0] if version is not None and not version[1] else None
+        return replies.TableChecked(
+            channel=command.channel,
+            schema_id=known.schema_id if known else None,
+            schema_version=str(known.version) if known else None,
+            revision=self.revision,
+        )
+
+    def register_table(
+        self, command: commands.RegisterTable, now: float, verdict: Verdict | None = None
+    ) -> replies.Reply:
+        name = command.channel
+        version = self._plan_table(command, verdict)
+        names.check_shm(command.shm_name)
+        table = table_of(command, version[0] if version else None, now=now)
+        channel = self.channels.get(name)
+        if changes(channel.table if channel else None, table):
+            if version is not None and version[1]:
+                self._emit_registration(version[0], now)
+            self._emit_seen(events.TableCommitted(channel=name, table=table), now)
+        present = self.channels[name]
+        assert present.table is not None
+        return replies.TableRegistered(channel=name, table=present.table, revision=present.revision)
+
+    def drop_table(self, command: commands.DropTable, now: float) -> replies.Reply:
+        channel = self._channel(command.channel)
+        table = check_droppable(channel, command.host)
+        self._emit_seen(events.TableCommitted(channel=channel.name, table=None), now)
+        return replies.TableDropped(channel=channel.name, table=table, revision=self.revision)
+
+    def list_tables(self, command: commands.ListTables, now: float) -> replies.Reply:
+        page, following = self._names.page(prefix=command.prefix, after=command.after, limit=command.limit)
+        found = [
+            replies.TableSummary(channel=name, table=table)
+            for name in page
+            if (table := self.channels[name].table) is not None
+        ]
+        return replies.TableList(tables=found, next=following, revision=self.revision)
+
+    def _plan_table(
+        self, command: commands.CheckTable | commands.RegisterTable, verdict: Verdict | None
+    ) -> tuple[SchemaVersion, bool] | None:
+        channel = self.channels.get(names.check_channel(command.channel))
+        version = self._plan_schema(command, verdict)
+        check_bound_schema(channel, version[0].schema_hash if version else command.schema_hash)
+        return version
 
     def list_channels(self, command: commands.ListChannels, now: float) -> replies.Reply:
         page, following = self._names.page(prefix=command.prefix, after=command.after, limit=command.limit)
@@ -297,7 +360,9 @@ class Registry(Sightings):
         )
 
     def _plan_schema(
-        self, command: commands.RegisterProducer | commands.CreateChannel, verdict: Verdict | None
+        self,
+        command: commands.RegisterProducer | commands.CreateChannel | commands.TableSchema,
+        verdict: Verdict | None,
     ) -> tuple[SchemaVersion, bool] | None:
         """The catalogue's version of a schema that came with a registration, and whether it is new there."""
         embedded = _embedded_schema(command)
@@ -312,7 +377,10 @@ class Registry(Sightings):
         if expected_hash == channel.schema_hash:
             return
         question = self.schema_rules.consumer_question(expected_hash, channel)
-        verdict = verdict or (judge(question) if question else None)
+        if question is None:
+            verdict = None
+        elif verdict is None or verdict.question != question:
+            verdict = judge(question)
         if verdict is None or verdict.refusal is not None or verdict.differences:
             differences = verdict.differences if verdict else []
             check_schema(channel, expected_hash, "the consumer expects", differences)
@@ -324,6 +392,8 @@ _HANDLERS: dict[type[commands.Command], Callable[[Registry, Any, float], replies
     commands.Heartbeat: Registry.heartbeat,
     commands.Discover: Registry.discover,
     commands.DestroyChannel: Registry.destroy_channel,
+    commands.DropTable: Registry.drop_table,
+    commands.ListTables: Registry.list_tables,
     commands.ListChannels: Registry.list_channels,
     commands.DescribeChannel: Registry.describe_channel,
     commands.ListConsumers: Registry.list_consumers,
@@ -334,6 +404,8 @@ _JUDGED: dict[type[commands.Command], Callable[[Registry, Any, float, Verdict | 
     commands.RegisterProducer: Registry.register_producer,
     commands.RegisterConsumer: Registry.register_consumer,
     commands.CreateChannel: Registry.create_channel,
+    commands.CheckTable: Registry.check_table,
+    commands.RegisterTable: Registry.register_table,
 }
 # Their revision is that of the subject, or of the registry where that changed or the answer is about all subjects.
 _REVISED = (
@@ -347,7 +419,7 @@ _REVISED = (
 
 
 def _embedded_schema(
-    command: commands.RegisterProducer | commands.CreateChannel,
+    command: commands.RegisterProducer | commands.CreateChannel | commands.TableSchema,
 ) -> commands.RegisterSchema | None:
     """A schema that comes with a registration goes under the subject of the channel's name."""
     if command.schema is None:
@@ -357,6 +429,20 @@ def _embedded_schema(
         schema=command.schema,
         schema_type=command.schema_type or "JSON",
         schema_hash=command.schema_hash,
+    )
+
+
+def _consumer(command: commands.RegisterConsumer, channel: str) -> Consumer:
+    return Consumer(
+        consumer_id=names.check_role("consumer", command.consumer_id),
+        lease=command.lease or consumer_lease(channel, command.consumer_id),
+        expected_schema_hash=command.expected_schema_hash,
+        group=names.check_role("group", command.group) if command.group is not None else None,
+        host=command.host,
+        pid=command.pid,
+        start_time=command.start_time,
+        boot_id=command.boot_id,
+        metadata=command.metadata,
     )
 
 
@@ -391,4 +477,5 @@ def _declaration(command: commands.CreateChannel, version: SchemaVersion | None)
     if version is not None:
         record.schema_hash, record.schema_type = version.schema_hash, version.schema_type
         record.schema_id, record.schema = version.schema_id, "verified"
+        record.schema_version = str(version.version)
     return record

@@ -24,6 +24,7 @@ from registry.records import (
     SchemaVersion,
     Service,
     Strategy,
+    Table,
     Verification,
 )
 
@@ -170,6 +171,7 @@ class Discovered(Reply, tag="DISCOVERY_RESPONSE"):
     access: Access | None = None
     priority: Priority = "normal"
     generation: int = 0
+    table: Table | None = None
     consumer_count: int = 0
     producers: list[Producer] = field(default_factory=list)
     blocks: list[Block] = field(default_factory=list)
@@ -186,6 +188,40 @@ class ChannelCreated(Reply, tag="CHANNEL_CREATE_ACK"):
 
 class ChannelDestroyed(Reply, tag="CHANNEL_DESTROY_ACK"):
     channel: str
+    revision: int
+
+
+class TableChecked(Reply, tag="TABLE_CHECK_RESPONSE"):
+    """`schema_id` and `schema_version` are null where registering the table would make a new version."""
+
+    channel: str
+    schema_id: int | None
+    schema_version: str | None
+    revision: int
+
+
+class TableRegistered(Reply, tag="TABLE_REGISTER_ACK"):
+    """What the registry has now; a generation later than the one that was registered supersedes it."""
+
+    channel: str
+    table: Table
+    revision: int
+
+
+class TableDropped(Reply, tag="TABLE_DROP_ACK"):
+    channel: str
+    table: Table
+    revision: int
+
+
+class TableSummary(Struct, kw_only=True, frozen=True):
+    channel: str
+    table: Table
+
+
+class TableList(Reply, tag="TABLE_LIST_RESPONSE"):
+    tables: list[TableSummary]
+    next: str | None
     revision: int
 
 
@@ -448,6 +484,10 @@ AnyReply = (
     | Discovered
     | ChannelCreated
     | ChannelDestroyed
+    | TableChecked
+    | TableRegistered
+    | TableDropped
+    | TableList
     | ChannelList
     | ChannelDescription
     | ConsumerList

@@ -4,6 +4,8 @@ Rule 1: an id and a GUID name one content (type, canonical text, references, met
 Rule 2: a new version's number is one more than the subject's newest, softly deleted ones included: only the number of a
 newest version that was permanently deleted can come again.
 Rule 3: a softly deleted version is hidden, not gone; a permanently deleted one is gone, and its id is not given again.
+What another version refers to, even a softly deleted one, is not deleted permanently: an id that was given can be
+read with all that it refers to until it is permanently deleted itself.
 Rule 4: an import chooses ids and numbers itself, so that a content may have several ids; the first is the one given to
 whoever registers it again.
 """
@@ -49,7 +51,6 @@ class SchemaCatalog:
         self.last_id = 0
         self.configs: dict[str, SchemaConfig] = {}
         self.modes: dict[str, Mode] = {}
-        self._settings_revision = 0
         self._revisions: dict[str, int] = {}
         self._subjects: dict[str, Subject] = {}
         self._names = SortedNames(self._subjects)
@@ -72,10 +73,8 @@ class SchemaCatalog:
             self._delete(event)
         elif isinstance(event, SchemaConfigured):
             _set(self.configs, event.subject, event.config)
-            self._settings_revision = event.revision
         else:
             _set(self.modes, event.subject, event.mode)
-            self._settings_revision = event.revision
 
     def restore(
         self,
@@ -117,7 +116,9 @@ class SchemaCatalog:
     def _delete(self, event: SchemaDeleted) -> None:
         subject = self._subjects[event.subject]
         version = subject.versions[event.version]
-        subject.by_text.pop((version.schema_type, version.schema), None)
+        text = (version.schema_type, version.schema)
+        if subject.by_text.get(text) == event.version:
+            del subject.by_text[text]
         if not event.permanent:
             subject.versions[event.version] = msgspec.structs.replace(version, is_deleted=True)
             return
@@ -132,7 +133,11 @@ class SchemaCatalog:
             del self._places[version.schema_id]
             self._forget_id(version, key)
         for reference in version.references:
-            self._referrers[reference.subject, reference.version].pop(place, None)
+            target = (reference.subject, reference.version)
+            referrers = self._referrers.get(target, {})
+            referrers.pop(place, None)
+            if not referrers:
+                self._referrers.pop(target, None)
 
     def _forget_id(self, version: SchemaVersion, key: str) -> None:
         ids = self._by_hash[version.schema_hash]
@@ -151,10 +156,6 @@ class SchemaCatalog:
     def revision(self, subject: str) -> int:
         """Of the newest event about the subject."""
         return self._revisions.get(subject, 0)
-
-    def verdict_revision(self, subject: str) -> int:
-        """Moves with everything that may change a verdict about the subject."""
-        return max(self._revisions.get(subject, 0), self._settings_revision)
 
     def page(
         self, *, prefix: str, wanted: Callable[[Subject], bool], after: str, limit: int
@@ -231,10 +232,10 @@ class SchemaCatalog:
             for subject, number in sorted(self._places.get(schema_id, ()))
         ]
 
-    def referrers(self, subject: str, number: int) -> list[SchemaVersion]:
-        """Versions that are not deleted and refer to this one."""
+    def referrers(self, subject: str, number: int, deleted: Deleted = "without") -> list[SchemaVersion]:
+        """Return the versions of the wanted kind that refer to this one."""
         found = (self._subjects[s].versions[v] for s, v in self._referrers.get((subject, number), ()))
-        return [version for version in found if not version.is_deleted]
+        return [version for version in found if deleted == "with" or version.is_deleted == (deleted == "only")]
 
     # -- settings ------------------------------------------------------------------------------------------
 
@@ -259,12 +260,12 @@ class SchemaCatalog:
 
     # -- references ----------------------------------------------------------------------------------------
 
-    def pin(self, references: Iterable[Reference]) -> list[Reference]:
-        """References to exact versions."""
+    def pin(self, references: Iterable[Reference], deleted: Deleted = "without") -> list[Reference]:
+        """Return references to exact versions, of which `deleted` says whether they may be softly deleted."""
         pinned = []
         for reference in references:
             try:
-                version = self.version(reference.subject, reference.version)
+                version = self.version(reference.subject, reference.version, deleted)
             except SchemaNotFound as missing:
                 raise InvalidSchema(
                     f"Invalid schema: reference {reference.name!r}: {missing.message}", reference=reference.name
@@ -273,11 +274,13 @@ class SchemaCatalog:
         return pinned
 
     def texts(self, references: Iterable[Reference]) -> References:
-        """The texts that references mean, and those that they refer to in turn, by name."""
+        """Return the texts that references mean, and those that they refer to in turn, by name.
+
+        Where a name means two versions, the nearer one counts.
+        """
         texts: dict[str, str] = {}
         waiting = list(references)
-        while waiting:
-            reference = waiting.pop()
+        for reference in waiting:  # which grows meanwhile
             if reference.name not in texts:
                 if len(texts) == MAX_REFERENCES:
                     raise SchemaTooComplex(f"the schema exceeds the budget references = {MAX_REFERENCES}")

@@ -5,7 +5,6 @@ Refused in this order: what is not there or hidden already, read-only, referred 
 
 from registry import commands, events, replies
 from registry.errors import (
-    ReferenceExists,
     SchemaInUse,
     SubjectNotSoftDeleted,
     SubjectSoftDeleted,
@@ -22,8 +21,7 @@ class SchemaRemoval(SchemaSettings):
         name = command.subject
         versions = self._to_delete(command)
         self._check_writable(name)
-        for version in versions:
-            self._check_not_referred_to(version)
+        self._check_not_referred_to(versions, "with" if command.permanent else "without")
         if command.permanent:
             self._check_hidden(command, versions)
         touched = self._users(versions)
@@ -57,14 +55,6 @@ class SchemaRemoval(SchemaSettings):
                 version=version.version,
             )
         return [version]
-
-    def _check_not_referred_to(self, version: SchemaVersion) -> None:
-        referrers = self._catalog.referrers(version.subject, version.version)
-        if referrers:
-            raise ReferenceExists(
-                f"version {version.version} of subject {version.subject!r} is referred to",
-                referrers=[{"subject": v.subject, "version": v.version} for v in referrers],
-            )
 
     def _check_hidden(self, command: commands.DeleteSchema, versions: list[SchemaVersion]) -> None:
         name = command.subject

@@ -1,7 +1,7 @@
 """Decisions about schemas: what a command may do to the catalogue, given a verdict on its text.
 
 Rule 1: nothing here changes the catalogue; a decision is a reply and the events that would make it true.
-Rule 2: a decision that needs a verdict says so (`question`), and takes one only at the revision it was asked at.
+Rule 2: a decision that needs a verdict says so (`question`), and takes only one that answers what would be asked now.
 """
 
 from collections.abc import Callable
@@ -23,7 +23,8 @@ from registry.errors import (
     SubjectNotFound,
     VersionNotFound,
 )
-from registry.records import Channel, Level, SchemaVersion
+from registry.records import Channel, Level, Reference, SchemaVersion
+from registry.rule_sets import check_rule_set
 from registry.schema_catalog import LATEST, MAX_ID, Subject, guid_of, identity, identity_of
 from registry.schema_metadata import effective_metadata, effective_rules
 from registry.schema_removal import SchemaRemoval
@@ -44,12 +45,17 @@ class SchemaRules(SchemaRemoval):
         return Question(
             schema_type=command.schema_type,
             text=text,
-            references=catalog.texts(catalog.pin(command.references)),
+            references=catalog.texts(self._pinned(command)),
             normalize=command.normalize or catalog.normalizes(subject),
             level=level,
             against=tuple(self._against(version) for version in against),
             attached=self._attached(subject) if isinstance(command, commands.CheckSchema) else (),
-            revision=catalog.verdict_revision(subject),
+        )
+
+    def _pinned(self, command: commands.SchemaText) -> list[Reference]:
+        """A new schema may not refer to what is softly deleted; one that is looked up may have been there before."""
+        return self._catalog.pin(
+            command.references, "with" if isinstance(command, commands.LookUpSchema) else "without"
         )
 
     def _attached(self, subject: str) -> tuple[Attached, ...]:
@@ -127,11 +133,10 @@ class SchemaRules(SchemaRemoval):
         )
 
     def _verdict(self, command: commands.SchemaText, verdict: Verdict | None) -> Verdict:
-        if verdict is None:
-            question = self.question(command)
-            assert question is not None
+        question = self.question(command)
+        assert question is not None
+        if verdict is None or verdict.question != question:
             verdict = judge(question)
-        assert verdict.revision == self._catalog.verdict_revision(command.subject)
         if verdict.refusal is not None:
             if verdict.is_budget:
                 kind = SchemaTooLarge if verdict.is_large else SchemaTooComplex
@@ -151,6 +156,7 @@ class SchemaRules(SchemaRemoval):
 
     def plan(self, command: commands.RegisterSchema, verdict: Verdict | None) -> tuple[SchemaVersion, bool]:
         """The version that this registration has or would get, and whether it is new."""
+        check_rule_set(command.rule_set)
         text = text_of(command.schema)
         known = self._registered_text(command, text)
         if known is not None:
@@ -160,7 +166,7 @@ class SchemaRules(SchemaRemoval):
         verdict = self._verdict(command, verdict)
         _check_claim(command, verdict.schema_hash)
         catalog = self._catalog
-        references = catalog.pin(command.references)
+        references = self._pinned(command)
         subject = catalog.peek(command.subject)
         for metadata, rule_set in self._extras(command, subject):
             key = identity(command.schema_type, verdict.schema_hash, references, metadata, rule_set)
@@ -252,13 +258,15 @@ class SchemaRules(SchemaRemoval):
         return reply, happened
 
     def registration(self, version: SchemaVersion) -> list[events.AnySchemaEvent]:
-        """It takes the place of softly deleted versions with the same content."""
+        """It takes the place of softly deleted versions with the same content, unless others refer to those."""
         return [
             events.SchemaRegistered(schema=version),
             *(
                 removal(old)
                 for old in self._catalog.peek(version.subject).visible("only")
-                if old.schema_id == version.schema_id and old.version < version.version
+                if old.schema_id == version.schema_id
+                and old.version < version.version
+                and not self._catalog.referrers(old.subject, old.version, "with")
             ),
         ]
 
@@ -277,7 +285,7 @@ class SchemaRules(SchemaRemoval):
         self, command: commands.LookUpSchema, schema_hash: str, versions: list[SchemaVersion]
     ) -> SchemaVersion | None:
         """The newest with this content. Metadata and rules must be the same if any are given; none are best if not."""
-        wanted = (command.schema_type, schema_hash, self._catalog.pin(command.references))
+        wanted = (command.schema_type, schema_hash, self._pinned(command))
         found = [v for v in reversed(versions) if (v.schema_type, v.schema_hash, v.references) == wanted]
         exact = [v for v in found if (v.metadata, v.rule_set) == (command.metadata, command.rule_set)]
         if command.metadata or command.rule_set:
@@ -314,7 +322,8 @@ class SchemaRules(SchemaRemoval):
         if command.resolve:
             reply.reference_texts = dict(catalog.texts(found.references))
         if command.referrers:
-            reply.referrers = sorted({v.schema_id for v in catalog.referrers(found.subject, found.version)})
+            among: commands.Deleted = "with" if command.deleted_referrers else "without"
+            reply.referrers = sorted({v.schema_id for v in catalog.referrers(found.subject, found.version, among)})
         return reply, []
 
     def list_(self, command: commands.ListSchemas, _: Verdict | None) -> Decision:

@@ -3,8 +3,16 @@
 import msgspec
 
 from registry import commands, events, replies
-from registry.errors import CompatibilityNotSet, ModeNotSet, OperationNotPermitted, SubjectNotFound
+from registry.errors import (
+    CompatibilityNotSet,
+    InvalidRequest,
+    ModeNotSet,
+    OperationNotPermitted,
+    ReferenceExists,
+    SubjectNotFound,
+)
 from registry.records import SchemaConfig, SchemaVersion
+from registry.rule_sets import check_rule_set
 from registry.schema_catalog import DEFAULT_LEVEL, DEFAULT_MODE, GLOBAL, SchemaCatalog
 from registry.state import Channels
 from registry.verdicts import Verdict
@@ -28,12 +36,15 @@ class SchemaSettings:
                 f"subject {command.subject!r} has no compatibility level of its own", subject=command.subject
             )
         config = own or overall
-        if command.default_to_global and config.compatibility is None:
-            config = msgspec.structs.replace(config, compatibility=overall.compatibility)
+        if command.default_to_global:
+            said = {field: value for field, value in msgspec.structs.asdict(config).items() if value is not None}
+            config = msgspec.structs.replace(overall, **said)
         return replies.SchemaConfigFound(subject=command.subject, config=config, revision=0), []
 
     def configure(self, command: commands.ConfigureSchemas, _: Verdict | None) -> Decision:
         name = command.subject or GLOBAL
+        if command.config is not None:
+            _check_config(command.config)
         present = self._catalog.configs.get(name)
         if command.config is None and present is None and command.subject is not None:
             raise SubjectNotFound(f"subject {name!r} has no config of its own", subject=name)
@@ -80,7 +91,27 @@ class SchemaSettings:
                 "mode IMPORT needs an empty subject or registry, or force: found existing subjects",
                 subject=subject or GLOBAL,
             )
+        self._check_not_referred_to(versions, "with")
         return [removal(version) for version in versions]
+
+    def _check_not_referred_to(self, versions: list[SchemaVersion], deleted: commands.Deleted) -> None:
+        """Refuse to delete versions that others refer to; those that go along with them do not count.
+
+        A permanent deletion counts the referrers that are softly deleted too: their ids are still served.
+        """
+        going = {(version.subject, version.version) for version in versions}
+        for version in versions:
+            referrers = self._catalog.referrers(version.subject, version.version, deleted)
+            staying = [v for v in referrers if (v.subject, v.version) not in going]
+            if staying:
+                first = staying[0]
+                said = "softly deleted: delete that permanently first" if first.is_deleted else "delete that first"
+                target = f"{{subject={version.subject},version={version.version}}}"
+                raise ReferenceExists(
+                    f"One or more references exist to the schema {target}:"
+                    f" version {first.version} of subject {first.subject!r} refers to it ({said})",
+                    referrers=[{"subject": v.subject, "version": v.version} for v in staying],
+                )
 
     def _check_writable(self, subject: str) -> None:
         mode = self._catalog.mode(subject)
@@ -89,7 +120,7 @@ class SchemaSettings:
             raise OperationNotPermitted(f"{what} is in read-only mode", subject=subject, mode=mode)
 
     def _touched(self, subject: str) -> list[replies.TouchedMember]:
-        """The live members of the channel that bears the subject's name."""
+        """The live members of the channel that bears the subject's name, and its table."""
         channel = self._channels.get(subject)
         if channel is None:
             return []
@@ -97,10 +128,22 @@ class SchemaSettings:
         consumers = [
             ("consumer", c.consumer_id, c.host, c.pid, c.expected_schema_hash) for c in channel.consumers.values()
         ]
+        table = channel.table
+        tables = (
+            [("table", f"generation {table.generation}", table.host, table.pid, table.schema_hash)] if table else []
+        )
         return [
             replies.TouchedMember(role=role, member_id=member_id, host=host, pid=pid, schema_hash=schema_hash)
-            for role, member_id, host, pid, schema_hash in (*producers, *consumers)
+            for role, member_id, host, pid, schema_hash in (*producers, *consumers, *tables)
         ]
+
+
+def _check_config(config: SchemaConfig) -> None:
+    for field in ("alias", "compatibility_group"):
+        if getattr(config, field) is not None:
+            raise InvalidRequest(f"{field} is not supported, so it would have no effect: leave it out", field=field)
+    check_rule_set(config.default_rule_set)
+    check_rule_set(config.override_rule_set)
 
 
 def removal(version: SchemaVersion) -> events.SchemaDeleted:

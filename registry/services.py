@@ -24,6 +24,7 @@ from registry.errors import (
     DuplicateRegistration,
     IdNotFound,
     InvalidName,
+    InvalidRequest,
     NameNotFound,
     NotOwner,
     NotRegistered,
@@ -105,6 +106,9 @@ class Services:
             raise InvalidName(
                 f"a worker of {command.address!r} has that id, not {command.worker_id!r}", name=command.worker_id
             )
+        if kind != "pool" and command.strategy is not None:
+            said = f"{command.address} has one worker, so nothing is chosen by a strategy: leave it out"
+            raise InvalidRequest(said, field="strategy")
         worker = _worker(command)
         present = self._workers.get(worker.worker_id)
         is_again = present is not None and _says_the_same(present, worker)

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from registry import events, names
 from registry.leases import Member
 from registry.ledger import Ledger
-from registry.records import Channel, Table
+from registry.records import Channel
 
 
 class Sightings(Ledger):
@@ -32,12 +32,12 @@ class Sightings(Ledger):
         self._emit_seen(events.ChannelConflicted(channel=channel, reason=reason), now)
         return self._take_emitted()
 
-    def show_table(self, channel: str, table: Table | None, *, now: float) -> list[events.AnyEvent]:
-        """The newest committed generation, or None when there is none any more."""
+    def table_gone(self, channel: str, *, now: float) -> list[events.AnyEvent]:
+        """The last generation of its table was retired or removed."""
         record = self.channels.get(channel)
-        if table == (record.table if record else None):
+        if record is None or record.table is None:
             return []
-        self._emit_seen(events.TableCommitted(channel=channel, table=table), now)
+        self._emit_seen(events.TableCommitted(channel=channel, table=None), now)
         return self._take_emitted()
 
     def end_empty(self, *, now: float) -> list[events.AnyEvent]:
@@ -49,7 +49,7 @@ class Sightings(Ledger):
     def _emit_seen(self, event: events.ChannelConflicted | events.TableCommitted, now: float) -> None:
         name = names.check_channel(event.channel)
         if name not in self.channels:
-            record = Channel(name=name, created_at=now)
+            record = Channel(name=name, created_at=now, revision=self.revision + 1)
             self._emit(events.ChannelCreated(channel=name, record=record), now)
         self._emit(event, now)
         if self.channels[name].is_empty():

@@ -107,7 +107,7 @@ def _settle(channel: Channel) -> None:
 
 def _settle_by_table(channel: Channel, table: Table) -> None:
     channel.schema_hash, channel.schema_version = table.schema_hash or None, table.schema_version
-    channel.schema_type, channel.schema_id, channel.schema = table.schema_type, None, "unverified"
+    channel.schema_type, channel.schema_id, channel.schema = table.schema_type, table.schema_id, table.schema
 
 
 def _producer_registered(channels: Channels, event: events.ProducerRegistered) -> None:
@@ -162,7 +162,7 @@ def _conflicted(channels: Channels, event: events.ChannelConflicted) -> None:
 def _table_committed(channels: Channels, event: events.TableCommitted) -> None:
     channel = channels[event.channel]
     channel.table = table = event.table
-    channel.generation = table.generation if table is not None else channel.generation
+    channel.generation = table.generation if table is not None else 0
     _settle(channel)
 
 
@@ -197,6 +197,7 @@ def restored(channel: Channel) -> Channel:
     consumers = sorted(channel.consumers.values(), key=lambda consumer: consumer.revision)
     channel.producers = {producer.producer_id: producer for producer in producers}
     channel.consumers = {consumer.consumer_id: consumer for consumer in consumers}
+    channel.generation = channel.table.generation if channel.table is not None else 0
     _settle(channel)
     newest = max([*(p.revision for p in producers), *(c.revision for c in consumers)], default=0)
     channel.revision = max(channel.revision, newest)
@@ -220,6 +221,7 @@ def discovered(channel: Channel, *, blocks_offset: int = 0) -> Discovered:
         access=channel.access,
         priority=channel.priority,
         generation=channel.generation,
+        table=channel.table,
         consumer_count=len(channel.consumers),
         producers=list(channel.producers.values()),
         blocks=blocks[blocks_offset : blocks_offset + BLOCKS_PER_PAGE],

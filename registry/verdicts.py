@@ -1,7 +1,10 @@
 """Judging schemas: everything slow about them, as one pure function from a question to a verdict.
 
 The registry says what must be known (`Question`), somebody computes it (`judge`: a worker process beside the broker,
-or the caller itself), and the registry decides with the verdict. A verdict is good for the revision it was asked at.
+or the caller itself), and the registry decides with the verdict.
+
+Rule 1: a question holds everything that its verdict is computed from: every text, with all that it refers to.
+Rule 2: a verdict names its question, and counts only while the registry would ask the very same.
 """
 
 from collections.abc import Callable, Mapping
@@ -55,7 +58,6 @@ class Question(Struct, kw_only=True, frozen=True):
     level: Level = "NONE"
     against: tuple[Against, ...] = ()
     attached: tuple[Attached, ...] = ()
-    revision: int = 0
 
 
 class Verdict(Struct, kw_only=True, frozen=True):
@@ -73,7 +75,8 @@ class Verdict(Struct, kw_only=True, frozen=True):
     is_large: bool = False
     is_lost: bool = False
     path: str = ""
-    revision: int = 0
+    question: Question | None = None
+    """What it answers; the process beside the broker leaves it out, and who asked adds it."""
 
 
 def text_of(schema: Any) -> str:
@@ -83,7 +86,6 @@ def text_of(schema: Any) -> str:
 
 def judge(question: Question, *, between: Callable[[], object] = lambda: None) -> Verdict:
     """`between` is called before each version, so that whoever judges many can let others go first."""
-    revision = question.revision
     try:
         text = _normalized(question) if question.normalize else question.text
         parsed = _parse(question.schema_type, text, question.references)
@@ -93,13 +95,13 @@ def judge(question: Question, *, between: Callable[[], object] = lambda: None) -
             if (found := _compared(question, old)) is not None:
                 differences.append(found)
     except InvalidSchema as error:
-        return Verdict(refusal=str(error), path=error.path, revision=revision)
+        return Verdict(refusal=str(error), path=error.path, question=question)
     except BudgetExceeded as error:
         is_large = isinstance(error, TooLarge)
-        return Verdict(refusal=str(error), is_budget=True, is_large=is_large, revision=revision)
+        return Verdict(refusal=str(error), is_budget=True, is_large=is_large, question=question)
     judged = {f"{one.role} {one.schema_hash}": _breaks(question, one) for one in question.attached}
     broken = {who: breaks for who, breaks in judged.items() if breaks is not None}
-    return Verdict(text=text, schema_hash=parsed.hash, differences=differences, broken=broken, revision=revision)
+    return Verdict(text=text, schema_hash=parsed.hash, differences=differences, broken=broken, question=question)
 
 
 def _breaks(question: Question, attached: Attached) -> bool | None:

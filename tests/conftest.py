@@ -1,6 +1,7 @@
 """Fixtures for tests with a running hub; `no_leaks` is asked for by name, since other parts keep helper processes."""
 
 import contextlib
+import gc
 import itertools
 import os
 import shutil
@@ -9,9 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from xdist.scheduler import LoadScopeScheduling
 
 from messagehub import MessageHub
 from tests.integration.harness import AnyBroker, Embedded, Held, Peer, Served, eventually
+from tests.levels import IS_QUICK
 
 QUICK = {"heartbeat_seconds": 0.5, "stall_seconds": 20.0, "lease_seconds": 40.0, "beacon_seconds": 0.1}
 
@@ -41,12 +44,37 @@ def pytest_unconfigure() -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """`slow` tests run only when asked for: `pytest -m slow`, as `make soak` does."""
-    if "slow" in config.getoption("-m"):
-        return
-    slow = [item for item in items if item.get_closest_marker("slow")]
-    config.hook.pytest_deselected(items=slow)
-    items[:] = [item for item in items if item not in slow]
+    """Leave out `slow` tests of a quick run unless `-m slow` asks for them. Begin with what takes longest."""
+    if IS_QUICK and "slow" not in config.getoption("-m"):
+        slow = [item for item in items if item.get_closest_marker("slow")]
+        config.hook.pytest_deselected(items=slow)
+        items[:] = [item for item in items if item not in slow]
+    items.sort(key=lambda item: not item.nodeid.startswith(("tests/spark/", "tests/faults/")))
+
+
+def pytest_collection_finish() -> None:
+    """Leak checks collect garbage twice a test, which takes 0.3 s while that looks through all that is imported."""
+    gc.collect()
+    gc.freeze()
+
+
+class FileByFile(LoadScopeScheduling):
+    """Under pytest-xdist a file's tests run in one process. So do all of Spark's: a session takes seconds and 1 GB."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return "spark" if nodeid.startswith("tests/spark/") else nodeid.partition("::")[0]
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> FileByFile:
+    return FileByFile(config, log)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+    """Captured output may hold half a character, which a worker of pytest-xdist cannot send to its controller."""
+    report = yield
+    report.sections = [(name, text.encode(errors="backslashreplace").decode()) for name, text in report.sections]
+    return report
 
 
 @pytest.fixture

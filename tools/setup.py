@@ -1,18 +1,22 @@
-"""Build .venv from the pinned, hashed requirements. Run by make; safe to run again.
+"""Build .venv from the pinned, hashed requirements. Run by make before every target; ends at once when nothing changed.
 
-`run` installs what the hub itself needs, `dev` everything (Spark, tests, benchmarks).
+`run` installs what the hub itself needs, `dev` everything (Spark, tests, benchmarks). A second argument names another
+folder than .venv. uv installs the packages where it is there, else pip.
 Java is needed only by Spark: on Debian as root it is installed when missing, elsewhere the message says what to do.
 """
 
+import hashlib
 import os
+import re
 import shutil
 import subprocess
 import sys
 import venv
+from collections.abc import Iterable
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-VENV = ROOT / ".venv"
+VENV = ROOT / (sys.argv[2] if len(sys.argv) > 2 else ".venv")
 PYTHON = VENV / "bin" / "python"
 
 
@@ -21,23 +25,78 @@ def main(kind: str) -> None:
         sys.exit("MessageHub runs on Linux only: it relies on open-file-description locks and /dev/shm.")
     if sys.version_info < (3, 11):  # noqa: UP036  this runs before anything checks the version
         sys.exit(f"MessageHub needs Python 3.11 or newer, this is {sys.version.split()[0]}: make PYTHON=python3.11")
-    if not PYTHON.exists():
-        print("setup: creating .venv", flush=True)
-        venv.create(VENV, with_pip=True)
-    print(f"setup: installing requirements/{kind}.txt (the first time takes a few minutes)", flush=True)
-    pip("install", "--require-hashes", "--requirement", str(ROOT / "requirements" / f"{kind}.txt"))
-    pip("install", "--no-deps", "--no-build-isolation", "--editable", str(ROOT))
-    auto_registration()
+    if not is_installed(kind):
+        install(kind)
     if kind == "dev":
         ensure_java()
-    (VENV / f".{kind}").touch()
 
 
-def pip(*arguments: str) -> None:
-    command = [str(PYTHON), "-m", "pip", "--quiet", "--disable-pip-version-check", *arguments]
-    done = subprocess.run(command, stderr=subprocess.PIPE, text=True, check=False)
-    if done.returncode:
-        sys.exit(f"setup: pip failed\n{done.stderr}")
+def is_installed(kind: str) -> bool:
+    """Whether .venv has these requirements already; those of `dev` include those of `run`."""
+    return any(
+        stamp(installed).exists() and stamp(installed).read_text() == fingerprint(installed)
+        for installed in {kind, "dev"}
+    )
+
+
+def stamp(kind: str) -> Path:
+    return VENV / f".{kind}"
+
+
+def requirements(kind: str) -> Path:
+    return ROOT / "requirements" / f"{kind}.txt"
+
+
+def fingerprint(kind: str) -> str:
+    """Changes with whatever an installation depends on: the requirements, our own metadata, the place."""
+    project = (ROOT / "pyproject.toml").read_text().partition("[tool.ruff]")[0]
+    text = "\n".join([requirements(kind).read_text(), project, str(ROOT)])
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def install(kind: str) -> None:
+    if not PYTHON.exists():
+        print(f"setup: creating {VENV.relative_to(ROOT)}", flush=True)
+        venv.create(VENV, with_pip=True)
+    total = len(re.findall(r"^[\w.-]+(\[.*])?==", requirements(kind).read_text(), re.MULTILINE))
+    print(f"setup: installing {total} packages of requirements/{kind}.txt", flush=True)
+    packages("--require-hashes", "--requirement", str(requirements(kind)), total=total)
+    packages("--no-deps", "--no-build-isolation", "--editable", str(ROOT))
+    auto_registration()
+    stamp(kind).write_text(fingerprint(kind))
+
+
+def packages(*arguments: str, total: int = 0) -> None:
+    uv = shutil.which("uv")
+    if uv:  # draws its own progress
+        quiet = [] if total and sys.stdout.isatty() else ["--quiet"]
+        command = [uv, "pip", "install", "--python", str(PYTHON), *quiet, *arguments]
+        if subprocess.run(command, check=False).returncode:
+            sys.exit("setup: uv failed, see above")
+        return
+    command = [str(PYTHON), "-m", "pip", "--disable-pip-version-check", "install", *arguments]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as pip:
+        assert pip.stdout is not None
+        said = follow(pip.stdout, total)
+    if pip.returncode:
+        sys.exit("setup: pip failed\n" + "".join(said[-30:]))
+
+
+def follow(lines: Iterable[str], total: int) -> list[str]:
+    """Show pip's progress: one line that counts on a terminal, elsewhere a line for every large download."""
+    said, count, is_terminal = [], 0, sys.stdout.isatty()
+    for line in lines:
+        said.append(line)
+        words = line.split()
+        if words[:1] in (["Collecting"], ["Requirement"]):
+            count += 1
+            if is_terminal and total:
+                print(f"\r\033[Ksetup: {count} of {total} {words[1]}", end="", flush=True)
+        elif words[:1] == ["Downloading"] and " MB)" in line and not is_terminal:
+            print(f"setup: {count} of {total}, downloading {' '.join(words[1:])}", flush=True)
+        elif words[:2] == ["Installing", "collected"] and total:
+            print(f"{chr(13) if is_terminal else ''}setup: all there, installing them", flush=True)
+    return said
 
 
 def auto_registration() -> None:

@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from messagehub.admin import parameters, services, topics
+from messagehub.admin import parameters, services, tables, topics
 from messagehub.admin.backend import Backend
 from messagehub.admin.callers import Caller, caller, counters
 from messagehub.admin.confluent import registration, schema_fields
@@ -35,7 +35,7 @@ MAX_STREAMS = 100
 DRAIN = "/api/v1/drain"
 
 
-class ChannelBody(msgspec.Struct):
+class ChannelBody(msgspec.Struct, forbid_unknown_fields=True):
     """What CHANNEL_CREATE takes."""
 
     schema_hash: str | None = None
@@ -96,7 +96,7 @@ class ValidAnswer(msgspec.Struct):
     version: int
 
 
-class Api(topics.TopicPaths, services.ServicePaths):
+class Api(topics.TopicPaths, services.ServicePaths, tables.TablePaths):
     def __init__(self, backend: Backend) -> None:
         super().__init__(backend)
         self._streams = Places(MAX_STREAMS)
@@ -203,10 +203,6 @@ class Api(topics.TopicPaths, services.ServicePaths):
         except msgspec.ValidationError as error:
             raise HttpError(422, 422, f"the body does not fit: {error}") from None
         return answer(200, await self._backend.ask(command, replies.ChannelCreated))
-
-    async def destroy_channel(self, request: Request) -> Response:
-        command = commands.DestroyChannel(channel=_channel(request))
-        return answer(200, await self._backend.ask(command, replies.ChannelDestroyed))
 
     # -- schemas -------------------------------------------------------------------------------------------
 
@@ -369,15 +365,6 @@ ENDPOINTS = (
         returns=replies.ChannelCreated,
     ),
     Endpoint(
-        "DELETE",
-        "/api/v1/channels/{channel}",
-        Api.destroy_channel,
-        "admin",
-        writes=True,
-        codes=(404, 42208),
-        returns=replies.ChannelDestroyed,
-    ),
-    Endpoint(
         "GET",
         "/api/v1/channels/{channel}/discovery",
         Api.discover,
@@ -407,6 +394,7 @@ ENDPOINTS = (
     Endpoint(
         "GET", "/api/v1/channels/{channel}/blocks", Api.blocks, "observe", codes=(404, 42208), returns=list[Block]
     ),
+    *tables.ENDPOINTS,
     *topics.ENDPOINTS,
     *services.ENDPOINTS,
     Endpoint(

@@ -98,7 +98,11 @@ class Confluent:
 
     async def referenced_by(self, request: Request) -> Response:
         command = commands.RequestSchema(
-            subject=parameters.subject(request), version=parameters.version(request), deleted=True, referrers=True
+            subject=parameters.subject(request),
+            version=parameters.version(request),
+            deleted=True,
+            referrers=True,
+            deleted_referrers=parameters.flag(request, "deleted"),
         )
         return answer(200, (await self._backend.ask(command, replies.SchemaFound)).referrers)
 
@@ -107,7 +111,10 @@ class Confluent:
         return answer(200, reply.versions[0], touched_headers(reply.touched))
 
     async def metadata(self, request: Request) -> Response:
-        wanted = dict(zip(request.query_params.getlist("key"), request.query_params.getlist("value"), strict=False))
+        keys, values = (request.query_params.getlist(name) for name in ("key", "value"))
+        if len(keys) != len(values):
+            raise HttpError(422, 422, "key and value come in pairs")
+        wanted = dict(zip(keys, values, strict=True))
         name = parameters.subject(request)
         deleted: commands.Deleted = "with" if parameters.flag(request, "deleted") else "without"
         versions = [version for version in await self._export(name, deleted) if version.subject == name]
@@ -335,7 +342,6 @@ def schema_fields(request: Request, body: SchemaBody, subject: str | None = None
 
 def registration(request: Request, body: SchemaBody, subject: str | None = None) -> commands.RegisterSchema:
     """An id or version that is not positive is none."""
-    parameters.check_rule_set(body.rule_set)
     return commands.RegisterSchema(
         **schema_fields(request, body, subject),
         metadata=body.metadata,

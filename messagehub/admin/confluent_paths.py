@@ -81,7 +81,7 @@ ENDPOINTS = (
         Confluent.metadata,
         "observe",
         query=("key", "value", "deleted"),
-        codes=(40401, 40402, 42208),
+        codes=(40401, 40402, 42208, 422),
         returns=VersionAnswer,
     ),
     Endpoint(
@@ -117,6 +117,7 @@ ENDPOINTS = (
         f"{_V}/referencedby",
         Confluent.referenced_by,
         "observe",
+        query=("deleted",),
         codes=(40401, 40402, 42202, 42208),
         returns=list[int],
     ),
@@ -273,7 +274,7 @@ ENDPOINTS = (
         writes=True,
         query=("force",),
         body=ModeBody,
-        codes=(42204, 42205, 42208),
+        codes=(42204, 42205, 42206, 42208),
         returns=ModeAnswer,
     ),
     Endpoint(

@@ -16,10 +16,14 @@ from registry.records import Keep, KeptTopic
 MOST = 2**53
 
 
-class KeepBody(msgspec.Struct):
+class Bounds(Keep, frozen=True, forbid_unknown_fields=True):
+    """A bound that is spelled wrong would bind nothing."""
+
+
+class KeepBody(msgspec.Struct, forbid_unknown_fields=True):
     """What TOPIC_KEEP takes."""
 
-    keep: Keep = msgspec.field(default_factory=Keep)
+    keep: Bounds = msgspec.field(default_factory=Bounds)
     replace: bool = False
 
 

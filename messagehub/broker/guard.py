@@ -23,6 +23,7 @@ from messagehub import protocol
 from messagehub.audit import REFUSALS_PER_SECOND, AuditLog
 from messagehub.broker.door import EVENTS, TOPICS_IN, TOPICS_OUT, user_of
 from messagehub.broker.registrations import Registering, Registrations, lease_of
+from messagehub.broker.table_places import TablePlaces
 from messagehub.credentials import AccessFile, AccessList
 from messagehub.errors import ConfigurationError, Forbidden, HubError, ProtocolError, RateLimited, Unauthorized
 from messagehub.limits import TokenBuckets
@@ -73,6 +74,7 @@ class Guard:
         said = f"more than {rate:g} requests a second come from this peer"
         self.too_fast = RateLimited(said, requests_per_second=rate)
         self._registrations = Registrations(settings.registrations_per_peer)
+        self._table_places = TablePlaces(settings.registrations_per_peer)
         limit = settings.subscriptions_per_peer
         self._subscribing = TokenBuckets(max(rate, limit) if rate and limit else 0.0)
         self._silenced_until: dict[str, float] = {}
@@ -172,14 +174,16 @@ class Guard:
             if command.pid is not None and not self._is_own(user) and not _is_process_of(user, command.pid):
                 command.start_time = None  # without it a process is shown, and not watched
             self._registrations.ask(user, command, registry.leases, monotonic())
+        elif isinstance(command, commands.TableSchema):
+            self._table_places.take(user, command.channel, registry.channels, monotonic())
 
-    def check_entry(self, uid: int, command: commands.RegisterProducer) -> None:
+    def check_entry(self, uid: int, command: commands.RegisterProducer | commands.RegisterTable) -> None:
         """Whether a user who registered in the directory, past the door, could have done so through it."""
         user = f"{_USER}{uid}"
         try:
             self._check_entry(user, command)
         except Refusal as error:  # the entry stays, and is looked at again and again: noted once
-            entry = (user, command.channel, command.lease)
+            entry = (user, command.channel, getattr(command, "lease", None))
             if entry not in self._noted_entries:
                 if len(self._noted_entries) >= MAX_NOTED:
                     self._noted_entries.clear()
@@ -190,11 +194,12 @@ class Guard:
     def adopted(self, uid: int, command: commands.RegisterProducer) -> None:
         self._audit.write("changed", f"{_USER}{uid}", **_what(command))
 
-    def _check_entry(self, user: str, command: commands.RegisterProducer) -> None:
+    def _check_entry(self, user: str, command: commands.RegisterProducer | commands.RegisterTable) -> None:
         rights = self._rights_of(user) or access.NOTHING
         if not rights.is_admin:
             access.check(rights, command)
-        self._check_lease(user, lease_of(command) or "", rights)
+        if isinstance(command, commands.RegisterProducer):
+            self._check_lease(user, lease_of(command) or "", rights)
 
     def answered(self, path: list[bytes], command: commands.AnyCommand, reply: replies.Reply) -> None:
         """Keep count of what the peer holds."""

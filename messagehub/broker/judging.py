@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 from messagehub.background import Supervisor
 from registry.verdicts import Question, Verdict, judge, preload
@@ -156,7 +157,9 @@ class Judge(Generic[Ticket]):
                 process = self._ready_process()
                 for verdicts in process.judge([question for _, question in waiting]):
                     attempts = 0
-                    self._decide([(waiting.popleft()[0], verdict) for verdict in verdicts])
+                    asked = [waiting.popleft() for _ in verdicts]
+                    pairs = zip(asked, verdicts, strict=True)
+                    self._decide([(ticket, replace(said, question=question)) for (ticket, question), said in pairs])
             except Exception as error:  # noqa: BLE001  it is logged, and every question gets a verdict
                 self._replace(error)
                 attempts += 1
@@ -167,9 +170,7 @@ class Judge(Generic[Ticket]):
                     attempts = 0
                     ticket, question = waiting.popleft()
                     refusal = str(error) if is_slow else None
-                    verdict = Verdict(
-                        refusal=refusal, is_budget=is_slow, is_lost=not is_slow, revision=question.revision
-                    )
+                    verdict = Verdict(refusal=refusal, is_budget=is_slow, is_lost=not is_slow, question=question)
                     self._decide([(ticket, verdict)])
 
     def _decide(self, verdicts: list[tuple[Ticket, Verdict]]) -> None:
@@ -274,7 +275,8 @@ def main() -> None:
     _say(_READY)
     while len(head := questions.read(_LENGTH.size)) == _LENGTH.size:
         (size,) = _LENGTH.unpack(head)
-        _say(_encode(judge(_question_decoder.decode(questions.read(size)), between=os.sched_yield)))
+        verdict = judge(_question_decoder.decode(questions.read(size)), between=os.sched_yield)
+        _say(_encode(replace(verdict, question=None)))
 
 
 def _say(data: bytes) -> None:

@@ -18,12 +18,13 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 from messagehub.broker.guard import Guard
+from messagehub.broker.table_watcher import TableAdoption, TableWatcher
 from messagehub.datablock import inotify
 from messagehub.datablock.directory import CHANNEL_LOCK, Directory, Listed, is_component
 from messagehub.datablock.errors import DataBlockError
 from messagehub.datablock.identity import ProcessIdentity, boot_id, host
 from messagehub.datablock.wakeup import ProcessWatch
-from messagehub.entries import MAX_REASON, Live, clash_of, command_of, is_about_members, newest_table
+from messagehub.entries import MAX_REASON, Live, clash_of, command_of, is_about_members
 from registry import commands, events
 from registry.errors import HubError, InvalidName, Refusal
 from registry.leases import Member
@@ -40,7 +41,7 @@ RETRY_SECONDS = 1.0
 DEFECT_SECONDS = 60.0
 _BIRTHS = inotify.CREATE | inotify.MOVED_TO
 _CHANNEL = inotify.MOVED_TO | inotify.CLOSE_WRITE | inotify.DELETE | inotify.CREATE
-_TABLES = inotify.CREATE | inotify.DELETE
+_TABLES = inotify.CREATE | inotify.DELETE | inotify.MOVED_FROM
 
 
 class Adoption(NamedTuple):
@@ -51,7 +52,7 @@ class Adoption(NamedTuple):
     command: commands.RegisterProducer
 
 
-Ask = Callable[[Adoption, Verdict | None], bool]
+Ask = Callable[[Adoption | TableAdoption, Verdict | None], bool]
 """Whether the schema has to be judged first, given the verdict there is; if so, `LocalSight.judged` hears of it."""
 
 
@@ -67,6 +68,7 @@ class LocalSight:
         self._asked: dict[str, set[str]] = {}
         self._verdicts: dict[str, dict[str, tuple[Adoption, Verdict]]] = {}
         self._left_alone: dict[str, float] = {}
+        self._tables = TableWatcher(directory, ask, self._look_again, guard)
         self._epoll = select.epoll()
         self._news = inotify.Inotify()
         self._is_usable = _prepare(directory)
@@ -103,7 +105,8 @@ class LocalSight:
             for member, record in _records(known):
                 if not self._follow(registry, member, record):
                     happened += registry.died([member], now=now)
-        for channel in self._channels():
+        tables = self._tables.channels(registry) if self._is_usable else []
+        for channel in dict.fromkeys([*self._channels(), *tables]):
             happened += self._look_at_channel(registry, channel, now)
         return happened + registry.end_empty(now=now)
 
@@ -121,7 +124,10 @@ class LocalSight:
             elif isinstance(event, events.ChannelDestroyed):
                 self._forget_members(registry, event.channel)
                 self._destroyed[event.channel] = self._living(event.channel)
+                self._tables.ended(event.channel, is_destroyed=True)
                 self._dirty.add(event.channel)
+            elif isinstance(event, events.TableCommitted) and event.table is None:
+                self._tables.ended(event.channel, is_destroyed=False)
 
     def follow_worker(self, registry: Registry, worker: Worker) -> bool:
         """False where its process is gone already."""
@@ -145,19 +151,25 @@ class LocalSight:
     @property
     def is_asking(self) -> bool:
         """Whether the schema of an entry is being judged."""
-        return bool(self._asked)
+        return bool(self._asked) or self._tables.is_asking
 
-    def judged(self, adoption: Adoption, verdict: Verdict) -> None:
+    def judged(self, adoption: Adoption | TableAdoption, verdict: Verdict) -> None:
         """Go on with an entry at the next look."""
+        if isinstance(adoption, TableAdoption):
+            self._tables.judged(adoption, verdict)
+            return
         channel, producer_id, _ = adoption
         self._asked[channel].discard(producer_id)
         if not self._asked[channel]:
             del self._asked[channel]
         if verdict.is_lost:
-            self._soon[channel] = time.monotonic() + RETRY_SECONDS
+            self._look_again(channel, RETRY_SECONDS)
         else:
             self._verdicts.setdefault(channel, {})[producer_id] = adoption, verdict
             self._dirty.add(channel)
+
+    def _look_again(self, channel: str, seconds: float) -> None:
+        self._soon[channel] = min(time.monotonic() + seconds, self._soon.get(channel, float("inf")))
 
     def seconds_to_next_look(self) -> float:
         return 0.0 if self._dirty else max(min([self._look_at, *self._soon.values()]) - time.monotonic(), 0.0)
@@ -285,9 +297,9 @@ class LocalSight:
             self._forget_verdicts(channel, living)
             if not living:
                 self._destroyed.pop(channel, None)
-            if channel not in self._asked:
+            clash = self._tables.look(registry, channel, happened, now) or clash
+            if channel not in self._asked and not self._tables.is_asking_about(channel):
                 happened += registry.show_conflict(channel, clash, now=now)
-            happened += registry.show_table(channel, newest_table(self._directory, channel), now=now)
         except InvalidName as error:
             log.warning("%s holds something that is no channel: %s", self._directory.path, error.message)
         except (DataBlockError, OSError) as error:

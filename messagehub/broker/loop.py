@@ -37,6 +37,7 @@ from messagehub.broker.place import Place
 from messagehub.broker.report import Report
 from messagehub.broker.requests import COUNTERS, MAX_BACKLOG, Request, Requests
 from messagehub.broker.service_desk import settle
+from messagehub.broker.table_watcher import TableAdoption
 from messagehub.broker.topic_proxy import TopicProxy
 from messagehub.broker.tracing import TraceRing
 from messagehub.broker.unwritten import Held, Unwritten
@@ -65,6 +66,7 @@ _JUDGED = (
     commands.RegisterProducer,
     commands.RegisterConsumer,
     commands.CreateChannel,
+    commands.TableSchema,
 )
 
 
@@ -108,7 +110,7 @@ class Broker:
         counters = [*COUNTERS, "held", "store_failures", "internal_errors"]
         self._metrics = Metrics(list(protocol.COMMANDS_BY_TYPE), counters)
         self._discoveries = EncodedDiscoveries()
-        self._judge: Judge[Request | Adoption] = Judge(self._supervisor)
+        self._judge: Judge[Request | Adoption | TableAdoption] = Judge(self._supervisor)
         closing.callback(self._judge.close, timeout=STOP_SECONDS)
         self._trace = TraceRing(settings.trace_size, wall_offset=self._wall_offset)
         self._sight = LocalSight(directory_of(settings), self._asks_about_entry, self._guard)
@@ -362,15 +364,17 @@ class Broker:
             error = InternalError(f"{type(defect).__name__} in the broker; its log says more")
             return protocol.error_reply(error), _NOTHING
 
-    def _asks_about_entry(self, adoption: Adoption, verdict: Verdict | None) -> bool:
+    def _asks_about_entry(self, adoption: Adoption | TableAdoption, verdict: Verdict | None) -> bool:
         return self._asks_judge(adoption, adoption.command, verdict)
 
-    def _asks_judge(self, ticket: Request | Adoption, command: commands.Command, verdict: Verdict | None) -> bool:
-        """Whether a verdict is needed first: there is none yet, or the subject moved since it was asked for."""
+    def _asks_judge(
+        self, ticket: Request | Adoption | TableAdoption, command: commands.Command, verdict: Verdict | None
+    ) -> bool:
+        """Whether a verdict is needed first: there is none yet, or what it was computed from has changed."""
         if verdict is not None and verdict.is_lost:
             raise RateLimited("the process that judges schemas died, again and again: try again in a moment")
         question = self._registry.question(command)
-        if question is None or (verdict is not None and verdict.revision == question.revision):
+        if question is None or (verdict is not None and verdict.question == question):
             return False
         if not self._judge.ask(ticket, question):
             raise RateLimited("too many schemas wait to be judged: try again in a moment")
@@ -378,7 +382,7 @@ class Broker:
 
     def _after_judging(self) -> None:
         for ticket, verdict in self._judge.verdicts():
-            if isinstance(ticket, Adoption):
+            if isinstance(ticket, Adoption | TableAdoption):
                 self._sight.judged(ticket, verdict)
             else:
                 path, command, received_at, _ = ticket

@@ -22,6 +22,7 @@ from messagehub.cli import (
     services,
     status,
     subscribe,
+    tables,
     tail,
     tokens,
     topics,
@@ -60,6 +61,7 @@ for command in (
 app.add_typer(channels.app)
 app.add_typer(schemas.app)
 app.add_typer(blocks.app)
+app.add_typer(tables.app)
 app.add_typer(topics.app)
 app.add_typer(services.app)
 app.add_typer(keys.app)

@@ -52,7 +52,7 @@ def inspect(
     dir: Dir = None,
     as_json: Json = False,
 ) -> None:
-    """Show a block's header."""
+    """Show a block's header, or a table's manifest."""
     from messagehub.data.inventory import header
 
     found = header(_directory(domain, dir), name)
@@ -64,7 +64,7 @@ def inspect(
 
 @app.command(cls=HubCommand)
 def verify(prefix: Prefix = "", *, domain: Domain = None, dir: Dir = None, as_json: Json = False) -> None:
-    """Compare payloads with their checksums; 1 when one is wrong."""
+    """Compare payloads with their checksums, where they have one; 1 when one is wrong."""
     from messagehub.data.inventory import inventory
     from messagehub.data.inventory import verify as verify_block
 
@@ -74,7 +74,7 @@ def verify(prefix: Prefix = "", *, domain: Domain = None, dir: Dir = None, as_js
     if as_json:
         echo_json(results)
     else:
-        rows = [(one.channel, one.shm_name, one.checked, one.flaw or "ok") for one in results]
+        rows = [(one.channel, one.shm_name, one.checked, one.result) for one in results]
         echo_table(("CHANNEL", "SHM NAME", "PAYLOADS CHECKED", "RESULT"), rows)
     if any(result.flaw for result in results):
         raise typer.Exit(REFUSED)

@@ -6,9 +6,9 @@ import typer
 
 from messagehub.cli.failures import HubCommand
 from messagehub.cli.options import Dir, Endpoint, Json, SchemaFile, Timeout
-from messagehub.cli.output import echo, echo_fields, echo_json, echo_table, instant, short
-from messagehub.cli.schema_input import SchemaTypeOption, read_schema
-from messagehub.cli.session import certain, connected
+from messagehub.cli.output import echo, echo_fields, echo_json, echo_table, instant, short, table_line
+from messagehub.cli.schema_input import OwnSchemaType, read_own_schema
+from messagehub.cli.session import connected, found_in, opened
 from messagehub.cli.subcommands import ListingGroup
 from messagehub.errors import BrokerUnavailable
 
@@ -33,9 +33,12 @@ def list_channels(
     timeout: Timeout = None,
     as_json: Json = False,
 ) -> None:
-    """List channels; the default when no other word is given."""
-    with connected(endpoint, dir, timeout) as hub:
-        found = certain(hub, hub.channels(prefix))
+    """List channels; the default when no other word is given.
+
+    Without a broker: those that the directory of this host knows, or 3 if it knows none.
+    """
+    with opened(endpoint, dir, timeout) as hub:
+        found = found_in(hub, lambda: hub.channels(prefix))
     if as_json:
         echo_json(found)
     elif not found:
@@ -64,8 +67,8 @@ def describe(
     name: Name, endpoint: Endpoint = None, dir: Dir = None, timeout: Timeout = None, as_json: Json = False
 ) -> None:
     """Show a channel and its members."""
-    with connected(endpoint, dir, timeout) as hub:
-        found = hub.describe(name)
+    with opened(endpoint, dir, timeout) as hub:
+        found = found_in(hub, lambda: hub.describe(name))
     if found is None:
         raise BrokerUnavailable("the broker went away while it was asked")
     if as_json:
@@ -80,7 +83,7 @@ def create(
     *,
     schema_hash: Annotated[str | None, typer.Option(help="Producers must bring this schema.")] = None,
     schema: SchemaFile = None,
-    schema_type: SchemaTypeOption = "JSON",
+    schema_type: OwnSchemaType = None,
     version: Annotated[str | None, typer.Option(help="The schema's version, as its users call it.")] = None,
     access: Annotated[
         Literal["exclusive", "shared"] | None, typer.Option(help="One producer, or several. Default: they decide.")
@@ -94,9 +97,9 @@ def create(
 
     It stays when it has no members, and what is declared binds its producers.
     """
+    document, known_type = read_own_schema(schema, schema_type)
     declaration: dict[str, Any] = {"schema_hash": schema_hash, "schema_version": version, "access": access}
-    if schema is not None:
-        declaration |= {"schema": read_schema(schema, schema_type), "schema_type": schema_type}
+    declaration |= {"schema": document, "schema_type": known_type}
     with connected(endpoint, dir, timeout) as hub:
         made = hub.create_channel(name, **declaration)
     if as_json:
@@ -110,20 +113,24 @@ def destroy(
     name: Name,
     *,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    data: Annotated[bool, typer.Option("--data", help="Remove the channel's table too.")] = False,
     endpoint: Endpoint = None,
     dir: Dir = None,
     timeout: Timeout = None,
     as_json: Json = False,
 ) -> None:
-    """End a channel; its members are told."""
+    """End a channel; its members are told. One that has a table is destroyed only with --data."""
     with connected(endpoint, dir, timeout) as hub:
         if not yes:
             found = hub.describe(name)
             members = (
                 f"{len(found.channel.producers)} producers, {len(found.channel.consumers)} consumers" if found else ""
             )
+            table = found.channel.table if found else None
+            if table is not None and data:
+                members += f", a table of {table.rows} rows"
             typer.confirm(f"Destroy channel {name} ({members})?", abort=True, err=True)
-        ended = hub.destroy_channel(name)
+        ended = hub.destroy_channel(name, data=data)
     if as_json:
         echo_json({"channel": ended.channel, "revision": ended.revision})
     else:
@@ -149,6 +156,7 @@ def _print(found: "ChannelDescription") -> None:
             "schema": channel.schema,
             "access": channel.access,
             "priority": channel.priority,
+            "table": table_line(channel.table),
             "config": channel.config,
             "metadata": channel.metadata,
             "created": instant(channel.created_at),

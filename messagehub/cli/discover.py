@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from messagehub.cli.options import Dir, Endpoint, Json, Timeout
-from messagehub.cli.output import echo, echo_fields, echo_json, echo_table
+from messagehub.cli.output import echo, echo_fields, echo_json, echo_table, table_line
 from messagehub.cli.session import settings_for
 from messagehub.errors import BrokerUnavailable, ChannelNotFound, ChannelNotReady
 
@@ -47,6 +47,7 @@ def discover(
             "schema version": found.schema_version,
             "schema id": found.schema_id,
             "schema": found.schema,
+            "table": table_line(found.table),
             "consumers": found.consumer_count,
             "metadata": found.metadata,
             "source": found.source,

@@ -25,6 +25,7 @@ _NEXT_STEPS = {
     "REQUEST_TIMEOUT": "it may be busy or stopped: give it a longer --timeout, or ask `messagehub doctor`",
     "CHANNEL_NOT_FOUND": f"{_SEE_CHANNELS}; `messagehub discover NAME --wait` waits for one",
     "CHANNEL_NOT_READY": "start its producer, or wait longer with --timeout",
+    "CHANNEL_CLOSED": "somebody destroyed it: run this again if that is wanted",
     "CHANNEL_ALREADY_EXISTS": "`messagehub channels describe NAME` shows how it is declared",
     "PRODUCER_ALREADY_REGISTERED": "end that producer, or have all of them register with --access shared",
     "SCHEMA_MISMATCH": "`messagehub channels describe NAME` shows the schema that the channel has",

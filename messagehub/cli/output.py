@@ -7,9 +7,12 @@ Rule 2: what a peer chose (hashes, ids, messages) never reaches a terminal as co
 import sys
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
+
+if TYPE_CHECKING:
+    from registry.records import Table
 
 PIPE_COLUMNS = 1000
 SHORT_LENGTH = 12
@@ -92,3 +95,12 @@ def _print_table(headings: Sequence[str], rows: Sequence[Sequence[Any]]) -> None
         console.print(table)
     for line in captured.get().splitlines():
         echo(line.rstrip())
+
+
+def table_line(table: "Table | None") -> str | None:
+    """A committed table, and who wrote it, in one line."""
+    if table is None:
+        return None
+    by = " ".join(filter(None, (table.user, table.application, f"pid {table.pid}" if table.pid else None)))
+    schema = f"schema {table.schema}" + (f" (id {table.schema_id})" if table.schema_id else "")
+    return f"generation {table.generation}, {table.rows} rows, {schema}, on {table.host}, by {by or 'unknown'}"

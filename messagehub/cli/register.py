@@ -8,9 +8,8 @@ from msgspec.structs import asdict
 
 from messagehub.cli.options import Dir, Endpoint, Json, SchemaFile, Timeout
 from messagehub.cli.output import complain, echo, echo_json_line, shown
-from messagehub.cli.schema_input import SchemaTypeOption, read_schema
+from messagehub.cli.schema_input import OwnSchemaType, read_own_schema
 from messagehub.cli.session import TURN_SECONDS, Interrupt, connections, interrupt, settings_for
-from messagehub.errors import ChannelClosed
 from registry import commands
 from registry.replies import Notice, ProducerRegistered
 
@@ -26,13 +25,15 @@ def register(
         str | None, typer.Option(help="The schema's hash. Default: what --schema hashes to.")
     ] = None,
     schema: SchemaFile = None,
-    schema_type: SchemaTypeOption = "JSON",
+    schema_type: OwnSchemaType = None,
     version: Annotated[str, typer.Option(help="The schema's version, as its users call it.")] = "",
     policy: Annotated[str | None, typer.Option(help="How data is kept, e.g. RingBuffer.")] = None,
     capacity: Annotated[int | None, typer.Option(min=1, help="How many items are kept.")] = None,
     page_size: Annotated[int | None, typer.Option(min=1, help="Bytes per item.")] = None,
     producer_id: Annotated[str | None, typer.Option(help="A name for this producer.")] = None,
-    shm_name: Annotated[str | None, typer.Option(help="Where the data is. Default: /pylabhub_CHANNEL.")] = None,
+    shm_name: Annotated[
+        str | None, typer.Option(help="Where the data is. Default: /pylabhub_CHANNEL, or as shm_prefix says.")
+    ] = None,
     access: Annotated[Literal["exclusive", "shared"], typer.Option(help="Alone, or one of several.")] = "exclusive",
     once: Annotated[bool, typer.Option("--once", help="Do not stay: the registration ends with its lease.")] = False,
     endpoint: Endpoint = None,
@@ -48,20 +49,20 @@ def register(
 
     if schema_hash is None and schema is None:
         raise typer.BadParameter("give --schema-hash, --schema, or both.")
-    document = None if schema is None else read_schema(schema, schema_type)
+    document, known_type = read_own_schema(schema, schema_type)
     given = {"policy": policy, "capacity": capacity, "page_size": page_size}
     hub = MessageHub(settings_for(endpoint, dir, timeout))
     with interrupt() as interrupted:
         try:
-            if schema_hash is None and document is not None:
+            if schema_hash is None and document is not None and known_type is not None:
                 # Only the hub knows how it hashes a schema.
-                schema_hash = hub.register_schema(channel, document, schema_type=schema_type).schema_hash
+                schema_hash = hub.register_schema(channel, document, schema_type=known_type).schema_hash
             said: dict[str, Any] = {
                 "schema_hash": schema_hash or "",
                 "schema_version": version,
                 "config": {name: value for name, value in given.items() if value is not None},
                 "schema": document,
-                "schema_type": schema_type if document is not None else None,
+                "schema_type": known_type,
                 "producer_id": producer_id,
                 "shm_name": shm_name,
                 "access": access,
@@ -100,9 +101,8 @@ def _keep(hub: "MessageHub", registration: "Registration", interrupted: Interrup
         for notice in hub.notices():
             _tell(notice, as_json=as_json)
         if registration.is_closed:
-            raise registration.error or ChannelClosed(
-                f"channel {registration.channel!r} was destroyed", channel=registration.channel
-            )
+            assert registration.error is not None
+            raise registration.error
         if not is_lost and not hub.is_connected:
             is_lost = True
             complain("messagehub: the broker is gone; registering again as soon as one answers")

@@ -145,6 +145,8 @@ def config(
     touched: list[replies.TouchedMember] = []
     if unset and (compatibility, normalize, mode) != (None, None, None):
         raise typer.BadParameter("--unset goes with no other setting.")
+    if force and mode != "IMPORT":
+        raise typer.BadParameter("--force goes with --mode IMPORT.")
     with connected(endpoint, dir, timeout) as hub:
         if unset:
             _unset(hub, subject)

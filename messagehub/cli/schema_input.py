@@ -13,6 +13,20 @@ if TYPE_CHECKING:
 Type = Literal["JSON", "AVRO", "PROTOBUF", "ARROW"]
 SchemaTypeOption = Annotated[Type, typer.Option("--schema-type", help="What language the schema is written in.")]
 
+OwnSchemaType = Annotated[
+    Type | None,
+    typer.Option("--schema-type", help="What language the schema of --schema is written in. Default: JSON."),
+]
+
+
+def read_own_schema(source: str | None, schema_type: Type | None) -> "tuple[Schema | None, Type | None]":
+    """Return what --schema and --schema-type say, where the schema may be left out."""
+    if source is None:
+        if schema_type is not None:
+            raise typer.BadParameter("--schema-type goes with --schema.")
+        return None, None
+    return read_schema(source, schema_type or "JSON"), schema_type or "JSON"
+
 
 def read_schema(source: str, schema_type: Type) -> "Schema":
     """The document itself for types written in JSON, else the text. Wrong input is wrong usage."""

@@ -69,6 +69,8 @@ def serve(
     from messagehub.status import BrokerStatus
     from messagehub.store.sqlite import SQLiteStore
 
+    if no_http and (http_open or (http, http_cert, http_key) != (None, None, None)):
+        raise typer.BadParameter("--no-http goes with no other option about HTTP.")
     settings = Settings.load(
         endpoint=endpoint,
         events_endpoint=events_endpoint,

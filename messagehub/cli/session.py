@@ -1,12 +1,13 @@
 """One command's use of the hub: connected or refused, and closed at the end."""
 
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, TypeVar
 
+from messagehub.cli.output import complain
 from messagehub.errors import BrokerUnavailable
 from messagehub.settings import Settings
 
@@ -23,13 +24,39 @@ def settings_for(endpoint: str | None, dir: Path | None, timeout: float | None) 
 
 
 @contextmanager
-def connected(endpoint: str | None, dir: Path | None, timeout: float | None) -> Iterator["MessageHub"]:
-    """A hub that a broker answers; BrokerUnavailable is raised when none does."""
+def opened(endpoint: str | None, dir: Path | None, timeout: float | None) -> Iterator["MessageHub"]:
+    """A hub, whether a broker answers or not."""
     from messagehub.hub import MessageHub
 
     with MessageHub(settings_for(endpoint, dir, timeout)) as hub:
+        yield hub
+
+
+@contextmanager
+def connected(endpoint: str | None, dir: Path | None, timeout: float | None) -> Iterator["MessageHub"]:
+    """A hub that a broker answers; BrokerUnavailable is raised when none does."""
+    with opened(endpoint, dir, timeout) as hub:
         hub.connect(required=True)
         yield hub
+
+
+def found_in(hub: "MessageHub", ask: Callable[[], Answer]) -> Answer:
+    """Return the broker's answer or, while none answers, what the directory of this host knows.
+
+    Where that knows nothing either, nobody was asked who could say so: BrokerUnavailable is raised.
+    """
+    unavailable = None
+    try:
+        hub.connect(required=True)
+    except BrokerUnavailable as error:
+        unavailable = error
+    answer = ask()
+    if unavailable is None:
+        return certain(hub, answer)
+    if not answer:
+        raise unavailable
+    complain("messagehub: no broker answers; this is what the directory of this host knows")
+    return answer
 
 
 def certain(hub: "MessageHub", answer: Answer) -> Answer:

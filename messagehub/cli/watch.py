@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from messagehub.cli.options import Dir, Endpoint, Json, Timeout
-from messagehub.cli.output import complain, echo, echo_json_line, instant, short, shown
+from messagehub.cli.output import complain, echo, echo_json_line, instant, short, shown, table_line
 from messagehub.cli.session import TURN_SECONDS, Interrupt, connected, connections, interrupt
 from messagehub.errors import BrokerTimeout
 from registry import events, names, records
@@ -80,6 +80,10 @@ def _details(event: events.AnyChannelEvent) -> str:
             return shown(event.producer_id)
         case events.ConsumerStalled() | events.ConsumerRecovered():
             return shown(event.consumer_id)
+        case events.TableCommitted(table=table):
+            return shown(table_line(table) or "no table is left")
+        case events.ChannelConflicted(reason=reason):
+            return shown(reason or "no longer")
         case _:
             return ""
 

@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from typing import Any, TypeVar
 
+from messagehub.errors import ConfigurationError
 from registry import commands, replies
 from registry.records import SchemaType
 
@@ -23,10 +24,6 @@ class CatalogMethods(ABC):
         command = commands.CreateChannel(channel=channel, **declaration)
         return self._must(command, replies.ChannelCreated, timeout)
 
-    def destroy_channel(self, channel: str, *, timeout: float | None = None) -> replies.ChannelDestroyed:
-        """End a channel; its members are told."""
-        return self._must(commands.DestroyChannel(channel=channel), replies.ChannelDestroyed, timeout)
-
     def register_schema(
         self, subject: str, schema: commands.Schema, *, schema_type: SchemaType = "JSON", timeout: float | None = None
     ) -> replies.SchemaRegistered:
@@ -43,6 +40,10 @@ class CatalogMethods(ABC):
         timeout: float | None = None,
     ) -> replies.SchemaFound:
         """A schema by subject (and version), id or hash."""
+        if sum(given is not None for given in (subject, schema_id, schema_hash)) != 1:
+            raise ConfigurationError("a schema is found by one of subject, schema_id and schema_hash")
+        if version is not None and subject is None:
+            raise ConfigurationError("a version is one of a subject's: say which subject")
         command = commands.RequestSchema(subject=subject, version=version, schema_id=schema_id, schema_hash=schema_hash)
         return self._must(command, replies.SchemaFound, timeout)
 

@@ -19,7 +19,7 @@ import msgspec
 
 from messagehub.client.cache import glance_of
 from messagehub.client.connection import Connection
-from messagehub.errors import BrokerUnavailable, HubError
+from messagehub.errors import BrokerUnavailable, ChannelClosed, HubError
 from registry import commands, replies
 from registry.events import channel_topic
 
@@ -42,6 +42,7 @@ class Registration:
         self.error: HubError | None = None
         self.local: Ack | None = None
         self.on_close: Callable[[], None] | None = None
+        self.on_ended: Callable[[], None] | None = None
         self.is_closed = False
         self.is_asked = False
         self._heartbeats = heartbeats
@@ -68,6 +69,11 @@ class Registration:
         if self.ack is not None:
             return "broker"
         return "files" if self.local is not None else None
+
+    def check_open(self) -> None:
+        """Raise ChannelClosed when the channel was destroyed while it was used."""
+        if isinstance(self.error, ChannelClosed):
+            raise ChannelClosed(self.error.message, **self.error.details)  # a new one: a traceback holds its frames
 
     @property
     def shm_name(self) -> str | None:
@@ -234,8 +240,12 @@ class Heartbeats:
         if notice.event == "CHANNEL_DESTROYED":
             for registration in list(self._registrations):
                 if registration.channel == notice.channel:
+                    said = f"channel {notice.channel!r} was destroyed: open it again if that is wanted"
+                    registration.error = ChannelClosed(said, channel=notice.channel)
                     self._forget(registration)
                     log.warning("channel %r was destroyed; %r ends", notice.channel, registration)
+                    if registration.on_ended is not None:
+                        registration.on_ended()
 
     def _register_again(self, registration: Registration) -> None:
         """Unless it is being asked for just now."""

@@ -109,6 +109,7 @@ class Consumer:
         """The next batch, array, bytes or table; None at the timeout.
 
         Without a timeout: None when every producer has ended its stream and all of it was read.
+        ChannelClosed when the channel was destroyed and all that is there was read.
         """
         self._done_with_last()
         deadline = None if timeout is None else time.monotonic() + timeout
@@ -116,6 +117,8 @@ class Consumer:
             found, value = self._next()
             if found:
                 return value
+            if self.registration is not None:
+                self.registration.check_open()
             if deadline is None and self._is_over():
                 return None
             if not self._arm():
@@ -135,6 +138,8 @@ class Consumer:
             found, value = self._next()
             if found:
                 return value
+            if self.registration is not None:
+                self.registration.check_open()
             if deadline is None and self._is_over():
                 return None
             if not self._arm():
@@ -385,6 +390,7 @@ class Consumer:
     def _enrol(self, found: Discovery) -> None:
         try:
             self.registration = self._register()
+            self.registration.on_ended = self.wake
         except ChannelNotFound:
             pass  # the broker has not seen yet what the directory shows: asked again with the next look
         except BrokerUnavailable as error:

@@ -1,16 +1,20 @@
 """What a domain has in shared memory, for people: rings and tables, who writes them, whether their bytes are whole."""
 
 import os
+from dataclasses import asdict
 from typing import Any
 
 import msgspec
 
+from messagehub.datablock import manifests
 from messagehub.datablock.directory import Directory
-from messagehub.datablock.errors import ChecksumMismatch, DataBlockError, NameRefused, WriterGone
+from messagehub.datablock.errors import DataBlockError, NameRefused, TableMissing, WriterGone
+from messagehub.datablock.identity import host
 from messagehub.datablock.items import Item
 from messagehub.datablock.lanes import live_lanes
-from messagehub.datablock.layout import Checksum
+from messagehub.datablock.layout import Checksum, Kind
 from messagehub.datablock.ring import describe, lane_directory, open_reader
+from messagehub.datablock.segment import read_header
 from messagehub.datablock.tables import TableStore
 
 
@@ -32,12 +36,21 @@ class BlockInfo(msgspec.Struct, kw_only=True):
 
 
 class Verified(msgspec.Struct, kw_only=True):
-    """How much of a block was compared with its checksums, and what was wrong."""
+    """How many payloads were compared with their checksums, how many have none, and what was wrong."""
 
     channel: str
     shm_name: str
     checked: int
+    unchecked: int = 0
     flaw: str | None = None
+
+    @property
+    def result(self) -> str:
+        if self.flaw is not None:
+            return self.flaw
+        if not self.unchecked:
+            return "ok"
+        return f"ok, but {self.unchecked} have no checksum" if self.checked else "no checksum, nothing to compare"
 
 
 def inventory(directory: Directory) -> list[BlockInfo]:
@@ -54,10 +67,16 @@ def inventory(directory: Directory) -> list[BlockInfo]:
 
 
 def header(directory: Directory, shm_name: str) -> dict[str, Any]:
-    """All that a block says of itself."""
+    """All that a block says of itself; of a table, its manifest."""
     if "\0" in shm_name or ".." in shm_name.split("/"):
         raise NameRefused(shm_name, f"it must be a name in {directory.root}")
-    fixed, changing = describe(os.path.join(directory.root, shm_name.lstrip("/")))
+    path = os.path.join(directory.root, shm_name.lstrip("/"))
+    tables, generation = manifests.generation_at(path)
+    if tables is not None:
+        return _manifest(tables, generation, shm_name)
+    fixed, changing = describe(path)
+    if fixed.kind == Kind.TABLE:
+        changing = {}  # a part of a table is written once
     return {
         "shm_name": shm_name,
         **{name: getattr(fixed, name) for name in ("channel", "producer_id", "block_id", "host", "boot_id")},
@@ -76,16 +95,18 @@ def header(directory: Directory, shm_name: str) -> dict[str, Any]:
 
 
 def verify(directory: Directory, block: BlockInfo) -> Verified:
-    """Compare every payload that is there now with its checksum; blocks without checksums have nothing to compare."""
+    """Compare every payload that is there now with its checksum, where it has one."""
     result = Verified(channel=block.channel, shm_name=block.shm_name, checked=0)
     try:
         if block.state == "table":
-            result.checked = _verify_tables(directory, block.channel)
+            _verify_table(directory, block, result)
         elif block.state in ("live", "dead"):
-            result.checked = _verify_ring(os.path.join(directory.root, block.shm_name.lstrip("/")))
+            _verify_ring(os.path.join(directory.root, block.shm_name.lstrip("/")), result)
         else:
             result.flaw = block.flaw
-    except ChecksumMismatch as error:
+    except TableMissing:
+        return result  # retired meanwhile
+    except DataBlockError as error:
         result.flaw = str(error)
     return result
 
@@ -122,7 +143,7 @@ def _tables(directory: Directory, channel: str) -> list[BlockInfo]:
                 found.append(
                     BlockInfo(
                         channel=channel,
-                        shm_name="/" + directory.relative(store.path),
+                        shm_name="/" + directory.relative(manifests.manifest_path(store.path, generation)),
                         state="table",
                         kind=f"generation {generation}",
                         format="arrow",
@@ -135,23 +156,49 @@ def _tables(directory: Directory, channel: str) -> list[BlockInfo]:
     return found
 
 
-def _verify_tables(directory: Directory, channel: str) -> int:
-    with TableStore(directory.tables_path(channel)).open() as snapshot:
-        return sum(1 for _ in snapshot.parts(verify=True))
+def _manifest(tables: str, generation: int | None, shm_name: str) -> dict[str, Any]:
+    with TableStore(tables).open(generation) as snapshot:
+        manifest = snapshot.manifest
+    return {
+        "shm_name": shm_name,
+        "kind": "TABLE",
+        "generation": manifest.generation,
+        "rows": manifest.rows,
+        "size_bytes": manifest.size_bytes,
+        "schema_hash": manifest.schema_hash,
+        "created_at": manifest.committed_at,
+        "transaction": manifest.transaction,
+        "retention": asdict(manifest.retention),
+        **manifest.details,
+        "parts": [asdict(part) for part in manifest.parts],
+    }
 
 
-def _verify_ring(path: str) -> int:
-    checked = 0
+def _verify_table(directory: Directory, block: BlockInfo, result: Verified) -> None:
+    store = TableStore(directory.tables_path(block.channel))
+    with store.open(block.head) as snapshot:
+        for index, part in enumerate(snapshot.manifest.parts):
+            if part.host not in ("", host()):
+                result.unchecked += 1
+                continue
+            snapshot.part(index, verify=True)
+            if read_header(os.path.join(store.path, part.name)).checksum == Checksum.NONE:
+                result.unchecked += 1
+            else:
+                result.checked += 1
+
+
+def _verify_ring(path: str, result: Verified) -> None:
     with open_reader(path, start="oldest", lossless=False, verify=True) as reader:
         if reader.header.checksum == Checksum.NONE:
-            return 0
+            result.unchecked = 1
+            return
         stop = reader.head
         while reader.position.sequence < stop:
             try:
                 found = reader.read(0.0)
             except WriterGone:
                 break
-            checked += isinstance(found, Item)
+            result.checked += isinstance(found, Item)
             if found is None:
                 break
-    return checked

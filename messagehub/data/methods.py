@@ -1,4 +1,4 @@
-"""The facade's methods about data: `hub.producer`, `hub.consumer`, `hub.publish_table`."""
+"""The facade's methods about data: `hub.producer`, `hub.consumer`."""
 
 from abc import ABC, abstractmethod
 from typing import Any, TypeVar
@@ -8,10 +8,7 @@ from messagehub.client.heartbeats import Heartbeats, Registration
 from messagehub.data.attachments import Positions
 from messagehub.data.consumers import Consumer, OnLag, Wanted
 from messagehub.data.producers import Producer, Shape, open_producer, ring_path
-from messagehub.data.tables import publish_table
 from messagehub.datablock.identity import ProcessIdentity
-from messagehub.datablock.manifests import Manifest, Retention
-from messagehub.datablock.tables import Mode
 from messagehub.discovery import Discovery
 from messagehub.discovery.chain import Chain
 from messagehub.errors import BrokerRequired
@@ -134,31 +131,6 @@ class DataMethods(ABC):
         if group is not None:
             self._group_news.add(consumer)
         return self._keep(consumer)
-
-    def publish_table(
-        self,
-        channel: str,
-        table: Any,
-        *,
-        mode: Mode = "overwrite",
-        checksum: str = "none",
-        retention: Retention | None = None,
-        schema_version: str = "",
-        metadata: dict[str, Any] | None = None,
-    ) -> Manifest:
-        """Commit a table (pyarrow Table or batch, or anything with Arrow's stream protocol) as a new generation.
-
-        It needs no producer alive: it stays until it is superseded or its retention ends it.
-        """
-        return publish_table(
-            self._chain.files,
-            names.check_channel(channel),
-            table,
-            mode=mode,
-            checksum=checksum,
-            retention=retention,
-            details={"schema_version": schema_version, "metadata": metadata or {}},
-        )
 
     # -- inside --------------------------------------------------------------------------------------------
 

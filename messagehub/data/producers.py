@@ -92,11 +92,15 @@ class Producer:
 
         One larger than a slot is split by rows: `last_written` has the first and last number of its pieces.
         """
+        if self.registration.is_closed:
+            self.registration.check_open()
         self.last_written = written = self._writer.write(payload, timeout)
         return written.last
 
     def loan(self, size: int, timeout: float | None = None) -> Loan:
         """A slot to fill in place, for raw bytes and NumPy: `with producer.loan(n) as loan: loan.buffer[:] = …`."""
+        if self.registration.is_closed:
+            self.registration.check_open()
         return self._writer.loan(size, timeout)
 
     def close(self) -> None:

@@ -1,45 +1,64 @@
-"""Committing a table for whoever looks for its channel; no broker, no living producer, one generation at a time."""
+"""Committing a table for whoever looks for its channel: no living producer, one generation at a time.
 
-import time
+Rule 1: refusals come before anything is written: the schema is judged by the broker or, without one, against the
+newest table here.
+Rule 2: a generation is registered once it is there. One that the registry refuses at that point is withdrawn.
+"""
+
 from typing import Any
 
+import msgspec
+
 from messagehub.datablock.layout import Checksum
-from messagehub.datablock.manifests import Manifest, Retention
-from messagehub.datablock.tables import Mode, TableStore
+from messagehub.datablock.tables import MODES
 from messagehub.discovery.via_files import ViaFiles
-from messagehub.errors import ConfigurationError
-from messagehub.payload_schema import payload_schema
+from messagehub.entries import newest_table
+from messagehub.errors import ConfigurationError, SchemaIncompatible
+from registry.formats import arrow
 
 
-def publish_table(
-    files: ViaFiles,
-    channel: str,
-    table: Any,
-    *,
-    mode: Mode,
-    checksum: str,
-    retention: Retention | None,
-    details: dict[str, Any],
-) -> Manifest:
+def check_mode(mode: str) -> None:
+    if mode not in MODES:
+        raise ConfigurationError(f"mode {mode!r} is not one of {', '.join(MODES)}")
+
+
+def check_metadata(metadata: Any) -> None:
+    """Metadata is kept as JSON: what would come back as something else is refused."""
+    try:
+        is_kept = isinstance(metadata, dict) and msgspec.json.decode(msgspec.json.encode(metadata)) == metadata
+    except (TypeError, ValueError, OverflowError, RecursionError):
+        is_kept = False
+    if not is_kept:
+        raise ConfigurationError(
+            "metadata must be a dict of what JSON can hold: texts, finite numbers, booleans, None, lists, and dicts"
+            " with texts as keys"
+        )
+
+
+def checksum_of(name: str) -> Checksum:
     kinds = {each.name.lower(): each for each in Checksum}
-    if checksum not in kinds:
-        raise ConfigurationError(f"checksum {checksum!r} is not one of {', '.join(kinds)}")
-    reader = _reader(table)
-    directory = files.directory
-    directory.make_tables(channel)
-    return TableStore(directory.tables_path(channel)).publish(
-        reader,
-        reader.schema,
-        now=time.time(),
-        mode=mode,
-        schema_hash=payload_schema(reader.schema).schema_hash,
-        checksum=kinds[checksum],
-        retention=retention,
-        details=details,
-    )
+    if name not in kinds:
+        raise ConfigurationError(f"checksum {name!r} is not one of {', '.join(kinds)}")
+    return kinds[name]
 
 
-def _reader(table: Any) -> Any:
+def check_append(files: ViaFiles, channel: str, text: str) -> None:
+    """Appending keeps the schema of the table that is there."""
+    before = newest_table(files.directory, channel, with_schema=True)
+    if before is None or not isinstance(before.schema, str):
+        return
+    old, new = arrow.parse(before.schema, {}), arrow.parse(text, {})
+    if old.hash != new.hash:
+        found = _changes(old, new)
+        raise SchemaIncompatible(
+            f"the table does not fit what channel {channel!r} holds: {' '.join(found)} To go on: append keeps the"
+            " schema; use overwrite to change it.",
+            channel=channel,
+            differences=found,
+        )
+
+
+def reader_of(table: Any) -> Any:
     import pyarrow as pa
 
     if isinstance(table, pa.Table):
@@ -49,3 +68,12 @@ def _reader(table: Any) -> Any:
     if hasattr(table, "__arrow_c_stream__"):
         return pa.RecordBatchReader.from_stream(table)
     raise TypeError(f"a {type(table).__name__} is no table: give a pyarrow Table or RecordBatch, or a frame")
+
+
+def _changes(old: arrow.ArrowSchema, new: arrow.ArrowSchema) -> list[str]:
+    """What differs, in either direction; never empty, as the hashes differ."""
+    names_before, names_after = ({field.name for field in schema.fields} for schema in (old, new))
+    found = [difference.message for difference in arrow.compare(old, new)]
+    found += [f'The field "{field.name}" is new.' for field in new.fields if field.name not in names_before]
+    found += [f'The field "{field.name}" is missing.' for field in old.fields if field.name not in names_after]
+    return found or [difference.message for difference in arrow.compare(new, old)] or ["The order of columns changed."]

@@ -51,6 +51,7 @@ from .segment import (
 from .sharing import is_member, place_name
 
 DEFAULT_DOMAIN: Final = "default"
+DEFAULT_SHM_PREFIX: Final = "pylabhub_"
 CHANNEL_LOCK: Final = "channel.lock"
 _OWNED: Final = exclusive(OWNER)
 _COMPONENT: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:=+,-]*")
@@ -116,12 +117,14 @@ class Directory:
         root: str = DEFAULT_ROOT,
         *,
         gid: int | None = None,
+        shm_prefix: str = DEFAULT_SHM_PREFIX,
     ) -> None:
-        """`gid` names a group that shares one."""
+        """`gid` names a group that shares one; names of exclusive rings begin with `shm_prefix`."""
         self.domain = component(domain)
         self._entries: dict[str, tuple[tuple[int, int, int, int], ProducerEntry | None, str | None]] = {}
         self.root = root
         self.gid = gid
+        self.shm_prefix = shm_prefix
         self.place = place_name(os.geteuid(), gid)
         self.path = os.path.join(root, self.place, domain, "channels")
         if gid is not None and not is_member(gid):
@@ -141,7 +144,7 @@ class Directory:
         if self.gid is not None:
             return os.path.join(self.channel_path(channel), _EXCLUSIVE)
         suffix = "" if self.domain == DEFAULT_DOMAIN else f"@{self.domain}"
-        name = f"pylabhub_{component(channel)}{suffix}"
+        name = f"{self.shm_prefix}{component(channel)}{suffix}"
         if len(name) > 255:
             raise NameTooLong(name, 255)
         return os.path.join(self.root, name)

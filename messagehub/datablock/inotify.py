@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 from .locks import Descriptor
 
 CLOSE_WRITE: Final = 0x8
+MOVED_FROM: Final = 0x40
 MOVED_TO: Final = 0x80
 CREATE: Final = 0x100
 DELETE: Final = 0x200

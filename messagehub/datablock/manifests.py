@@ -5,6 +5,7 @@ Rule 2: who reads a table holds a shared lock on its manifest; who retires it ne
 unlinks it before any block, so a visible, locked manifest has all its blocks.
 """
 
+import contextlib
 import json
 import os
 import re
@@ -16,8 +17,11 @@ import msgspec
 from .errors import EntryDamaged, NothingThere
 from .locks import OWNER, Descriptor, exclusive, shared, try_lock
 from .segment import open_trusted, read_file, remove_file, write_file
+from .sharing import parent_of
 
 _NAME: Final = re.compile(r"g(\d{12})\.json")
+_VISIBLE: Final = ".json"
+_DROPPED: Final = ".dropped"
 _READING: Final = shared(OWNER)
 _RETIRING: Final = exclusive(OWNER)
 # How many transactions a manifest remembers, to make a repeated commit harmless.
@@ -87,13 +91,22 @@ def generations(directory: str) -> list[int]:
     """Those visible now, oldest first."""
     try:
         names = os.listdir(directory)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return []
     return sorted(int(found[1]) for found in map(_NAME.fullmatch, names) if found)
 
 
 def manifest_path(directory: str, generation: int) -> str:
     return os.path.join(directory, f"g{generation:012d}.json")
+
+
+def generation_at(path: str) -> tuple[str | None, int | None]:
+    """The directory of tables, and the generation, that a manifest's path names; that of the directory: the newest."""
+    parent, name = os.path.split(path.rstrip("/"))
+    named = _NAME.fullmatch(name)
+    if named:
+        return parent, int(named[1])
+    return (path, None) if generations(path) else (None, None)
 
 
 def load(directory: str, generation: int) -> Manifest | None:
@@ -132,6 +145,38 @@ def retire(directory: str, generation: int) -> bool:
         return try_lock(descriptor.fd, _RETIRING) and remove_file(path)
     finally:
         descriptor.close()
+
+
+def drop(directory: str, generation: int) -> bool:
+    """Make a manifest invisible, also while somebody reads it; False if it was gone already."""
+    path = manifest_path(directory, generation)
+    if retire(directory, generation):
+        return True
+    try:
+        with parent_of(path) as (parent, name):
+            os.rename(name, name.removesuffix(_VISIBLE) + _DROPPED, src_dir_fd=parent, dst_dir_fd=parent)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def dropped_in_use(directory: str) -> list[Manifest]:
+    """Those that were dropped under the eyes of a reader who has not let go; the others are removed here."""
+    found = []
+    for name in os.listdir(directory):
+        if not name.endswith(_DROPPED):
+            continue
+        path = os.path.join(directory, name)
+        with contextlib.suppress(NothingThere):
+            descriptor = open_trusted(path, os.O_RDWR)
+            try:
+                if try_lock(descriptor.fd, _RETIRING):
+                    remove_file(path)
+                else:
+                    found.append(Manifest.from_json(read_file(descriptor, path), path))
+            finally:
+                descriptor.close()
+    return found
 
 
 def _read(directory: str, generation: int) -> tuple[Manifest, Descriptor] | None:

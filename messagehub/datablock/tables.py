@@ -2,14 +2,16 @@
 
     commit.lock                      around every change; holds the last generation number given out
     g<generation>.json               manifests
+    g<generation>.dropped            manifests of dropped tables that somebody still reads
     <transaction>.txn                who keeps an uncommitted transaction alive
     <transaction>-<part>-<attempt>   blocks
 
 Rule 1: one link(2) publishes a generation. Before it nothing is visible, after it everything is.
-Rule 2: under the commit lock, a block is garbage exactly if no visible manifest names it and the file of its
-transaction is gone. Every crash leaves either a state that counts or such garbage.
-Rule 3: a committed table belongs to nobody: it ends by being superseded or by retention, never because a
-process died. The generation just superseded stays for the grace time: a Spark job planned with it may be on
+Rule 2: under the commit lock, a block is garbage exactly if the file of its transaction is gone and no manifest names
+it: no visible one, and none that was dropped while somebody reads it. Every crash leaves either a state that counts or
+such garbage.
+Rule 3: a committed table belongs to nobody: it ends by being superseded, by retention or by being dropped, never
+because a process died. The generation just superseded stays for the grace time: a Spark job planned with it may be on
 its way to open it.
 """
 
@@ -19,7 +21,7 @@ import os
 import secrets
 import uuid
 from collections.abc import Iterable, Iterator
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, get_args
 
 from . import manifests
 from .errors import (
@@ -40,6 +42,7 @@ from .table_blocks import write_block
 _OWNED: Final = exclusive(OWNER)
 _OPEN_ATTEMPTS: Final = 100
 Mode = Literal["overwrite", "append"]
+MODES: Final = get_args(Mode)
 
 
 class TableStore:
@@ -114,6 +117,25 @@ class TableStore:
             raise
 
     # --- ending
+
+    def drop(self) -> list[int]:
+        """Make every generation invisible and free its memory; returns which there were.
+
+        What somebody reads just now is freed by the next cleaner after the last reader has let go. Transactions that
+        have begun go on, and may publish a later generation.
+        """
+        if not os.path.isdir(self.path):
+            return []
+        with self._locked():
+            dropped = [generation for generation in self.generations() if manifests.drop(self.path, generation)]
+            self._collect()
+            return dropped
+
+    def withdraw(self, generation: int) -> None:
+        """Undo a commit that was refused after all; the generation before it is the newest again."""
+        with self._locked():
+            manifests.drop(self.path, generation)
+            self._collect()
 
     def sweep(self, *, now: float, retention: Retention | None = None, foreign_seconds: float = 3600.0) -> list[str]:
         """Retire what retention ends, drop transactions whose keeper is dead (on other hosts: old).
@@ -229,8 +251,8 @@ class TableStore:
 
     def _collect(self) -> list[str]:
         """Remove garbage (rule 2), and temporary names, which nobody can be using. Only under the lock."""
-        visible = self._visible()
-        named = {part.name for manifest in visible for part in manifest.parts}
+        in_use = [*self._visible(), *manifests.dropped_in_use(self.path)]
+        named = {part.name for manifest in in_use for part in manifest.parts}
         names = os.listdir(self.path)
         alive = {name[:-4] for name in names if name.endswith(".txn")}
         garbage = [

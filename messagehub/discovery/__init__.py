@@ -5,7 +5,7 @@ from typing import Any, Literal, Protocol
 import msgspec
 
 from registry import commands, replies
-from registry.records import Block, Producer
+from registry.records import Block, Producer, Table
 from registry.replies import Discovered
 
 Source = Literal["broker", "files", "shm"]
@@ -36,6 +36,7 @@ class Discovery(msgspec.Struct, frozen=True, kw_only=True):
     access: str | None = None
     priority: str = "normal"
     generation: int = 0
+    table: Table | None = None
     consumer_count: int = 0
     producers: list[Producer] = msgspec.field(default_factory=list)
     blocks: list[Block] = msgspec.field(default_factory=list)

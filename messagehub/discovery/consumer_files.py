@@ -1,42 +1,63 @@
 """Consumers of a channel that found no broker: one small file and one lock each, beside the producers' entries.
 
-    <channel>/consumers/<consumer_id>.json    what the consumer would tell a broker
+    <channel>/consumers/<consumer_id>.json    what the consumer would tell a broker, and since when
     <channel>/consumers/<consumer_id>.lock    held while it lives
 
 Whoever registers next removes what the dead left. Only on a locked channel may anything change here.
+
+Rule 1: a consumer was checked when it registered. It is listed while it lives, whatever has changed since.
+Rule 2: an entry that cannot be read, or that names another channel or consumer, is passed over: it harms nobody else.
 """
 
 import os
+import time
 
 import msgspec
 
 from messagehub.datablock.directory import component, read_small_file
-from messagehub.datablock.errors import DataBlockError, NothingThere
+from messagehub.datablock.errors import DataBlockError
 from messagehub.datablock.locks import OWNER, Descriptor, exclusive, is_locked, try_lock
 from messagehub.datablock.segment import make_own_directory, open_lock, open_trusted, remove_file, replace_file
+from messagehub.entries import FAR
 from registry.commands import RegisterConsumer
+from registry.errors import HubError
+from registry.names import check_role
 
 _OWNED = exclusive(OWNER)
-_decoder = msgspec.json.Decoder(RegisterConsumer)
+
+
+class ConsumerEntry(msgspec.Struct):
+    registered_at: float
+    command: RegisterConsumer
+
+
+_decoder = msgspec.json.Decoder(ConsumerEntry)
 
 
 class ConsumerFiles:
     def __init__(self, channel_path: str) -> None:
         self.path = os.path.join(channel_path, "consumers")
+        self._channel = os.path.basename(channel_path)
 
-    def living(self) -> list[RegisterConsumer]:
+    def living(self) -> list[ConsumerEntry]:
+        """In the order in which they came."""
         try:
             names = os.listdir(self.path)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return []
-        found = []
-        for name in sorted(names):
-            if name.endswith(".json") and self._is_held(name[:-5]):
-                try:
-                    found.append(_decoder.decode(read_small_file(os.path.join(self.path, name))))
-                except (DataBlockError, msgspec.DecodeError):
-                    continue  # gone meanwhile, or not ours to understand
-        return found
+        found = [self._entry(name[:-5]) for name in names if name.endswith(".json") and self._is_held(name[:-5])]
+        return sorted((entry for entry in found if entry is not None), key=lambda entry: entry.registered_at)
+
+    def _entry(self, consumer_id: str) -> ConsumerEntry | None:
+        """None where it is gone meanwhile, or is not what its name says."""
+        try:
+            entry = _decoder.decode(read_small_file(os.path.join(self.path, f"{consumer_id}.json")))
+            check_role("consumer", entry.command.consumer_id)
+        except (HubError, msgspec.DecodeError, ValueError, RecursionError):
+            return None
+        command = entry.command
+        is_right = (command.channel, command.consumer_id, command.group) == (self._channel, consumer_id, None)
+        return entry if is_right and 0.0 <= entry.registered_at < FAR else None
 
     def locks(self) -> list[str]:
         return [os.path.join(self.path, name) for name in os.listdir(self.path) if name.endswith(".lock")]
@@ -50,7 +71,8 @@ class ConsumerFiles:
         if held is None and not try_lock(lock.fd, _OWNED):
             lock.close()
             return None
-        replace_file(f"{base}.json", msgspec.json.encode(msgspec.structs.replace(command, id=None)))
+        entry = ConsumerEntry(time.time(), msgspec.structs.replace(command, id=None))
+        replace_file(f"{base}.json", msgspec.json.encode(entry))
         return lock
 
     def remove(self, consumer_id: str, lock: Descriptor) -> None:
@@ -68,8 +90,8 @@ class ConsumerFiles:
     def _is_held(self, consumer_id: str) -> bool:
         try:
             descriptor = open_trusted(os.path.join(self.path, f"{consumer_id}.lock"), os.O_RDONLY)
-        except NothingThere:
-            return False
+        except DataBlockError:
+            return False  # gone, or not a lock that its consumer could have made
         try:
             return is_locked(descriptor.fd, _OWNED)
         finally:

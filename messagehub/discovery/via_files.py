@@ -2,30 +2,46 @@
 
 Rule 1: reading takes no lock and waits for nobody.
 Rule 2: what is registered here lives as long as this process, or until it is unregistered; the kernel keeps count.
-Rule 3: what needs one authority for all hosts (declarations, schemas, shares of a group) raises BrokerRequired.
+Rule 3: what a broker would refuse is refused here too, and in the same words.
+Rule 4: what needs one authority for all hosts (declarations, schemas, shares of a group) raises BrokerRequired.
 """
 
+import logging
 import os
 import threading
 import time
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
+
+from messagehub import protocol
 from messagehub.datablock.cleaning import LINGER_SECONDS, Cleaned, clean_channel
 from messagehub.datablock.directory import Directory, LockedChannel, Registration
 from messagehub.datablock.errors import NameTaken
 from messagehub.datablock.identity import ProcessIdentity
 from messagehub.datablock.locks import Descriptor
 from messagehub.datablock.segment import remove_file, replace_file
+from messagehub.datablock.tables import TableStore
 from messagehub.discovery import Discovery
 from messagehub.discovery.consumer_files import ConsumerFiles
 from messagehub.discovery.remembered import Remembered, stamps_of
 from messagehub.entries import adopt, entry_of, file_id, living, newest_table
-from messagehub.errors import BrokerRequired, ChannelNotFound
+from messagehub.errors import (
+    BrokerRequired,
+    ChannelNotFound,
+    HubError,
+    NotOwner,
+    ProtocolError,
+    SchemaIncompatible,
+    TableNotFound,
+)
 from registry import commands, events, names, replies
 from registry.errors import ConsumerAlreadyRegistered, ProducerAlreadyRegistered
-from registry.records import Channel
 from registry.registry import Registry
+from registry.tables import table_of
+
+log = logging.getLogger("messagehub")
 
 
 class ViaFiles:
@@ -45,6 +61,9 @@ class ViaFiles:
             commands.RegisterConsumer: self._register,
             commands.UnregisterProducer: self._unregister,
             commands.UnregisterConsumer: self._unregister,
+            commands.CheckTable: self._check_table,
+            commands.DropTable: self._drop_table,
+            commands.ListTables: self._list_tables,
         }
 
     @property
@@ -96,6 +115,7 @@ class ViaFiles:
 
     def check(self, command: commands.RegisterProducer) -> None:
         """Raise what `register_blocks` would raise now."""
+        _check_as_a_broker(command)
         if (command.channel, file_id(command.producer_id)) in self._producers:
             raise _taken(command)
         self._replay(names.check_channel(command.channel)).apply(command, now=time.time())
@@ -125,12 +145,11 @@ class ViaFiles:
         now = time.time()
         registry = Registry(shm_prefix=self._shm_prefix)
         adopt(registry, living(self.directory, channel), channel, now=now)
-        registry.show_table(channel, newest_table(self.directory, channel), now=now)
-        consumers = ConsumerFiles(self.directory.channel_path(channel)).living()
-        if consumers and channel not in registry.channels:
-            registry.restore([Channel(name=channel)], revision=0, now=now)
-        for consumer in consumers:
-            registry.apply(consumer, now=now)
+        table = newest_table(self.directory, channel)
+        if table is not None:
+            registry.apply(table, now=now)
+        for consumer in ConsumerFiles(self.directory.channel_path(channel)).living():
+            registry.adopt_consumer(consumer.command, now=consumer.registered_at)
         return registry
 
     def _locks(self, path: str, found: replies.Discovered) -> list[str]:
@@ -147,7 +166,11 @@ class ViaFiles:
         summaries = []
         for channel in self.directory.channels():
             if channel.startswith(command.prefix) and channel > command.after:
-                found = self._replay(channel).apply(commands.ListChannels(), now=time.time()).reply
+                try:
+                    found = self._replay(channel).apply(commands.ListChannels(), now=time.time()).reply
+                except HubError as error:  # of this one channel: the others are listed all the same
+                    log.warning("channel %r cannot be listed: %s", channel, error)
+                    continue
                 assert isinstance(found, replies.ChannelList)
                 summaries += found.channels
                 if len(summaries) > command.limit:
@@ -156,24 +179,71 @@ class ViaFiles:
         following = page[-1].channel if len(summaries) > command.limit else None
         return replies.ChannelList(channels=page, next=following, revision=0)
 
+    def _list_tables(self, command: commands.ListTables, _timeout: float) -> replies.Reply:
+        names_here = [name for name in self.directory.channels() if name.startswith(command.prefix)]
+        behind = [name for name in names_here if name > command.after]
+        page = behind[: command.limit]
+        found = [replies.TableSummary(channel=name, table=table_of(table, None, now=table.committed_at))
+                 for name in page if (table := newest_table(self.directory, name)) is not None]  # fmt: skip
+        return replies.TableList(tables=found, next=page[-1] if len(behind) > len(page) else None, revision=0)
+
+    def _check_table(self, command: commands.CheckTable, _timeout: float) -> replies.Reply:
+        """The newest table here stands for the registry, at the registry's default level."""
+        registry = Registry(shm_prefix=self._shm_prefix)
+        newest = newest_table(self.directory, names.check_channel(command.channel), with_schema=True)
+        now = time.time()
+        if newest is not None:
+            registry.apply(newest, now=now)
+        try:
+            registry.apply(command, now=now)
+        except SchemaIncompatible as refused:
+            raise SchemaIncompatible(
+                f"{refused.message} To go on: publish to another channel, or start a hub and set the compatibility of"
+                f" subject {command.channel!r} to NONE.",
+                **refused.details,
+            ) from None
+        return replies.TableChecked(channel=command.channel, schema_id=None, schema_version=None, revision=0)
+
     # -- changing ------------------------------------------------------------------------------------------
+
+    def _drop_table(self, command: commands.DropTable, _timeout: float) -> replies.Reply:
+        channel = names.check_channel(names.logical(command.channel))
+        newest = newest_table(self.directory, channel)
+        if not self.tables(channel).drop() or newest is None:
+            raise TableNotFound(f"channel {channel!r} has no table in the memory of this host", channel=channel)
+        return replies.TableDropped(channel=channel, table=table_of(newest, None, now=newest.committed_at), revision=0)
+
+    def tables(self, channel: str) -> TableStore:
+        return TableStore(self.directory.tables_path(channel))
 
     def _register(
         self, command: commands.RegisterProducer | commands.RegisterConsumer, timeout: float
     ) -> replies.Reply:
+        _check_as_a_broker(command)
+        if isinstance(command, commands.RegisterConsumer):
+            command = msgspec.structs.replace(command, channel=names.logical(command.channel))
+            self._check_known(command.channel)
         with self.directory.locked(names.check_channel(command.channel), timeout) as locked:
             return self._apply(locked, command, ())
+
+    def _check_known(self, channel: str) -> None:
+        """Refuse what nobody here has registered, without making a directory for it."""
+        if not os.path.isdir(self.directory.channel_path(names.check_channel(channel))):
+            raise ChannelNotFound(f"nobody has registered channel {channel!r}", channel=channel)
 
     def _unregister(
         self, command: commands.UnregisterProducer | commands.UnregisterConsumer, timeout: float
     ) -> replies.Reply:
         channel = names.check_channel(names.logical(command.channel))
+        self._check_known(channel)
         with self.directory.locked(channel, timeout) as locked:
             reply = self._replay(channel).apply(command, now=time.time()).reply
             if isinstance(command, commands.UnregisterConsumer):
-                self._drop_consumer(locked.path, channel, command.consumer_id)
+                is_ours = self._drop_consumer(locked.path, channel, command.consumer_id)
             else:
-                self._drop_producer(locked.path, channel, _entry_id(channel, command.producer_id))
+                is_ours = self._drop_producer(locked.path, channel, _entry_id(channel, command.producer_id))
+            if not is_ours:  # named by its lease, but only who holds the lock can let go of it
+                raise NotOwner(f"the registration on channel {channel!r} is another process's", channel=channel)
             return reply
 
     def _apply(
@@ -183,12 +253,17 @@ class ViaFiles:
         blocks: tuple[str, ...],
     ) -> replies.Reply:
         """Ask the rules, then write down what happened."""
-        outcome = self._replay(command.channel).apply(command, now=time.time())
+        registry = self._replay(command.channel)
+        outcome = registry.apply(command, now=time.time())
+        # The priority is the channel's: with this entry it outlives whoever brought it.
+        said = msgspec.structs.replace(command, priority=registry.channels[command.channel].priority)
         for event in outcome.events:
-            if isinstance(event, events.ProducerRegistered) and isinstance(command, commands.RegisterProducer):
-                self._write_producer(locked, command, blocks)
-            elif isinstance(event, events.ConsumerRegistered) and isinstance(command, commands.RegisterConsumer):
-                self._write_consumer(locked, command)
+            if isinstance(event, events.ProducerRegistered) and isinstance(said, commands.RegisterProducer):
+                self._write_producer(locked, said, blocks)
+            elif isinstance(event, events.ConsumerRegistered) and isinstance(said, commands.RegisterConsumer):
+                self._write_consumer(locked, said)
+        if isinstance(outcome.reply, replies.ProducerRegistered):
+            outcome.reply.schema_id = None  # ids are the broker's to give
         return outcome.reply
 
     def _write_producer(
@@ -220,20 +295,32 @@ class ViaFiles:
         with self._mutex:
             self._consumers[key] = lock
 
-    def _drop_producer(self, path: str, channel: str, entry_id: str) -> None:
-        """Data is gone already or there never was any: the entry goes, its lock last."""
+    def _drop_producer(self, path: str, channel: str, entry_id: str) -> bool:
+        """Data is gone already or there never was any: the entry goes, its lock last. False where it is not ours."""
         with self._mutex:
             held = self._producers.pop((channel, entry_id), None)
-        if held is not None and held.is_held:
-            for suffix in (".json", ".lock"):
-                remove_file(os.path.join(path, entry_id + suffix))
-            held.close()
+        if held is None or not held.is_held:
+            return False
+        for suffix in (".json", ".lock"):
+            remove_file(os.path.join(path, entry_id + suffix))
+        held.close()
+        return True
 
-    def _drop_consumer(self, path: str, channel: str, consumer_id: str) -> None:
+    def _drop_consumer(self, path: str, channel: str, consumer_id: str) -> bool:
         with self._mutex:
             lock = self._consumers.pop((channel, consumer_id), None)
-        if lock is not None and lock.fd >= 0:
-            ConsumerFiles(path).remove(consumer_id, lock)
+        if lock is None or lock.fd < 0:
+            return False
+        ConsumerFiles(path).remove(consumer_id, lock)
+        return True
+
+
+def _check_as_a_broker(command: commands.Command) -> None:
+    """Refuse what a broker would not decode: nobody could decode the entry either."""
+    try:
+        protocol.decode(protocol.encode(command))
+    except ProtocolError as refused:
+        protocol.unwrap(protocol.error_reply(refused))
 
 
 def _entry_id(channel: str, producer_id: str | None) -> str:

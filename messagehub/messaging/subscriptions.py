@@ -76,6 +76,11 @@ class Subscription:
     def lost(self) -> int:
         return self.lost_in_transit + self.lost_in_buffer
 
+    @property
+    def buffered(self) -> int:
+        """How many messages are here and not yet read."""
+        return len(self._buffer)
+
     # -- reading -------------------------------------------------------------------------------------------
 
     def receive(self, timeout: float | None = None) -> Message:

@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from typing import Any
 
+from messagehub.errors import ConfigurationError
 from messagehub.messaging.kept_subscriptions import Since
 from messagehub.messaging.subscriptions import Callback, Overflow, Subscription
 from messagehub.messaging.topic import Topic
@@ -67,6 +68,8 @@ class TopicMethods(ABC):
 
         Saying the same again is harmless; other bounds are refused, or with `replace` taken over.
         """
+        if replace and keep is None:
+            raise ConfigurationError("replace changes the bounds of a kept topic: say which with keep")
         topic = Topic(name, lambda: self._topics, self.settings.request_timeout_seconds)
         if keep is not None:
             topic.keep(Keep(messages=keep) if isinstance(keep, int) else keep, replace=replace, timeout=timeout)

@@ -234,6 +234,10 @@ class Topics:
         except BrokerUnavailable as missing:
             raise _without_broker(missing) from missing
 
+    def report(self) -> dict[str, int]:
+        """Return what `hub.metrics()` says of topics; `malformed` are received frames that are no messages."""
+        return {"malformed": self._routes.malformed}
+
     # -- kept topics ---------------------------------------------------------------------------------------
 
     def _ask_whether_kept(self, topic: str, timeout: float) -> _Numbered:

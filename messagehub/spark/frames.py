@@ -12,6 +12,8 @@ from messagehub.datablock import manifests
 from messagehub.datablock.tables import Mode
 from messagehub.spark.options import Options
 from messagehub.spark.progress import showing_progress
+from messagehub.spark.registration import check
+from messagehub.spark.schema_mapping import schema_text, written_schema
 from messagehub.spark.source import MessageHubSource
 
 FORMAT = "messagehub"
@@ -37,15 +39,18 @@ def publish(
 ) -> Published | None:
     """Write a DataFrame as a new generation of a channel and say what was published.
 
+    A schema that would be refused is refused here, before anything that the DataFrame is made of is computed.
     `progress`: a bar over the tasks, by default where a person watches (a terminal or a notebook). `options` are those
     of the format. None when the driver's host is another one (Spark Connect): it was published there.
     """
     spark = df.sparkSession
     register(spark)
     options = {"transaction": uuid.uuid4().hex} | options
+    parsed = Options.parse({name: str(value) for name, value in options.items()} | {"channel": channel})
+    check(parsed, schema_text(written_schema(df.schema)), mode, is_users_process=True)
     with _setting(spark, *_BATCH_BYTES), showing_progress(spark, f"publishing {channel}", progress):
         df.write.format(FORMAT).options(channel=channel, **options).mode(mode).save()
-    return _published(Options.parse({name: str(value) for name, value in options.items()} | {"channel": channel}))
+    return _published(parsed)
 
 
 def read(

@@ -7,7 +7,7 @@ import difflib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from messagehub.block_place import directory_of
 from messagehub.datablock.directory import Directory
@@ -20,6 +20,7 @@ from registry import names
 
 _OF_SPARK: Final = ("path", "checkpointLocation")
 _DEFAULT_PARTITION_BYTES: Final = 128 << 20
+Use = Literal["read", "readStream", "write", "writeStream"]
 _TRANSACTION: Final = re.compile(r"[A-Za-z0-9_-]{1,100}")
 
 
@@ -44,10 +45,15 @@ class Options:
     transaction: str | None = None
 
     @classmethod
-    def parse(cls, given: Mapping[str, str]) -> "Options":
+    def parse(cls, given: Mapping[str, str], use: Use | None = None) -> "Options":
+        """Refuse what is unknown, and where the use is known what has no effect on it."""
         said = {name.lower(): value for name, value in given.items()}
         for name in said:
             _known(name)
+            if use is not None and use not in _USES.get(name, (use,)):
+                raise BadOption(f"option {_ACCEPTED[name]} is for {' and '.join(_USES[name])}; this is a {use}")
+        if "maxrowspertrigger" in said and "maxbytespertrigger" in said:
+            raise BadOption("give one of maxRowsPerTrigger and maxBytesPerTrigger")
         channel = said.get("channel") or said.get("path")
         if not channel:
             raise BadOption('say which channel: .option("channel", NAME)')
@@ -119,6 +125,20 @@ _NAMED: Final[dict[str, tuple[str, Any, str]]] = {
     "keepSeconds": ("keep_seconds", _seconds, "a number of seconds above 0"),
     "transaction": ("transaction", _name, "a name of letters, digits, '_' and '-'"),
 }
+_USES: Final[dict[str, tuple[Use, ...]]] = {
+    "generation": ("read",),
+    "maxpartitionbytes": ("read",),
+    "expectedschema": ("read", "readStream"),
+    "failondataloss": ("read", "readStream"),
+    "startingoffsets": ("readStream",),
+    "maxrowspertrigger": ("readStream",),
+    "maxbytespertrigger": ("readStream",),
+    "keepgenerations": ("write", "writeStream"),
+    "keepbytes": ("write", "writeStream"),
+    "keepseconds": ("write", "writeStream"),
+    "transaction": ("write",),
+}
+"""Those that have an effect on some uses only."""
 _READERS: Final = {name.lower(): rule for name, rule in _NAMED.items()}
 _ACCEPTED: Final = {name.lower(): name for name in (*_NAMED, *_OF_SPARK)}
 

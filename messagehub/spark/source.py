@@ -11,7 +11,7 @@ from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
 from messagehub.spark.channels import available_schema, check_expected
-from messagehub.spark.options import Options
+from messagehub.spark.options import Options, Use
 from messagehub.spark.reader import TableReader
 from messagehub.spark.schema_mapping import struct_of
 from messagehub.spark.writer import TableWriter
@@ -32,7 +32,7 @@ class MessageHubSource(DataSource):
         return struct_of(available_schema(self._parsed()))
 
     def reader(self, schema: StructType) -> TableReader:
-        options = self._parsed()
+        options = self._parsed("read")
         check_expected(options)
         # With push-down switched off Spark refuses a reader that could push, and does not say which it is:
         # only the worker that pushes loads this module.
@@ -45,19 +45,19 @@ class MessageHubSource(DataSource):
         return FilteringTableReader(options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> TableWriter:
-        return TableWriter(self._parsed(), schema, overwrite=overwrite)
+        return TableWriter(self._parsed("write"), schema, overwrite=overwrite)
 
     def streamReader(self, schema: StructType) -> "RingStreamReader":  # noqa: N802  Spark's name
         from messagehub.spark.stream_reader import RingStreamReader
 
-        options = self._parsed()
+        options = self._parsed("readStream")
         check_expected(options)
         return RingStreamReader(options, schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> "StreamTableWriter":  # noqa: N802  Spark's name
         from messagehub.spark.stream_writer import StreamTableWriter
 
-        return StreamTableWriter(self._parsed(), schema, overwrite=overwrite)
+        return StreamTableWriter(self._parsed("writeStream"), schema, overwrite=overwrite)
 
-    def _parsed(self) -> Options:
-        return Options.parse(self.options)
+    def _parsed(self, use: Use | None = None) -> Options:
+        return Options.parse(self.options, use)

@@ -3,7 +3,9 @@
 Rule 1: the writer is built once, in a process of the driver, and pickled to the tasks and to the commit: what it
 decides when it is built (schema, transaction) holds for all of them.
 Rule 2: nothing is visible before the commit, which is one step; a write that failed leaves nothing.
-Rule 3: the transaction lives as long as the driver's JVM. No Python process lives through a long job.
+Rule 3: the schema is judged when the writer is built, before any task runs, and again before the commit, since jobs
+are long. The commit registers schema and table.
+Rule 4: the transaction lives as long as the driver's JVM. No Python process lives through a long job.
 """
 
 import itertools
@@ -21,17 +23,21 @@ from messagehub.datablock.errors import ShmFull
 from messagehub.datablock.identity import ProcessIdentity, jvm_ancestor
 from messagehub.datablock.manifests import Part
 from messagehub.datablock.tables import Mode, Transaction
-from messagehub.spark.agreement import agree
+from messagehub.entries import table_details
 from messagehub.spark.options import Options
-from messagehub.spark.schema_mapping import conform, schema_text, written_schema
+from messagehub.spark.registration import check, register
+from messagehub.spark.schema_mapping import conform, schema_hash, schema_text, written_schema
+
+_APPLICATION = "spark.app.id"
 
 
 @dataclass
 class Written(WriterCommitMessage):
-    """What one attempt left; an empty partition leaves no block."""
+    """What one attempt left, and for which application; an empty partition leaves no block."""
 
     transaction: str
     part: Part | None
+    application: str | None = None
 
 
 class TableSink:
@@ -41,7 +47,8 @@ class TableSink:
         self._options = options
         self._mode: Mode = mode
         self._schema = written_schema(schema)
-        self._agreed = agree(options, schema_text(self._schema), mode)
+        self._text = schema_text(self._schema)
+        check(options, self._text, mode)
         options.directory().make_tables(options.channel)
         self._tables = options.tables()
         self._keeper = jvm_ancestor() or ProcessIdentity.current()
@@ -67,9 +74,10 @@ class TableSink:
     def write_part(self, transaction: Transaction, batches: Iterator[pa.RecordBatch]) -> Written:
         context = TaskContext.get()
         assert context is not None
+        application = context.getLocalProperty(_APPLICATION)
         first = next(batches, None)
         if first is None:
-            return Written(transaction.id, None)
+            return Written(transaction.id, None, application)
         schema = self._schema
         conformed = (conform(batch, schema) for batch in itertools.chain([first], batches))
         attempt = int(context.taskAttemptId())
@@ -82,7 +90,7 @@ class TableSink:
                 "(mount -o remount,size=16G /dev/shm), or keep less (options keepGenerations, keepBytes, keepSeconds)."
             )
             raise
-        return Written(transaction.id, part)
+        return Written(transaction.id, part, application)
 
     def publish(self, transaction: Transaction, messages: list[WriterCommitMessage | None]) -> None:
         written = [message for message in messages if isinstance(message, Written)]
@@ -92,14 +100,18 @@ class TableSink:
                 transaction.abort()
                 return
             parts = [transaction.write_part((), self._schema)]
-        transaction.commit(
+        check(self._options, self._text, self._mode)
+        manifest = transaction.commit(
             parts,
             now=time.time(),
             mode=self._mode,
-            schema_hash=self._agreed.digest,
+            schema_hash=schema_hash(self._text),
             retention=self._options.retention(),
-            details=self._agreed.details(),
+            details=table_details(
+                self._text, application=next((each.application for each in written if each.application), None)
+            ),
         )
+        register(self._options, manifest)
 
 
 class TableWriter(DataSourceArrowWriter):

@@ -17,7 +17,7 @@ from messagehub.errors import StoreError
 from messagehub.store import Saved, sqlite_topics
 from registry import events
 from registry.events import AnyEvent
-from registry.records import Channel, Consumer, Mode, Producer, SchemaConfig, SchemaVersion
+from registry.records import Channel, Consumer, Mode, Producer, SchemaConfig, SchemaVersion, Table
 from registry.state import restored
 
 APPLICATION_ID = 0x4D484231  # "MHB1"
@@ -37,6 +37,9 @@ CREATE TABLE schema_settings (kind TEXT, subject TEXT, record TEXT NOT NULL, PRI
     WITHOUT ROWID;
 INSERT INTO meta VALUES ('revision', 0), ('probe', 0), ('last_schema_id', 0);
 """
+_LATER_TABLES = """
+CREATE TABLE IF NOT EXISTS committed_tables (channel TEXT PRIMARY KEY, record TEXT NOT NULL) WITHOUT ROWID;
+"""
 _PUT_CHANNEL = "INSERT OR REPLACE INTO channels VALUES (?, ?)"
 _PUT_PRODUCER = "INSERT OR REPLACE INTO producers VALUES (?, ?, ?)"
 _PUT_CONSUMER = "INSERT OR REPLACE INTO consumers VALUES (?, ?, ?)"
@@ -50,10 +53,13 @@ _PUT_SETTING = "INSERT OR REPLACE INTO schema_settings VALUES (?, ?, ?)"
 _DELETE_SETTING = "DELETE FROM schema_settings WHERE kind = ? AND subject = ?"
 _DELETE_PRODUCER = "DELETE FROM producers WHERE channel = ? AND producer_id = ?"
 _DELETE_CONSUMER = "DELETE FROM consumers WHERE channel = ? AND consumer_id = ?"
+_PUT_TABLE = "INSERT OR REPLACE INTO committed_tables VALUES (?, ?)"
+_DELETE_TABLE = "DELETE FROM committed_tables WHERE channel = ?"
 _DELETE_CHANNEL = (
     "DELETE FROM channels WHERE name = ?",
     "DELETE FROM producers WHERE channel = ?",
     "DELETE FROM consumers WHERE channel = ?",
+    _DELETE_TABLE,
 )
 
 Row = tuple[str, tuple[Any, ...]]
@@ -61,6 +67,7 @@ _encode = msgspec.json.Encoder().encode
 _channel_decoder: msgspec.json.Decoder[Channel] = msgspec.json.Decoder(Channel)
 _producer_decoder: msgspec.json.Decoder[Producer] = msgspec.json.Decoder(Producer)
 _consumer_decoder: msgspec.json.Decoder[Consumer] = msgspec.json.Decoder(Consumer)
+_table_decoder: msgspec.json.Decoder[Table] = msgspec.json.Decoder(Table)
 _schema_decoder: msgspec.json.Decoder[SchemaVersion] = msgspec.json.Decoder(SchemaVersion)
 
 
@@ -136,9 +143,8 @@ class SQLiteStore:
         if not _has_content(self._path):
             _create(self._path)
         connection = _connect(self._path)
-        connection.executescript(
-            f"BEGIN; {sqlite_topics.TABLES} COMMIT;"
-        )  # a database from before kept topics lacks them
+        # A database from before kept topics, or before registered tables, lacks them.
+        connection.executescript(f"BEGIN; {sqlite_topics.TABLES} {_LATER_TABLES} COMMIT;")
         return connection
 
 
@@ -210,6 +216,8 @@ def _load(connection: sqlite3.Connection) -> Saved:
     for channel, record in connection.execute("SELECT channel, record FROM consumers"):
         consumer = _consumer_decoder.decode(record)
         channels[channel].consumers[consumer.consumer_id] = consumer
+    for channel, record in connection.execute("SELECT channel, record FROM committed_tables"):
+        channels[channel].table = _table_decoder.decode(record)
     for channel in channels.values():
         restored(channel)
     schemas = records("SELECT record FROM schemas ORDER BY subject, version", _schema_decoder.decode)
@@ -249,6 +257,12 @@ def _put_consumer(event: events.ConsumerRegistered) -> Sequence[Row]:
     return ((_PUT_CONSUMER, (event.channel, consumer.consumer_id, _encode(consumer).decode())),)
 
 
+def _put_table(event: events.TableCommitted) -> Sequence[Row]:
+    if event.table is None:
+        return ((_DELETE_TABLE, (event.channel,)),)
+    return ((_PUT_TABLE, (event.channel, _encode(event.table).decode())),)
+
+
 def _put_schema(event: events.SchemaRegistered) -> Sequence[Row]:
     schema = event.schema
     record = _encode(schema).decode()
@@ -269,7 +283,7 @@ def _put_setting(kind: str, subject: str, value: SchemaConfig | Mode | None) -> 
 
 
 def _nothing(_: AnyEvent) -> Sequence[Row]:
-    """Stalls, conflicts, tables and shares are not kept: a broker that starts looks, or deals anew."""
+    """Stalls, conflicts and shares are not kept: a broker that starts looks, or deals anew."""
     return ()
 
 
@@ -287,7 +301,7 @@ _ROWS: dict[type[events.Event], Callable[[Any], Sequence[Row]]] = {
     events.ConsumerStalled: _nothing,
     events.ConsumerRecovered: _nothing,
     events.ChannelConflicted: _nothing,
-    events.TableCommitted: _nothing,
+    events.TableCommitted: _put_table,
     events.GroupAssigned: _nothing,
     events.SchemaRegistered: _put_schema,
     events.SchemaDeleted: _delete_schema,

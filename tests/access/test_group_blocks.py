@@ -1,13 +1,14 @@
 """Data between users of one group: each is a process of another user, with the group as a supplementary one."""
 
 import grp
+import io
 import json
 import os
 import signal
 import stat
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout, suppress
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -15,12 +16,14 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from typer import Exit
 
 from messagehub import MessageHub, embedded_broker
 from messagehub.block_place import directory_of, shared_with
+from messagehub.cli.doctor import doctor
 from messagehub.datablock.cleaning import clean
 from messagehub.datablock.errors import NotInGroup, RingFull
-from messagehub.datablock.lanes import Lane
+from messagehub.datablock.ring import describe
 from messagehub.errors import ConfigurationError
 from messagehub.settings import Settings
 from tests.conftest import QUICK
@@ -144,7 +147,7 @@ def test_a_member_reads_rings_and_tables_of_another(shared: Path) -> None:
                 table = tables.read(PATIENCE_SECONDS)
                 link.send((table.equals(TABLE), tables.source, mapped_file(table["n"])))
             with hub.consumer("x", start="oldest") as consumer:
-                link.send(isinstance(consumer._attached.readers[0]._lane, Lane))
+                link.send(describe(directory_of(hub.settings).exclusive_block("x"))[1]["readers"])
                 assert link.recv() == "read"
                 link.send([bytes(consumer.read(PATIENCE_SECONDS)), bytes(consumer.read(PATIENCE_SECONDS))])
                 link.send(bytes(consumer.read(PATIENCE_SECONDS)))  # asleep until the other user rings
@@ -157,7 +160,7 @@ def test_a_member_reads_rings_and_tables_of_another(shared: Path) -> None:
             is_equal, found_by, mapped = bob.says()
             assert (is_equal, found_by) == (True, source)
             assert mapped.startswith(f"/dev/shm{place}/t/tables/")
-            assert bob.says() is True
+            assert bob.says() == 1, "the writer sees one reader"
             alice.tell("full?")
             assert alice.says() == "full"
             bob.tell("read")
@@ -282,15 +285,21 @@ def test_only_a_broker_makes_a_hub_shared_and_a_private_one_takes_it_back(tmp_pa
         assert shared_with(settings) is None
 
 
-def test_doctor_tells_a_member_that_all_is_fine_and_what_is_too_loose(tmp_path: Path) -> None:
-    from messagehub.cli.doctor import _diagnose
+def troubles(directory: Path) -> list[tuple[str, str]]:
+    """What `messagehub doctor` says that needs attention."""
+    with redirect_stdout(io.StringIO()) as said, suppress(Exit):
+        doctor(dir=directory, as_json=True)
+    findings = json.loads(said.getvalue())["findings"]
+    return [(each["check"], each["message"]) for each in findings if each["severity"] in ("warning", "error")]
 
+
+def test_doctor_tells_a_member_that_all_is_fine_and_what_is_too_loose(tmp_path: Path) -> None:
     def diagnose(link: Connection) -> None:
         while link.recv() == "look":
-            link.send([(each.check, each.message) for each in _diagnose(None, directory, None) if each.is_trouble])
+            link.send(troubles(directory))
 
     with group_hub(tmp_path) as (directory, _), MessageHub(dir=directory) as hub:
-        list(_diagnose(None, directory, None))  # loads what the member may not read
+        troubles(directory)  # loads what the member may not read
         hub.publish_table("t", TABLE)
         place = Path(directory_of(hub.settings).path)
         with person(BOB, diagnose, GID) as bob:

@@ -4,18 +4,19 @@ import asyncio
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import httpx
 import pytest
+from starlette.requests import Request
 
 from messagehub import MessageHub, embedded_broker
 from messagehub.admin import api
 from messagehub.admin.app import create_app
 from messagehub.admin.backend import Backend
-from messagehub.admin.callers import Caller, Callers
+from messagehub.admin.callers import Caller, Callers, caller
 from messagehub.admin.connections import MAX_CONNECTIONS
 from messagehub.credentials import AccessFile
 from messagehub.limits import Places
@@ -243,13 +244,22 @@ def test_what_is_not_a_command_is_written_down_too(many: WebOfMany) -> None:
     assert noted.items() <= entries[refused.headers["x-request-id"]].items()
 
 
+async def event_stream(hub: MessageHub, directory: Path) -> AsyncIterator[str | bytes | memoryview]:
+    """What `GET /api/v1/events` sends to an anonymous caller who may do everything."""
+    callers = Callers(AccessFile(directory / "access.json"), token=None, anonymous=ADMIN)
+    caller.set(Caller("anonymous", ADMIN, ""))
+    request = Request({"type": "http", "query_string": b"prefix=channel/", "headers": []})
+    response = await api.Api(Backend(hub, callers)).events(request)
+    assert isinstance(response, api.EventStream)
+    return aiter(response.body_iterator)
+
+
 def test_a_stream_whose_reader_is_behind_is_told_of_the_gap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(api, "MAX_EVENTS_WAITING", 3)
 
     async def read(hub: MessageHub, peer: Peer) -> list[bytes]:
         """What the stream says after many events came while nobody read it."""
-        callers = Callers(AccessFile(tmp_path / "access.json"), token=None, anonymous=ADMIN)
-        stream = api.Api(Backend(hub, callers))._stream(b"channel/", Caller("anonymous", ADMIN, ""))
+        stream = await event_stream(hub, tmp_path)
         assert await anext(stream) == b": connected\n\n"
         heard: list[bytes] = []
         end = hub.tap(b"channel/", lambda event: heard.append(event) if event and b"BEACON" not in event else None)
@@ -278,8 +288,7 @@ def test_a_stream_shows_that_it_is_alive_though_only_beacons_come(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def read(hub: MessageHub) -> None:
-        callers = Callers(AccessFile(tmp_path / "access.json"), token=None, anonymous=ADMIN)
-        stream = api.Api(Backend(hub, callers))._stream(b"channel/", Caller("anonymous", ADMIN, ""))
+        stream = await event_stream(hub, tmp_path)
         async with asyncio.timeout(PATIENCE_SECONDS):
             while await anext(stream) != b": alive\n\n":
                 continue

@@ -175,13 +175,13 @@ class SecureWeb(Web):
         self.cert = cert
         super().__init__(directory, *arguments)
 
-    def _answers(self) -> bool:
+    def answers(self) -> bool:
         port = self.url.rpartition(":")[2]
         if self.client.base_url.host != "localhost":
             self.client.close()
             context = ssl.create_default_context(cafile=str(self.cert))
             self.client = httpx.Client(base_url=f"https://localhost:{port}", timeout=30, verify=context)
-        return super()._answers()
+        return super().answers()
 
 
 def refused_web(directory: Path, *arguments: str) -> tuple[int, str]:

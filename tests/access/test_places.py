@@ -14,11 +14,13 @@ from pathlib import Path
 import pytest
 
 from messagehub import MessageHub, embedded_broker
+from messagehub.broker.place import Place
 from messagehub.credentials import AccessFile, KeyPair, allow_key, allow_token, server_keys
 from messagehub.datablock.directory import Directory, component
 from messagehub.datablock.errors import DataBlockError
 from messagehub.errors import ConfigurationError, Forbidden, HubError, InvalidName
 from messagehub.private_files import read_private, write_private
+from messagehub.settings import Settings
 from registry import names
 from tests.conftest import QUICK
 from tests.integration.harness import PATIENCE_SECONDS, Peer, Served
@@ -289,24 +291,26 @@ def test_a_subject_may_be_any_text_because_it_never_becomes_a_path(tmp_path: Pat
         assert sorted(path.name for path in tmp_path.rglob("*")) == before
 
 
-def test_a_broker_is_not_fooled_by_a_squatter_below_tmp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broker_is_not_fooled_by_a_squatter_below_tmp(tmp_path: Path) -> None:
     """The stand-in place of sockets whose directory has too long a name."""
     if os.geteuid() != 0:
         pytest.skip("giving a directory away needs root")
-    from messagehub.broker import place
+
+    def take(directory: Path) -> None:
+        Place(Settings.load(dir=tmp_path / "hub", endpoint=f"ipc://{directory}/b.sock"))
 
     squatted = tmp_path / "squatted"
     (squatted / "hash").mkdir(parents=True)
     os.chown(squatted, 65534, 65534)
     with pytest.raises(ConfigurationError, match="another user"):
-        place._socket_directory(squatted / "hash")
+        take(squatted / "hash")
     own = tmp_path / "own"
     (own / "hash").mkdir(parents=True)
     planted = tmp_path / "planted"
     planted.symlink_to(own)
     os.lchown(planted, 65534, 65534)
     with pytest.raises(ConfigurationError, match="another user"):
-        place._socket_directory(planted / "hash")
+        take(planted / "hash")
 
 
 @needs_root

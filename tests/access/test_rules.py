@@ -166,6 +166,8 @@ def made(kind: type[commands.Command], **given: str) -> commands.Command:
         "worker_id": "w",
         "endpoint": "e",
         "key": "k",
+        "generation": 1,
+        "shm_name": "/t",
     }
     fields |= {"messages": [KeptMessage(payload="")], "letter": LETTER, **given}
     names = set(kind.__struct_fields__) & ({*fields} if RULES[kind].name else {"lease", "worker_id", "letter"})

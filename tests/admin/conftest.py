@@ -31,9 +31,9 @@ class Web:
         token = directory / "http.token"
         self.token = token.read_text().strip() if token.exists() else ""
         self.client = httpx.Client(base_url=self.url, timeout=30)
-        eventually(self._answers, timeout=60)
+        eventually(self.answers, timeout=60)
 
-    def _answers(self) -> bool:
+    def answers(self) -> bool:
         try:
             return self.client.get("/healthz").status_code == 200
         except httpx.TransportError:

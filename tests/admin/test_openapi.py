@@ -13,6 +13,7 @@ from messagehub.admin import api, confluent_paths
 from messagehub.admin.endpoints import Endpoint
 from messagehub.admin.openapi import TYPES, document, path_parameters
 from tests.admin.conftest import Web
+from tests.levels import examples
 
 ENDPOINTS = [*confluent_paths.ENDPOINTS, *api.ENDPOINTS]
 UNENDING = {("GET", "/api/v1/events")}
@@ -22,7 +23,7 @@ SCHEMA = schemathesis.openapi.from_dict(document(ENDPOINTS))
 NAMES = ("not_a_server_error", "status_code_conformance", "content_type_conformance", "response_schema_conformance")
 PROMISES = CHECKS.get_by_names(NAMES)
 EXAMPLES = settings(
-    max_examples=8,
+    max_examples=examples(8),
     deadline=None,
     derandomize=True,
     database=None,

@@ -239,9 +239,5 @@ def test_a_killed_http_process_comes_back_on_the_same_address(web: Web) -> None:
         ["pgrep", "-P", str(web.process.pid), "-f", "messagehub.admin"], capture_output=True, text=True, check=True
     )
     os.kill(int(pids.stdout.split()[0]), signal.SIGKILL)
-
-    def is_back() -> bool:
-        return web._answers()
-
-    eventually(is_back, timeout=60)
+    eventually(web.answers, timeout=60)
     assert web.ask("GET", "/readyz").status_code == 200

@@ -167,6 +167,24 @@ def test_a_referenced_schema_is_not_deleted_and_knows_who_refers_to_it(web: Web)
     refused(web.register("ref-other", OBJECT, references=missing), 422, 42201)
 
 
+def test_what_a_softly_deleted_schema_refers_to_stays(web: Web) -> None:
+    web.register("kept-base", {"$id": "kept.json", "type": "integer"})
+    references = [{"name": "kept.json", "subject": "kept-base", "version": 1}]
+    schema_id = web.register("kept-user", {"$ref": "kept.json"}, references=references).json()["id"]
+    assert web.ask("DELETE", "/subjects/kept-user").json() == [1]
+    assert web.ask("DELETE", "/subjects/kept-base").json() == [1]
+    said = refused(web.ask("DELETE", "/subjects/kept-base?permanent=true"), 422, 42206)
+    assert said.startswith("One or more references exist to the schema {subject=kept-base,version=1}")
+    referrers = "/subjects/kept-base/versions/1/referencedby"
+    assert web.ask("GET", referrers).json() == []
+    assert web.ask("GET", f"{referrers}?deleted=true").json() == [schema_id]
+    assert web.register("kept-base", {"$id": "kept.json", "type": "integer"}).json()["version"] == 2
+    assert web.ask("GET", f"{referrers}?deleted=true").json() == [schema_id]
+    assert web.ask("GET", "/subjects/kept-base/versions?deleted=true").json() == [1, 2]
+    assert web.ask("DELETE", "/subjects/kept-user?permanent=true").json() == [1]
+    assert web.ask("DELETE", "/subjects/kept-base/versions/1?permanent=true").json() == 1
+
+
 def test_metadata_and_rules_are_kept_and_take_part_in_identity(web: Web) -> None:
     plain = web.register("meta-a", OBJECT).json()["id"]
     owned = web.register("meta-a", OBJECT, metadata={"properties": {"owner": "lab"}}, ruleSet={"domainRules": []})

@@ -17,6 +17,7 @@ from typer.testing import CliRunner, Result
 
 from messagehub.cli import app
 from messagehub.datablock.directory import Directory
+from tests.integration.harness import end_at_once
 
 ROOT = Path(__file__).parents[2]
 DEADLINE_SECONDS = 60.0
@@ -83,7 +84,7 @@ class Running:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self.process.poll() is None:
-            self.process.kill()
+            end_at_once(self.process)
             self.process.wait(DEADLINE_SECONDS)
 
 
@@ -96,7 +97,7 @@ class Program:
     def __init__(self, place: Path) -> None:
         self.place = place
         self.dir = place / "hub"
-        self.environment = {
+        self.environment = {name: value for name, value in os.environ.items() if name.startswith("COVERAGE_")} | {
             "PATH": os.environ["PATH"],
             "HOME": str(place),
             "PYTHONPATH": str(ROOT),

@@ -8,7 +8,7 @@ ESCAPE = "\x1b[31mred"
 
 def test_channels_are_created_listed_described_and_destroyed(hub: Program) -> None:
     assert "channel life.one is declared" in hub.run("channels", "create", "life.one", "--access", "shared").stdout
-    made = hub.json("channels", "create", "life.two", "--schema-hash", "abc", "--version", "1.0.0")
+    made = hub.call_json("channels", "create", "life.two", "--schema-hash", "abc", "--version", "1.0.0")
     assert made["channel"] == "life.two"
 
     listed = hub.json("channels", "life.")
@@ -21,8 +21,8 @@ def test_channels_are_created_listed_described_and_destroyed(hub: Program) -> No
     assert hub.json("channels", "describe", "life.two")["schema_hash"] == "abc"
 
     assert "is destroyed" in hub.run("channels", "destroy", "life.one", "--yes").stdout
-    assert hub.json("channels", "destroy", "life.two", "-y")["channel"] == "life.two"
-    assert hub.run("channels", "life.").stdout == "no channel starts with 'life.'\n"
+    assert hub.call_json("channels", "destroy", "life.two", "-y")["channel"] == "life.two"
+    assert hub.call("channels", "life.").stdout == "no channel starts with 'life.'\n"
 
 
 def test_destroying_asks_first(hub: Program) -> None:
@@ -52,11 +52,11 @@ def test_discover_shows_where_the_data_is(hub: Program) -> None:
         client.register_producer("found", schema_hash="abc", schema_version="2.0.0", config={"capacity": 10})
         found = hub.json("discover", "found")
         assert (found["shm_name"], found["status"], found["source"]) == ("/pylabhub_found", "active", "broker")
-        text = hub.run("discover", "found").stdout
+        text = hub.call("discover", "found").stdout
         assert "/pylabhub_found" in text
         assert "2.0.0" in text
         assert "capacity=10" in text
-        described = hub.run("channels", "describe", "found").stdout
+        described = hub.call("channels", "describe", "found").stdout
         assert "found/default" in described
 
 
@@ -97,9 +97,9 @@ def test_trace_shows_both_sides_of_an_exchange(hub: Program) -> None:
     }
     assert by_side["client"] & by_side["broker"]
     one = next(one for one in exchanges if one["side"] == "broker" and one["correlation_id"])
-    again = hub.json("trace", one["correlation_id"])
+    again = hub.call_json("trace", one["correlation_id"])
     assert {found["correlation_id"] for found in again} == {one["correlation_id"]}
-    text = hub.run("trace", "--limit", "3").stdout
+    text = hub.call("trace", "--limit", "3").stdout
     assert text.splitlines()[0].split() == ["AT", "SIDE", "ID", "REQUEST", "ANSWER", "TOOK", "PEER"]
 
 

@@ -53,7 +53,7 @@ def test_a_running_hub_is_fine(hub: Program) -> None:
 
 
 def test_no_broker_is_an_error_with_the_command_that_starts_one(alone: Program) -> None:
-    text = alone.run("doctor", code=1).stdout
+    text = alone.call("doctor", code=1).stdout
     assert f"no broker runs in {alone.dir}" in text
     assert f"fix: messagehub serve --dir {alone.dir}" in text
     assert "does not exist yet; serve makes it" in text
@@ -171,7 +171,7 @@ main()
         (finding,) = diagnose(alone)["version"]
         assert finding["severity"] == "warning"
         assert "the broker is messagehub 9.9.9" in finding["message"]
-        assert "9.9.9 (this program is" in alone.run("status").stdout
+        assert "9.9.9 (this program is" in alone.call("status").stdout
         assert broker.end() == 0
 
 

@@ -32,7 +32,7 @@ def test_a_second_exclusive_producer_is_refused_with_1(hub: Program) -> None:
 
 
 def test_once_leaves_the_registration_to_its_lease(hub: Program) -> None:
-    done = hub.run("register", "brief", *ABC, "--once", "--json")
+    done = hub.call("register", "brief", *ABC, "--once", "--json")
     ack = json.loads(done.stdout)
     assert (ack["channel"], ack["shm_name"]) == ("brief", "/pylabhub_brief")
     assert "ends in 8 s" in done.stderr
@@ -40,7 +40,7 @@ def test_once_leaves_the_registration_to_its_lease(hub: Program) -> None:
 
 
 def test_a_schema_alone_is_hashed_by_the_hub(hub: Program) -> None:
-    hub.run("register", "hashed", "--schema", "-", "--once", stdin='{"type": "object"}')
+    hub.call("register", "hashed", "--schema", "-", "--once", stdin='{"type": "object"}')
     found = hub.call_json("discover", "hashed")
     assert found["schema"] == "verified"
     assert hub.call_json("schemas", "get", "hashed")["schema_hash"] == found["schema_hash"]

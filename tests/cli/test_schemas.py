@@ -14,7 +14,7 @@ def test_a_schema_is_registered_listed_and_found_by_subject_version_id_and_hash(
     file.write_text(json.dumps(FIRST))
     first = hub.json("schemas", "register", "readings", str(file))
     assert hub.call_json("schemas", "register", "readings", str(file)) == first
-    assert "readings version 2" in hub.run("schemas", "register", "readings", "-", stdin=json.dumps(SECOND)).stdout
+    assert "readings version 2" in hub.call("schemas", "register", "readings", "-", stdin=json.dumps(SECOND)).stdout
 
     refused = hub.call("schemas", "register", "readings", "-", "--json", stdin=json.dumps(THIRD), code=1)
     assert json.loads(refused.stdout)["error"]["code"] == "SCHEMA_INCOMPATIBLE"
@@ -29,7 +29,7 @@ def test_a_schema_is_registered_listed_and_found_by_subject_version_id_and_hash(
     assert (newest["version"], json.loads(newest["schema"])) == (2, SECOND)
     assert json.loads(hub.call("schemas", "get", "readings", "--version", "1", "--raw").stdout) == FIRST
     assert hub.call_json("schemas", "get", "--id", str(first["schema_id"]))["schema_hash"] == first["schema_hash"]
-    text = hub.run("schemas", "get", "--hash", first["schema_hash"]).stdout
+    text = hub.call("schemas", "get", "--hash", first["schema_hash"]).stdout
     assert '"type": "number"' in text
     assert "readings version 1" in text
 

@@ -22,7 +22,7 @@ def shout(message: ServiceMessage, context: ServiceContext) -> Any:
 def test_a_request_prints_its_reply(hub: Program) -> None:
     with MessageHub(dir=hub.dir) as worker, worker.serve("service:shout", shout):
         assert hub.run("request", "service:shout", "hello").stdout == "HELLO\n"
-        assert hub.json("request", "service:shout", stdin="from stdin") == {"payload": "FROM STDIN"}
+        assert hub.call_json("request", "service:shout", stdin="from stdin") == {"payload": "FROM STDIN"}
         assert hub.call_json("request", "service:shout", "headers", "-H", "a=1") == {"payload": {"a": "1"}}
         assert hub.call("request", "service:shout", "[1]", "--format", "json").stdout == "[1]\n"
         asked = ("request", "service:shout", '{"stream": [1, 2]}', "--format", "json", "--stream")

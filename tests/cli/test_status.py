@@ -24,7 +24,7 @@ def free_port() -> int:
 
 def test_status_as_json_has_what_scripts_rely_on(hub: Program) -> None:
     hub.call("discover", "status.nowhere", code=1)
-    status = hub.json("status")
+    status = hub.call_json("status")
     assert status["health"] == "healthy"
     assert status["endpoint"] == f"ipc://{hub.dir}/broker.sock"
     assert status["events_endpoint"] == f"ipc://{hub.dir}/broker-events.sock"
@@ -41,7 +41,7 @@ def test_status_as_json_has_what_scripts_rely_on(hub: Program) -> None:
 
 
 def test_status_for_people_names_the_same(hub: Program) -> None:
-    text = hub.run("status").stdout
+    text = hub.call("status").stdout
     fields = dict(line.split(maxsplit=1) for line in text.splitlines() if len(line.split(maxsplit=1)) == 2)
     assert fields["health"] == "healthy"
     assert fields["endpoint"] == f"ipc://{hub.dir}/broker.sock"
@@ -52,7 +52,7 @@ def test_status_for_people_names_the_same(hub: Program) -> None:
 
 
 def test_status_without_a_broker_ends_with_3(alone: Program) -> None:
-    done = alone.run("status", code=3)
+    done = alone.call("status", code=3)
     assert not done.stdout
     assert f"no broker runs in {alone.dir}" in done.stderr
     assert "messagehub serve" in done.stderr
@@ -70,7 +70,7 @@ def test_a_stopped_broker_is_given_up_in_time(alone: Program) -> None:
     with alone.serve() as broker:
         broker.process.send_signal(signal.SIGSTOP)
         started = time.monotonic()
-        assert alone.json("status", "--timeout", "0.3", code=3)["health"] == "unavailable"
+        assert alone.call_json("status", "--timeout", "0.3", code=3)["health"] == "unavailable"
         assert time.monotonic() - started < 20
         broker.process.send_signal(signal.SIGCONT)
         assert broker.end(signal.SIGTERM) == 0
@@ -80,7 +80,7 @@ def test_a_stopped_broker_is_given_up_in_time(alone: Program) -> None:
 def test_a_tcp_broker_is_found_by_directory_and_by_endpoint(alone: Program) -> None:
     endpoint = f"tcp://127.0.0.1:{free_port()}"
     with alone.serve("--endpoint", endpoint) as broker:
-        by_directory = alone.json("status")
+        by_directory = alone.call_json("status")
         assert by_directory["endpoint"] == endpoint
         elsewhere = str(alone.place / "elsewhere")
         by_endpoint = alone.json("status", "--dir", elsewhere, MESSAGEHUB_ENDPOINT=endpoint)

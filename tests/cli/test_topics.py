@@ -10,9 +10,9 @@ def test_what_one_program_publishes_another_prints_as_json_lines(hub: Program) -
     with hub.start("subscribe", "orders.>", "--json", "--count", "5") as subscribed:
         subscribed.tells("subscribed to orders.>")
         hub.run("publish", "orders.eu", "from an argument", "--header", "trace=7")
-        assert hub.json("publish", "orders.us", stdin="from\nstdin") == {"topic": "orders.us", "number": 1}
-        hub.run("publish", "other", "not wanted")
-        hub.run("publish", "orders.eu", "--lines", "--format", "json", stdin='{"n": 1}\n[2]\n')
+        assert hub.call_json("publish", "orders.us", stdin="from\nstdin") == {"topic": "orders.us", "number": 1}
+        hub.call("publish", "other", "not wanted")
+        hub.call("publish", "orders.eu", "--lines", "--format", "json", stdin='{"n": 1}\n[2]\n')
         with MessageHub(dir=hub.dir) as client:
             client.publish("orders.raw", b"\xff")
         assert subscribed.process.wait(30) == 0, subscribed.err
@@ -40,19 +40,19 @@ def test_a_kept_topic_is_defined_filled_read_and_deleted(hub: Program) -> None:
     said = hub.run("topics", "keep", "kept.a", "--messages", "3", "--bytes", "1M", "--age", "2h").stdout
     assert said == "topic kept.a is kept: 3 messages, 1048576 bytes, 2 h 0 min\n", said
     hub.call("topics", "keep", "kept.a", "--messages", "4", code=1)
-    hub.run("publish", "kept.a", "--lines", stdin="one\ntwo\nthree\nfour\n")
-    assert hub.json("publish", "kept.a", "five") == {"topic": "kept.a", "number": 5}
+    hub.call("publish", "kept.a", "--lines", stdin="one\ntwo\nthree\nfour\n")
+    assert hub.call_json("publish", "kept.a", "five") == {"topic": "kept.a", "number": 5}
     (listed,) = hub.json("topics", "list", "kept.>")
     assert (listed["messages"], listed["first_offset"], listed["topic"]["next_offset"]) == (3, 3, 6)
-    assert "kept.a" in hub.run("topics").stdout
+    assert "kept.a" in hub.call("topics").stdout
     assert hub.json("topics", "describe", "kept.a")["size_bytes"] == len("threefourfive")
     for since in ("0", "1h", "2000-01-01T00:00"):
         done = hub.run("subscribe", "kept.*", "--since", since, "--count", "3", "--json")
         heard = [json.loads(line) for line in done.stdout.splitlines()]
         assert [(one["offset"], one["payload"]) for one in heard] == [(3, "three"), (4, "four"), (5, "five")]
-    assert "2 messages were lost" in hub.run("subscribe", "kept.a", "--since", "1", "--count", "1").stderr
-    hub.run("topics", "keep", "kept.a", "--messages", "1", "--replace")
-    assert hub.json("topics", "describe", "kept.a")["messages"] == 1
+    assert "2 messages were lost" in hub.call("subscribe", "kept.a", "--since", "1", "--count", "1").stderr
+    hub.call("topics", "keep", "kept.a", "--messages", "1", "--replace")
+    assert hub.call_json("topics", "describe", "kept.a")["messages"] == 1
     hub.run("topics", "delete", "kept.a", "--yes")
     assert "not kept" in hub.call("topics", "describe", "kept.a", code=1).stderr
     assert "not kept" in hub.call("subscribe", "kept.a", "--since", "0", code=1).stderr

@@ -1,5 +1,6 @@
 """The program as such: names, options, exit codes for wrong usage, and how little `--help` loads."""
 
+import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -67,7 +68,13 @@ loaded = [name for name in {heavy} if name in sys.modules]
 sys.exit(f"loaded: {{loaded}}" if loaded else 0)
 """
     done = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=20, check=False
+        [sys.executable, "-c", code],
+        cwd=ROOT,
+        env={name: value for name, value in os.environ.items() if not name.startswith("COVERAGE_")},  # loads sqlite3
+        capture_output=True,
+        text=True,
+        timeout=20,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
 

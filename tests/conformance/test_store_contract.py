@@ -1,5 +1,6 @@
 """The store's contract, over every implementation: what was written is what is loaded."""
 
+import sqlite3
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -289,11 +290,13 @@ def test_a_great_deal_is_trimmed_little_by_little(tmp_path: Path) -> None:
     writer.apply(commands.KeepTopic(topic="bounded", keep=Keep(messages=10), replace=True))
     writer.apply(commands.DeleteTopic(topic="deleted"))
     left = []
+    database = sqlite3.connect(tmp_path / "registry.db")
     while True:
         has_more = store.trim(now=1.0)
-        left.append(store._connection.execute("SELECT count(*) FROM topic_messages").fetchone()[0])
+        left.append(database.execute("SELECT count(*) FROM topic_messages").fetchone()[0])
         if not has_more:
             break
+    database.close()
     steps = [before - after for before, after in zip([12_000, *left], left, strict=False)]
     assert left[-1] == 10
     assert max(steps) <= 4000

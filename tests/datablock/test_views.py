@@ -11,6 +11,7 @@ from messagehub.datablock import errors
 from messagehub.datablock.layout import Kind
 from messagehub.datablock.locks import FIRST_SLOT, exclusive, is_locked
 from messagehub.datablock.ring import open_reader
+from messagehub.datablock.writer import RingWriter
 from tests.datablock.children import kill, parked
 from tests.datablock.rings import number_of, payload, writer
 
@@ -21,9 +22,9 @@ def batch(number: int) -> pa.RecordBatch:
     return pa.record_batch([pa.array([number] * 4), pa.array([f"t{number}"] * 4)], schema=SCHEMA)
 
 
-def held_slots(made: object) -> int:
-    fd = made._descriptor.fd  # type: ignore[attr-defined]
-    return sum(is_locked(fd, exclusive(FIRST_SLOT + slot)) for slot in range(4))
+def held_slots(made: RingWriter) -> int:
+    with open(made.path, "rb") as block:
+        return sum(is_locked(block.fileno(), exclusive(FIRST_SLOT + slot)) for slot in range(4))
 
 
 def test_a_view_is_unchanged_while_the_ring_wraps_many_times(root: str) -> None:

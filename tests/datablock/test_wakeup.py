@@ -57,7 +57,7 @@ def test_no_bell_is_rung_for_a_reader_that_does_not_sleep(root: str) -> None:
         for number in range(1, 5):
             made.write(payload(number))
         with pytest.raises(BlockingIOError):
-            os.read(reader._lane.bell.fileno(), 1)
+            os.read(reader.wake_fds()[0], 1)
         assert drain(reader) == [1, 2, 3, 4]
 
 

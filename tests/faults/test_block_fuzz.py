@@ -1,7 +1,8 @@
 """Damaged block files against their readers: a typed refusal or data; never another error, a signal, a hang, or
 memory that grows.
 
-A few thousand in CI; MESSAGEHUB_SOAK_SECONDS: how long under `make soak`. A failure names the original and the seed;
+A few thousand in `make test` and `make nightly`; in `make soak` as long as a storm (MESSAGEHUB_STORM_SECONDS). A
+failure names the original and the seed;
 MESSAGEHUB_BLOCK_SEED=… begins there.
 """
 
@@ -25,12 +26,13 @@ from tests.faults.blocks.originals import Original, make_all
 from tests.faults.test_fuzz import resident_bytes
 from tests.integration.block_processes import Place, place_in
 from tests.integration.harness import ROOT, clean_environment
+from tests.levels import LEVEL, STORM_SECONDS
 
 MUTANTS = 3000
 WARM = 1000
 DEADLINE_SECONDS = 30.0
 GROWTH_BYTES = 16_000_000
-LONG_SECONDS = float(os.environ.get("MESSAGEHUB_SOAK_SECONDS", "1800"))
+SECONDS = STORM_SECONDS if LEVEL == "soak" else 0.0
 
 
 class Victim:
@@ -116,19 +118,12 @@ def test_whole_blocks_are_read(originals: list[Original], victim: Victim) -> Non
         assert outcome == ("STREAM_ENDED" if original.kind in ("ring", "member") else "data"), original.name
 
 
-@pytest.mark.parametrize(
-    "seconds",
-    [
-        pytest.param(0.0, id="short", marks=pytest.mark.timeout(300)),
-        pytest.param(LONG_SECONDS, id="long", marks=[pytest.mark.slow, pytest.mark.timeout(LONG_SECONDS + 300)]),
-    ],
-)
-def test_a_damaged_block_is_refused_or_read_and_nothing_else(
-    originals: list[Original], victim: Victim, seconds: float
-) -> None:
-    first = int(os.environ.get("MESSAGEHUB_BLOCK_SEED", 1 if not seconds else time.time_ns() % 10**9 * 1000))
+@pytest.mark.soak
+@pytest.mark.timeout(SECONDS + 300)
+def test_a_damaged_block_is_refused_or_read_and_nothing_else(originals: list[Original], victim: Victim) -> None:
+    first = int(os.environ.get("MESSAGEHUB_BLOCK_SEED", 1 if not SECONDS else time.time_ns() % 10**9 * 1000))
     print(f"MESSAGEHUB_BLOCK_SEED={first}")
-    deadline = time.monotonic() + seconds
+    deadline = time.monotonic() + SECONDS
     outcomes: collections.Counter[str] = collections.Counter()
     warm_bytes = 0
     seed = first

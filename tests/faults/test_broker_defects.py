@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from registry import commands, registry
+from registry import replies
 from tests.conftest import QUICK
 from tests.integration.harness import Embedded, Listener, Peer, hub_of, producer
 
@@ -15,16 +15,15 @@ pytestmark = pytest.mark.usefixtures("no_leaks")
 def test_half_a_change_is_undone_and_the_request_is_answered(
     embedded: Callable[..., Embedded], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = registry._JUDGED[commands.CreateChannel]
+    real = replies.ChannelCreated
 
-    def broken(state: Any, command: Any, now: float, verdict: Any = None) -> Any:
-        reply = real(state, command, now, verdict)
-        if command.channel == "half":
+    def broken(**fields: Any) -> replies.Reply:
+        """The reply is made last, after all changes."""
+        if fields["channel"] == "half":
             raise ZeroDivisionError
-        return reply
+        return real(**fields)
 
-    handlers: Any = registry._JUDGED
-    monkeypatch.setitem(handlers, commands.CreateChannel, broken)
+    monkeypatch.setattr(replies, "ChannelCreated", broken)
     broker = embedded(**QUICK)
     with Peer(broker.endpoint) as peer, Listener(broker.endpoint, b"channel/") as listener, hub_of(broker) as hub:
         registration = hub.register_producer("before", schema_hash="h", required=True)

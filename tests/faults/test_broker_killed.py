@@ -1,7 +1,6 @@
 """kill -9 of the broker under load, again and again: nothing acknowledged is lost and everybody comes back."""
 
 import itertools
-import os
 import random
 import threading
 import time
@@ -14,6 +13,7 @@ import pytest
 from messagehub import MessageHub, Registration, Watch
 from messagehub.errors import BrokerUnavailable
 from tests.integration.harness import Peer, Served, eventually, hub_of
+from tests.levels import STORM_SECONDS
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 
@@ -26,7 +26,7 @@ TERMS = {
 }
 CLIENT = {"reconnect_max_seconds": 0.3, "request_timeout_seconds": 30.0}
 MEMBERS = 20
-LONG_KILLS = max(10, int(float(os.environ.get("MESSAGEHUB_SOAK_SECONDS", "3")) / 3))
+KILLS = max(4, int(STORM_SECONDS / 3))
 """About as many as fit into the time that `make soak` gives."""
 
 
@@ -172,14 +172,10 @@ def discovered(peer: Peer, names: list[str]) -> dict[str, Any]:
     return {name: peer.ask({"type": "DISCOVERY_REQUEST", "channel": name}) for name in names}
 
 
+@pytest.mark.soak
+@pytest.mark.timeout(60 * KILLS + 120)
 def test_a_broker_killed_under_load_loses_nothing_and_everybody_comes_back(served: Callable[..., Served]) -> None:
-    kill_and_restart(served(**TERMS), kills=4)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(60 * LONG_KILLS + 120)
-def test_a_broker_killed_many_times_under_load(served: Callable[..., Served]) -> None:
-    kill_and_restart(served(**TERMS), kills=LONG_KILLS)
+    kill_and_restart(served(**TERMS), kills=KILLS)
 
 
 def test_registrations_are_rebuilt_by_the_clients_alone_when_the_database_is_gone(

@@ -1,7 +1,7 @@
 """Fuzzed bytes never stop the broker: every request gets one answer, no defect is counted, and what is on disk is
 what is in memory.
 
-A million frames in CI, ten million under `make soak`.
+Fifty thousand frames in `make test`, a million in `make nightly`, ten million in `make soak`.
 """
 
 import json
@@ -19,6 +19,7 @@ from messagehub.protocol import COMMANDS_BY_TYPE
 from tests.access.shared import SharedHub
 from tests.conftest import QUICK
 from tests.integration.harness import PATIENCE_SECONDS, AnyBroker, Message, Peer, Served, producer
+from tests.levels import FUZZED_FRAMES, IS_QUICK
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 
@@ -227,21 +228,16 @@ def test_what_fuzzing_left_on_disk_is_what_was_in_memory(served: Callable[..., S
         assert_kept_over_a_kill(server)
 
 
-@pytest.mark.parametrize(
-    ("frames", "seed"),
-    [
-        pytest.param(1_000_000, 4, marks=pytest.mark.timeout(600), id="million"),
-        pytest.param(10_000_000, None, marks=[pytest.mark.slow, pytest.mark.timeout(7200)], id="ten-million"),
-    ],
-)
-def test_so_many_frames_and_memory_stays_flat(served: Callable[..., Served], frames: int, seed: int | None) -> None:
+@pytest.mark.soak
+@pytest.mark.timeout(120 + FUZZED_FRAMES // 1000)
+def test_so_many_frames_and_memory_stays_flat(served: Callable[..., Served]) -> None:
     server = served(**QUICK)
-    seed = random.SystemRandom().randrange(2**32) if seed is None else seed
+    seed = 4 if IS_QUICK else random.SystemRandom().randrange(2**32)
     print(f"seed {seed}")
-    fuzz(server, frames // 4, seed)
+    fuzz(server, FUZZED_FRAMES // 4, seed)
     warm = resident_bytes(server.pid)
     for part in range(1, 4):
-        fuzz(server, frames // 4, seed)  # the same again: nothing new to remember
+        fuzz(server, FUZZED_FRAMES // 4, seed)  # the same again: nothing new to remember
         print(f"{part}: {resident_bytes(server.pid) - warm} bytes more")
     assert resident_bytes(server.pid) < 1.25 * warm + 16_000_000
     assert_kept_over_a_kill(server)

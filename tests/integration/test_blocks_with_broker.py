@@ -10,6 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from messagehub.block_place import directory_of
 from messagehub.datablock.groups import Assignment
 from messagehub.datablock.ring import open_reader
 from messagehub.errors import ProducerAlreadyRegistered, SchemaMismatch
@@ -242,7 +243,7 @@ def test_a_member_whose_share_is_over_before_it_was_taken_waits_for_the_next(
     serve()
     hub = place.hub()
     with hub.producer("work", schema=SCHEMA, when_full="block") as producer:
-        ring = hub._chain.files.directory.exclusive_block("work")
+        ring = directory_of(hub.settings).exclusive_block("work")
         with (
             open_reader(ring, group="crew", assignment=Assignment(10**17, 0, 1)),  # of a share-out to come
             hub.consumer("work", start="oldest", group="crew") as member,

@@ -10,7 +10,7 @@ from messagehub.client.taps import Taps
 from messagehub.settings import Settings
 from registry import commands
 from tests.conftest import QUICK
-from tests.integration.harness import Embedded
+from tests.integration.harness import Embedded, eventually
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 
@@ -18,8 +18,14 @@ pytestmark = pytest.mark.usefixtures("no_leaks")
 class Meanwhile(Taps):
     """The wire is gone just when the thread asks what to listen to."""
 
+    def __init__(self, connection: Connection) -> None:
+        super().__init__(connection)
+        self.connection = connection
+        self.asked = 0
+
     def topics(self) -> set[bytes]:
-        self._connection.hello = None
+        self.connection.hello = None
+        self.asked += 1
         return super().topics()
 
 
@@ -27,8 +33,13 @@ def test_events_are_followed_while_the_wire_is_dropped(embedded: Callable[..., E
     connection = Connection(Settings.load(endpoint=embedded(**QUICK).endpoint, dir=tmp_path), name="c")
     try:
         connection.request(commands.Ping(), timeout=30)
-        connection.parts = (Meanwhile(connection),)
-        connection._follow_topics()
-        assert connection.hello is None
+        hello = connection.hello
+        meanwhile = Meanwhile(connection)
+        connection.parts = (meanwhile,)
+        for turn in range(1, 4):  # a thread that failed would take no further turn
+            connection.hello = hello
+            connection.wake()
+            eventually(lambda turn=turn: meanwhile.asked >= turn)
+            assert connection.hello is None
     finally:
         connection.close()

@@ -106,7 +106,7 @@ def test_callers_that_share_a_wire_each_get_their_own_refusals(broker: AnyBroker
                 name = f"n{number}.t{turn}"
                 command = commands.DescribeChannel(channel=name)
                 with pytest.raises(ChannelNotFound) as caught:
-                    hub._connection.request(command, timeout=60.0)
+                    hub.ask(command, timeout=60.0)
                 assert caught.value.details == {"channel": name}
 
         in_threads(16, work)

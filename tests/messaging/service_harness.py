@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -11,10 +12,16 @@ from typing import Any
 
 from messagehub import MessageHub
 from messagehub.messaging.service_context import ServiceContext, ServiceMessage
+from messagehub.messaging.service_link import Link
+from messagehub.messaging.service_workers import Served as ServedAddress
 from messagehub.messaging.services import Services
+from messagehub.messaging.streams import StreamStats
+from registry import commands, replies
+from registry.records import Worker
 from tests.integration.harness import ROOT, Served, clean_environment, eventually, hub_of
 
 SECONDS = 20.0
+CONNECTED = "03"  # in /proc/net/unix
 SOON = 2.0  # far below every timeout that is given, far above what it takes
 
 
@@ -71,8 +78,51 @@ def metrics(hub: MessageHub) -> dict[str, int]:
     return found
 
 
+def worker_of(hub: MessageHub, address: str) -> Worker:
+    """Who serves the address, as the broker tells callers."""
+    resolved = hub.ask(commands.ResolveService(address=address))
+    assert isinstance(resolved, replies.ServiceResolved)
+    (worker,) = resolved.service.workers
+    return worker
+
+
+def connections(worker: Worker) -> int:
+    """How many callers are connected to the process of this worker, as the kernel sees it."""
+    path = worker.endpoint.removeprefix("unix:")
+    sockets = [line.split() for line in Path("/proc/net/unix").read_text().splitlines()]
+    return sum(words[-1] == path and words[5] == CONNECTED for words in sockets)
+
+
+def stranger_to(worker: Worker) -> socket.socket:
+    """A plain socket to the process of this worker."""
+    connected = socket.socket(socket.AF_UNIX)
+    connected.connect("\0" + worker.endpoint.removeprefix("unix:@"))
+    return connected
+
+
+def sender_of(broker: Served, hub: MessageHub) -> str:
+    """How the hub is named to those who get its messages."""
+    with patient_hub(broker) as other, other.serve("name:who", lambda message, context: message.sender):
+        return str(hub.request("name:who", timeout=SECONDS))
+
+
 def services(hub: MessageHub) -> Services:
-    return hub._services
+    return hub._services  # private: a hub shows neither its links nor what it knows of workers
+
+
+def link_of(hub: MessageHub) -> Link:
+    """The only one of the hub."""
+    (link,) = services(hub)._links._links.values()  # private: what is tested happens on the link, inside of a call
+    return link
+
+
+def stream_stats(hub: MessageHub) -> StreamStats:
+    return services(hub)._streams.router.stats()  # private: what is left of an ended stream only takes memory
+
+
+def has_waiting(served: ServedAddress) -> bool:
+    """Whether a caller waits for room in the mailbox."""
+    return bool(served.mailbox._blocked)  # private: a message that waits is counted only when there is room for it
 
 
 def pids(hub: MessageHub, address: str, count: int) -> list[int]:

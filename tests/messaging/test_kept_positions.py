@@ -14,6 +14,7 @@ from messagehub.messaging.topic_messages import Message, from_store
 from registry.records import Keep, KeptTopic
 from registry.replies import StoredMessage, TopicPage
 from registry.topic_patterns import Pattern
+from tests.levels import examples
 
 NAMES = ["a", "b"]
 
@@ -103,8 +104,8 @@ class AnyOrder(RuleBasedStateMachine):
     @rule(count=st.integers(1, 4))
     def read(self, count: int) -> None:
         for _ in range(count):
-            message = self.subscription._take()
-            if message is not None:
+            if self.subscription.buffered:
+                message = self.subscription.receive(0)
                 assert message.payload == b"%d" % message.number
                 self.received[message.topic].append(message.number)
 
@@ -115,7 +116,7 @@ class AnyOrder(RuleBasedStateMachine):
 
     @invariant()
     def the_buffer_is_bounded(self) -> None:
-        assert len(self.subscription._buffer) <= 6, "a page may come on top of what another topic announced"
+        assert self.subscription.buffered <= 6, "a page may come on top of what another topic announced"
 
     def teardown(self) -> None:
         """Once nothing more happens, everything is received or counted."""
@@ -130,7 +131,7 @@ class AnyOrder(RuleBasedStateMachine):
         for _ in range(1000):
             self.read(10)
             self.ask_page()
-            if self.asked is None and not self.subscription._buffer:
+            if self.asked is None and not self.subscription.buffered:
                 break
             if self.asked is not None:
                 self.answer_page()
@@ -147,5 +148,5 @@ class AnyOrder(RuleBasedStateMachine):
         }
 
 
-AnyOrder.TestCase.settings = settings(max_examples=150, stateful_step_count=60, deadline=None)
+AnyOrder.TestCase.settings = settings(max_examples=examples(150), stateful_step_count=60)
 TestAnyOrder = AnyOrder.TestCase

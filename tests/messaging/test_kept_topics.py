@@ -10,12 +10,14 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
 from messagehub import Keep, MessageHub
+from messagehub.client.connection import Connection
 from messagehub.errors import (
     BrokerRequired,
     ConfigurationError,
@@ -30,6 +32,7 @@ from messagehub.errors import (
 )
 from messagehub.messaging.subscriptions import Subscription
 from messagehub.messaging.topic_messages import Message
+from messagehub.messaging.topics import Topics
 from registry import commands, replies
 from tests.conftest import QUICK
 from tests.integration.harness import ROOT, AnyBroker, Peer, Served, clean_environment, eventually, hub_of
@@ -212,7 +215,7 @@ def test_a_slow_reader_loses_nothing_while_retention_holds_it(broker: AnyBroker)
             for start in range(0, 2000, 100):
                 topic.publish_all(list(range(start, start + 100)))
             assert payloads(read(quick, 2000)) == list(range(2000)), "a slow one never holds up the others"
-            assert len(slow._buffer) <= 5
+            assert slow.buffered <= 5
             assert payloads(read(slow, 2000)) == list(range(2000))
             assert (slow.lost, quick.lost) == (0, 0)
 
@@ -220,11 +223,11 @@ def test_a_slow_reader_loses_nothing_while_retention_holds_it(broker: AnyBroker)
 def test_what_retention_removed_before_it_was_read_is_counted(broker: AnyBroker) -> None:
     with hub_of(broker) as hub:
         topic = hub.topic("short", keep=50)
-        with topic.subscribe(overflow="block", buffer=10) as slow:
+        with topic.subscribe(overflow="block", buffer=10) as slow, hub.subscribe("short", buffer=300) as later:
             topic.publish_all(list(range(10)))
-            eventually(lambda: len(slow._buffer) == 10)
+            eventually(lambda: slow.buffered == 10)
             topic.publish_all(list(range(10, 300)))
-            eventually(lambda: slow._positions["short"].newest == 301)  # all of it was announced to a full buffer
+            read(later, 300)  # it hears of each after the slow one: all of it was announced to a full buffer
             assert payloads(read(slow, 10)) == list(range(10))
             assert payloads(read(slow, 50)) == list(range(250, 300))
             assert slow.lost == 240
@@ -237,20 +240,25 @@ def test_what_retention_removed_before_it_was_read_is_counted(broker: AnyBroker)
 
 
 def test_a_buffer_is_bounded_in_bytes_too(broker: AnyBroker) -> None:
-    with hub_of(broker) as hub:
+    with (
+        hub_of(broker) as hub,
+        closing(Connection(hub.settings, name="bytes")) as connection,
+        closing(Topics(connection)) as topics,
+    ):
         topic = hub.topic("bytes", keep=1000)
-        kept = hub._topics.subscribe(
-            "bytes", buffer=1000, buffer_bytes=10_000, overflow="block", timeout=5, is_local=False
+        kept = topics.subscribe(
+            "bytes", buffer=1000, buffer_bytes=10_000, overflow="block", timeout=SECONDS, is_local=False
         )
-        plain = hub._topics.subscribe(
-            "bytes", buffer=1000, buffer_bytes=10_000, overflow="drop_oldest", timeout=5, is_local=False
+        plain = topics.subscribe(
+            "bytes", buffer=1000, buffer_bytes=10_000, overflow="drop_oldest", timeout=SECONDS, is_local=False
         )
         for n in range(40):
             topic.publish(bytes([n]) * 1000)
         assert [p[0] for p in (m.payload for m in read(kept, 40))] == list(range(40))
-        eventually(lambda: plain.lost_in_buffer + len(plain._buffer) == 40)
-        assert len(plain._buffer) <= 11
-        assert plain._buffer[-1].payload[0] == 39
+        eventually(lambda: plain.lost_in_buffer + plain.buffered == 40)
+        assert plain.buffered <= 11
+        plain.close()
+        assert [message.payload[0] for message in plain][-1] == 39
 
 
 # -- retention -------------------------------------------------------------------------------------------------

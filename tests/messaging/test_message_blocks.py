@@ -4,7 +4,8 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -13,16 +14,19 @@ import pytest
 import zmq
 
 from messagehub import MessageHub
+from messagehub.block_place import directory_of
 from messagehub.datablock import messages as message_files
 from messagehub.datablock.directory import Directory
 from messagehub.datablock.errors import DataBlockError
 from messagehub.errors import DataLost, MessageTooLarge
+from messagehub.messaging import message_blocks
 from messagehub.messaging.topic_messages import Message
 from messagehub.topic_frames import ARROW_BATCH, HEAD, IN_BLOCK
 from tests.conftest import QUICK
-from tests.integration.harness import ROOT, Served, clean_environment, eventually, hub_of, run_script
+from tests.integration.harness import ROOT, Peer, Served, clean_environment, eventually, hub_of, run_script
 
 SECONDS = 30.0
+READY = b"\0ready"  # of no topic
 
 
 @pytest.fixture
@@ -40,6 +44,32 @@ def blocks() -> list[Path]:
 
 def mapped() -> str:
     return Path("/proc/self/maps").read_text()
+
+
+@contextmanager
+def frames_of(broker: Served) -> Iterator[tuple[Peer, Peer]]:
+    """Plain sockets: one that sends any frame, and one that receives the frames of topic `frames`."""
+    with Peer(broker.endpoint) as peer:
+        ends = peer.ask({"type": "HELLO"})["endpoints"]
+    with Peer(ends["topics_in"], zmq.PUSH) as sender, Peer(ends["topics_out"], zmq.SUB) as receiver:
+        receiver.socket.subscribe(b"frames\0")
+        receiver.socket.subscribe(READY)
+
+        def is_subscribed() -> bool:
+            sender.socket.send(READY)
+            return bool(receiver.socket.poll(10))
+
+        eventually(is_subscribed)
+        yield sender, receiver
+
+
+def next_frame(receiver: Peer) -> bytes:
+    """The next frame of the topic."""
+    frame = READY
+    while frame == READY:
+        assert receiver.socket.poll(SECONDS * 1000), "no message"
+        frame = receiver.socket.recv()
+    return frame
 
 
 PUBLISHER = """
@@ -60,7 +90,7 @@ def test_batches_of_any_size_arrive_zero_copy_from_another_process(broker: Serve
             for n in range(3):
                 message = subscription.receive(SECONDS)
                 assert message.headers == {"n": n}
-                assert len(message._frame) < 1000, "only a reference went through the socket"
+                assert message.frame_bytes < 1000, "only a reference went through the socket"
                 assert message.size_bytes == 8_000_000
                 batch = message.payload
                 assert isinstance(batch, pa.RecordBatch)
@@ -106,16 +136,15 @@ def test_what_was_received_stays_readable_when_its_block_is_gone(broker: Served)
 
 
 def test_a_block_that_is_gone_before_its_message_comes_is_an_error_of_that_message_alone(broker: Served) -> None:
-    with hub_of(broker) as hub:
-        with hub.subscribe("frames") as other:
-            hub.publish("frames", large())
-            frame = other.receive(SECONDS)._frame
+    with hub_of(broker) as hub, frames_of(broker) as (sender, receiver):
+        hub.publish("frames", large())
+        frame = next_frame(receiver)
         for path in blocks():
             path.unlink()
         with hub.subscribe("frames") as subscription:
-            hub._topics._sender.send(frame, 5.0)
-            hub.publish("frames", b"next")
+            sender.socket.send(frame)
             lost = subscription.receive(SECONDS)
+            hub.publish("frames", b"next")
             with pytest.raises(DataLost):
                 _ = lost.payload
             assert lost.topic == "frames"
@@ -138,30 +167,27 @@ def test_a_reference_that_leads_nowhere_is_refused_with_the_reason(broker: Serve
     from messagehub.datablock.identity import boot_id, host
 
     body = body.replace(b"HOST", host().encode()).replace(b"BOOT", boot_id().encode())
-    with hub_of(broker) as hub, hub.subscribe("odd") as subscription:
-        frame = b"odd\0" + HEAD.pack(b"12345678", 1, 0.0, 0, ARROW_BATCH | IN_BLOCK) + body
-        context = zmq.Context()
-        hub.publish("warm.up", b"")
-        assert hub._connection.hello is not None
-        with context.socket(zmq.PUSH) as raw:
-            raw.connect(hub._connection.hello.endpoints["topics_in"])
-            raw.send(frame)
+    with hub_of(broker) as hub, hub.subscribe("odd") as subscription, frames_of(broker) as (sender, _):
+        sender.socket.send(b"odd\0" + HEAD.pack(b"12345678", 1, 0.0, 0, ARROW_BATCH | IN_BLOCK) + body)
         message = subscription.receive(SECONDS)
         with pytest.raises(DataLost) as refused:
             _ = message.payload
         if b"elsewhere" in body:
             assert "elsewhere" in refused.value.message
-        context.term()
 
 
 def test_a_damaged_block_is_an_error_of_its_message(broker: Served) -> None:
-    with hub_of(broker) as hub, hub.subscribe("frames") as subscription:
+    with (
+        hub_of(broker) as hub,
+        frames_of(broker) as (sender, receiver),
+        hub.subscribe("frames") as subscription,
+    ):
         hub.publish("frames", large())
-        first = subscription.receive(SECONDS)
+        subscription.receive(SECONDS)
         (path,) = blocks()
         path.unlink()
         path.write_bytes(b"x" * 100)
-        hub._topics._sender.send(first._frame, 5.0)
+        sender.socket.send(next_frame(receiver))
         with pytest.raises(DataLost):
             _ = subscription.receive(SECONDS).payload
 
@@ -173,7 +199,6 @@ hub = MessageHub(endpoint=sys.argv[1])
 batch = pa.RecordBatch.from_arrays([pa.array(np.arange(1_000_000))], names=["a"])
 for n in range(5):
     hub.publish("frames", batch)
-hub._topics._sender.close()  # with all that it had to send
 os.kill(os.getpid(), signal.SIGKILL)
 """
 
@@ -190,9 +215,9 @@ def test_blocks_of_a_dead_publisher_end_by_age_and_all_blocks_are_bounded(
         os.utime(path, (time.time() - 31, time.time() - 31))
     eventually(lambda: len(blocks()) == 2)  # the broker's cleaner comes every few seconds
     monkeypatch.setattr(message_files, "MOST_BYTES", 20_000_000)
+    monkeypatch.setattr(message_blocks, "SWEEP_SECONDS", 0.0)
     with hub_of(broker) as hub:
         for _ in range(4):
-            hub._topics._blocks._sweep_at = 0.0
             hub.publish("frames", large(500_000))
         assert sum(path.stat().st_size for path in blocks()) <= 21_000_000
         assert message_files.sweep_messages(directory, now=time.time() + 31) == len(blocks()) + 2
@@ -200,7 +225,7 @@ def test_blocks_of_a_dead_publisher_end_by_age_and_all_blocks_are_bounded(
 
 def test_a_full_shared_memory_is_a_clear_error(broker: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     with hub_of(broker) as hub, hub.subscribe("frames") as subscription:
-        directory = Path(message_files.make_messages_directory(hub._topics._blocks._directory))
+        directory = Path(message_files.make_messages_directory(directory_of(hub.settings)))
         hub.publish("frames", b"first")
         directory.rmdir()
         directory.touch()

@@ -2,8 +2,8 @@
 
 import asyncio
 import os
+import select
 import signal
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -26,11 +26,25 @@ from messagehub.errors import (
 )
 from messagehub.messaging import service_server
 from messagehub.messaging import services as services_module
+from messagehub.messaging.service_callers import Caller
 from messagehub.messaging.service_context import ServiceContext, ServiceMessage
 from messagehub.messaging.service_frames import ANSWER, CALL, REFUSED, REPLY, REQUEST, STREAM, call, greeting
 from messagehub.messaging.service_link import Answer, Link, NotSent
+from registry.events import service_topic
 from tests.integration.harness import Served, eventually
-from tests.messaging.service_harness import SECONDS, Gate, WorkerProcess, metrics, patient_hub, services
+from tests.messaging.service_harness import (
+    SECONDS,
+    Gate,
+    WorkerProcess,
+    has_waiting,
+    link_of,
+    metrics,
+    patient_hub,
+    services,
+    stranger_to,
+    stream_stats,
+    worker_of,
+)
 
 
 class Unspeakable(Exception):
@@ -38,9 +52,9 @@ class Unspeakable(Exception):
         raise KeyError
 
 
-def link_of(hub: MessageHub) -> Link:
-    (link,) = services(hub)._links._links.values()
-    return link
+def is_read(link: Link) -> bool:
+    """Whether a thread waits for what comes on the link."""
+    return link._reading.locked()  # private: a thread that reads looks like any other that waits
 
 
 @pytest.fixture
@@ -92,6 +106,10 @@ def test_whatever_a_handler_raises_is_heard_of_and_the_service_goes_on(
         assert caller.request("name:odd", "next", timeout=5) == "next"
 
 
+def service_threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "messagehub-service"]
+
+
 def test_a_stuck_handler_of_a_closed_service_leaves_somebody_to_read(broker: Served, caller: MessageHub) -> None:
     stuck, gate = Gate(), Gate()
     with patient_hub(broker) as hub:
@@ -109,9 +127,7 @@ def test_a_stuck_handler_of_a_closed_service_leaves_somebody_to_read(broker: Ser
         finally:
             stuck.opened.set()
             gate.opened.set()
-        server = services(hub)._server
-        assert server is not None
-        eventually(lambda: len(server._threads) == 2)  # one for the handler that is left, and one to read
+        eventually(lambda: len(service_threads()) == 2)  # one for the handler that is left, and one to read
 
 
 def test_handlers_that_do_not_end_are_waited_for_together(
@@ -162,14 +178,8 @@ def test_news_of_other_addresses_do_not_shorten_the_pauses_between_retries(broke
     with patient_hub(broker) as hub, ThreadPoolExecutor(1) as threads:
         hub.serve("pool:lively", lambda message, context: 1)
         caller.request("pool:lively", timeout=SECONDS)
-        news: list[None] = []
-        heard = services(caller).directory._on_change
-
-        def count() -> None:
-            news.append(None)
-            heard()
-
-        services(caller).directory._on_change = count
+        news: list[bytes | None] = []
+        caller.tap(service_topic("pool:lively").encode(), news.append)
 
         def come_and_go() -> None:
             while not stop.is_set():
@@ -196,17 +206,19 @@ def test_after_an_interrupt_a_result_can_still_be_taken_and_the_link_is_read(
     with patient_hub(broker) as hub, hub.serve("name:gate", gate, concurrency=3):
         pending = caller.begin_request("name:gate", 7, timeout=SECONDS)
         link = link_of(caller)
-        interrupt(link._reading.locked)
+        interrupt(lambda: is_read(link))
         with pytest.raises(KeyboardInterrupt):
             pending.result()
-        interrupt(link._reading.locked)
+        interrupt(lambda: is_read(link))
         with pytest.raises(KeyboardInterrupt):
             caller.request("name:gate", 8, timeout=SECONDS)
         streamed = caller.stream("name:gate", 9, timeout=SECONDS)
         gate.opened.set()
         assert streamed.result == 9
         assert pending.result() == 7
-        assert all(route.asked == 0 for e in services(caller).directory._entries.values() for route in e.routes)
+        entry = services(caller).directory.find("name:gate")
+        assert entry is not None
+        assert [route.asked for route in entry.routes] == [0]
         eventually(lambda: metrics(caller)["late_replies"] == 1)
 
 
@@ -220,7 +232,7 @@ def test_a_message_that_was_broken_off_is_not_continued_by_the_next(
 
     def is_full() -> bool:
         """The socket takes nothing more, so that the sender waits in the middle of its message."""
-        return link._sending.locked() and not link._is_writable(time.monotonic() + 0.01)
+        return not select.select([], [link.fd], [], 0)[1]
 
     interrupt(is_full)
     with pytest.raises(KeyboardInterrupt):
@@ -235,7 +247,7 @@ def test_threads_that_wait_for_one_result_both_get_it(broker: Served, caller: Me
         pending = caller.begin_request("name:gate", 7, timeout=SECONDS)
         link = link_of(caller)
         first = threads.submit(pending.result)
-        eventually(link._reading.locked)
+        eventually(lambda: is_read(link))
         second = threads.submit(pending.result)
         assert gate.entered.acquire(timeout=SECONDS)
         gate.opened.set()
@@ -279,8 +291,8 @@ def test_what_was_answered_before_the_worker_ended_is_not_lost_to_one_who_sends(
     process = worker("service:echo")
     caller.request("service:echo", 0, timeout=SECONDS)
     pending = caller.begin_request("service:echo", 1, timeout=SECONDS)
-    eventually(lambda: link_of(caller)._poll.poll(0))  # the answer is here, unread
     link = link_of(caller)
+    assert select.select([link.fd], [], [], SECONDS)[0]  # the answer is here, unread
     process.kill()
     with pytest.raises(NotSent):
         link.begin(100, b"x", time.monotonic() + SECONDS)
@@ -310,17 +322,13 @@ def test_a_large_reply_is_given_to_its_caller_before_the_worker_closes(broker: S
 
 
 def test_what_comes_while_a_worker_closes_is_refused_so_that_it_can_be_tried_again(
-    broker: Served, caller: MessageHub
+    broker: Served, caller: MessageHub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with patient_hub(broker) as hub:
         served = hub.serve("name:ending", lambda message, context: 1)
         caller.request("name:ending", timeout=SECONDS)
-        server, link = services(hub)._server, link_of(caller)
-        assert server is not None
-        (at_worker,) = server._callers.values()
-        with at_worker._lock:  # nobody reads it any more, as when the threads have ended
-            at_worker._is_to_be_read = False
-            at_worker._epoll.modify(at_worker.fd, 0)
+        link = link_of(caller)
+        monkeypatch.setattr(Caller, "is_to_be_read", lambda *_: False)  # by nobody, as when the threads have ended
         frame = call(REQUEST, 1, 0, 100, time.monotonic() + SECONDS, served.worker_id.encode(), b"", b"")
         _, answer = link.begin(100, frame, time.monotonic() + SECONDS)
         hub.close()
@@ -344,22 +352,21 @@ def test_a_long_stream_waits_for_its_reader_instead_of_being_cut_off(broker: Ser
 
 def test_a_handler_does_not_wait_for_a_caller_that_left_in_the_middle_of_a_stream(broker: Served) -> None:
     ended = threading.Event()
+    streamed: list[int] = []
 
     def stream(message: ServiceMessage, context: ServiceContext) -> None:
-        for _ in range(40):
+        for number in range(40):
             context.stream(b"x" * (2**20 - 100))
+            streamed.append(number)
         ended.set()
 
     with patient_hub(broker) as hub, hub.serve("name:long", stream) as served:
-        server = services(hub)._server
-        assert server is not None
-        with socket.socket(socket.AF_UNIX) as peer:
-            peer.connect("\0" + server.endpoint.removeprefix("unix:@"))
-            peer.sendall(greeting(server.key, "peer"))
+        worker = worker_of(hub, "name:long")
+        with stranger_to(worker) as peer:
+            peer.sendall(greeting(worker.key, "peer"))
             assert len(peer.recv(ANSWER.size)) == ANSWER.size
             peer.sendall(call(STREAM, 1, 0, 1, time.monotonic() + 60, served.worker_id.encode(), b"", b""))
-            (at_worker,) = server._callers.values()
-            eventually(lambda: at_worker._untaken_bytes > 8 * 2**20)
+            eventually(lambda: len(streamed) > 8)  # more than what may wait for a caller that takes nothing
             assert not ended.wait(0.1)
         assert ended.wait(SECONDS)
 
@@ -375,16 +382,13 @@ def test_streams_that_were_left_early_are_not_kept(broker: Served, caller: Messa
                 assert part == 0
                 break
         assert list(caller.stream("name:stream", timeout=SECONDS)) == [0, 1, 2]
-        assert services(caller)._streams.router.stats().active_requests == 0
-        eventually(lambda: not link_of(caller)._pending)
+        assert stream_stats(caller).active_requests == 0
+        eventually(lambda: link_of(caller).is_idle)
 
 
 def test_a_stranger_may_not_announce_more_than_a_greeting(broker: Served, caller: MessageHub) -> None:
     with patient_hub(broker) as hub, hub.serve("name:one", lambda message, context: 1):
-        server = services(hub)._server
-        assert server is not None
-        with socket.socket(socket.AF_UNIX) as stranger:
-            stranger.connect("\0" + server.endpoint.removeprefix("unix:@"))
+        with stranger_to(worker_of(hub, "name:one")) as stranger:
             stranger.settimeout(5)
             stranger.sendall((2**20).to_bytes(4, "little") + b"\0" * CALL.size)
             assert stranger.recv(1) == b""
@@ -398,7 +402,7 @@ def test_who_waits_for_room_is_told_when_the_service_closes(broker: Served, call
         for number in range(2):
             caller.send("name:full", number, timeout=SECONDS)
         waiting = threads.submit(other.send, "name:full", "more", timeout=SECONDS)
-        eventually(lambda: ending.mailbox._blocked)
+        eventually(lambda: has_waiting(ending))
         ending.close(timeout=0)
         with pytest.raises(MailboxClosed):
             waiting.result(SECONDS)

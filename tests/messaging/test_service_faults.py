@@ -17,7 +17,17 @@ from messagehub.errors import (
     ServiceNotFound,
 )
 from tests.integration.harness import ROOT, Served, clean_environment, eventually
-from tests.messaging.service_harness import SECONDS, Gate, WorkerProcess, metrics, patient_hub, pids, services
+from tests.messaging.service_harness import (
+    SECONDS,
+    Gate,
+    WorkerProcess,
+    connections,
+    metrics,
+    patient_hub,
+    pids,
+    stranger_to,
+    worker_of,
+)
 
 # -- broker restarts, forks, ends ------------------------------------------------------------------------------
 
@@ -117,10 +127,8 @@ def test_a_thousand_requests_use_one_connection(broker: Served, caller: MessageH
     with patient_hub(broker) as hub, hub.serve("name:a", lambda m, c: 1), hub.serve("name:b", lambda m, c: 2):
         for _ in range(500):
             assert (caller.request("name:a"), caller.request("name:b")) == (1, 2)
-        assert len(services(caller)._links._links) == 1
-        server = services(hub)._server
-        assert server is not None
-        assert len(server._callers) == 1
+        assert worker_of(hub, "name:a").endpoint == worker_of(hub, "name:b").endpoint
+        assert connections(worker_of(hub, "name:a")) == 1
 
 
 def test_threads_of_a_closed_service_end(broker: Served) -> None:
@@ -137,11 +145,9 @@ def test_strangers_on_the_socket_harm_nobody(broker: Served, caller: MessageHub)
     import socket
 
     with patient_hub(broker) as hub, hub.serve("name:one", lambda message, context: message.payload):
-        server = services(hub)._server
-        assert server is not None
+        worker = worker_of(hub, "name:one")
         for said in (b"", b"\x00" * 100, b"\xff" * 100, os.urandom(5000), b"GET / HTTP/1.1\r\n\r\n"):
-            with socket.socket(socket.AF_UNIX) as stranger:
-                stranger.connect("\0" + server.endpoint.removeprefix("unix:@"))
+            with stranger_to(worker) as stranger:
                 stranger.sendall(said)
                 stranger.shutdown(socket.SHUT_WR)
                 stranger.settimeout(SECONDS)
@@ -185,6 +191,5 @@ os.kill(os.getpid(), signal.SIGSTOP)
         finally:
             process.kill()
             process.wait()
-        server = services(hub)._server
-        assert server is not None
-        eventually(lambda: len(server._callers) == 1)
+        worker = worker_of(hub, "name:echo")
+        eventually(lambda: connections(worker) == 1)

@@ -29,7 +29,17 @@ from messagehub.errors import (
 )
 from messagehub.messaging.service_context import ServiceContext, ServiceMessage
 from tests.integration.harness import Served, eventually
-from tests.messaging.service_harness import SECONDS, SOON, Gate, WorkerProcess, metrics, patient_hub, pids, services
+from tests.messaging.service_harness import (
+    SECONDS,
+    SOON,
+    Gate,
+    WorkerProcess,
+    link_of,
+    metrics,
+    patient_hub,
+    pids,
+    stream_stats,
+)
 
 # -- addresses -------------------------------------------------------------------------------------------------
 
@@ -168,7 +178,10 @@ def test_payloads_and_headers_arrive_as_what_they_were(broker: Served, caller: M
         for payload in payloads:
             assert caller.request("service:echo", payload, headers={"n": 1}, priority="high") == payload
         assert caller.request("service:echo", bytearray(b"ab"), timeout=float("inf")) == b"ab"
-    assert seen[0] == ({"n": 1}, "service:echo", "high", services(caller)._sender)
+    with pytest.raises(NameNotFound):
+        caller.send("name:nobody")
+    (letter,) = eventually(lambda: caller.dead_letters().letters)
+    assert seen[0] == ({"n": 1}, "service:echo", "high", letter.sender)
     assert seen[-1][0] == {}
 
 
@@ -209,8 +222,7 @@ def test_a_timeout_clears_what_was_pending_and_the_late_reply_is_counted(broker:
         with pytest.raises(RequestTimeout):
             caller.request("service:slow", 1, timeout=0.2)
         assert 0.2 <= time.monotonic() - started < SOON
-        (link,) = services(caller)._links._links.values()
-        assert not link._pending
+        assert link_of(caller).is_idle
         assert metrics(caller)["timeouts"] == 1
         assert metrics(caller)["late_replies"] == 0
         gate.opened.set()
@@ -373,7 +385,7 @@ def test_partial_results_come_in_order_then_the_reply(worker: Callable[..., Work
         assert streamed.result["pid"] == process.pid
     assert list(caller.stream("service:stream", 5, timeout=SECONDS)) == []
     assert caller.request("service:stream", {"stream": [1, 2]}, timeout=SECONDS)["pid"] == process.pid
-    assert services(caller)._streams.router.stats().active_requests == 0
+    assert stream_stats(caller).active_requests == 0
 
 
 def test_streams_at_once_are_never_mixed(worker: Callable[..., WorkerProcess], caller: MessageHub) -> None:
@@ -385,7 +397,7 @@ def test_streams_at_once_are_never_mixed(worker: Callable[..., WorkerProcess], c
 
     with ThreadPoolExecutor(8) as threads:
         assert all(threads.map(read, range(16)))
-    stats = services(caller)._streams.router.stats()
+    stats = stream_stats(caller)
     assert (stats.active_requests, stats.orphans, stats.dropped, stats.routed) == (0, 0, 0, 16 * 201)
 
 
@@ -416,4 +428,4 @@ def test_a_stream_ends_at_its_deadline_or_with_what_the_handler_raises(
         next(streamed)
     gate.touch()
     eventually(lambda: metrics(caller)["late_replies"] == 1)
-    assert services(caller)._streams.router.stats().active_requests == 0
+    assert stream_stats(caller).active_requests == 0

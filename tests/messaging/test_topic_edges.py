@@ -12,6 +12,7 @@ import zmq
 from messagehub.broker import Broker
 from messagehub.errors import DataLost, InvalidRequest, SendTimeout, SubscriptionClosed
 from messagehub.messaging.subscriptions import Subscription
+from messagehub.messaging.topic_messages import Message
 from messagehub.settings import Settings
 from messagehub.store.memory import MemoryStore
 from messagehub.topic_frames import ARROW_TABLE, HEAD, IN_BLOCK
@@ -70,7 +71,7 @@ def test_who_comes_and_goes_while_others_publish_is_told_of_no_loss(broker: Serv
 def test_subscribing_keeps_its_deadline_while_another_thread_publishes_to_a_stopped_broker(broker: Served) -> None:
     with hub_of(broker) as hub:
         hub.publish("warm", b"")
-        held = hub._topics._sending
+        held = hub._topics._sending  # private: with a stopped broker `subscribe` never comes to this lock
         assert held.acquire(timeout=SECONDS)  # as a publisher holds it whom the broker keeps waiting
         try:
             with pytest.raises(SendTimeout):
@@ -82,26 +83,29 @@ def test_subscribing_keeps_its_deadline_while_another_thread_publishes_to_a_stop
             assert subscription.receive(SECONDS).payload == b"x"
 
 
-def test_a_forked_child_may_close_its_parents_subscription_whatever_the_parent_was_doing(broker: Served) -> None:
+def test_a_forked_child_may_close_its_parents_subscription_whatever_the_parent_was_doing(
+    broker: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
     is_held, is_over = threading.Event(), threading.Event()
     with hub_of(broker) as hub, hub.subscribe("a.b") as subscription:
+        offer = subscription.offer
 
-        def hold() -> None:
-            with hub._topics._routes._lock:  # as the receiving thread does, at any moment
-                is_held.set()
-                is_over.wait(SECONDS)
+        def hold(message: Message) -> bool:
+            """On the receiving thread, with the locks that it holds while it delivers."""
+            is_held.set()
+            is_over.wait(SECONDS)
+            return offer(message)
 
-        holder = threading.Thread(target=hold)
-        holder.start()
+        monkeypatch.setattr(subscription, "offer", hold)
+        hub.publish("a.b", b"held")
         try:
             assert is_held.wait(SECONDS)
             pid = _forked(lambda: _close(subscription))
         finally:
             is_over.set()
-            holder.join()
         assert _exit_code(pid) == 0
         hub.publish("a.b", b"x")
-        assert subscription.receive(SECONDS).payload == b"x"
+        assert [subscription.receive(SECONDS).payload for _ in range(2)] == [b"held", b"x"]
 
 
 def _close(subscription: Subscription) -> None:
@@ -149,9 +153,15 @@ def test_a_page_is_bounded_in_headers_too(broker: Served) -> None:
             assert [subscription.receive(SECONDS).offset for _ in range(4)] == [1, 2, 3, 4]
 
 
-def test_what_is_kept_after_the_host_slept_is_as_young_as_it_is(tmp_path: Path) -> None:
-    broker = Broker(Settings.load(dir=tmp_path / "hub"), MemoryStore)
-    broker._wall_offset -= 7200.0  # two hours of sleep, in which a monotonic clock stands still
+def test_what_is_kept_after_the_host_slept_is_as_young_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wall = time.time
+    with monkeypatch.context() as patched:
+        patched.setattr(
+            time, "time", lambda: wall() - 7200.0
+        )  # then two hours of sleep: a monotonic clock stands still
+        broker = Broker(Settings.load(dir=tmp_path / "hub"), MemoryStore)
     thread = threading.Thread(target=broker.run)
     thread.start()
     try:

@@ -25,10 +25,12 @@ from messagehub.errors import (
     SubscriberTooSlow,
     SubscriptionClosed,
 )
+from messagehub.messaging import subscriptions
 from messagehub.messaging.subscriptions import Subscription
 from messagehub.messaging.topic_messages import Message
+from messagehub.messaging.topic_receiver import TopicReceiver
 from tests.conftest import QUICK
-from tests.integration.harness import ROOT, Served, clean_environment, eventually, hub_of, run_script
+from tests.integration.harness import ROOT, Peer, Served, clean_environment, eventually, hub_of, run_script
 
 PUBLISHER = """
 import sys
@@ -107,17 +109,13 @@ def test_what_cannot_be_sent_is_refused(broker: Served) -> None:
 
 
 def test_frames_that_are_no_messages_are_counted_and_harm_nobody(broker: Served) -> None:
-    with hub_of(broker) as hub, hub.subscribe(">") as subscription:
+    with hub_of(broker) as hub, hub.subscribe(">") as subscription, Peer(broker.endpoint) as peer:
         hub.publish("good", b"1")
-        context = zmq.Context()
-        assert hub._connection.hello is not None
-        with context.socket(zmq.PUSH) as raw:
-            raw.connect(hub._connection.hello.endpoints["topics_in"])
+        with Peer(peer.ask({"type": "HELLO"})["endpoints"]["topics_in"], zmq.PUSH) as raw:
             for frame in (b"", b"x", b"good\0", b"good\0" + b"\xff" * 40, b"b d\0" + bytes(29), b"\xff\0" + bytes(29)):
-                raw.send(frame)
-            raw.send_multipart([b"two", b"frames"])
-        context.term()
-        eventually(lambda: hub._topics._routes.malformed == 8)
+                raw.socket.send(frame)
+            raw.socket.send_multipart([b"two", b"frames"])
+            eventually(lambda: hub.metrics()["topics"]["malformed"] == 8)
         hub.publish("good", b"2")
         assert [message.payload for message in read(subscription, 2)] == [b"1", b"2"]
 
@@ -186,11 +184,13 @@ def test_unsubscribing_ends_only_that_subscription_and_its_iterator(broker: Serv
 
 
 @pytest.mark.timeout(30)
-def test_a_reader_of_quick_messages_ends_with_its_subscription(broker: Served) -> None:
+def test_a_reader_of_quick_messages_ends_with_its_subscription(broker: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     """It receives by itself, so that nobody has to tell it."""
+    monkeypatch.setattr(subscriptions, "HOT_SECONDS", 60.0)  # after any shorter wait the reader receives by itself
     with hub_of(broker) as hub:
         quick = hub.subscribe("t")
-        quick._is_hot = True
+        with pytest.raises(ReceiveTimeout):
+            quick.receive(0)
         quick.close()
         with pytest.raises(SubscriptionClosed):
             quick.receive()
@@ -341,7 +341,7 @@ def test_closing_twice_is_harmless_and_what_is_in_flight_arrives(broker: Served)
         publisher.close()
         with pytest.raises(BrokerRequired):
             publisher.publish("t", b"")
-        eventually(lambda: len(subscription._buffer) == 3000)
+        eventually(lambda: subscription.buffered == 3000)
         subscriber.close()
         assert numbers(list(subscription)) == list(range(3000))
 
@@ -467,20 +467,24 @@ def test_a_cancelled_async_reader_loses_nothing(broker: Served) -> None:
 # -- readers that receive by themselves ------------------------------------------------------------------------
 
 
-def is_hot(subscription: Subscription) -> bool:
-    return subscription._is_hot
+def test_a_reader_of_quick_messages_receives_by_itself_and_the_thread_takes_over_when_it_stops(
+    broker: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drive = TopicReceiver.drive
+    has_come: list[bool] = []
 
+    def watched(receiver: TopicReceiver, is_done: Callable[[], bool], seconds: float, burst: int) -> bool:
+        has_come.append(drive(receiver, is_done, seconds, burst))
+        return has_come[-1]
 
-def test_a_reader_of_quick_messages_receives_by_itself_and_the_thread_takes_over_when_it_stops(broker: Served) -> None:
+    monkeypatch.setattr(TopicReceiver, "drive", watched)
     with hub_of(broker) as hub, hub.subscribe("quick") as quick, hub.subscribe("other") as other:
         for number in range(500):
             hub.publish("quick", number)
             assert quick.receive(SECONDS).payload == number
-        assert is_hot(quick)
-        assert hub._topics._receiver is not None
-        assert hub._topics._receiver._driven_at > 0.0
+        assert sum(has_come) > 250, "the reader received most of them by itself"
         hub.publish("other", "heard by the thread")
-        eventually(lambda: other._buffer)
+        eventually(lambda: other.buffered)
         assert quick.lost == other.lost == 0
 
 

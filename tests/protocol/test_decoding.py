@@ -23,6 +23,7 @@ from messagehub.store.memory import MemoryStore
 from registry import commands, replies
 from registry.errors import Refusal
 from registry.registry import Registry
+from tests.levels import examples
 from tests.protocol.messages import SAMPLES, near_messages
 
 PING = b'{"type":"PING"}'
@@ -59,7 +60,7 @@ def damaged(draw: st.DrawFn) -> bytes:
 # -- any bytes ---------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200))
 @given(st.binary(max_size=200) | damaged())
 def test_any_bytes_give_a_value_or_a_hub_error(data: bytes) -> None:
     try:
@@ -74,7 +75,7 @@ def test_any_bytes_give_a_value_or_a_hub_error(data: bytes) -> None:
             continue
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150))
 @given(near_messages(kinds=("request",)))
 def test_whatever_decodes_can_be_answered_published_and_stored(message: dict[str, Any]) -> None:
     try:

@@ -13,6 +13,7 @@ from registry.verdicts import Question, judge, text_of
 OBJECT = {"type": "object"}
 DEEP: Any = json.loads("[" * 200 + "]" * 200)
 PRODUCER = {"type": "PRODUCER_REGISTER", "channel": "c", "schema_hash": "h"}
+TABLE = {"type": "TABLE_REGISTER", "channel": "c", "generation": 1, "shm_name": "/t/g1.json"}
 SCHEMA = {"type": "SCHEMA_REGISTER", "subject": "s", "schema": OBJECT}
 DELETE = {"type": "SCHEMA_DELETE", "subject": "s"}
 OBJECT_HASH = judge(Question(schema_type="JSON", text=text_of(OBJECT))).schema_hash
@@ -38,6 +39,9 @@ RAISED: dict[str, list[dict[str, Any]]] = {
         {"type": "CHANNEL_CREATE", "channel": "c"},
         {"type": "CHANNEL_CREATE", "channel": "c", "access": "shared"},
     ],
+    "CHANNEL_HAS_TABLE": [TABLE, {"type": "CHANNEL_DESTROY", "channel": "c"}],
+    "TABLE_NOT_FOUND": [PRODUCER, {"type": "TABLE_DROP", "channel": "c"}],
+    "TABLE_ON_OTHER_HOST": [TABLE | {"host": "a"}, {"type": "TABLE_DROP", "channel": "c", "host": "b"}],
     "NOT_OWNER": [PRODUCER, {"type": "PRODUCER_UNREGISTER", "channel": "c", "lease": "other"}],
     "NOT_REGISTERED": [PRODUCER, {"type": "CONSUMER_UNREGISTER", "channel": "c", "consumer_id": "r"}],
     "PRODUCER_ALREADY_REGISTERED": [PRODUCER, PRODUCER | {"producer_id": "p"}],
@@ -78,6 +82,7 @@ RAISED: dict[str, list[dict[str, Any]]] = {
         },
         DELETE,
     ],
+    "INVALID_RULE_SET": [SCHEMA | {"rule_set": {"domainRules": [{"name": "r", "type": "CEL", "mode": "UPGRADE"}]}}],
     "TOPIC_NOT_FOUND": [{"type": "TOPIC_DELETE", "topic": "t"}],
     "TOPIC_ALREADY_EXISTS": [
         {"type": "TOPIC_KEEP", "topic": "t"},

@@ -14,6 +14,7 @@ from jsonschema.validators import extend  # type: ignore[import-untyped]
 
 from messagehub import protocol, schema_files
 from messagehub.errors import HubError
+from tests.levels import examples
 from tests.protocol.messages import KINDS, SAMPLES, near_messages, validator
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference" / "protocol.md"
@@ -155,7 +156,7 @@ EXCEPTIONS: dict[str, Callable[[dict[str, Any]], bool]] = {
 ONLY_IN_BYTES = ("duplicate-key", "nesting", "size")
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400))
 @given(near_messages())
 def test_validator_and_decoder_agree_but_for_named_exceptions(message: dict[str, Any]) -> None:
     data = json.dumps(message).encode()

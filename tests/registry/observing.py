@@ -24,7 +24,7 @@ def whole_state(registry: Registry) -> bytes:
             "schemas": _schemas(registry),
             "topics": registry.topics.every(),
             "services": _services(registry),
-            "unsent": registry._emitted,
+            "unsent": registry._emitted,  # private: taking them would change the registry
         }
     )
 
@@ -32,12 +32,18 @@ def whole_state(registry: Registry) -> bytes:
 def _schemas(registry: Registry) -> dict[str, Any]:
     catalog = registry.schemas
     kept = {"last_id": catalog.last_id, "configs": catalog.configs, "modes": catalog.modes}
-    return kept | {"versions": catalog.every(), "revisions": catalog._revisions}
+    return kept | {"versions": catalog.every(), "revisions": _schema_revisions(registry)}
+
+
+def _schema_revisions(registry: Registry) -> dict[str, int]:
+    """Also of subjects that are gone, since an event about one that comes again names the event before."""
+    return dict(registry.schemas._revisions)  # private: the catalogue lists no subject that is gone
 
 
 def _services(registry: Registry) -> dict[str, Any]:
     services = registry.services
-    return {"revision": services.revision, "addresses": services.addresses(), "unsent": services._happened}
+    unsent = services._happened  # private: taking them would change the registry
+    return {"revision": services.revision, "addresses": services.addresses(), "unsent": unsent}
 
 
 def _leases(registry: Registry) -> list[dict[str, Any]]:
@@ -49,7 +55,7 @@ def _leases(registry: Registry) -> list[dict[str, Any]]:
             "members": list(lease.members),
             "notices": lease.notices,
         }
-        for lease in registry.leases._leases.values()
+        for lease in registry.leases._leases.values()  # private: a lease without members is found only by its id
     ]
 
 
@@ -68,7 +74,7 @@ class Watcher:
         snapshot = msgspec.json.encode(list(registry.channels.values()))
         records = msgspec.json.decode(snapshot, type=list[Channel])
         self.channels = Channels({record.name: record for record in records})
-        self.schema_revisions = dict(registry.schemas._revisions)
+        self.schema_revisions = _schema_revisions(registry)
         self.topic_revisions = {topic.name: topic.revision for topic, _ in registry.topics.every()}
         self.revision = registry.revision
 

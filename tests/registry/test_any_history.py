@@ -22,6 +22,7 @@ from registry.leases import Member, Terms
 from registry.records import Channel, Keep, KeptMessage, SchemaConfig, SchemaVersion
 from registry.registry import Registry
 from registry.topics import SavedTopic
+from tests.levels import examples
 from tests.registry.observing import Watcher, encoded_channels, members_of_leases, schema_hash, whole_state
 
 TERMS = Terms(heartbeat_seconds=1.0, stall_seconds=4.0, lease_seconds=20.0)
@@ -100,6 +101,7 @@ class AnyHistory(RuleBasedStateMachine):
         self.stalled: set[str] = set()
         self.priorities: dict[str, str] = {}
         self.declared: set[str] = set()
+        self.tables: dict[str, int] = {}
         self.hashes: dict[int, str] = {}
         self.newest: dict[str, int] = {}
 
@@ -217,9 +219,40 @@ class AnyHistory(RuleBasedStateMachine):
     @rule(channel=channel_names)
     def destroy_channel(self, channel: str) -> None:
         existed = self.exists(channel)
-        assert (self.apply(commands.DestroyChannel(channel=channel)) is not None) == existed
+        if channel in self.tables:
+            assert self.apply(commands.DestroyChannel(channel=channel)) is None
+        assert (self.apply(commands.DestroyChannel(channel=channel, data=True)) is not None) == existed
         self.declared.discard(channel)
+        self.tables.pop(channel, None)
         self.members = {member: held for member, held in self.members.items() if member.channel != channel}
+
+    @rule(
+        channel=channel_names,
+        schema=schemas,
+        claimed=hashes,
+        generation=st.integers(1, 5),
+        host=st.sampled_from(["here", "there"]),
+    )
+    def register_table(self, schema: Any, claimed: str, **fields: Any) -> None:
+        claim = claimed if schema is None else schema_hash(schema)
+        command = commands.RegisterTable(schema=schema, schema_hash=claim, shm_name="/t", **fields)
+        is_first = not self.exists(command.channel)
+        ack = self.apply(command)
+        if not isinstance(ack, replies.TableRegistered):
+            return
+        if is_first:
+            self.priorities[command.channel] = "normal"
+        self.tables[command.channel] = ack.table.generation
+        assert ack.table.generation >= command.generation
+        assert self.apply(command) == ack, "saying it again gives the same answer"
+
+    @rule(channel=channel_names, is_gone=st.booleans())
+    def drop_table(self, channel: str, is_gone: bool) -> None:
+        if is_gone:
+            self.unsent += self.registry.table_gone(channel, now=self.now)
+        else:
+            assert (self.apply(commands.DropTable(channel=channel)) is not None) == (channel in self.tables)
+        self.tables.pop(channel, None)
 
     @rule(command=schema_commands)
     def change_schemas(self, command: commands.Command) -> None:
@@ -304,7 +337,8 @@ class AnyHistory(RuleBasedStateMachine):
                 self.kept_by(store)
 
     def channels_are_the_models(self) -> None:
-        assert self.registry.channels.keys() == {member.channel for member in self.members} | self.declared
+        assert self.registry.channels.keys() == {name for name in CHANNELS if self.exists(name)}
+        assert {n: c.generation for n, c in self.registry.channels.items() if c.table} == self.tables
         assert self.present().keys() == self.members.keys()
         for member, record in self.present().items():
             lease, ready = self.members[member]
@@ -316,8 +350,13 @@ class AnyHistory(RuleBasedStateMachine):
             assert len({(p.schema_hash, p.access, p.config.get("policy")) for p in producers}) <= 1
             assert len(producers) <= 1 or producers[0].access == "shared"
             assert [p.revision for p in producers] == sorted(p.revision for p in producers)
-            bound = channel.schema_hash if channel.binds_schema else producers[-1].schema_hash if producers else None
-            assert channel.schema_hash == bound, "the schema is the producers' unless the declaration binds it"
+            said = (
+                [producers[-1].schema_hash] if producers else [channel.table.schema_hash] if channel.table else [None]
+            )
+            bound = channel.schema_hash if channel.binds_schema else said[0]
+            assert channel.schema_hash == bound, "the producers', else the table's, unless the declaration binds it"
+            if channel.table and channel.binds_schema:
+                assert channel.table.schema_hash == channel.schema_hash, "a declaration binds tables too"
 
     def leases_are_the_models(self) -> None:
         held = {lease for lease, _ in self.members.values()}
@@ -346,7 +385,8 @@ class AnyHistory(RuleBasedStateMachine):
     # -- the model -----------------------------------------------------------------------------------------
 
     def exists(self, channel: str) -> bool:
-        return channel in self.declared or any(member.channel == channel for member in self.members)
+        is_kept = channel in self.declared or channel in self.tables
+        return is_kept or any(member.channel == channel for member in self.members)
 
     def registered(self, member: Member, lease: str, ready: bool) -> None:
         self.members[member] = (lease, ready)
@@ -382,4 +422,4 @@ def _as_after_restart(channel: Channel) -> dict[str, Any]:
 
 
 TestAnyHistory = AnyHistory.TestCase
-TestAnyHistory.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestAnyHistory.settings = settings(max_examples=examples(30), stateful_step_count=40)

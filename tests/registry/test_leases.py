@@ -61,7 +61,7 @@ def test_reviving_again_and_again_leaves_no_queue_behind(leases: Leases) -> None
     for round_ in range(1, 200):
         terms(leases, round_ * 10.0)
         leases.renew(lease, now=round_ * 10.0)
-    assert len(leases._deadlines) < 20
+    assert len(leases._deadlines) < 20  # private: old deadlines only take memory
 
 
 def test_lease_that_was_ended_starts_anew(leases: Leases) -> None:

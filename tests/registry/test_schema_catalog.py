@@ -80,7 +80,7 @@ def test_normalized_schema_hashes_to_what_its_text_hashes_to(hub: Driver) -> Non
 def test_metadata_and_rules_take_part_in_identity(hub: Driver) -> None:
     assert register(hub, "s", OBJECT) == (1, 1)
     assert register(hub, "s", OBJECT, metadata={"owner": "me"}) == (2, 2)
-    assert register(hub, "s", OBJECT, rule_set={"r": 1}) == (3, 3)
+    assert register(hub, "s", OBJECT, rule_set={"domainRules": [{"name": "r", "type": "CEL"}]}) == (3, 3)
     assert register(hub, "s", OBJECT, metadata={"owner": "me"}) == (2, 2)
 
 

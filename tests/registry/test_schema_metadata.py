@@ -8,7 +8,7 @@ from tests.registry.observing import schema_hash
 from tests.registry.test_schema_catalog import OBJECT, STRING, register
 
 OWNED = {"properties": {"owner": "lab"}}
-MASK = {"domainRules": [{"name": "mask", "kind": "TRANSFORM"}]}
+MASK = {"domainRules": [{"name": "mask", "kind": "TRANSFORM", "type": "CEL"}]}
 
 
 def newest(hub: Driver, subject: str = "s") -> Any:
@@ -27,7 +27,7 @@ def test_a_version_without_any_takes_those_of_the_one_before(hub: Driver) -> Non
 def test_defaults_and_overrides_of_the_config_are_merged_in(hub: Driver) -> None:
     register(hub, "s", STRING)
     default = {"properties": {"owner": "all", "site": "x"}, "tags": {"a": ["PII"]}, "sensitive": ["k"]}
-    rules = {"domainRules": [{"name": "mask", "kind": "CONDITION"}, {"name": "trim"}]}
+    rules = {"domainRules": [{"name": "mask", "kind": "CONDITION", "type": "CEL"}, {"name": "trim", "type": "CEL"}]}
     hub.ask("SCHEMA_CONFIG_SET", config={"default_metadata": default, "default_rule_set": rules})
     hub.ask("SCHEMA_CONFIG_SET", subject="s", config={"override_metadata": {"properties": {"site": "y"}}})
     own = OWNED | {"tags": {"a": ["SECRET"], "b": ["C"]}, "sensitive": ["l"]}
@@ -37,7 +37,7 @@ def test_defaults_and_overrides_of_the_config_are_merged_in(hub: Driver) -> None
         "tags": {"a": ["PII", "SECRET"], "b": ["C"]},
         "sensitive": ["k", "l"],
     }
-    assert newest(hub).rule_set == {"domainRules": [{"name": "trim"}, {"name": "mask", "kind": "TRANSFORM"}]}
+    assert newest(hub).rule_set == {"domainRules": [rules["domainRules"][1], *MASK["domainRules"]]}
     assert register(hub, "s", STRING, metadata=own, rule_set=MASK) == (2, 2)
     register(hub, "t", OBJECT)
     assert (newest(hub, "t").metadata, newest(hub, "t").rule_set) == (default, rules)
@@ -60,12 +60,12 @@ def test_a_lookup_with_metadata_finds_the_version_that_has_it(hub: Driver) -> No
 
 
 def test_documents_of_any_shape_are_merged(hub: Driver) -> None:
-    odd = {"tags": 5, "properties": [], "sensitive": {"a": 1}, "domainRules": [5, None, {"name": []}]}
-    fine = {"tags": {"a": 1}, "properties": {"a": "b"}, "sensitive": ["x"], "domainRules": [{"name": "x"}]}
+    odd = {"tags": 5, "properties": [], "sensitive": {"a": 1}}
+    fine = {"tags": {"a": 1}, "properties": {"a": "b"}, "sensitive": ["x"]}
     for number, (default, own) in enumerate([(odd, fine), (fine, odd), (odd, odd)]):
         name = f"s{number}"
-        hub.ask("SCHEMA_CONFIG_SET", subject=name, config={"default_metadata": default, "default_rule_set": default})
-        assert register(hub, name, STRING, metadata=own, rule_set=own)[0] == 1
+        hub.ask("SCHEMA_CONFIG_SET", subject=name, config={"default_metadata": default})
+        assert register(hub, name, STRING, metadata=own)[0] == 1
 
 
 def test_settings_of_what_is_read_only_stay(hub: Driver) -> None:

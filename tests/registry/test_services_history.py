@@ -14,6 +14,7 @@ from registry.events import ServiceChanged
 from registry.leases import Member, Terms
 from registry.records import Service
 from registry.registry import Registry
+from tests.levels import examples
 from tests.registry.observing import members_of_leases, whole_state
 
 TERMS = Terms(heartbeat_seconds=1.0, stall_seconds=4.0, lease_seconds=20.0)
@@ -74,7 +75,7 @@ class ServicesHistory(RuleBasedStateMachine):
             endpoint="unix:@e",
             key="k",
             lease=lease,
-            strategy=strategy,
+            strategy=strategy if address.startswith("pool:") else None,
             concurrency=concurrency,
         )
         in_the_way = {
@@ -160,4 +161,4 @@ class ServicesHistory(RuleBasedStateMachine):
 
 
 TestServicesHistory = ServicesHistory.TestCase
-TestServicesHistory.settings = settings(max_examples=30, stateful_step_count=40, deadline=None)
+TestServicesHistory.settings = settings(max_examples=examples(30), stateful_step_count=40)

@@ -1,16 +1,16 @@
 """What a broker sees of its host: deaths, held leases, conflicts, tables."""
 
 import pytest
+from msgspec.structs import replace
 
 from registry import commands, events
 from registry.errors import ChannelNotFound, ProducerAlreadyRegistered
 from registry.leases import Member, Terms
-from registry.records import Table
 from registry.registry import Registry
 
 TERMS = Terms(heartbeat_seconds=1.0, stall_seconds=3.0, lease_seconds=6.0)
 REGISTER = commands.RegisterProducer(channel="c", schema_hash="h", lease="one")
-TABLE = Table(generation=3, shm_name="/t/g3.json", schema_hash="th")
+TABLE = commands.RegisterTable(channel="t", generation=3, shm_name="/t/g3.json", schema_hash="th")
 
 
 def registered() -> Registry:
@@ -68,7 +68,7 @@ def test_a_conflict_of_an_unknown_channel_keeps_it_until_it_ends() -> None:
 
 def test_a_table_is_active_without_anybody_alive() -> None:
     registry = Registry()
-    registry.show_table("t", TABLE, now=1.0)
+    registry.apply(TABLE, now=1.0)
     found = registry.apply(commands.Discover(channel="t"), now=1.0).reply
     assert (found.status, found.generation, found.shm_name, found.schema_hash) == (  # type: ignore[attr-defined]
         "active",
@@ -76,13 +76,13 @@ def test_a_table_is_active_without_anybody_alive() -> None:
         "/t/g3.json",
         "th",
     )
-    registry.show_table("t", None, now=2.0)
+    registry.table_gone("t", now=2.0)
     assert "t" not in registry.channels
 
 
 def test_a_table_outlives_its_producer() -> None:
     registry = registered()
-    registry.show_table("c", TABLE, now=1.0)
+    registry.apply(replace(TABLE, channel="c"), now=1.0)
     registry.died([Member("producer", "c", "c/default")], now=2.0)
     assert registry.channels["c"].status() == "active"
     assert registry.channels["c"].schema_hash == "th"

@@ -67,7 +67,7 @@ def test_names_that_come_and_go_do_not_pile_up() -> None:
         present[f"job{number}"] = None
         names.add(f"job{number}")
         del present[f"job{number}"]
-    assert len(names._names) <= SLACK + 1
+    assert len(names._names) <= SLACK + 1  # private: old names only take memory
     assert names.page(after="", limit=10) == ([], None)
 
 

@@ -1,18 +1,18 @@
 """Whether a write may change a channel's schema, with a broker and without."""
 
 import time
-from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from messagehub import MessageHub, embedded_broker
 from messagehub.datablock.tables import TableStore
-from messagehub.errors import SchemaIncompatible
-from messagehub.spark.agreement import Agreed, agree
+from messagehub.entries import table_details
+from messagehub.errors import ConfigurationError, SchemaIncompatible
 from messagehub.spark.options import Options
-from messagehub.spark.schema_mapping import schema_text
-from registry import commands, replies
+from messagehub.spark.registration import check, register
+from messagehub.spark.schema_mapping import schema_hash, schema_text
+from registry import commands
 from registry.records import SchemaConfig
 
 PRICES = pa.schema([("id", pa.int64()), ("price", pa.float64())])
@@ -20,10 +20,13 @@ EXTENDED = PRICES.append(pa.field("note", pa.string()))
 NARROWED = pa.schema([("id", pa.int64()), ("price", pa.int32())])
 
 
-def publish(options: Options, schema: pa.Schema, agreed: Agreed) -> None:
+def publish(options: Options, schema: pa.Schema) -> None:
+    text = schema_text(schema)
+    check(options, text, "overwrite")
     tables = TableStore(options.tables().path)
     options.directory().make_channel(options.channel)
-    tables.publish((), schema, now=time.time(), schema_hash=agreed.digest, details=agreed.details())
+    details = table_details(text)
+    register(options, tables.publish((), schema, now=time.time(), schema_hash=schema_hash(text), details=details))
 
 
 @pytest.fixture
@@ -32,13 +35,13 @@ def options(channel_options: dict[str, str]) -> Options:
 
 
 def test_without_a_broker_the_newest_table_decides(options: Options) -> None:
-    first = agree(options, schema_text(PRICES), "overwrite")
-    assert (first.version, first.schema_id) == ("", None)
-    publish(options, PRICES, first)
-    assert agree(options, schema_text(PRICES), "append").digest == first.digest
-    assert agree(options, schema_text(EXTENDED), "overwrite").digest != first.digest
+    publish(options, PRICES)
+    check(options, schema_text(PRICES), "append")
+    check(options, schema_text(EXTENDED), "overwrite")
     with pytest.raises(SchemaIncompatible, match=r'"price" changed from .* to int32'):
-        agree(options, schema_text(NARROWED), "overwrite")
+        check(options, schema_text(NARROWED), "overwrite")
+    with pytest.raises(ConfigurationError, match="replace"):
+        check(options, schema_text(PRICES), "replace")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -51,27 +54,43 @@ def test_without_a_broker_the_newest_table_decides(options: Options) -> None:
     ],
 )
 def test_append_keeps_the_schema_as_it_is(options: Options, schema: pa.Schema, said: str) -> None:
-    publish(options, PRICES, agree(options, schema_text(PRICES), "overwrite"))
+    publish(options, PRICES)
     with pytest.raises(SchemaIncompatible, match=said):
-        agree(options, schema_text(schema), "append")
+        check(options, schema_text(schema), "append")
 
 
-def test_with_a_broker_the_schema_is_registered_under_the_channels_subject(domain: str) -> None:
+def test_with_a_broker_only_the_commit_registers_the_schema(domain: str) -> None:
     with embedded_broker(domain=domain) as endpoint, MessageHub(endpoint=endpoint, domain=domain) as hub:
         options = Options.parse({"channel": "sales", "domain": domain, "endpoint": endpoint})
-        agreed = agree(options, schema_text(PRICES), "overwrite")
-        assert agreed.version == "1"
+        check(options, schema_text(PRICES), "overwrite")
+        assert hub.subjects() == []
+        publish(options, PRICES)
         assert hub.subjects() == ["sales"]
-        assert [each.schema_id for each in hub.schema_versions("sales")] == [agreed.schema_id]
+        found = hub.discover("sales")
+        assert found is not None
+        assert [each.schema_id for each in hub.schema_versions("sales")] == [found.schema_id]
+    MessageHub.reset_instance()
 
 
 def test_with_a_broker_the_subjects_level_decides(domain: str) -> None:
     with embedded_broker(domain=domain) as endpoint, MessageHub(endpoint=endpoint, domain=domain) as hub:
         options = Options.parse({"channel": "sales", "domain": domain, "endpoint": endpoint})
-        first: Any = agree(options, schema_text(PRICES), "overwrite")
+        publish(options, PRICES)
         with pytest.raises(SchemaIncompatible, match="price"):
-            agree(options, schema_text(NARROWED), "overwrite")
-        command = commands.ConfigureSchemas(subject="sales", config=SchemaConfig(compatibility="NONE"))
-        hub._must(command, replies.Reply, 5.0)
-        second = agree(options, schema_text(NARROWED), "overwrite")
-        assert (first.version, second.version) == ("1", "2")
+            check(options, schema_text(NARROWED), "overwrite")
+        hub.ask(commands.ConfigureSchemas(subject="sales", config=SchemaConfig(compatibility="NONE")))
+        publish(options, NARROWED)
+        found = hub.discover("sales")
+        assert found is not None
+        assert (found.schema_version, found.schema) == ("2", "verified")
+    MessageHub.reset_instance()
+
+
+def test_the_users_own_singleton_is_not_made_by_a_write(domain: str) -> None:
+    with embedded_broker(domain=domain) as endpoint:
+        options = Options.parse({"channel": "sales", "domain": domain, "endpoint": endpoint})
+        check(options, schema_text(PRICES), "overwrite", is_users_process=True)
+        try:
+            assert MessageHub.get_instance().settings.endpoint != endpoint
+        finally:
+            MessageHub.reset_instance()

@@ -4,7 +4,9 @@ Rule 1: fields are matched by number, wherever in the message they stand; their 
 Rule 2: types may change within a group that shares its encoding (see SCALAR_GROUPS; enums are numbers).
 Rule 3: a numeric field may not turn from single to repeated or back, because repeated numbers are packed;
         strings, bytes and messages may.
-Rule 4: fields that could be set together before may not come to share a oneof.
+Rule 4: fields that could be set together before may not come to share a oneof. A member of a oneof may not go while
+        the oneof's name or another of its members stays, under whatever oneof: a reader would take an unknown
+        choice for none.
 Rule 5: messages are matched by name and may not vanish, nor may the package change, because data names
         its message. Fields, enums and values may come and go; required fields may not.
 """
@@ -77,6 +79,7 @@ class Comparison:
         before = {field.number: field for field in old.fields}
         after = {field.number: field for field in new.fields}
         kept_oneofs = {oneof.name for oneof in new.oneofs}
+        kept_oneofs |= {field.oneof for number, field in before.items() if field.oneof and number in after}
         for number, field in before.items():
             here = f"{path}/{number}"
             if number in after:

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from messagehub import MessageHub
+from messagehub.block_place import directory_of
 from messagehub.datablock.groups import Assignment
 from messagehub.datablock.layout import HEADER_BYTES, LENGTH, LINE_BYTES, Checksum, Header, Kind
 from messagehub.datablock.payloads import codec_for
@@ -130,7 +131,7 @@ def _channel(hub: MessageHub) -> list[Original]:
     with hub.producer(CHANNEL, schema=schema, page_size=1024, capacity=4, checksum="verify") as producer:
         for _ in range(3):
             producer.write(batch)
-    directory = hub._chain.files.directory
+    directory = directory_of(hub.settings)
     ring = directory.exclusive_block(CHANNEL)
     (entry,) = Path(directory.channel_path(CHANNEL)).glob("*.json")
     content = _read(ring)

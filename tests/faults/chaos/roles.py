@@ -18,6 +18,7 @@ from typing import Any
 import pyarrow as pa
 
 from messagehub import MessageHub
+from messagehub.block_place import directory_of
 from messagehub.data.producers import Producer
 from messagehub.datablock.errors import NameTaken, RingFull, TableMissing
 from messagehub.datablock.items import Gap
@@ -160,7 +161,7 @@ class Role:
 
     def read_tables(self) -> None:
         """Whole tables only, and never an older one than before."""
-        directory = self.hub._chain.files.directory
+        directory = directory_of(self.hub.settings)
         newest = {NUMBERS: 0, SPARK: 0}
         while True:
             for channel in (NUMBERS, SPARK):

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from registry.formats import arrow
 from registry.formats.differences import BudgetExceeded, InvalidSchema
+from tests.levels import examples
 
 FLAT = [
     *(pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64()),
@@ -76,7 +77,7 @@ def test_what_is_called_readable_is_cast_and_cast_back_without_loss() -> None:
         assert items.cast(pa.list_(new)).cast(pa.list_(old)).equals(items), (old, new)
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(100), suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(st.tuples(st.sampled_from("abcd"), st.sampled_from(FLAT), st.booleans()), unique_by=lambda c: c[0]))
 def test_a_schema_reads_itself_and_its_canonical_form_is_stable(
     columns: list[tuple[str, pa.DataType, bool]],
@@ -114,7 +115,7 @@ FIELD = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(100), suppress_health_check=[HealthCheck.too_slow])
 @given(st.text() | JSON.map(json.dumps) | st.lists(FIELD).map(lambda fields: json.dumps({"fields": fields})))
 def test_any_text_is_a_schema_or_refused(text: str) -> None:
     try:

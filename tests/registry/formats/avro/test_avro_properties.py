@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from registry.formats import avro as avro_format
 from registry.formats.differences import BudgetExceeded, InvalidSchema
+from tests.levels import examples
 
 PRIMITIVES = st.sampled_from(["null", "boolean", "int", "long", "float", "double", "bytes", "string"])
 
@@ -92,7 +93,7 @@ def library_verdict(old: Any, new: Any) -> bool:
     return verdict.compatibility is avro.compatibility.SchemaCompatibilityType.compatible
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(150), suppress_health_check=[HealthCheck.too_slow])
 @given(st.tuples(schemas(), schemas()) | evolutions())
 def test_verdict_equals_that_of_the_avro_library(pair: tuple[Any, Any]) -> None:
     old, new = pair
@@ -100,7 +101,7 @@ def test_verdict_equals_that_of_the_avro_library(pair: tuple[Any, Any]) -> None:
     assert (not found) == library_verdict(old, new)
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(100), suppress_health_check=[HealthCheck.too_slow])
 @given(schemas(), st.data())
 def test_a_schema_reads_itself_and_its_canonical_form_is_stable(schema: Any, data: st.DataObject) -> None:
     parsed = avro_format.parse(json.dumps(schema), {})
@@ -125,7 +126,7 @@ WRITERS = [
 ]
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(150), suppress_health_check=[HealthCheck.too_slow])
 @given(st.sampled_from(WRITERS), schemas())
 def test_what_is_called_readable_is_read_by_fastavro(writer: tuple[Any, Any], new: Any) -> None:
     old, datum = writer
@@ -161,7 +162,7 @@ JSON = st.recursive(
 )
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(60), suppress_health_check=[HealthCheck.too_slow])
 @given(st.text() | JSON.map(json.dumps))
 def test_any_text_is_a_schema_or_refused(text: str) -> None:
     try:

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from registry.formats.json_schema.automaton import find_word, matches, never, within
 from registry.formats.json_schema.regex import BadPattern, Irregular, language
+from tests.levels import examples
 
 ATOMS = st.sampled_from(["a", "b", "c", ".", "[ab]", "[^a]", "\\w", "^", "$", "(?=a)", "(?!b)"])
 PATTERNS = st.recursive(
@@ -21,7 +22,7 @@ PATTERNS = st.recursive(
 )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100))
 @given(PATTERNS, st.lists(st.text("abc", max_size=5), max_size=8))
 def test_a_language_holds_the_strings_in_which_the_pattern_is_found(pattern: str, texts: list[str]) -> None:
     try:
@@ -32,7 +33,7 @@ def test_a_language_holds_the_strings_in_which_the_pattern_is_found(pattern: str
         assert matches(term, text) == (re.search(pattern, text) is not None), text
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50))
 @given(PATTERNS, PATTERNS, st.integers(0, 3))
 def test_a_word_found_is_in_one_language_and_outside_the_other(one: str, two: str, shortest: int) -> None:
     try:

@@ -13,6 +13,7 @@ from referencing import Registry
 
 from registry.formats import json_schema
 from registry.formats.differences import BudgetExceeded, InvalidSchema
+from tests.levels import examples
 
 Draw = Callable[[st.SearchStrategy[Any]], Any]
 NAMES = st.sampled_from(["a", "b", "x1"])
@@ -163,7 +164,7 @@ def is_valid(document: Any, schema: dict[str, Any]) -> bool:
     return bool(validator_for(schema)(schema, registry=Registry()).is_valid(document))
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(150), suppress_health_check=list(HealthCheck))
 @given(pairs(), st.lists(DOCUMENTS, min_size=5, max_size=25))
 def test_no_document_contradicts_an_answer(
     schemas: tuple[dict[str, Any], dict[str, Any]], documents: list[Any]
@@ -184,7 +185,7 @@ def test_no_document_contradicts_an_answer(
             assert not is_valid(document, new)
 
 
-@settings(max_examples=50, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(50), suppress_health_check=list(HealthCheck))
 @given(pairs())
 def test_a_schema_is_compatible_with_itself_and_with_its_normal_form(
     schemas: tuple[dict[str, Any], dict[str, Any]],
@@ -253,7 +254,7 @@ ANY_JSON = st.recursive(
 )
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(200), suppress_health_check=list(HealthCheck))
 @given(ANY_JSON, ANY_JSON)
 def test_any_json_at_all_is_compared_or_refused(one: Any, two: Any) -> None:
     try:
@@ -264,7 +265,7 @@ def test_any_json_at_all_is_compared_or_refused(one: Any, two: Any) -> None:
         return
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(100), suppress_health_check=list(HealthCheck))
 @given(st.one_of(st.text(max_size=30), st.text('{}[]":,$ref#/0e9\\u', max_size=30)))
 def test_any_text_at_all_is_read_or_refused(text: str) -> None:
     try:

@@ -286,6 +286,41 @@ ONEOFS = [
         [("ONEOF_FIELD_REMOVED", "/M/o/2")],
     ),
     Case(
+        "a field removed from a oneof that is renamed",
+        message("oneof o { int32 a = 1; int32 b = 2; }"),
+        message("oneof p { int32 a = 1; }"),
+        [("ONEOF_FIELD_REMOVED", "/M/o/2")],
+    ),
+    Case(
+        "a field removed from a oneof whose other fields move out",
+        message("oneof o { int32 a = 1; int32 b = 2; }"),
+        message("int32 a = 1;"),
+        [("ONEOF_FIELD_REMOVED", "/M/o/2")],
+    ),
+    Case(
+        "a field removed from a oneof that splits",
+        message("oneof o { int32 a = 1; int32 b = 2; int32 c = 3; }"),
+        message("oneof p { int32 a = 1; } oneof q { int32 c = 3; }"),
+        [("ONEOF_FIELD_REMOVED", "/M/o/2")],
+    ),
+    Case(
+        "a field removed from a oneof of a message within a message",
+        message("message N { oneof o { int32 a = 1; int32 b = 2; } } N n = 1;"),
+        message("message N { oneof p { int32 a = 1; } } N n = 1;"),
+        [("ONEOF_FIELD_REMOVED", "/M/N/o/2")],
+    ),
+    Case(
+        "all fields of a oneof are replaced under its name",
+        message("oneof o { int32 a = 1; }"),
+        message("oneof o { int32 b = 2; }"),
+        [("ONEOF_FIELD_REMOVED", "/M/o/1")],
+    ),
+    Case(
+        "a oneof removed with its fields, and another one added",
+        message("oneof o { int32 a = 1; int32 b = 2; }"),
+        message("oneof p { int32 c = 3; }"),
+    ),
+    Case(
         "a oneof removed with its fields",
         message("string s = 3; oneof o { int32 a = 1; }"),
         message("string s = 3;"),

@@ -16,6 +16,7 @@ from proto_schema_parser.parser import Parser
 from registry.formats import protobuf
 from registry.formats.differences import BudgetExceeded, InvalidSchema
 from registry.formats.protobuf.model import SCALARS
+from tests.levels import examples
 
 SOURCE = (
     'syntax = "proto3" ; message M { } enum E string int32 a b = 1 2 [ ] ( ) < > , . oneof map reserved'
@@ -31,13 +32,13 @@ def parse_or_refuse(text: str) -> None:
         pass
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(150), suppress_health_check=[HealthCheck.too_slow])
 @given(st.text() | st.lists(WORDS, max_size=60).map(" ".join))
 def test_any_text_is_a_schema_or_refused(text: str) -> None:
     parse_or_refuse(text)
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(150), suppress_health_check=[HealthCheck.too_slow])
 @given(st.binary(min_size=3, max_size=60), st.integers(0, 300), st.binary(max_size=2))
 def test_any_bytes_are_a_descriptor_or_refused(data: bytes, place: int, change: bytes) -> None:
     parse_or_refuse(base64.b64encode(data).decode())
@@ -59,7 +60,7 @@ def messages(draw: st.DrawFn) -> str:
     return f'syntax = "proto3";\npackage p;\nmessage M {{\n{fields}}}\n'
 
 
-@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(20), suppress_health_check=[HealthCheck.too_slow])
 @given(messages())
 def test_proto_schema_parser_reads_the_same_fields(text: str) -> None:
     ours = protobuf.parse(text, {}).linked.file.messages[0]
@@ -79,7 +80,7 @@ def message_class(text: str) -> Any:
 SAMPLES = {"string": "text", "bytes": b"text", "bool": True, "double": 1.5, "float": 1.5}
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(150), suppress_health_check=[HealthCheck.too_slow])
 @given(messages(), messages())
 def test_what_is_called_readable_is_read_without_unknown_leftovers(old: str, new: str) -> None:
     """Every field that both schemas have arrives: nothing of it is pushed aside as another wire type."""

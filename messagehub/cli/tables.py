@@ -1,0 +1,87 @@
+"""`messagehub tables`: list committed tables, drop one; works without a broker for those of this host."""
+
+from typing import Annotated
+
+import typer
+
+from messagehub.cli.failures import HubCommand
+from messagehub.cli.options import Dir, Endpoint, Json, Timeout
+from messagehub.cli.output import echo, echo_json, echo_table, instant
+from messagehub.cli.session import settings_for
+from messagehub.cli.subcommands import ListingGroup
+
+app = typer.Typer(
+    name="tables",
+    cls=ListingGroup,
+    help="List committed tables; drop one.",
+    rich_markup_mode=None,
+)
+
+
+@app.command(name="list", cls=HubCommand)
+def list_tables(
+    prefix: Annotated[str, typer.Argument(metavar="PREFIX", help="Only channels that start with this.")] = "",
+    *,
+    endpoint: Endpoint = None,
+    dir: Dir = None,
+    timeout: Timeout = None,
+    as_json: Json = False,
+) -> None:
+    """List the newest table of each channel; the default when no other word is given."""
+    from messagehub.hub import MessageHub
+
+    with MessageHub(settings_for(endpoint, dir, timeout)) as hub:
+        found = hub.tables(prefix)
+    if as_json:
+        echo_json(found)
+    elif not found:
+        echo(f"no tables of channels that start with {prefix!r}" if prefix else "no tables")
+    else:
+        columns = "CHANNEL GENERATION ROWS BYTES PARTS SCHEMA VERSION HOST USER APPLICATION PID SINCE"
+        echo_table(
+            columns.split(),
+            [
+                (
+                    one.channel,
+                    one.table.generation,
+                    one.table.rows,
+                    one.table.size_bytes,
+                    one.table.parts,
+                    one.table.schema,
+                    one.table.schema_version,
+                    one.table.host,
+                    one.table.user,
+                    one.table.application,
+                    one.table.pid,
+                    instant(one.table.committed_at),
+                )
+                for one in found
+            ],
+        )
+
+
+@app.command(cls=HubCommand)
+def drop(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The channel's name.")],
+    *,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    forget: Annotated[
+        bool, typer.Option("--forget", help="Only the registry's record, of a table whose host is gone.")
+    ] = False,
+    endpoint: Endpoint = None,
+    dir: Dir = None,
+    timeout: Timeout = None,
+    as_json: Json = False,
+) -> None:
+    """Remove a channel's table, all its generations, from this host's memory and from the registry."""
+    from messagehub.hub import MessageHub
+
+    with MessageHub(settings_for(endpoint, dir, timeout)) as hub:
+        if not yes:
+            typer.confirm(f"Drop the table of channel {name}?", abort=True, err=True)
+        dropped = hub.drop_table(name, forget=forget)
+    table = dropped.table
+    if as_json:
+        echo_json({"channel": dropped.channel, "generation": table.generation, "rows": table.rows, "host": table.host})
+    else:
+        echo(f"the table of channel {dropped.channel} is dropped (generation {table.generation}, {table.rows} rows)")

@@ -1,0 +1,124 @@
+"""What README and docs/ show works when it is typed in order, with the hub's directory at its default and elsewhere."""
+
+import json
+import os
+import select
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.docs.snippets import Block, blocks_of
+from tests.integration.harness import ROOT, end_at_once
+
+SECONDS = 300.0  # Spark starts in the first block of its page
+PAGES = sorted(
+    page
+    for page in [ROOT / "README.md", *ROOT.glob("docs/**/*.md")]
+    if blocks_of(page) and page.name != "spark.md"  # tests/spark has a session for that one
+)
+
+
+class Reader:
+    """Somebody with a hub, a Python prompt, a shell and a page."""
+
+    def __init__(self, home: Path, *, has_directory: bool) -> None:
+        self.home = home
+        self.directory = home / "hub" if has_directory else home / ".local/state/messagehub"
+        self.environment = {name: value for name, value in os.environ.items() if not name.startswith("MESSAGEHUB_")} | {
+            "HOME": str(home),
+            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+            "PYTHONPATH": str(ROOT),
+            "MESSAGEHUB_DOMAIN": os.environ["MESSAGEHUB_DOMAIN"],
+            "MESSAGEHUB_HTTP": "127.0.0.1:0",
+        }
+        if has_directory:
+            self.environment["MESSAGEHUB_DIR"] = str(self.directory)
+        self.processes: list[subprocess.Popen[str]] = []
+        self._hub = self._start([sys.executable, "-m", "messagehub", "serve"])
+        assert "ready" in self._line_of(self._hub)
+        self._python = self.interpreter()
+
+    def interpreter(self) -> "subprocess.Popen[str]":
+        return self._start([sys.executable, "-m", "tests.docs.interpreter"])
+
+    def _start(self, command: list[str]) -> "subprocess.Popen[str]":
+        with (self.home / "complaints").open("a") as complaints:
+            process = subprocess.Popen(
+                command,
+                cwd=ROOT,
+                env=self.environment,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=complaints,
+                text=True,
+                start_new_session=True,
+            )
+        self.processes.append(process)
+        return process
+
+    def _line_of(self, process: "subprocess.Popen[str]") -> str:
+        assert process.stdout is not None
+        assert select.select([process.stdout], [], [], SECONDS)[0], f"it does not end\n{self.complaints()}"
+        return process.stdout.readline()
+
+    def complaints(self) -> str:
+        return (self.home / "complaints").read_text()
+
+    def types(self, block: Block) -> None:
+        if block.language == "python":
+            self._python_block(block)
+        else:
+            assert block.language in ("sh", "bash"), f"{block.place}: nobody knows how to run {block.language}"
+            self._shell_block(block)
+
+    def _python_block(self, block: Block) -> None:
+        python = self.interpreter() if block.how == "background" else self._python
+        assert python.stdin is not None
+        python.stdin.write(json.dumps({"page": block.page.name, "line": block.line, "text": block.text}) + "\n")
+        python.stdin.flush()
+        if block.how == "background":
+            return
+        done = json.loads(self._line_of(python))
+        assert done["raised"] == block.how.removeprefix("raises "), f"{block.place}\n{done['trace']}{self.complaints()}"
+
+    def _shell_block(self, block: Block) -> None:
+        kept = "$HOME/variables"
+        script = f'[ ! -f "{kept}" ] || . "{kept}"\nset -a\n{block.text}\nexport -p > "{kept}"'
+        done = subprocess.run(
+            ["bash", "-eo", "pipefail", "-c", script],
+            cwd=ROOT,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=SECONDS,
+            stdin=subprocess.DEVNULL,
+            check=False,
+        )
+        assert done.returncode == 0, f"{block.place}\n{done.stdout}{done.stderr}"
+
+    def close(self) -> None:
+        for process in reversed(self.processes):
+            end_at_once(process)
+            process.wait(SECONDS)
+            for pipe in (process.stdin, process.stdout):
+                assert pipe is not None
+                pipe.close()
+
+
+@pytest.fixture(params=["default", "MESSAGEHUB_DIR"])
+def reader(request: pytest.FixtureRequest) -> Iterator[Reader]:
+    with tempfile.TemporaryDirectory(prefix="mh-") as home:
+        person = Reader(Path(home), has_directory=request.param == "MESSAGEHUB_DIR")
+        yield person
+        person.close()
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("page", PAGES, ids=[str(page.relative_to(ROOT)) for page in PAGES])
+def test_every_block_of_a_page_works_in_order(page: Path, reader: Reader) -> None:
+    for block in blocks_of(page):
+        reader.types(block)
