@@ -7,11 +7,11 @@ import logging
 import threading
 import time
 
-from messagehub.datablock.cleaning import clean
+from messagehub.background import Supervisor
+from messagehub.datablock.cleaning import Stamps, clean
 from messagehub.datablock.directory import Directory
 from messagehub.datablock.errors import DataBlockError
 from messagehub.datablock.messages import sweep_messages
-from messagehub.supervision import Supervisor
 
 log = logging.getLogger("messagehub.broker")
 
@@ -21,6 +21,7 @@ CLEAN_SECONDS = 5.0
 class Cleaner:
     def __init__(self, directory: Directory, supervisor: Supervisor) -> None:
         self._directory = directory
+        self._settled: dict[str, Stamps] = {}
         self._stop = threading.Event()
         self._thread = supervisor.start("messagehub-cleaner", self._run)
 
@@ -31,7 +32,7 @@ class Cleaner:
     def _run(self) -> None:
         while not self._stop.wait(CLEAN_SECONDS):
             try:
-                done = clean(self._directory, now=time.time())
+                done = clean(self._directory, now=time.time(), settled=self._settled)
                 sweep_messages(self._directory)
             except (DataBlockError, OSError) as error:
                 log.warning("cleaning shared memory failed: %s", error)

@@ -23,6 +23,7 @@ import zmq
 from msgspec import UNSET
 
 from messagehub import protocol
+from messagehub.background import Supervisor
 from messagehub.block_place import directory_of
 from messagehub.broker.cleaner import Cleaner
 from messagehub.broker.door import CONTROL, Door
@@ -46,7 +47,6 @@ from messagehub.metrics import Metrics
 from messagehub.settings import Settings
 from messagehub.store import Store
 from messagehub.store.commit import GroupCommit
-from messagehub.supervision import Supervisor
 from messagehub.version import __version__
 from registry import commands, replies
 from registry.events import AnyEvent, MessagesKept
@@ -181,7 +181,7 @@ class Broker:
                     "the process that judges schemas does not start: the log says why; is the host short of memory"
                     " or processes?"
                 )
-        self._watch_host()
+        self._watch_host(adopt_seconds=ADOPT_SECONDS)
 
     def close(self) -> None:
         """End a broker that does not run: one that was made in vain, or that has ended."""
@@ -205,7 +205,7 @@ class Broker:
         wait_ms = 0
         cleaner = Cleaner(directory_of(self.settings), self._supervisor)
         try:
-            self._watch_host()
+            self._watch_host(adopt_seconds=ADOPT_SECONDS)
             while True:
                 for ready, _ in poll(wait_ms):
                     if ready is requests.socket:
@@ -267,17 +267,17 @@ class Broker:
         if self._guard is not None and not self.is_read_only:
             self._record(self._registry.end_leases(self._guard.unlisted_leases(), now=self._now()))
 
-    def _watch_host(self) -> None:
+    def _watch_host(self, *, adopt_seconds: float = 0.0) -> None:
         """Watch this host from now on, beginning with all that happened while nobody looked.
 
-        Waits for the schemas of producers that registered meanwhile, so that nobody is told that they are not there.
+        At the start, wait for the schemas of what was registered meanwhile: nobody is told that it is not there.
         """
         if self._is_watching:
             return
         self._is_watching = True
         self._poller.register(self._sight.fileno(), zmq.POLLIN)
         self._see(self._sight.begin)
-        deadline = monotonic() + ADOPT_SECONDS
+        deadline = monotonic() + adopt_seconds
         while self._sight.is_asking and monotonic() < deadline and not self._is_stopping():
             self._judge.wait(DRAIN_SECONDS)
             self._after_judging()

@@ -24,11 +24,16 @@ from .manifests import Retention
 from .ring import lane_directory
 from .segment import open_trusted, read_header, remove_file, write_file
 from .sharing import list_directory, parent_of
-from .tables import TableStore
+from .tables import COMMIT_LOCK, TableStore
 
 LINGER_SECONDS: Final = 30.0
 _LANES: Final = "lanes"
 _CONSUMERS: Final = "consumers"
+_TABLES: Final = "tables"
+_TICK_SECONDS: Final = 1.0
+Stamps = tuple[int, int]
+_NEVER: Final[Stamps] = (-1, -1)
+_GONE: Final[Stamps] = (0, 0)
 _OWNED: Final = exclusive(OWNER)
 _OWNER_AND_READERS: Final = exclusive(OWNER, 2)
 
@@ -51,10 +56,22 @@ def clean(
     linger_seconds: float = LINGER_SECONDS,
     retention: Retention | None = None,
     lock_seconds: float = 0.5,
+    settled: dict[str, Stamps] | None = None,
 ) -> Cleaned:
-    """Everything of this domain that is dead and has lingered. Paused processes are alive."""
+    """Everything of this domain that is dead and has lingered. Paused processes are alive.
+
+    `settled` is for who cleans again and again: channels of which nothing is left but the number of their last table
+    are noted there, and passed over until they change.
+    """
     report = Cleaned()
-    for channel in directory.channels():
+    settled = {} if settled is None else settled
+    channels = directory.channels()
+    for gone in settled.keys() - set(channels):
+        del settled[gone]
+    for channel in channels:
+        if settled.get(channel, _NEVER) == _stamps(directory, channel):
+            continue
+        settled.pop(channel, None)
         try:
             with directory.locked(channel, lock_seconds, must_exist=True) as locked:
                 clean_channel(locked, report, now=now, linger_seconds=linger_seconds)
@@ -64,11 +81,12 @@ def clean(
                     continue
             if os.path.isdir(directory.tables_path(channel)):
                 TableStore(directory.tables_path(channel)).sweep(now=now, retention=retention)
+                _settle(directory, channel, settled, now)
         except NothingThere:
             continue  # another cleaner was here first
         except Busy:
             report.busy.append(channel)
-        except DataBlockError as error:  # damage in one channel is no reason to leave the others
+        except (DataBlockError, OSError) as error:  # damage in one channel is no reason to leave the others
             report.flaws.append(str(error))
     return report
 
@@ -181,7 +199,8 @@ def _clean_consumers(locked: LockedChannel) -> None:
 
 def _remove_if_empty(locked: LockedChannel, *, now: float, linger_seconds: float) -> bool:
     """Remove the channel's directory, its lock last but one: who waits for that lock sees that it is gone."""
-    if not set(list_directory(locked.path)) <= {CHANNEL_LOCK, _LANES, _CONSUMERS}:
+    names = set(list_directory(locked.path))
+    if not names <= {CHANNEL_LOCK, _LANES, _CONSUMERS, _TABLES}:
         return False
     if abs(now - os.stat(locked.path).st_mtime) < linger_seconds:  # also where a clock was set back
         return False
@@ -189,6 +208,8 @@ def _remove_if_empty(locked: LockedChannel, *, now: float, linger_seconds: float
         for name in (_LANES, _CONSUMERS):
             with contextlib.suppress(FileNotFoundError):
                 _remove_directory(os.path.join(locked.path, name))
+        if _TABLES in names:
+            return False  # it knows the number of the last generation
         remove_file(os.path.join(locked.path, CHANNEL_LOCK))
         _remove_directory(locked.path)
     except OSError as error:
@@ -196,6 +217,25 @@ def _remove_if_empty(locked: LockedChannel, *, now: float, linger_seconds: float
             raise
         return False  # somebody came in between, or it is not ours to remove
     return True
+
+
+def _stamps(directory: Directory, channel: str) -> Stamps:
+    """When the directories of a channel and of its tables changed last."""
+    try:
+        paths = (directory.channel_path(channel), directory.tables_path(channel))
+        channel_ns, tables_ns = (os.stat(path).st_mtime_ns for path in paths)
+    except OSError:
+        return _GONE
+    return channel_ns, tables_ns
+
+
+def _settle(directory: Directory, channel: str, settled: dict[str, Stamps], now: float) -> None:
+    """Note a channel of which only the number of its last table is left; not while its stamps may not tell changes."""
+    stamps = _stamps(directory, channel)
+    if now - max(stamps) / 1e9 > _TICK_SECONDS and stamps != _GONE:
+        left = set(list_directory(directory.channel_path(channel))), set(list_directory(directory.tables_path(channel)))
+        if left == ({CHANNEL_LOCK, _TABLES}, {COMMIT_LOCK}) and stamps == _stamps(directory, channel):
+            settled[channel] = stamps
 
 
 def _remove_directory(path: str) -> None:

@@ -41,6 +41,7 @@ from .table_blocks import write_block
 
 _OWNED: Final = exclusive(OWNER)
 _OPEN_ATTEMPTS: Final = 100
+COMMIT_LOCK: Final = "commit.lock"
 Mode = Literal["overwrite", "append"]
 MODES: Final = get_args(Mode)
 
@@ -198,7 +199,7 @@ class TableStore:
 
     @contextlib.contextmanager
     def _locked(self, timeout_seconds: float = 30.0) -> Iterator[Descriptor]:
-        path = os.path.join(self.path, "commit.lock")
+        path = os.path.join(self.path, COMMIT_LOCK)
         lock = open_lock(path)
         try:
             lock_within(lock, _OWNED, path, timeout_seconds)

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from messagehub import embedded_broker
+from messagehub.background import Supervisor
 from messagehub.broker import Broker, cleaner, judging, loop
 from messagehub.settings import Settings
 from messagehub.store.memory import MemoryStore
-from messagehub.supervision import Supervisor
 from tests.conftest import QUICK
 from tests.faults.test_judge_killed import judges
 from tests.integration.harness import (
@@ -81,7 +81,7 @@ def test_a_defect_in_the_store_is_a_failed_write_and_no_end(embedded: Callable[.
         assert set(peer.snapshot()) == {"before", "later"}
 
 
-def test_a_cleaner_that_fails_cleans_again(embedded: Callable[..., Embedded], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cleaner_that_fails_cleans_again(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[int] = []
 
     def broken(*_: object, **__: object) -> object:
@@ -90,9 +90,8 @@ def test_a_cleaner_that_fails_cleans_again(embedded: Callable[..., Embedded], mo
 
     monkeypatch.setattr(cleaner, "CLEAN_SECONDS", 0.01)
     monkeypatch.setattr(cleaner, "clean", broken)
-    broker = embedded(**QUICK)
-    eventually(lambda: len(calls) > 2)
-    with Peer(broker.endpoint) as peer:
+    with embedded_broker(**QUICK) as endpoint, Peer(endpoint) as peer:
+        eventually(lambda: len(calls) > 2)
         assert peer.counter("threads_restarted") >= 2
 
 

@@ -3,14 +3,16 @@
 import os
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
+from messagehub import MessageHub
 from messagehub.datablock.cleaning import clean
 from messagehub.datablock.directory import Directory, ProducerEntry
 from messagehub.datablock.identity import ProcessIdentity
 from tests.conftest import QUICK
-from tests.integration.harness import Embedded, Peer, eventually, hub_of, producer
+from tests.integration.harness import Embedded, Peer, eventually, producer
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 
@@ -44,23 +46,20 @@ def test_groups_go_on_under_a_broker_that_forgot_them(
     assert epochs[-1] < 1 << 53, "every JSON reader can say it"
 
 
-def test_a_channel_that_was_destroyed_can_be_made_again(
-    embedded: Callable[..., Embedded], set_back: Callable[[], None]
+def test_a_channel_that_was_destroyed_can_be_made_again_in_the_directory(
+    embedded: Callable[..., Embedded], set_back: Callable[[], None], tmp_path: Path
 ) -> None:
     broker = embedded(**QUICK)
-    with hub_of(broker) as hub, Peer(broker.endpoint) as peer:
-        with hub.producer("c", schema=None, capacity=2, page_size=64):
-            peer.ask({"type": "CHANNEL_DESTROY", "channel": "c"})
+    with MessageHub(dir=tmp_path / "none") as hub, Peer(broker.endpoint) as peer:
+        with hub.producer("c", capacity=2, page_size=64):
+            eventually(lambda: peer.ask({"type": "CHANNEL_DESTROY", "channel": "c"})["type"] != "ERROR")
+            said = eventually(lambda: peer.ask({"type": "DISCOVERY_REQUEST", "channel": "c"}).get("conflict"))
+            assert "was destroyed, but its producer" in said
         set_back()
-        with hub.producer("c", schema=None, capacity=2, page_size=64):
-            found = eventually(
-                lambda: (
-                    answer
-                    if (answer := peer.ask({"type": "DISCOVERY_REQUEST", "channel": "c"}))["type"] != "ERROR"
-                    else None
-                )
+        with hub.producer("c", capacity=2, page_size=64):
+            eventually(
+                lambda: peer.ask({"type": "DISCOVERY_REQUEST", "channel": "c"}).get("status") == "active", timeout=10.0
             )
-            assert (found["status"], found["conflict"]) == ("active", None)
 
 
 def test_what_is_dead_lingers_for_its_time_and_no_longer() -> None:

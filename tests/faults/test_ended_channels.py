@@ -7,12 +7,14 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from messagehub import MessageHub
 from messagehub.broker import cleaner
 from messagehub.datablock.cleaning import clean
 from messagehub.datablock.directory import Directory
+from messagehub.datablock.tables import TableStore
 from tests.conftest import QUICK
 from tests.integration.harness import Embedded, Peer, eventually, hub_of
 from tests.integration.invariants import gauge
@@ -53,6 +55,25 @@ def test_a_channel_that_has_or_had_tables_keeps_its_directory(directory: Directo
     directory.make_tables("c")
     clean(directory, now=time.time() + 1000, linger_seconds=0.0)
     assert directory.channels() == ["c"]
+
+
+def test_a_channel_of_which_only_a_number_is_left_is_passed_over_until_it_changes(directory: Directory) -> None:
+    """So that cleaning costs what there is, and not what there was."""
+    directory.make_tables("c")
+    store = TableStore(directory.tables_path("c"))
+    schema = pa.schema([("n", pa.int64())])
+    store.publish([], schema, now=time.time())
+    settled: dict[str, tuple[int, int]] = {}
+    later = time.time() + 100.0
+    clean(directory, now=later, settled=settled)
+    assert settled == {}, "there is a table"
+    store.drop()
+    for _ in range(2):
+        clean(directory, now=later, settled=settled)
+        assert list(settled) == ["c"]
+    assert store.publish([], schema, now=time.time()).generation == 2
+    clean(directory, now=later, settled=settled)
+    assert settled == {}
 
 
 def test_registering_while_a_cleaner_removes_directories(directory: Directory, tmp_path: Path) -> None:
