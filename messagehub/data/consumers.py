@@ -20,24 +20,23 @@ from typing import Any, Literal, NamedTuple, get_args
 
 from messagehub.client.heartbeats import Registration
 from messagehub.data.attachments import Attachments, Choice, Positions
-from messagehub.data.projection import as_expected
+from messagehub.data.expected_schema import ExpectedSchema
+from messagehub.data.hosts import hosts_elsewhere
 from messagehub.datablock.directory import Directory
 from messagehub.datablock.errors import (
     AssignmentChanged,
-    BlockOnOtherHost,
     MemberTaken,
     PayloadSchemaMismatch,
     StreamEnded,
     TableMissing,
 )
-from messagehub.datablock.identity import host
 from messagehub.datablock.items import Gap, Item
 from messagehub.datablock.locks import Descriptor
 from messagehub.datablock.reader import RingReader
 from messagehub.datablock.tables import TableStore
 from messagehub.datablock.waiting import Sleeper
 from messagehub.discovery import Discovery, Source
-from messagehub.entries import block_path, living
+from messagehub.entries import block_path
 from messagehub.errors import (
     BrokerRequired,
     BrokerUnavailable,
@@ -98,11 +97,11 @@ class Consumer:
         self._wanted = wanted
         self._directory = directory
         self._discover, self._register, self._renew, self._forget = discover, register, renew, forget
-        self._arrow_schema, self._expected_schema = arrow_schema, wanted.expected_schema
         is_member = wanted.group is not None
-        expected = wanted.expected_schema_hash
-        self._readable = set() if expected is None else {expected}
-        choice = Choice(wanted.start, self._readable, wanted.lossless, wanted.verify, is_member)
+        self._expected = ExpectedSchema(
+            wanted.channel, wanted.expected_schema_hash, wanted.expected_schema, arrow_schema=arrow_schema
+        )
+        choice = Choice(wanted.start, self._expected.readable, wanted.lossless, wanted.verify, is_member)
         self._attached = Attachments(directory, wanted.channel, choice)
         self._tables = TableStore(directory.tables_path(wanted.channel))
         self._generation = self._before_first_table()
@@ -179,7 +178,7 @@ class Consumer:
         for reader in self._attached.readers:
             item = reader.latest()
             if item is not None:
-                return self._as_expected(item.value)
+                return self._expected.applied(item.value)
         known = self._tables.generations()
         return self._table(known[-1]) if known else None
 
@@ -264,7 +263,7 @@ class Consumer:
                 self.sequence = taken.sequence
                 if self._wanted.group is not None:
                     self._unacknowledged = (reader, taken.sequence)
-                return True, self._as_expected(taken.value)
+                return True, self._expected.applied(taken.value)
             self._count(taken)
             if self._wanted.on_lag == "gap":
                 return True, taken
@@ -324,15 +323,13 @@ class Consumer:
         try:
             with self._tables.open(generation) as snapshot:
                 written = snapshot.manifest.schema_hash
-                is_readable = not self._readable or written in self._readable
-                if not is_readable and not (self._asks_again() and written in self._readable):
-                    raise self._mismatch(written)
-                return self._as_expected(snapshot.table(verify=self._wanted.verify))
+                if not self._expected.is_readable(written):
+                    self._asks_again()
+                if not self._expected.is_readable(written):
+                    raise self._expected.mismatch(written)
+                return self._expected.applied(snapshot.table(verify=self._wanted.verify))
         except TableMissing:
             return None
-
-    def _as_expected(self, value: Any) -> Any:
-        return value if self._expected_schema is None else as_expected(value, self._expected_schema, self.channel)
 
     def _arm(self) -> bool:
         """Whether there is something to do before sleeping."""
@@ -447,38 +444,16 @@ class Consumer:
 
     def _check_schema(self, found: Discovery) -> None:
         """Without a registry's verdict the hashes must be equal. A channel that nobody produces has none."""
-        is_readable = not self._readable or found.schema_hash is None or found.schema_hash in self._readable
+        is_readable = found.schema_hash is None or self._expected.is_readable(found.schema_hash)
         if found.source != "broker" and not is_readable:
-            raise self._mismatch(found.schema_hash)
-
-    def _mismatch(self, written: str | None) -> SchemaMismatch:
-        expected = self._wanted.expected_schema_hash
-        return SchemaMismatch(
-            f"channel {self.channel!r} has schema {written!r}, the consumer expects {expected!r}",
-            channel=self.channel,
-            expected=written,
-            actual=expected,
-        )
+            raise self._expected.mismatch(found.schema_hash)
 
     def _check_host(self, found: Discovery) -> None:
-        """The directory is always of this host; the broker knows of others, and of processes that name no host."""
-        here = host()
-        hosts = {producer.host for producer in found.producers} | {block.host for block in found.blocks}
-        elsewhere = sorted(name for name in hosts - {here} if name is not None)
-        if found.source != "broker" or not elsewhere:
-            return
-        known_here = {live.command.lease for live in living(self._directory, self.channel)}
-        is_here = bool(hosts & {here, None}) or any(producer.lease in known_here for producer in found.producers)
-        if not is_here:
-            raise BlockOnOtherHost(found.shm_name or self.channel, elsewhere[0], here)
-        if not self._has_told_of_hosts:
+        elsewhere = hosts_elsewhere(found, self._directory)
+        if elsewhere and not self._has_told_of_hosts:
             self._has_told_of_hosts = True
-            log.warning(
-                "channel %r is also produced on %s; this consumer reads what is on %s only",
-                self.channel,
-                ", ".join(elsewhere),
-                here,
-            )
+            names = ", ".join(elsewhere)
+            log.warning("channel %r is also produced on %s; what is here is read, that is not", self.channel, names)
 
     def _enrol(self, found: Discovery) -> None:
         try:
@@ -495,28 +470,21 @@ class Consumer:
         self.source = found.source
         self._accept()
 
-    def _accept(self) -> None:
-        """What the registry calls compatible with the expected schema is read too."""
+    def _accept(self) -> bool:
+        """Read too what the registry has just called compatible; returns whether that is new."""
         ack = None if self.registration is None else self.registration.ack
-        if not isinstance(ack, replies.ConsumerRegistered) or ack.schema_hash is None or not self._readable:
-            return
-        expected = self._wanted.expected_schema_hash
-        if ack.schema_hash != expected and expected is not None and self._expected_schema is None:
-            self._expected_schema = self._arrow_schema(expected)
-        self._readable.add(ack.schema_hash)
+        return isinstance(ack, replies.ConsumerRegistered) and self._expected.accept(ack.schema_hash)
 
     def _asks_again(self) -> bool:
         """Whether the registry, asked once more, calls another schema readable. Its refusal is raised."""
         if self.registration is None or self.registration.ack is None:
             return False
-        known = len(self._readable)
         try:
             self._renew(self.registration)
         except (BrokerUnavailable, ChannelNotFound) as error:
             log.debug("nobody says what else of %r can be read: %s", self.channel, error)
             return False
-        self._accept()
-        return len(self._readable) > known
+        return self._accept()
 
     def _renew_share(self) -> None:
         """Ask the broker what is ours; while none answers, everything stays as it is."""

@@ -130,22 +130,26 @@ def test_a_process_in_another_hosts_namespaces(place: Place, hub: MessageHub) ->
         except BlockOnOtherHost as error:
             say(source=found.source, host=error.host, said=str(error))
         """
-        program = PREAMBLE + textwrap.dedent(text)
-        setup = 'mount -t tmpfs -o size=16m tmpfs /dev/shm && hostname other-host && exec "$@"'
-        command = ["unshare", "-mu", "sh", "-c", setup, "sh", sys.executable, "-c", program]
-        done = subprocess.run(
-            [*command, json.dumps(place.arguments)],
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE_SECONDS,
-            cwd=ROOT,
-            env=clean_environment(),
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
-        heard = json.loads(done.stdout)
+        heard, _ = _elsewhere(place, text, own_memory=True)
         assert (heard["source"], heard["host"]) == ("broker", host())
         assert "'other-host'" in heard["said"]
+
+
+def _elsewhere(place: Place, text: str, *, own_memory: bool) -> tuple[Any, str]:
+    """Run a program under another host name: what it says, and its complaints."""
+    mount = "mount -t tmpfs -o size=16m tmpfs /dev/shm && " if own_memory else ""
+    command = ["unshare", "-mu", "sh", "-c", mount + 'hostname other-host && exec "$@"', "sh", sys.executable]
+    done = subprocess.run(
+        [*command, "-c", PREAMBLE + textwrap.dedent(text), json.dumps(place.arguments)],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_SECONDS,
+        cwd=ROOT,
+        env=clean_environment(),
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout), done.stderr
 
 
 # -- waiting -----------------------------------------------------------------------------------------------
@@ -285,3 +289,17 @@ def test_discovery_says_whether_an_expected_schema_can_read_the_channel(hub: Mes
         told = peer.ask(asked | {"expected_schema_hash": "unknown"})
         assert (told["compatible"], told["differences"][0]["version"]) == (False, 0)
         assert "compatible" not in peer.ask(asked)
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or shutil.which("unshare") is None, reason="another name needs root and unshare")
+def test_a_process_with_another_host_name_and_the_same_memory_is_here(place: Place, hub: MessageHub) -> None:
+    """As two containers that share /dev/shm."""
+    with hub.producer("contained") as producer:
+        producer.write(b"same memory")
+        text = """
+        with hub.consumer("contained", start="oldest") as consumer:
+            say(read=bytes(consumer.read(timeout=30.0)).decode())
+        """
+        heard, complaint = _elsewhere(place, text, own_memory=False)
+        assert heard == {"read": "same memory"}
+        assert "also produced" not in complaint

@@ -1,0 +1,83 @@
+"""The schema that a consumer expects, what else it can read, and Arrow data in that schema.
+
+Rule 1: without the registry's word only an equal hash can be read.
+Rule 2: columns are taken by name and cast, and are null where there are none. By the registry's rule for compatible
+schemas (registry/formats/arrow/comparison.py) every value has a place in the expected type. What pyarrow cannot cast
+all the same is refused, never changed.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from messagehub.errors import SchemaMismatch
+
+
+class ExpectedSchema:
+    def __init__(
+        self, channel: str, schema_hash: str | None, schema: Any, *, arrow_schema: Callable[[str], Any]
+    ) -> None:
+        """`schema` is the Arrow schema, where the consumer gave one; `arrow_schema` gives a registered one by hash."""
+        self.readable: set[str] = set() if schema_hash is None else {schema_hash}  # empty: whatever comes
+        self._channel = channel
+        self._hash = schema_hash
+        self._schema = schema
+        self._arrow_schema = arrow_schema
+
+    def is_readable(self, written: str | None) -> bool:
+        return not self.readable or written in self.readable
+
+    def accept(self, written: str | None) -> bool:
+        """The registry calls what is written with this schema readable; returns whether that is new."""
+        if written is None or self._hash is None or written in self.readable:
+            return False
+        if self._schema is None:
+            self._schema = self._arrow_schema(self._hash)
+        self.readable.add(written)
+        return True
+
+    def mismatch(self, written: str | None) -> SchemaMismatch:
+        return SchemaMismatch(
+            f"channel {self._channel!r} has schema {written!r}, the consumer expects {self._hash!r}",
+            channel=self._channel,
+            expected=written,
+            actual=self._hash,
+        )
+
+    def applied(self, value: Any) -> Any:
+        return value if self._schema is None else as_expected(value, self._schema, self._channel)
+
+
+def as_expected(value: Any, schema: Any, channel: str) -> Any:
+    """A record batch or table with exactly these columns; other values, and what fits already, as they are."""
+    import pyarrow as pa
+
+    if not isinstance(value, pa.RecordBatch | pa.Table) or value.schema.equals(schema):
+        return value
+    columns = []
+    for field in schema:
+        place = value.schema.get_field_index(field.name)
+        if place < 0 and not field.nullable:
+            raise SchemaMismatch(f"channel {channel!r} has no column {field.name!r}", channel=channel)
+        try:
+            column = pa.nulls(value.num_rows, field.type) if place < 0 else _cast(value.column(place), field.type)
+            column.validate()  # some casts of pyarrow 26 (list views) give arrays that are none
+        except pa.ArrowException as error:
+            raise SchemaMismatch(
+                f"column {field.name!r} of channel {channel!r} cannot be read as {field.type}: {error}", channel=channel
+            ) from None
+        columns.append(column)
+    return type(value).from_arrays(columns, schema=schema)
+
+
+def _cast(column: Any, kind: Any) -> Any:
+    """Runs are decoded and encoded: pyarrow casts neither from nor to them."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if column.type.equals(kind):
+        return column
+    if pa.types.is_run_end_encoded(column.type):
+        column = pc.run_end_decode(column)
+    if pa.types.is_run_end_encoded(kind):
+        return pc.run_end_encode(column.cast(kind.value_type), run_end_type=kind.run_end_type)
+    return column.cast(kind)
