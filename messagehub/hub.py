@@ -5,6 +5,7 @@ Without a broker nothing raises or hangs: one warning is logged, and what a brok
 through the directory in shared memory. Answers that nobody could give are falsy.
 """
 
+import atexit
 import itertools
 import logging
 import os
@@ -30,7 +31,7 @@ from messagehub.discovery.chain import Chain
 from messagehub.discovery.via_broker import ViaBroker
 from messagehub.discovery.via_files import ViaFiles
 from messagehub.discovery.via_shm_name import ViaShmName
-from messagehub.errors import BrokerRequired, BrokerUnavailable, ChannelNotFound, ChannelNotReady, HubError
+from messagehub.errors import BrokerRequired, ChannelNotFound, ChannelNotReady, HubError, is_unable
 from messagehub.messaging.service_methods import ServiceMethods
 from messagehub.messaging.services import Services
 from messagehub.messaging.topic_methods import TopicMethods
@@ -43,7 +44,6 @@ log = logging.getLogger("messagehub")
 
 PAGE = 1000
 WAIT_SECONDS = 0.25
-MAX_ENTERED = 64
 _AnyReply = TypeVar("_AnyReply", bound=replies.Reply)
 
 
@@ -124,10 +124,10 @@ class MessageHub(CatalogMethods, DataMethods, TopicMethods, ServiceMethods):
 
     def disconnect(self) -> None:
         """Give up registrations and the connection; the next call connects again."""
-        for opened in list(self._open):
-            opened.close()
         self._services.close()
         self._heartbeats.end_all()
+        for opened in list(self._open):
+            opened.close()
         self._chain.files.close()
         self._watches.close_all()
         self._topics.close()
@@ -332,8 +332,8 @@ class MessageHub(CatalogMethods, DataMethods, TopicMethods, ServiceMethods):
         """The reply, or None and one warning when no broker answers."""
         try:
             return self._must(command, kind, timeout)
-        except BrokerUnavailable as error:
-            if required:
+        except HubError as error:
+            if required or not is_unable(error):
                 raise
             self._warn(error)
             return self._ask_directory(command, kind)
@@ -350,8 +350,7 @@ class MessageHub(CatalogMethods, DataMethods, TopicMethods, ServiceMethods):
         return reply
 
     def _must(self, command: commands.Command, kind: type[_AnyReply], timeout: float | None) -> _AnyReply:
-        reply = self._connection.request(command, timeout=self._limit(timeout))
-        assert isinstance(reply, kind), reply
+        reply = self._connection.ask(command, kind, timeout=self._limit(timeout))
         self._has_warned = False
         channel = getattr(command, "channel", None)
         if command.writes and channel:
@@ -420,12 +419,7 @@ class MessageHub(CatalogMethods, DataMethods, TopicMethods, ServiceMethods):
         return registration
 
     def _enter_directory(self, registration: Registration) -> None:
-        """The broker is gone: what it knew of us is from now on in the directory too, if nobody else is.
-
-        Each takes an open file, so it is done for some registrations, not for thousands.
-        """
-        if self._chain.files.held >= MAX_ENTERED:
-            return
+        """The broker is gone: what it knew of us is from now on in the directory too, if nobody else is."""
         try:
             taken = self._chain.files.ask(registration.command, timeout=0.0)
         except HubError as error:
@@ -435,8 +429,7 @@ class MessageHub(CatalogMethods, DataMethods, TopicMethods, ServiceMethods):
 
     def _is_listed(self, registration: Registration, taken: replies.Reply) -> None:
         assert isinstance(taken, replies.ProducerRegistered | replies.ConsumerRegistered)
-        registration.local = taken
-        registration.on_close = lambda: self._leave_directory(registration)
+        registration.list_here(taken, lambda: self._leave_directory(registration))
 
     def _leave_directory(self, registration: Registration) -> None:
         try:
@@ -488,4 +481,14 @@ def _forget_parent() -> None:
         hub._begin()
 
 
+def _say_goodbye() -> None:
+    """At the end of the process: without a word, other hosts would believe in it until its lease ends."""
+    for hub in list(_alive):
+        try:
+            hub.close()
+        except Exception:  # the others are to be closed too
+            log.exception("a hub could not be closed at the end of the process")
+
+
 os.register_at_fork(after_in_child=_forget_parent)
+atexit.register(_say_goodbye)

@@ -6,6 +6,8 @@ Rule 2: for this host the directory decides who lives. A producer whose lock is 
 registered, also when it was born while no broker ran.
 Rule 3: a process ends once: its pidfd tells, at once. While it does not, the leases of that process do not run out.
 Rule 4: what the registry refuses is shown as a conflict of its channel. No data and no entry is touched.
+Rule 5: a producer that let go of its lock, or removed its entry, while its process lives has released its channel; it
+did not die. One that said so to the broker first is not registered anew while its entry is about to go.
 """
 
 import logging
@@ -22,8 +24,9 @@ from messagehub.datablock.identity import ProcessIdentity, boot_id, host
 from messagehub.datablock.wakeup import ProcessWatch
 from messagehub.entries import Live, clash_of, command_of, is_about_members, newest_table
 from registry import events
+from registry.commands import RegisterProducer
 from registry.errors import InvalidName, Refusal
-from registry.leases import Member
+from registry.leases import Member, default_owner
 from registry.records import Channel, Consumer, Producer, Worker
 from registry.registry import Registry
 
@@ -56,6 +59,9 @@ class LocalSight:
         self._process_of: dict[Member, tuple[int, int]] = {}
         self._soon: dict[str, float] = {}
         self._destroyed_at: dict[str, float] = {}
+        self._seen: dict[str, dict[str, str]] = {}  # by channel: producers that live in the directory, and their leases
+        self._released: dict[str, dict[str, float]] = {}
+        self._unsure: dict[tuple[str, str], float] = {}
         self._dirty: set[str] = set()
         self._round: Iterator[str] = iter(())
         self._look_at = 0.0
@@ -91,6 +97,8 @@ class LocalSight:
                 self._follow(registry, Member("consumer", event.channel, event.consumer.consumer_id), event.consumer)
             elif isinstance(event, events.ProducerUnregistered):
                 self._forget(Member("producer", event.channel, event.producer_id))
+                if event.reason == "released" and event.producer_id in self._seen.get(event.channel, ()):
+                    self._released.setdefault(event.channel, {})[event.producer_id] = time.time()
             elif isinstance(event, events.ConsumerUnregistered):
                 self._forget(Member("consumer", event.channel, event.consumer_id))
             elif isinstance(event, events.ChannelDestroyed):
@@ -205,14 +213,12 @@ class LocalSight:
         happened: list[events.AnyEvent] = []
         try:
             self._watch(channel)
-            listed = self._directory.producers(channel)
-            for each in listed:
-                if not each.is_alive:
-                    happened += self._gone(registry, channel, each, now)
+            said = [(each, command_of(each, with_schema=True)) for each in self._directory.producers(channel)]
+            happened += self._end_gone(registry, channel, said, now)
             clash = None
-            for each in listed:
+            for each, command in said:
                 if each.is_alive:
-                    clash = self._adopt(registry, channel, each, happened, now) or clash
+                    clash = self._adopt(registry, channel, each, command, happened, now) or clash
             happened += registry.show_conflict(channel, clash, now=now)
             happened += registry.show_table(channel, newest_table(self._directory, channel), now=now)
         except InvalidName as error:
@@ -222,17 +228,24 @@ class LocalSight:
         return happened
 
     def _adopt(
-        self, registry: Registry, channel: str, listed: Listed, happened: list[events.AnyEvent], now: float
+        self,
+        registry: Registry,
+        channel: str,
+        listed: Listed,
+        command: RegisterProducer | None,
+        happened: list[events.AnyEvent],
+        now: float,
     ) -> str | None:
         """Register a living producer that is not registered; returns what stands against it."""
-        command = command_of(listed, with_schema=True)
         if command is None or listed.entry is None or command.channel != channel:
             return f"entry {listed.producer_id!r} cannot be read: {listed.flaw or 'it names no registration'}"
         live = Live(listed.entry, command)
         record = registry.channels.get(channel)
-        present = record.producers.get(command.producer_id or f"{channel}/default") if record else None
+        present = record.producers.get(_producer_id(command)) if record else None
         if present is not None and present.lease == command.lease:
             return None
+        if live.entry.registered_at < self._released.get(channel, {}).get(_producer_id(command), 0.0):
+            return None  # its owner has unregistered it, and is about to let go of it
         if live.entry.registered_at < self._destroyed_at.get(channel, 0.0):
             pid = live.entry.process.pid
             return f"the channel was destroyed, but its producer {listed.producer_id!r} (pid {pid}) lives on"
@@ -252,16 +265,48 @@ class LocalSight:
             return clash_of(live, refused)
         return None
 
-    def _gone(self, registry: Registry, channel: str, listed: Listed, now: float) -> list[events.AnyEvent]:
-        """The lock is free: whoever it was has died or let go."""
-        command = command_of(listed, with_schema=False)
-        record = registry.channels.get(channel)
-        if command is None or command.channel != channel or record is None:
-            return []
-        present = record.producers.get(command.producer_id or f"{channel}/default")
-        if present is None or present.lease != command.lease:
-            return []
-        return registry.died([Member("producer", channel, present.producer_id)], now=now)
+    def _end_gone(
+        self, registry: Registry, channel: str, said: list[tuple[Listed, RegisterProducer | None]], now: float
+    ) -> list[events.AnyEvent]:
+        """End whose lock is free, whose entry was removed, and whose place in the directory another has taken."""
+        alive: dict[str, str] = {}
+        over = self._seen.pop(channel, {})
+        for listed, command in said:
+            if command is not None and command.channel == channel:
+                (alive if listed.is_alive else over)[_producer_id(command)] = command.lease or ""
+        happened: list[events.AnyEvent] = []
+        seen = dict(alive)
+        for producer_id, lease in over.items():
+            record = registry.channels.get(channel)
+            present = record.producers.get(producer_id) if record else None
+            if present is None or present.lease != lease or alive.get(producer_id) == lease:
+                self._unsure.pop((channel, producer_id), None)
+                continue
+            member = Member("producer", channel, producer_id)
+            if not self._lives(present):
+                self._unsure.pop((channel, producer_id), None)
+                happened += registry.died([member], now=now)
+            elif producer_id in alive or self._is_sure(channel, producer_id):
+                happened += registry.let_go([member], now=now)
+            else:
+                seen[producer_id] = lease
+        if seen:
+            self._seen[channel] = seen
+        released = self._released.get(channel, {})
+        for producer_id in released.keys() - alive.keys():
+            del released[producer_id]
+        if not released:
+            self._released.pop(channel, None)
+        return happened
+
+    def _is_sure(self, channel: str, producer_id: str) -> bool:
+        """A process that is being killed lets go of its files a moment before it ends: look again."""
+        at = self._unsure.setdefault((channel, producer_id), time.monotonic() + SOON_SECONDS)
+        if time.monotonic() < at:
+            self._soon[channel] = at
+            return False
+        del self._unsure[channel, producer_id]
+        return True
 
     def _lives(self, present: Producer) -> bool:
         if present.pid is None or present.start_time is None or present.boot_id is None or present.host is None:
@@ -275,6 +320,10 @@ class LocalSight:
         tables = self._directory.tables_path(channel)
         if tables not in self._watched and os.path.isdir(tables) and self._news.watch(tables, _TABLES):
             self._watched.add(tables)
+
+
+def _producer_id(command: RegisterProducer) -> str:
+    return command.producer_id or default_owner(command.channel)
 
 
 def _records(channel: Channel) -> list[tuple[Member, Producer | Consumer]]:

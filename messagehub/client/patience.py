@@ -10,11 +10,14 @@ class Patience:
     def __init__(self, settings: Settings) -> None:
         self._first = settings.reconnect_first_seconds
         self._most = settings.reconnect_max_seconds
+        self._hello_first = settings.hello_timeout_seconds
+        self._hello_most = settings.request_timeout_seconds
         self.reset()
 
     def reset(self) -> None:
         """There is a connection."""
         self._attempts = 0
+        self._unanswered = 0
         self._between_looks = self._first
         self.retry_at = 0.0
 
@@ -23,6 +26,25 @@ class Patience:
         wait = min(self._first * 2**self._attempts, self._most) * random.uniform(0.5, 1.0)
         self._attempts = min(self._attempts + 1, 30)
         self.retry_at = time.monotonic() + wait
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether the last attempt failed, or the connection was lost."""
+        return self._attempts > 0
+
+    def hello_deadline(self, deadline: float, *, in_background: bool) -> float:
+        """How long a HELLO may take. A busy broker gets all the time that a caller has.
+
+        After one that was not answered, callers wait but a moment, and the I/O thread longer with each attempt.
+        """
+        if not self._unanswered:
+            return deadline
+        factor = 2**self._unanswered if in_background else 2
+        return min(deadline, time.monotonic() + min(self._hello_first * factor, self._hello_most))
+
+    def no_hello(self) -> None:
+        """Somebody is there, and did not answer a HELLO."""
+        self._unanswered = min(self._unanswered + 1, 30)
 
     def look_less_often(self) -> None:
         """Looking for a broker that is not there costs little, but not nothing."""

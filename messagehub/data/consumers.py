@@ -27,12 +27,12 @@ from messagehub.discovery import Discovery, Source
 from messagehub.entries import block_path
 from messagehub.errors import (
     BrokerRequired,
-    BrokerUnavailable,
     ChannelNotFound,
     ConfigurationError,
     DataLost,
     HubError,
     SchemaMismatch,
+    is_unable,
 )
 from registry import replies
 
@@ -64,10 +64,13 @@ class Consumer:
         *,
         discover: Callable[[], Discovery | None],
         register: Callable[[], Registration],
-        renew: Callable[[Registration], None],
+        renew: Callable[[Registration, Callable[[HubError | None], None]], None],
         forget: Callable[["Consumer"], None],
     ) -> None:
-        """`discover` asks all sources; `register` says who reads; `renew` asks the broker for a member's share."""
+        """`discover` asks all sources; `register` says who reads.
+
+        `renew` has the broker asked for a member's share, and calls back on another thread.
+        """
         if wanted.on_lag not in get_args(OnLag):
             raise ConfigurationError(f"on_lag {wanted.on_lag!r} is not one of {', '.join(get_args(OnLag))}")
         if isinstance(wanted.start, str) and wanted.start not in ("oldest", "latest"):
@@ -88,9 +91,9 @@ class Consumer:
         self._epoch = -1
         self._unacknowledged: tuple[RingReader, int] | None = None
         self._stash: tuple[RingReader, Item | Gap] | None = None
-        self._wake = Descriptor(lambda: os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK))
-        self._is_stale = wanted.group is not None
-        self._is_superseded = False
+        self._wake: Descriptor | None = Descriptor(lambda: os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK))
+        self._is_stale = self._is_superseded = False
+        self._is_asking = self._has_answer = False
         self._asked_at = 0.0
         self._sleeper = Sleeper()
         self._is_closed = self._is_made = False
@@ -120,7 +123,7 @@ class Consumer:
                 return None
             if not self._arm():
                 until = self._sleep_until(deadline)
-                fds = [self._wake.fd, *self._attached.news_fds()]
+                fds = [self._wake_fd, *self._attached.news_fds()]
                 self._after_sleep(self._sleeper.sleep(self._attached.readers, until, fds))
                 if deadline is not None and self._stash is None and time.monotonic() >= deadline:
                     self._disarm()
@@ -194,8 +197,13 @@ class Consumer:
     def wake(self) -> None:
         """From any thread: something about the group changed, look at once."""
         self._is_stale = self._wanted.group is not None
-        if self._wake.fd >= 0:
-            os.eventfd_write(self._wake.fd, 1)
+        self._ring()
+
+    def _ring(self) -> None:
+        """Wake whoever reads. The descriptor is not closed while it is referred to here, so it is still ours."""
+        wake = self._wake
+        if wake is not None and wake.fd >= 0:
+            os.eventfd_write(wake.fd, 1)
 
     def close(self) -> None:
         """Values that were handed out stay valid. Idempotent."""
@@ -203,7 +211,7 @@ class Consumer:
             self._is_closed = True
             self._stash = self._unacknowledged = None
             self._attached.close()
-            self._wake.close()
+            self._wake = None  # closed by whoever refers to it last
             if self.registration is not None:
                 self.registration.close()
             self._forget(self)
@@ -246,7 +254,7 @@ class Consumer:
         if self._stash is not None:
             found, self._stash = self._stash, None
             return found
-        if self._is_stale:
+        if self._has_answer or (self._is_stale and not self._is_asking):
             self._look()
         readers = self._attached.readers
         try:
@@ -290,10 +298,14 @@ class Consumer:
 
     def _arm(self) -> bool:
         """Whether there is something to do before sleeping."""
-        if self._is_closed or self._wake.fd < 0:
+        if self._is_closed or self._wake_fd < 0:
             raise HubError("this consumer is closed")
-        if self._is_stale:
+        if self._has_answer:
+            return True
+        if self._is_stale and not self._is_asking:
             return self._stale_until() <= time.monotonic()
+        if self._is_superseded:
+            return False  # the broker's answer wakes us
         for reader in list(self._attached.readers):
             try:
                 taken = reader.arm()
@@ -314,18 +326,23 @@ class Consumer:
             reader.disarm()
 
     def _sleep_until(self, deadline: float | None) -> float | None:
-        times = [deadline, self._attached.look_at, self._stale_until() if self._is_stale else None]
+        is_due = self._is_stale and not self._is_asking
+        times = [deadline, self._attached.look_at, self._stale_until() if is_due else None]
         return min((each for each in times if each is not None), default=None)
+
+    @property
+    def _wake_fd(self) -> int:
+        return -1 if self._wake is None else self._wake.fd
 
     def _stale_until(self) -> float:
         return self._asked_at + REASSIGN_SECONDS
 
     def _after_sleep(self, ready: set[int]) -> None:
         is_due = self._attached.look_at is not None and time.monotonic() >= self._attached.look_at
-        if self._wake.fd in ready:
-            os.eventfd_read(self._wake.fd)
+        if self._wake_fd in ready:
+            os.eventfd_read(self._wake_fd)
             is_due = True
-            ready.discard(self._wake.fd)
+            ready.discard(self._wake_fd)
         if (ready and self._attached.has_news()) or is_due:
             self._look()
 
@@ -333,7 +350,7 @@ class Consumer:
         loop = asyncio.get_running_loop()
         woken = asyncio.Event()
         own = [fd for reader in self._attached.readers for fd in reader.wake_fds()]
-        fds = [self._wake.fd, *self._attached.news_fds(), *own]
+        fds = [self._wake_fd, *self._attached.news_fds(), *own]
         for fd in fds:
             loop.add_reader(fd, woken.set)
         try:
@@ -358,6 +375,8 @@ class Consumer:
                     block_path(self._directory, block.shm_name) for block in found.blocks if block.format != "manifest"
                 ]
                 self._enrol(found)
+        if self._has_answer:
+            self._take_share()
         if self._is_stale:
             self._renew_share()
         try:
@@ -385,9 +404,12 @@ class Consumer:
     def _enrol(self, found: Discovery) -> None:
         try:
             self.registration = self._register()
+            self._has_answer = self._wanted.group is not None
         except ChannelNotFound:
             pass  # the broker has not seen yet what the directory shows: asked again with the next look
-        except BrokerUnavailable as error:
+        except HubError as error:
+            if self._wanted.group is None or not is_unable(error):
+                raise
             if self._is_made:
                 return  # it was there when this consumer was made: as with the channel itself, wait for it
             raise BrokerRequired(
@@ -396,21 +418,30 @@ class Consumer:
         self.source = found.source
 
     def _renew_share(self) -> None:
-        """Ask the broker what is ours; while none answers, everything stays as it is."""
+        """Have the broker asked what is ours; until it answers, everything stays as it is."""
+        if self._is_asking or self.registration is None or time.monotonic() < self._stale_until():
+            return
         self._asked_at = time.monotonic()
-        if self.registration is None:
-            return
-        try:
-            self._renew(self.registration)
-        except HubError as error:
+        self._is_asking, self._is_stale = True, False
+        self._renew(self.registration, self._on_share)
+
+    def _on_share(self, error: HubError | None) -> None:
+        """On the I/O thread: the broker answered, or did not."""
+        if error is None:
+            self._has_answer = True
+        else:
             log.debug("the share of %r stays as it is: %s", self.channel, error)
-            self._is_stale = self._is_superseded  # else the next connection wakes us
-            return
-        ack = self.registration.ack
+            self._is_stale |= self._is_superseded  # else the next connection wakes us
+        self._is_asking = False
+        self._ring()
+
+    def _take_share(self) -> None:
+        self._has_answer = False
+        ack = self.registration.ack if self.registration is not None else None
         dealt = ack.assignment if isinstance(ack, replies.ConsumerRegistered) else None
         if dealt is None:
             return
-        self._is_stale = self._is_superseded = False
+        self._is_superseded = False
         if dealt.epoch != self._epoch:
             self._unacknowledged = None
             self._epoch = dealt.epoch

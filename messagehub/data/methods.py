@@ -19,7 +19,6 @@ from messagehub.payload_schema import hash_of, payload_schema
 from registry import commands, names
 from registry.records import Access, Block, Priority
 
-RENEW_SECONDS = 1.0  # a broker that is slower leaves a member with the share it has
 _Opened = TypeVar("_Opened", Producer, Consumer)
 _Registering = commands.RegisterProducer | commands.RegisterConsumer
 
@@ -126,9 +125,7 @@ class DataMethods(ABC):
             self._chain.files.directory,
             discover=lambda: self._discover_now(logical, self._limit(timeout), required=False),
             register=lambda: self._register(command, timeout, required=group is not None),
-            renew=lambda registration: self._heartbeats.renew(
-                registration, timeout=min(self._limit(timeout), RENEW_SECONDS)
-            ),
+            renew=lambda registration, done: self._heartbeats.renew(registration, done, timeout=self._limit(timeout)),
             forget=self._forget_consumer,
         )
         if group is not None:

@@ -13,9 +13,9 @@ from typing import Any
 
 from messagehub.datablock.cleaning import LINGER_SECONDS, Cleaned, clean_channel
 from messagehub.datablock.directory import Directory, LockedChannel, Registration
+from messagehub.datablock.entry_locks import ProcessLock
 from messagehub.datablock.errors import NameTaken
 from messagehub.datablock.identity import ProcessIdentity
-from messagehub.datablock.locks import Descriptor
 from messagehub.datablock.segment import remove_file, replace_file
 from messagehub.discovery import Discovery
 from messagehub.discovery.consumer_files import ConsumerFiles
@@ -33,7 +33,8 @@ class ViaFiles:
         self.directory = directory
         self._shm_prefix = shm_prefix
         self._producers: dict[tuple[str, str], Registration] = {}
-        self._consumers: dict[tuple[str, str], Descriptor] = {}
+        self._consumers: set[tuple[str, str]] = set()
+        self._process_lock = ProcessLock()
         self._remembered = Remembered()
         self._mutex = threading.Lock()
         self._handlers: dict[type[commands.Command], Callable[[Any, float], replies.Reply]] = {
@@ -46,11 +47,6 @@ class ViaFiles:
             commands.UnregisterProducer: self._unregister,
             commands.UnregisterConsumer: self._unregister,
         }
-
-    @property
-    def held(self) -> int:
-        """How many members this process keeps alive here, each with an open file."""
-        return len(self._producers) + len(self._consumers)
 
     def ask(self, command: commands.Command, *, timeout: float) -> replies.Reply:
         handler = self._handlers.get(type(command))
@@ -117,6 +113,7 @@ class ViaFiles:
                 self.release(channel, entry_id)
             else:
                 self._drop_producer(self.directory.channel_path(channel), channel, entry_id)
+        self._process_lock.close()
 
     # -- reading -------------------------------------------------------------------------------------------
 
@@ -202,7 +199,7 @@ class ViaFiles:
             replace_file(os.path.join(locked.path, f"{key[1]}.json"), entry.to_json())
             return
         try:
-            registration = locked.register(entry)
+            registration = locked.register(entry, None if blocks else self._process_lock)
         except NameTaken:
             raise _taken(command) from None
         with self._mutex:
@@ -210,15 +207,15 @@ class ViaFiles:
 
     def _write_consumer(self, locked: LockedChannel, command: commands.RegisterConsumer) -> None:
         key = (command.channel, command.consumer_id)
-        lock = ConsumerFiles(locked.path).write(command, self._consumers.get(key))
-        if lock is None:
+        process_lock = None if key in self._consumers else self._process_lock
+        if not ConsumerFiles(locked.path).write(command, process_lock):
             raise ConsumerAlreadyRegistered(
                 f"channel {command.channel!r} has a living consumer {command.consumer_id!r}",
                 channel=command.channel,
                 consumer_id=command.consumer_id,
             )
         with self._mutex:
-            self._consumers[key] = lock
+            self._consumers.add(key)
 
     def _drop_producer(self, path: str, channel: str, entry_id: str) -> None:
         """Data is gone already or there never was any: the entry goes, its lock last."""
@@ -231,9 +228,10 @@ class ViaFiles:
 
     def _drop_consumer(self, path: str, channel: str, consumer_id: str) -> None:
         with self._mutex:
-            lock = self._consumers.pop((channel, consumer_id), None)
-        if lock is not None and lock.fd >= 0:
-            ConsumerFiles(path).remove(consumer_id, lock)
+            is_ours = (channel, consumer_id) in self._consumers
+            self._consumers.discard((channel, consumer_id))
+        if is_ours:
+            ConsumerFiles(path).remove(consumer_id)
 
 
 def _entry_id(channel: str, producer_id: str | None) -> str:

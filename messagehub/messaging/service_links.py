@@ -1,5 +1,6 @@
 """All links of a hub, and the one thread that reads what no caller reads itself."""
 
+import logging
 import os
 import select
 import threading
@@ -9,7 +10,10 @@ from time import monotonic
 from messagehub.errors import SendTimeout
 from messagehub.messaging.service_link import Link
 from messagehub.messaging.service_metrics import ServiceMetrics
+from messagehub.supervision import keep_turning
 from registry.records import Worker
+
+log = logging.getLogger("messagehub.services")
 
 CLOSE_SECONDS = 5.0
 
@@ -67,15 +71,25 @@ class Reader:
         return self._epoll
 
     def _run(self, epoll: select.epoll) -> None:
-        while not self._is_closed:
+        def turn() -> None:
             for fd, _ in epoll.poll():
                 link = self._links.get(fd)
                 if link is not None:
-                    link.read_once()
+                    self._read(link)
+
+        keep_turning(turn, what="the thread of answers", log=log, is_over=lambda: self._is_closed)
         with self._lock:
             epoll.close()
             os.close(self._wake_fd)
             self._epoll = None
+
+    def _read(self, link: Link) -> None:
+        try:
+            link.read_once()
+        except Exception:  # nobody reads this one any more, so nobody is to wait for it either
+            log.exception("the answers of %s could not be read", link.endpoint)
+            link.lose("a defect in this hub; its log says more")
+            link.leave()
 
 
 class Links:

@@ -37,6 +37,7 @@ from messagehub.messaging.service_frames import (
 )
 from messagehub.messaging.service_mailbox import Job
 from messagehub.messaging.service_metrics import ServiceMetrics
+from messagehub.supervision import keep_turning
 from messagehub.topic_frames import ARROW_TABLE
 
 if TYPE_CHECKING:
@@ -145,17 +146,25 @@ class ServiceServer:
     # -- on the threads ------------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        poll = self._epoll.poll
-        while not self._ends():
-            for fd, events in poll(-1, 1):
-                if fd == self._wake_fd:
-                    self._work_everywhere()
-                elif fd == self._listener.fileno():
-                    self._accept()
-                else:
-                    caller = self._callers.get(fd)
-                    if caller is not None and caller.is_to_be_read(events):
-                        self._receive(caller)
+        keep_turning(self._turn, what="a thread of services", log=log, is_over=self._ends)
+
+    def _turn(self) -> None:
+        for fd, events in self._epoll.poll(-1, 1):
+            if fd == self._wake_fd:
+                self._work_everywhere()
+            elif fd == self._listener.fileno():
+                self._accept()
+            else:
+                caller = self._callers.get(fd)
+                if caller is not None and caller.is_to_be_read(events):
+                    self._receive_from(caller)
+
+    def _receive_from(self, caller: Caller) -> None:
+        try:
+            self._receive(caller)
+        except Exception:  # it is not read again, so its sender is to hear that at once
+            log.exception("a caller could not be read")
+            self._drop(caller)
 
     def _ends(self) -> bool:
         """Whether there is one thread too many; the next one is told to look too."""
