@@ -48,7 +48,7 @@ log = logging.getLogger("messagehub.client")
 IDLE_SECONDS = 60.0
 CLOSE_SECONDS = 5.0
 GRACE_SECONDS = 0.25
-"""So long a discovery waits before it looks elsewhere too."""
+"""So long an answer may take before the broker is asked whether it is there, and before a discovery looks elsewhere."""
 _COUNTERS = ["timeouts", "connects", "disconnects", "late_replies", "handed_over", "defects"]
 _REFUSALS = (Unauthorized, Forbidden, ConfigurationError)
 _Reply = TypeVar("_Reply", bound=replies.Reply)
@@ -103,9 +103,8 @@ class Connection:
         found: list[_Found] = []
 
         def send(waiter: Waiter) -> replies.AnyReply | None:
-            reply = self._send_patiently(waiter)
+            reply = self._begin(waiter, may_connect=False)
             if reply is None:
-                self.suspect()
                 other = otherwise()
                 if other is not None:
                     found.append(other)
@@ -218,29 +217,32 @@ class Connection:
         return Waiter(command.id, payload, deadline, done)
 
     def _send(self, waiter: Waiter) -> replies.AnyReply:
-        if self._owner.acquire(blocking=False):
-            reply = self._send_directly(waiter, waiter.deadline)
-        else:
-            self._leave_to_thread(waiter)
-            reply = None
+        reply = self._begin(waiter, may_connect=True)
         return self._await_thread(waiter) if reply is None else reply
 
-    def _send_patiently(self, waiter: Waiter) -> replies.AnyReply | None:
-        """None when no answer came in a moment; the I/O thread goes on waiting for it."""
-        moment = min(waiter.deadline, time.monotonic() + GRACE_SECONDS)
-        if self._wire is not None and self._owner.acquire(blocking=False):
-            reply = self._send_directly(waiter, moment)
+    def _begin(self, waiter: Waiter, *, may_connect: bool) -> replies.AnyReply | None:
+        """Send. None when no answer came in a moment: the I/O thread waits on, and asks whether the broker is there.
+
+        Connecting may take its time, which a caller has unless `may_connect` says otherwise.
+        """
+        if (may_connect or self._wire is not None) and self._owner.acquire(blocking=False):
+            reply = self._send_directly(waiter)
             if reply is not None:
                 return reply
         else:
-            self._leave_to_thread(waiter)  # which may take its time to connect
-        return self._await_thread(waiter) if waiter.is_answered(moment) else None
+            self._leave_to_thread(waiter)
+        moment = min(waiter.deadline, time.monotonic() + GRACE_SECONDS)
+        if waiter.is_answered(moment):
+            return self._await_thread(waiter)
+        if moment < waiter.deadline:
+            self.suspect()
+        return None
 
-    def _send_directly(self, waiter: Waiter, until: float) -> replies.AnyReply | None:
-        """The wire is ours: drive it until then, unless the I/O thread asks for it before the reply is here."""
+    def _send_directly(self, waiter: Waiter) -> replies.AnyReply | None:
+        """The wire is ours: drive it for a moment, unless the I/O thread asks for it before the reply is here."""
         try:
             self._connect(waiter.deadline)
-            reply = self._exchange(waiter, until)
+            reply = self._exchange(waiter, min(waiter.deadline, time.monotonic() + GRACE_SECONDS))
             if reply is not None:
                 return reply
             self.metrics.count("handed_over")

@@ -28,13 +28,24 @@ DOUBT_SECONDS = 0.7
 
 
 class RegistrationState:
-    __slots__ = ("_doubts", "_failures", "_is_under_way", "_number", "_phase", "is_listed", "is_uncertain", "retry_at")
+    __slots__ = (
+        "_doubts",
+        "_failures",
+        "_is_under_way",
+        "_may_be_known",
+        "_number",
+        "_phase",
+        "is_listed",
+        "is_uncertain",
+        "retry_at",
+    )
 
     def __init__(self) -> None:
         self._phase: State = "wanted"
         self.is_listed = False
         self.is_uncertain = False
         self.retry_at = 0.0
+        self._may_be_known = False
         self._is_under_way = False
         self._number = 0
         self._failures = 0
@@ -114,16 +125,17 @@ class RegistrationState:
     # -- what else happens ---------------------------------------------------------------------------------
 
     def forgotten(self) -> None:
-        """The broker does not know it any more; it may be another one."""
+        """The broker may not know it any more: it is another one, which knows only what its store kept."""
         if self._phase == "acknowledged":
-            self._phase, self.retry_at = "wanted", 0.0
+            self._phase, self.retry_at, self._may_be_known = "wanted", 0.0, True
 
     def hurry(self) -> None:
         """There is a connection: nothing is to be waited for."""
         self.retry_at = 0.0
 
     def close(self) -> None:
-        if self._phase in ("asked", "acknowledged") or (self._phase == "wanted" and self.is_uncertain):
+        may_be_known = self.is_uncertain or self._may_be_known
+        if self._phase in ("asked", "acknowledged") or (self._phase == "wanted" and may_be_known):
             self.is_uncertain |= self._phase == "asked"
             self._phase, self._is_under_way = "closing", False
             self.retry_at, self._failures = 0.0, 0

@@ -140,6 +140,16 @@ def test_another_broker_is_told_again_and_a_listed_one_stays_listed() -> None:
     assert state.name == "acknowledged"
 
 
+def test_what_another_broker_may_know_from_its_store_is_unregistered() -> None:
+    state = acknowledged()
+    state.forgotten()
+    state.failed(state.ask(), now=0.0, most_seconds=5.0, was_heard=False)
+    state.close()
+    assert (state.name, state.next_step(0.0)) == ("closing", "unregister")
+    state.unregistered(state.ask(), now=0.0)
+    assert state.name == "gone"
+
+
 class Network(RuleBasedStateMachine):
     """A broker that holds the registration or not, and a network that loses, delays and doubles.
 
