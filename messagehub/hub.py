@@ -125,10 +125,10 @@ class MessageHub(CatalogMethods, DataMethods, TopicMethods, ServiceMethods):
     def disconnect(self) -> None:
         """Give up registrations and the connection; the next call connects again."""
         self._services.close()
-        self._heartbeats.end_all()
+        unconfirmed = self._heartbeats.end_all()
         for opened in list(self._open):
             opened.close()
-        self._chain.files.close()
+        self._leave_dead_entries(unconfirmed)
         self._watches.close_all()
         self._topics.close()
         self._connection.close()
@@ -436,6 +436,17 @@ class MessageHub(CatalogMethods, DataMethods, TopicMethods, ServiceMethods):
             self._chain.files.ask(self._heartbeats.unregistration(registration), timeout=self._limit(None))
         except HubError as error:
             log.debug("the entry stays until it is cleaned: %s", error)
+
+    def _leave_dead_entries(self, unconfirmed: list[Registration]) -> None:
+        """Close the directory. A producer that no broker confirmed to have ended leaves an entry without an owner.
+
+        A broker that still knows it, or hears of it late, sees there that it has ended although this process lives on.
+        """
+        producers = [one for one in unconfirmed if isinstance(one.command, commands.RegisterProducer)]
+        for registration in producers:
+            if registration.local is None:
+                self._enter_directory(registration)
+        self._chain.files.close(left={one.member[1:] for one in producers})
 
     def _owner(self) -> dict[str, Any]:
         identity = self._identity

@@ -205,8 +205,8 @@ class Heartbeats:
         finally:  # also at an interrupt
             self._after_unregistering(registration, number, reply, error)
 
-    def end_all(self) -> None:
-        """Unregister everything at once; what the broker does not answer in a moment stays unsaid."""
+    def end_all(self) -> list[Registration]:
+        """Unregister everything at once; returns what no broker confirmed, because none answered for a moment."""
         ending = list(self._open)
         if ending:
             self.end(ending.pop())  # which shows whether there is a broker, and connects to it
@@ -218,8 +218,8 @@ class Heartbeats:
             while self._closing and self._connection.hello is not None:
                 left = len(self._closing)
                 if not self._told.wait_for(lambda: len(self._closing) < left, END_SECONDS):  # noqa: B023  called here
-                    log.debug("%d registrations ended without the broker", left)
-                    return
+                    break
+            return [registration for registration in self._closing.values() if not registration.state.is_told]
 
     def forget_parent(self) -> None:
         """In a forked child: what the parent registered is the parent's."""

@@ -8,7 +8,7 @@ Rule 3: what needs one authority for all hosts (declarations, schemas, shares of
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 from messagehub.datablock.cleaning import LINGER_SECONDS, Cleaned, clean_channel
@@ -103,13 +103,14 @@ class ViaFiles:
         if held is not None:
             held.close()
 
-    def close(self) -> None:
-        """Unregister everything without blocks; what has blocks lingers."""
+    def close(self, *, left: Collection[tuple[str, str | None]] = ()) -> None:
+        """Unregister everything without blocks. What has blocks lingers, and so do the producers named in `left`."""
+        lingering = {(channel, file_id(producer_id)) for channel, producer_id in left}
         self._remembered.clear()
         for channel, consumer_id in list(self._consumers):
             self._drop_consumer(self.directory.channel_path(channel), channel, consumer_id)
         for (channel, entry_id), held in list(self._producers.items()):
-            if held.entry.blocks:
+            if held.entry.blocks or (channel, entry_id) in lingering:
                 self.release(channel, entry_id)
             else:
                 self._drop_producer(self.directory.channel_path(channel), channel, entry_id)

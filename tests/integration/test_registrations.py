@@ -226,3 +226,27 @@ def test_the_work_of_a_registration_does_not_grow_with_their_number(embedded: Ca
         hub.close()
         assert time.monotonic() - started < 30.0
         assert peer.snapshot() == {}
+
+
+@pytest.mark.parametrize("fault", ["paused", "killed"])
+def test_a_hub_that_is_closed_while_its_broker_is_away_blocks_nobody(fault: str, served: Callable[..., Served]) -> None:
+    """Its process lives on, so nothing but what it left in the directory says that its producers have ended."""
+    server = served(**QUICK)
+    with hub_of(server) as hub:
+        hub.register_producer("before", schema_hash="h", required=True)
+        if fault == "killed":
+            server.kill()
+        else:
+            server.signal(signal.SIGSTOP)
+        try:
+            hub.register_producer("during", schema_hash="h", timeout=0.2)
+            hub.close()
+        finally:
+            if fault == "killed":
+                server.start()
+            else:
+                server.signal(signal.SIGCONT)
+    with Peer(server.endpoint) as peer, hub_of(server) as other:
+        eventually(lambda: peer.snapshot() == {})
+        for channel in ("before", "during"):
+            assert other.register_producer(channel, schema_hash="h", required=True)
