@@ -60,7 +60,7 @@ class LocalSight:
         self._soon: dict[str, float] = {}
         self._destroyed_at: dict[str, float] = {}
         self._seen: dict[str, dict[str, str]] = {}  # by channel: producers that live in the directory, and their leases
-        self._released: dict[str, dict[str, float]] = {}
+        self._released: dict[str, dict[str, tuple[str, float]]] = {}  # likewise: who told us, and when
         self._unsure: dict[tuple[str, str], float] = {}
         self._dirty: set[str] = set()
         self._round: Iterator[str] = iter(())
@@ -96,9 +96,9 @@ class LocalSight:
             elif isinstance(event, events.ConsumerRegistered):
                 self._follow(registry, Member("consumer", event.channel, event.consumer.consumer_id), event.consumer)
             elif isinstance(event, events.ProducerUnregistered):
-                self._forget(Member("producer", event.channel, event.producer_id))
-                if event.reason == "released" and event.producer_id in self._seen.get(event.channel, ()):
-                    self._released.setdefault(event.channel, {})[event.producer_id] = time.time()
+                lease = self._forget(Member("producer", event.channel, event.producer_id))
+                if lease and event.reason == "released" and os.path.isdir(self._directory.channel_path(event.channel)):
+                    self._released.setdefault(event.channel, {})[event.producer_id] = (lease, time.time())
             elif isinstance(event, events.ConsumerUnregistered):
                 self._forget(Member("consumer", event.channel, event.consumer_id))
             elif isinstance(event, events.ChannelDestroyed):
@@ -149,13 +149,16 @@ class LocalSight:
         registry.leases.hold(record.lease, is_held=True)
         return True
 
-    def _forget(self, member: Member) -> None:
+    def _forget(self, member: Member) -> str | None:
+        """Its lease, if its process is of this host."""
         key = self._process_of.pop(member, None)
         members = self._members.get(key) if key is not None else None
-        if key is not None and members is not None:
-            members.pop(member, None)
-            if not members:
-                self._drop(key)
+        if key is None or members is None:
+            return None
+        lease = members.pop(member, None)
+        if not members:
+            self._drop(key)
+        return lease
 
     def _drop(self, key: tuple[int, int]) -> dict[Member, str]:
         watch = self._processes.pop(key)
@@ -244,7 +247,8 @@ class LocalSight:
         present = record.producers.get(_producer_id(command)) if record else None
         if present is not None and present.lease == command.lease:
             return None
-        if live.entry.registered_at < self._released.get(channel, {}).get(_producer_id(command), 0.0):
+        lease, released_at = self._released.get(channel, {}).get(_producer_id(command), ("", 0.0))
+        if command.lease == lease and live.entry.registered_at < released_at:
             return None  # its owner has unregistered it, and is about to let go of it
         if live.entry.registered_at < self._destroyed_at.get(channel, 0.0):
             pid = live.entry.process.pid

@@ -74,6 +74,7 @@ class Connection:
         self._context: Context | None = None
         self._wire: Wire | None = None
         self._events = EventSocket()
+        self._followed: list[set[bytes]] = []
         self._outbox: deque[Waiter] = deque()
         self._pending: dict[str, Waiter] = {}
         self._is_suspect = False
@@ -560,8 +561,11 @@ class Connection:
     def _follow_topics(self) -> None:
         hello = self.hello  # once: a caller that drives the wire may drop it at any time
         if hello is not None and self._context is not None and "events" in hello.endpoints:  # if we may hear them
-            wanted: set[bytes] = set().union(*(part.topics() for part in self.parts))
-            self._events.follow(wanted, self._context, hello.endpoints["events"], self.keys)
+            topics = [part.topics() for part in self.parts]
+            if self._events.socket is None or topics != self._followed:  # sets that are the same object compare at once
+                self._followed = topics
+                wanted: set[bytes] = set().union(*topics)
+                self._events.follow(wanted, self._context, hello.endpoints["events"], self.keys)
 
 
 _left_by_parent: list[Connection] = []
