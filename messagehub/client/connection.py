@@ -471,7 +471,7 @@ class Connection:
 
     def _send_outbox(self) -> None:
         try:
-            self._connect(time.monotonic() + self.settings.request_timeout_seconds, in_background=True)
+            self._connect(time.monotonic() + self._patience.most_seconds, in_background=True)
             self._tell_parts()
             now = time.monotonic()
             while self._outbox and self._wire is not None:
@@ -520,7 +520,7 @@ class Connection:
             return
         deadline = time.monotonic() + self.settings.hello_timeout_seconds
         if shakes_hands(self._context, wire.endpoint, deadline=deadline, keys=self.keys(wire.endpoint)):
-            self._ping(self.settings.request_timeout_seconds, self._after_last_ping)  # it runs, and is busy
+            self._ping(self._patience.most_seconds, self._after_last_ping)  # it runs, and is busy
         else:
             self._drop(f"no answer to PING: {error.message}")
 

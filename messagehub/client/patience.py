@@ -5,13 +5,16 @@ import time
 
 from messagehub.settings import Settings
 
+BUSY_SECONDS = 5.0
+"""So long a broker that runs may take to answer, whatever callers have to spare."""
+
 
 class Patience:
     def __init__(self, settings: Settings) -> None:
         self._first = settings.reconnect_first_seconds
         self._most = settings.reconnect_max_seconds
         self._hello_first = settings.hello_timeout_seconds
-        self._hello_most = settings.request_timeout_seconds
+        self.most_seconds = max(settings.request_timeout_seconds, BUSY_SECONDS)
         self.reset()
 
     def reset(self) -> None:
@@ -40,7 +43,7 @@ class Patience:
         if not self._unanswered:
             return deadline
         factor = 2**self._unanswered if in_background else 2
-        return min(deadline, time.monotonic() + min(self._hello_first * factor, self._hello_most))
+        return min(deadline, time.monotonic() + min(self._hello_first * factor, self.most_seconds))
 
     def no_hello(self) -> None:
         """Somebody is there, and did not answer a HELLO."""
