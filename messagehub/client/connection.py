@@ -155,12 +155,12 @@ class Connection:
         self._outbox.append(self._waiter(command, time.monotonic() + timeout, done))
 
     def wake(self) -> None:
-        """Have the I/O thread, started when there is none, look at its parts and its outbox."""
+        """Have the I/O thread, started when none is alive, look at its parts and its outbox."""
         with self._starting:  # which `close` takes too: an fd that was closed may be somebody else's by now
             if self._is_closed:
                 return
             self._open()
-            if self._thread is None:
+            if self._thread is None or not self._thread.is_alive():
                 self._thread = threading.Thread(target=self._run, name="messagehub-io", daemon=True)
                 self._thread.start()
             os.eventfd_write(self._wake_fd, 1)
@@ -405,6 +405,7 @@ class Connection:
             )
         finally:
             if self._is_driving:
+                self._is_driving = False
                 self._owner.release()
             self._events.close()
             self._fail_outbox(BrokerUnavailable("this client is closed"))

@@ -30,7 +30,7 @@ from registry.events import channel_topic
 log = logging.getLogger("messagehub.client")
 
 SOON_SECONDS = 0.05
-END_SECONDS = 1.0
+END_SECONDS = 2.0
 """So long closing waits for the broker; what it has not answered by then is said again in the background."""
 MAX_HEARD = 512
 MAX_IN_FLIGHT = 500
@@ -39,6 +39,7 @@ MAX_CLOSING = 10_000
 
 Register = commands.RegisterProducer | commands.RegisterConsumer | commands.RegisterWorker
 Ack = replies.ProducerRegistered | replies.ConsumerRegistered | replies.WorkerRegistered
+Unregistered = replies.ProducerUnregistered | replies.ConsumerUnregistered | replies.WorkerUnregistered
 Member = tuple[type[Register], str, str | None]
 
 
@@ -146,6 +147,7 @@ class Heartbeats:
         self._by_channel: dict[str, dict[Registration, None]] = {}
         self._by_member: dict[Member, dict[Registration, None]] = {}
         self._closing: dict[Member, Registration] = {}
+        self._untold: dict[Registration, None] = {}  # of those, the ones that no answer came for yet
         self._topics: set[bytes] = set()
         self._due: list[tuple[float, int, Registration]] = []
         self._in_flight = 0
@@ -197,12 +199,12 @@ class Heartbeats:
         if number is None:
             return
         reply: replies.AnyReply | None = None
-        error: HubError = BrokerUnavailable("the request was interrupted")
+        error: HubError | None = None
         try:
-            reply = self._connection.request(self.unregistration(registration), timeout=min(END_SECONDS, self._seconds))
+            reply = self._connection.request(self.unregistration(registration), timeout=END_SECONDS)
         except HubError as refused:
             error = refused
-        finally:  # also at an interrupt
+        finally:  # also at an interrupt, after which there is neither
             self._after_unregistering(registration, number, reply, error)
 
     def end_all(self) -> list[Registration]:
@@ -212,14 +214,14 @@ class Heartbeats:
             self.end(ending.pop())  # which shows whether there is a broker, and connects to it
         for registration in ending:
             self._close(registration)
-        if self._closing and self._connection.hello is not None:
+        if self._untold and self._connection.hello is not None:
             self._connection.wake()
         with self._told:
-            while self._closing and self._connection.hello is not None:
-                left = len(self._closing)
-                if not self._told.wait_for(lambda: len(self._closing) < left, END_SECONDS):  # noqa: B023  called here
+            while self._untold and self._connection.hello is not None:
+                left = len(self._untold)
+                if not self._told.wait_for(lambda: len(self._untold) < left, END_SECONDS):  # noqa: B023  called here
                     break
-            return [registration for registration in self._closing.values() if not registration.state.is_told]
+            return list(self._untold)
 
     def forget_parent(self) -> None:
         """In a forked child: what the parent registered is the parent's."""
@@ -381,15 +383,16 @@ class Heartbeats:
         self, registration: Registration, number: int, reply: replies.AnyReply | None, error: HubError | None
     ) -> None:
         """Refusals are answers: it is not registered, or it is another's by now."""
-        if reply is None or isinstance(reply, replies.Error):
-            error = _refusal(reply, error)
+        refusal = None if isinstance(reply, Unregistered) else _refusal(reply, error)
         now = time.monotonic()
         with self._told:
-            if error is not None and is_unable(error):
-                log.debug("%r is not unregistered yet: %s", registration, error)
+            if refusal is not None and is_unable(refusal):
+                log.debug("%r is not unregistered yet: %s", registration, refusal)
                 registration.state.not_unregistered(number, now=now, most_seconds=self._seconds)
             else:
                 registration.state.unregistered(number, now=now)
+            if registration.state.is_told:
+                self._untold.pop(registration, None)
             if registration.state.name == "gone" and self._closing.get(registration.member) is registration:
                 del self._closing[registration.member]
             self._queue(registration)
@@ -408,9 +411,8 @@ class Heartbeats:
         topic = registration.topic
         if topic is not None and topic not in self._topics and len(self._topics) < MAX_HEARD:
             self._topics = {*self._topics, topic}  # replaced, never changed: the I/O thread reads it without the lock
-        before = self._closing.pop(registration.member, None)
-        if before is not None:
-            before.state.end()  # this one takes its place
+        if registration.member in self._closing:
+            self._give_up(registration.member)  # this one takes its place
 
     def _remove(self, registration: Registration) -> None:
         del self._open[registration]
@@ -418,6 +420,11 @@ class Heartbeats:
         _take_out(self._by_channel, registration.channel, registration)
         if registration.topic in self._topics and registration.channel not in self._by_channel:
             self._topics = self._topics - {registration.topic}
+
+    def _give_up(self, member: Member) -> None:
+        registration = self._closing.pop(member)
+        registration.state.end()
+        self._untold.pop(registration, None)
 
     def _queue(self, registration: Registration) -> None:
         if registration.state.name in ("wanted", "listed", "closing"):
@@ -436,8 +443,9 @@ class Heartbeats:
             if registration.state.is_told:
                 return None
             while len(self._closing) >= MAX_CLOSING and self._connection.hello is None:
-                self._closing.pop(next(iter(self._closing))).state.end()
+                self._give_up(next(iter(self._closing)))
             self._closing[member] = registration
+            self._untold[registration] = None
             if ask:
                 return registration.state.ask()
             self._queue(registration)

@@ -49,9 +49,11 @@ def test_a_clean_close_is_released_for_watchers(embedded: Callable[..., Embedded
         for number in range(15):
             hub.register_producer(f"plain{number}", schema_hash="h").close()
         assert reasons(listener, 45) == ["released"] * 45
-        counters = peer.stats()["counters"]
-        assert [name for name in counters if name.startswith("refused_")] == []
-        assert peer.stats()["requests"]["PRODUCER_UNREGISTER"]["errors"] == 0
+        stats = peer.stats()
+        assert [name for name in stats["counters"] if name.startswith("refused_")] == []
+        assert stats["counters"]["not_found"] == 0
+        assert [stats["requests"]["PRODUCER_UNREGISTER"][name] for name in ("count", "errors")] == [45, 0]
+        assert stats["requests"]["PRODUCER_REGISTER"]["count"] == 45
 
 
 def test_what_the_directory_showed_and_shows_no_more_is_released(served: Callable[..., Served]) -> None:
