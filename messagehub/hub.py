@@ -319,7 +319,7 @@ class MessageHub(CatalogMethods, DataMethods, TopicMethods, ServiceMethods):
 
     def ask(self, command: commands.Command, *, timeout: float | None = None) -> replies.AnyReply:
         """Send any command and return its reply; refusals, timeouts and no broker are raised."""
-        return self._connection.request(command, timeout=self._limit(timeout))
+        return self._connection.request(command, timeout=self._limit(timeout), is_patient=True)
 
     # -- inside --------------------------------------------------------------------------------------------
 
@@ -331,7 +331,7 @@ class MessageHub(CatalogMethods, DataMethods, TopicMethods, ServiceMethods):
     ) -> _AnyReply | None:
         """The reply, or None and one warning when no broker answers."""
         try:
-            return self._must(command, kind, timeout)
+            return self._must(command, kind, timeout, is_patient=required)
         except HubError as error:
             if required or not is_unable(error):
                 raise
@@ -349,8 +349,10 @@ class MessageHub(CatalogMethods, DataMethods, TopicMethods, ServiceMethods):
         assert isinstance(reply, kind), reply
         return reply
 
-    def _must(self, command: commands.Command, kind: type[_AnyReply], timeout: float | None) -> _AnyReply:
-        reply = self._connection.ask(command, kind, timeout=self._limit(timeout))
+    def _must(
+        self, command: commands.Command, kind: type[_AnyReply], timeout: float | None, *, is_patient: bool = True
+    ) -> _AnyReply:
+        reply = self._connection.ask(command, kind, timeout=self._limit(timeout), is_patient=is_patient)
         self._has_warned = False
         channel = getattr(command, "channel", None)
         if command.writes and channel:

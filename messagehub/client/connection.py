@@ -88,14 +88,22 @@ class Connection:
 
     # -- asking --------------------------------------------------------------------------------------------
 
-    def request(self, command: commands.Command, *, timeout: float) -> replies.AnyReply:
-        """Send one command and return its reply; an ERROR reply, a timeout and no broker are raised."""
-        reply: replies.AnyReply = self._performed(command, timeout, self._send)
+    def request(self, command: commands.Command, *, timeout: float, is_patient: bool = False) -> replies.AnyReply:
+        """Send one command and return its reply; an ERROR reply, a timeout and no broker are raised.
+
+        Who has nobody else to ask is patient with a broker that takes its time to shake hands.
+        """
+
+        def send(waiter: Waiter) -> replies.AnyReply:
+            waiter.is_patient = is_patient
+            return self._send(waiter)
+
+        reply: replies.AnyReply = self._performed(command, timeout, send)
         return reply
 
-    def ask(self, command: commands.Command, kind: type[_Reply], *, timeout: float) -> _Reply:
+    def ask(self, command: commands.Command, kind: type[_Reply], *, timeout: float, is_patient: bool = False) -> _Reply:
         """As `request`; an answer of another kind is no answer."""
-        return self._checked(command, self.request(command, timeout=timeout), kind)
+        return self._checked(command, self.request(command, timeout=timeout, is_patient=is_patient), kind)
 
     def ask_or(
         self, command: commands.Command, kind: type[_Reply], otherwise: Callable[[], _Found | None], *, timeout: float
@@ -242,7 +250,7 @@ class Connection:
     def _send_directly(self, waiter: Waiter) -> replies.AnyReply | None:
         """The wire is ours: drive it for a moment, unless the I/O thread asks for it before the reply is here."""
         try:
-            self._connect(waiter.deadline)
+            self._connect(waiter.deadline, is_patient=waiter.is_patient)
             reply = self._exchange(waiter, min(waiter.deadline, time.monotonic() + GRACE_SECONDS))
             if reply is not None:
                 return reply
@@ -315,7 +323,7 @@ class Connection:
 
     # -- the wire; only by its owner -----------------------------------------------------------------------
 
-    def _connect(self, deadline: float, *, in_background: bool = False) -> None:
+    def _connect(self, deadline: float, *, is_patient: bool = False, in_background: bool = False) -> None:
         """Be connected, or raise: at once when nobody is there or it was tried a moment ago."""
         if self._is_closed:
             raise BrokerUnavailable("this client is closed")
@@ -330,12 +338,13 @@ class Connection:
         if self._context is None:
             self._context = zmq.Context()
         self._connecting_at = now = time.monotonic()
+        shaken_by, answered_by = self._patience.deadlines(deadline, is_patient=is_patient, in_background=in_background)
         try:
             wire = connected(
                 self._context,
                 endpoint,
-                deadline=self._patience.hello_deadline(deadline, in_background=in_background),
-                handshake_deadline=now + self.settings.hello_timeout_seconds,
+                deadline=answered_by,
+                handshake_deadline=shaken_by,
                 hello_id=f"{self._name}-hello",
                 keys=self.keys(endpoint),
                 is_cancelled=lambda: self._is_closed,

@@ -164,7 +164,7 @@ class Heartbeats:
             number = registration.state.ask()
         error: BaseException | None = None
         try:
-            reply = self._connection.request(command, timeout=timeout)
+            reply = self._connection.request(command, timeout=timeout, is_patient=required)
             if isinstance(reply, Ack):
                 self._acknowledge(registration, number, reply)
             else:

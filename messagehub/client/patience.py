@@ -35,15 +35,21 @@ class Patience:
         """Whether the last attempt failed, or the connection was lost."""
         return self._attempts > 0
 
-    def hello_deadline(self, deadline: float, *, in_background: bool) -> float:
-        """How long a HELLO may take. A busy broker gets all the time that a caller has.
+    def deadlines(self, deadline: float, *, is_patient: bool, in_background: bool) -> tuple[float, float]:
+        """Until when the peer has to have shaken hands, and until when to have answered the HELLO.
 
-        After one that was not answered, callers wait but a moment, and the I/O thread longer with each attempt.
+        A broker that shook hands is there, and gets all the time that a caller has. One that did not may be stopped:
+        only a caller that is patient, since nobody else can help it, waits on. After an attempt without an answer,
+        callers wait but a moment, and the I/O thread longer with each attempt.
         """
-        if not self._unanswered:
-            return deadline
-        factor = 2**self._unanswered if in_background else 2
-        return min(deadline, time.monotonic() + min(self._hello_first * factor, self.most_seconds))
+        now = time.monotonic()
+        if in_background:
+            longer = min(self._hello_first * 2**self._unanswered, self.most_seconds)
+            return now + longer, deadline if not self._unanswered else now + longer
+        if self._unanswered:
+            moment = min(deadline, now + 2 * self._hello_first)
+            return moment, moment
+        return deadline if is_patient else min(deadline, now + self._hello_first), deadline
 
     def no_hello(self) -> None:
         """Somebody is there, and did not answer a HELLO."""

@@ -16,7 +16,7 @@ Done = Callable[[replies.AnyReply | None, HubError | None], None]
 class Waiter:
     """A thread blocks on it, or `done` is called on the I/O thread."""
 
-    __slots__ = ("_answered", "deadline", "done", "error", "is_sent", "payload", "reply", "request_id")
+    __slots__ = ("_answered", "deadline", "done", "error", "is_patient", "is_sent", "payload", "reply", "request_id")
 
     def __init__(self, request_id: str, payload: bytes, deadline: float, done: Done | None) -> None:
         self.request_id = request_id
@@ -24,6 +24,7 @@ class Waiter:
         self.deadline = deadline
         self.done = done
         self.is_sent = False
+        self.is_patient = False
         self.reply: replies.AnyReply | None = None
         self.error: HubError | None = None
         self._answered: threading.Lock | None = None

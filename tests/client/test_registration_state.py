@@ -233,7 +233,7 @@ class Network(RuleBasedStateMachine):
             assert self.is_held == (self.state.name == "acknowledged")
 
 
-Network.TestCase.settings = settings(max_examples=200, stateful_step_count=30, deadline=None)
+Network.TestCase.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)
 TestNetwork = Network.TestCase
 
 

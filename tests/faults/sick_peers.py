@@ -1,5 +1,6 @@
 """Peers that listen where a broker should be, and are none: real sockets, on ports of their own."""
 
+import contextlib
 import json
 import socket
 import threading
@@ -113,6 +114,58 @@ class Stranger:
             connection.close()
 
     def __enter__(self) -> "Stranger":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class SlowRelay:
+    """A TCP relay to a broker that passes the first bytes on late, as a host does whose cores are all taken."""
+
+    def __init__(self, endpoint: str, seconds: float) -> None:
+        host, _, port = endpoint.removeprefix("tcp://").rpartition(":")
+        self._target = (host, int(port))
+        self._seconds = seconds
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._is_over = threading.Event()
+        self.endpoint = f"tcp://127.0.0.1:{self._listener.getsockname()[1]}"
+        self._threads = [threading.Thread(target=self._accept)]
+        self._sockets = [self._listener]
+        self._threads[0].start()
+
+    def _accept(self) -> None:
+        while not self._is_over.is_set():
+            outside, _ = self._listener.accept()
+            inside = socket.create_connection(self._target)
+            self._sockets += [outside, inside]
+            for source, sink in ((outside, inside), (inside, outside)):
+                thread = threading.Thread(target=self._relay, args=(source, sink))
+                self._threads.append(thread)
+                thread.start()
+
+    def _relay(self, source: socket.socket, sink: socket.socket) -> None:
+        self._is_over.wait(self._seconds)
+        try:
+            while data := source.recv(65536):
+                sink.sendall(data)
+            sink.shutdown(socket.SHUT_WR)
+        except OSError:
+            return  # the other side is gone
+
+    def close(self) -> None:
+        self._is_over.set()
+        socket.create_connection(self._listener.getsockname()).close()
+        self._threads[0].join()
+        for each in self._sockets[1:]:
+            with contextlib.suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+        for thread in self._threads[1:]:
+            thread.join()
+        for each in self._sockets:
+            each.close()
+
+    def __enter__(self) -> "SlowRelay":
         return self
 
     def __exit__(self, *_: object) -> None:

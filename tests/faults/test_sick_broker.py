@@ -12,9 +12,9 @@ import pytest
 
 from messagehub import MessageHub
 from messagehub.errors import BrokerUnavailable, ProducerAlreadyRegistered, SchemaMismatch
-from tests.faults.sick_peers import HELLO_ACK, SickBroker, Stranger, after_hello, always, error
+from tests.faults.sick_peers import HELLO_ACK, SickBroker, SlowRelay, Stranger, after_hello, always, error
 from tests.faults.test_full_disk import fill, free, small_disk, write_until_refused
-from tests.integration.harness import Peer, Served, eventually, hub_of
+from tests.integration.harness import Embedded, Peer, Served, eventually, hub_of
 
 __all__ = ["small_disk"]
 pytestmark = pytest.mark.usefixtures("no_leaks")
@@ -212,6 +212,19 @@ def test_a_broker_that_takes_its_time_for_hello_is_a_broker(caplog: pytest.LogCa
         assert hub.metrics()["disconnects"] == 0
         assert busy.count("HELLO") == 1
     assert said == []
+
+
+def test_a_host_that_is_slow_to_shake_hands_is_waited_for_by_who_needs_a_broker_and_found_by_the_others(
+    embedded: Callable[..., Embedded],
+) -> None:
+    broker = embedded(endpoint="tcp://127.0.0.1:0", **TERMS)
+    with SlowRelay(broker.endpoint, 0.8) as slow:
+        with hub_of(slow.endpoint, request_timeout_seconds=30.0) as hub:
+            assert hub.connect(required=True)
+        with hub_of(slow.endpoint, request_timeout_seconds=30.0) as hub:
+            registration = hub.register_producer("a", schema_hash="h")
+            assert registration
+            eventually(lambda: registration.source == "broker")
 
 
 def test_a_full_disk_is_no_broker_and_registrations_follow(small_disk: Path, served: Callable[..., Served]) -> None:
