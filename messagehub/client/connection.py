@@ -149,7 +149,7 @@ class Connection:
 
     def ask_hello(self, *, timeout: float) -> replies.HelloAck:
         """What the broker says of itself now: its endpoints may have changed, and our rights to them."""
-        hello = self.ask(commands.Hello(), replies.HelloAck, timeout=timeout)
+        hello = self.ask(commands.Hello(), replies.HelloAck, timeout=timeout, is_patient=True)
         hello.endpoints = reachable(hello.endpoints, self._find_endpoint())
         return hello
 

@@ -67,7 +67,8 @@ class KeptFollower:
         after: str | None = ""
         while after is not None:
             asked = commands.ListTopics(pattern=pattern, after=after)
-            page = self._connection.ask(asked, replies.TopicList, timeout=max(deadline - time.monotonic(), 0.001))
+            remaining = max(deadline - time.monotonic(), 0.001)
+            page = self._connection.ask(asked, replies.TopicList, timeout=remaining, is_patient=True)
             found += page.topics
             after = page.next
         return found

@@ -117,7 +117,7 @@ class ServiceDirectory:
         """Ask the broker; refusals are raised as what they are."""
         try:
             command = commands.ResolveService(address=address)
-            reply = self._connection.ask(command, replies.ServiceResolved, timeout=timeout)
+            reply = self._connection.ask(command, replies.ServiceResolved, timeout=timeout, is_patient=True)
         except BrokerTimeout:
             raise
         except BrokerUnavailable as missing:
