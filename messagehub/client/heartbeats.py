@@ -248,6 +248,7 @@ class Heartbeats:
         self._is_connected, self._broker_id, self._seconds = True, hello.broker_id, hello.heartbeat_seconds
         with self._lock:
             self._unlisted.clear()
+            self._due = []
             for registration in [*self._open, *self._closing.values()]:
                 if is_other:
                     registration.state.forgotten()
@@ -344,8 +345,7 @@ class Heartbeats:
         if not reply.known:
             with self._lock:
                 for registration in self._open:
-                    registration.state.forgotten()
-                    self._queue(registration)
+                    self._forget(registration)
 
     def _take(self, notice: replies.Notice) -> None:
         self.notices.append(notice)
@@ -353,6 +353,8 @@ class Heartbeats:
         if notice.event == "CHANNEL_DESTROYED":
             for registration in list(self._by_channel.get(notice.channel, ())):
                 with self._lock:
+                    if registration not in self._open:
+                        continue  # closed meanwhile
                     registration.state.end()
                     self._remove(registration)
                 log.warning("channel %r was destroyed; %r ends", notice.channel, registration)
@@ -397,8 +399,7 @@ class Heartbeats:
                 del self._closing[registration.member]
             self._queue(registration)
             for other in self._by_member.get(registration.member, ()):
-                other.state.forgotten()  # registered again meanwhile: this may have been its end
-                self._queue(other)
+                self._forget(other)  # registered again meanwhile: this may have been its end
             self._told.notify_all()
         self._connection.wake()
 
@@ -425,6 +426,12 @@ class Heartbeats:
         registration = self._closing.pop(member)
         registration.state.end()
         self._untold.pop(registration, None)
+
+    def _forget(self, registration: Registration) -> None:
+        """The broker may not know it any more."""
+        if registration.state.name == "acknowledged":
+            registration.state.forgotten()
+            self._queue(registration)
 
     def _queue(self, registration: Registration) -> None:
         if registration.state.name in ("wanted", "listed", "closing"):
