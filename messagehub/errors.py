@@ -170,6 +170,8 @@ __all__ = [
     "VersionNotSoftDeleted",
     "VersionSoftDeleted",
     "from_wire",
+    "is_not_found",
+    "is_unable",
 ]
 
 
@@ -200,8 +202,11 @@ class UnsupportedProtocol(ProtocolError):
 
 
 class BrokerUnavailable(HubError):
+    """`was_sent` says whether the broker may have got the request, and may yet do what it asks."""
+
     code = "BROKER_UNAVAILABLE"
     retryable = True
+    was_sent: bool = True
 
 
 class RequestTimeout(HubError):
@@ -303,6 +308,23 @@ class ConfigurationError(HubError):
 
 class InternalError(HubError):
     code = "INTERNAL_ERROR"
+
+
+# What a broker says, or what is said of it, when it cannot do now what it is there for.
+_UNABLE = (BrokerUnavailable, StoreReadOnly, RateLimited, InternalError, UnsupportedProtocol, UnknownType)
+
+
+def is_not_found(code: str) -> bool:
+    """Whether an ERROR says that nothing is there: the answer to a question, which is not counted as a refusal."""
+    return code.endswith("_NOT_FOUND")
+
+
+def is_unable(error: HubError) -> bool:
+    """Whether the broker could not help, in contrast to a refusal: whoever can goes on as if there were none.
+
+    A newer broker may have codes of its own; those that it calls retryable are no refusals.
+    """
+    return isinstance(error, _UNABLE) or (type(error) is HubError and error.retryable)
 
 
 def _subclasses(base: type[HubError]) -> list[type[HubError]]:

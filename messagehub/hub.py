@@ -5,6 +5,7 @@ Without a broker nothing raises or hangs: one warning is logged, and what a brok
 through the directory in shared memory. Answers that nobody could give are falsy.
 """
 
+import atexit
 import itertools
 import logging
 import os
@@ -34,7 +35,7 @@ from messagehub.discovery.chain import Chain
 from messagehub.discovery.via_broker import ViaBroker
 from messagehub.discovery.via_files import ViaFiles
 from messagehub.discovery.via_shm_name import ViaShmName
-from messagehub.errors import BrokerRequired, BrokerUnavailable, ChannelNotFound, ChannelNotReady, HubError
+from messagehub.errors import BrokerRequired, ChannelNotFound, ChannelNotReady, HubError, is_unable
 from messagehub.messaging.service_methods import ServiceMethods
 from messagehub.messaging.services import Services
 from messagehub.messaging.topic_methods import TopicMethods
@@ -48,7 +49,6 @@ log = logging.getLogger("messagehub")
 
 PAGE = 1000
 WAIT_SECONDS = 0.25
-MAX_ENTERED = 64
 _AnyReply = TypeVar("_AnyReply", bound=replies.Reply)
 
 
@@ -131,11 +131,11 @@ class MessageHub(CatalogMethods, DataMethods, TableMethods, TopicMethods, Servic
 
     def disconnect(self) -> None:
         """Give up registrations and the connection; the next call connects again."""
+        self._services.close()
+        unconfirmed = self._heartbeats.end_all()
         for opened in list(self._open):
             opened.close()
-        self._services.close()
-        self._heartbeats.end_all()
-        self._chain.files.close()
+        self._leave_dead_entries(unconfirmed)
         self._watches.close_all()
         self._topics.close()
         self._connection.close()
@@ -337,7 +337,7 @@ class MessageHub(CatalogMethods, DataMethods, TableMethods, TopicMethods, Servic
 
     def ask(self, command: commands.Command, *, timeout: float | None = None) -> replies.AnyReply:
         """Send any command and return its reply; refusals, timeouts and no broker are raised."""
-        return self._connection.request(command, timeout=self._limit(timeout))
+        return self._connection.request(command, timeout=self._limit(timeout), is_patient=True)
 
     # -- inside --------------------------------------------------------------------------------------------
 
@@ -349,9 +349,9 @@ class MessageHub(CatalogMethods, DataMethods, TableMethods, TopicMethods, Servic
     ) -> _AnyReply | None:
         """The reply, or None and one warning when no broker answers."""
         try:
-            return self._must(command, kind, timeout)
-        except BrokerUnavailable as error:
-            if required:
+            return self._must(command, kind, timeout, is_patient=required)
+        except HubError as error:
+            if required or not is_unable(error):
                 raise
             self._warn(error)
             return self._ask_directory(command, kind)
@@ -367,9 +367,10 @@ class MessageHub(CatalogMethods, DataMethods, TableMethods, TopicMethods, Servic
         assert isinstance(reply, kind), reply
         return reply
 
-    def _must(self, command: commands.Command, kind: type[_AnyReply], timeout: float | None) -> _AnyReply:
-        reply = self._connection.request(command, timeout=self._limit(timeout))
-        assert isinstance(reply, kind), reply
+    def _must(
+        self, command: commands.Command, kind: type[_AnyReply], timeout: float | None, *, is_patient: bool = True
+    ) -> _AnyReply:
+        reply = self._connection.ask(command, kind, timeout=self._limit(timeout), is_patient=is_patient)
         self._has_warned = False
         channel = getattr(command, "channel", None)
         if command.writes and channel:
@@ -458,12 +459,7 @@ class MessageHub(CatalogMethods, DataMethods, TableMethods, TopicMethods, Servic
         return registration
 
     def _enter_directory(self, registration: Registration) -> None:
-        """The broker is gone: what it knew of us is from now on in the directory too, if nobody else is.
-
-        Each takes an open file, so it is done for some registrations, not for thousands.
-        """
-        if self._chain.files.held >= MAX_ENTERED:
-            return
+        """The broker is gone: what it knew of us is from now on in the directory too, if nobody else is."""
         try:
             taken = self._chain.files.ask(registration.command, timeout=0.0)
         except HubError as error:
@@ -473,14 +469,24 @@ class MessageHub(CatalogMethods, DataMethods, TableMethods, TopicMethods, Servic
 
     def _is_listed(self, registration: Registration, taken: replies.Reply) -> None:
         assert isinstance(taken, replies.ProducerRegistered | replies.ConsumerRegistered)
-        registration.local = taken
-        registration.on_close = lambda: self._leave_directory(registration)
+        registration.list_here(taken, lambda: self._leave_directory(registration))
 
     def _leave_directory(self, registration: Registration) -> None:
         try:
             self._chain.files.ask(self._heartbeats.unregistration(registration), timeout=self._limit(None))
         except HubError as error:
             log.debug("the entry stays until it is cleaned: %s", error)
+
+    def _leave_dead_entries(self, unconfirmed: list[Registration]) -> None:
+        """Close the directory. A producer that no broker confirmed to have ended leaves an entry without an owner.
+
+        A broker that still knows it, or hears of it late, sees there that it has ended although this process lives on.
+        """
+        producers = [one for one in unconfirmed if isinstance(one.command, commands.RegisterProducer)]
+        for registration in producers:
+            if registration.local is None:
+                self._enter_directory(registration)
+        self._chain.files.close(left={one.member[1:] for one in producers})
 
     def _owner(self) -> dict[str, Any]:
         identity = self._identity
@@ -526,4 +532,14 @@ def _forget_parent() -> None:
         hub._begin()
 
 
+def _say_goodbye() -> None:
+    """At the end of the process: without a word, other hosts would believe in it until its lease ends."""
+    for hub in list(_alive):
+        try:
+            hub.close()
+        except Exception:  # the others are to be closed too
+            log.exception("a hub could not be closed at the end of the process")
+
+
 os.register_at_fork(after_in_child=_forget_parent)
+atexit.register(_say_goodbye)

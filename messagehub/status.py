@@ -45,7 +45,7 @@ def running_broker(settings: Settings) -> BrokerStatus | None:
         return None
     try:
         return msgspec.json.decode(settings.status_path.read_bytes(), type=BrokerStatus)
-    except (FileNotFoundError, msgspec.DecodeError):
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
         return None
 
 
@@ -53,7 +53,7 @@ def is_held(path: str | Path) -> bool:
     """Whether some process holds the lock of this file; probing never takes it."""
     try:
         descriptor = Descriptor.open(str(path), os.O_RDONLY | os.O_NOFOLLOW)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
         return False
     try:
         return is_locked(descriptor.fd, exclusive(OWNER))

@@ -15,13 +15,20 @@ from registry.records import Channel
 class Sightings(Ledger):
     def died(self, members: Iterable[Member], *, now: float) -> list[events.AnyEvent]:
         """Their process is gone. Who is not registered any more is passed over."""
+        return self._ended(members, "died", now)
+
+    def let_go(self, members: Iterable[Member], *, now: float) -> list[events.AnyEvent]:
+        """Their process lives, and has ended them without a word to us."""
+        return self._ended(members, "released", now)
+
+    def _ended(self, members: Iterable[Member], reason: events.Reason, now: float) -> list[events.AnyEvent]:
         for member in members:
             if member.kind == "worker":
                 self.services.ended(member.member_id, now)
                 continue
             channel = self.channels.get(member.channel)
             if channel is not None and member.member_id in _of_kind(channel, member):
-                self._remove(member, "died", now)
+                self._remove(member, reason, now)
         return self._take_emitted()
 
     def show_conflict(self, channel: str, reason: str | None, *, now: float) -> list[events.AnyEvent]:

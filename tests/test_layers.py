@@ -22,7 +22,7 @@ ROWS: list[set[str]] = [
     {"registry"},
     {"errors", "version"},
     {"settings"},
-    {"protocol", "datablock", "metrics", "topic_frames", "private_files", "audit", "limits", "background"},
+    {"protocol", "datablock", "metrics", "topic_frames", "private_files", "audit", "limits", "supervision"},
     {"status", "entries", "payload_schema", "documents", "credentials", "block_place"},
     {"client", "store", "schema_files"},
     {"broker", "messaging", "discovery"},

@@ -7,11 +7,11 @@ import logging
 import threading
 import time
 
-from messagehub.background import Supervisor
 from messagehub.datablock.cleaning import Stamps, clean
 from messagehub.datablock.directory import Directory
 from messagehub.datablock.errors import DataBlockError
 from messagehub.datablock.messages import sweep_messages
+from messagehub.supervision import Supervisor
 
 log = logging.getLogger("messagehub.broker")
 

@@ -13,12 +13,12 @@ from functools import partial
 import zmq
 from zmq.utils import z85
 
-from messagehub.background import Supervisor
 from messagehub.broker.place import Place
 from messagehub.credentials import KeyPair, server_keys
 from messagehub.errors import BrokerAlreadyRunning
 from messagehub.private_files import private_umask
 from messagehub.settings import Settings
+from messagehub.supervision import Supervisor
 
 log = logging.getLogger("messagehub.broker")
 

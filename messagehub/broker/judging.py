@@ -23,7 +23,7 @@ from typing import Generic, TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from messagehub.background import Supervisor
+from messagehub.supervision import Supervisor
 from registry.verdicts import Question, Verdict, judge, preload
 
 log = logging.getLogger("messagehub.broker")

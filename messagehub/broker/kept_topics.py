@@ -20,9 +20,9 @@ from typing import Any, NamedTuple
 import zmq
 
 from messagehub import protocol
-from messagehub.background import Supervisor
 from messagehub.errors import HubError, RateLimited, StoreError, TopicNotFound
 from messagehub.store import Store, TopicReader
+from messagehub.supervision import Supervisor
 from messagehub.topic_frames import retained_frames
 from registry import commands, replies
 from registry.events import AnyEvent, MessagesKept

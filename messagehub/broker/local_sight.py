@@ -8,6 +8,8 @@ Rule 3: a process ends once: its pidfd tells, at once. While it does not, the le
 Rule 4: what the registry refuses is shown as a conflict of its channel. No data and no entry is touched.
 Rule 5: the directory is input. What it holds is decoded like a request, and nothing in it ends the loop: a channel that
 meets a defect is left alone for a while.
+Rule 6: a producer that let go of its lock, or removed its entry, while its process lives has released its channel; it
+did not die. One that said so to the broker first is not registered anew while its entry is about to go.
 """
 
 import logging
@@ -27,7 +29,7 @@ from messagehub.datablock.wakeup import ProcessWatch
 from messagehub.entries import MAX_REASON, Live, clash_of, command_of, is_about_members
 from registry import commands, events
 from registry.errors import HubError, InvalidName, Refusal
-from registry.leases import Member
+from registry.leases import Member, default_owner
 from registry.records import Channel, Consumer, Producer, Worker
 from registry.registry import Registry
 from registry.verdicts import Verdict
@@ -83,6 +85,9 @@ class LocalSight:
         self._soon: dict[str, float] = {}
         self._destroyed: dict[str, set[tuple[str, float]]] = {}
         """By a channel that was destroyed: the entries that lived then, and are not registered again."""
+        self._seen: dict[str, dict[str, str]] = {}  # by channel: producers that live in the directory, and their leases
+        self._released: dict[str, dict[str, tuple[str, float]]] = {}  # likewise: who told us, and when
+        self._unsure: dict[tuple[str, str], float] = {}
         self._dirty: set[str] = set()
         self._round: Iterator[str] = iter(())
         self._look_at = 0.0
@@ -118,7 +123,9 @@ class LocalSight:
             elif isinstance(event, events.ConsumerRegistered):
                 self._follow(registry, Member("consumer", event.channel, event.consumer.consumer_id), event.consumer)
             elif isinstance(event, events.ProducerUnregistered):
-                self._forget(registry, Member("producer", event.channel, event.producer_id))
+                lease = self._forget(registry, Member("producer", event.channel, event.producer_id))
+                if lease and event.reason == "released" and os.path.isdir(self._directory.channel_path(event.channel)):
+                    self._released.setdefault(event.channel, {})[event.producer_id] = (lease, time.time())
             elif isinstance(event, events.ConsumerUnregistered):
                 self._forget(registry, Member("consumer", event.channel, event.consumer_id))
             elif isinstance(event, events.ChannelDestroyed):
@@ -197,16 +204,21 @@ class LocalSight:
         registry.leases.hold(record.lease, is_held=True)
         return True
 
-    def _forget(self, registry: Registry, member: Member) -> None:
-        """Watch a process no longer than it has members, and hold its lease no longer than it is watched."""
+    def _forget(self, registry: Registry, member: Member) -> str | None:
+        """Watch a process no longer than it has members, and hold its lease no longer than it is watched.
+
+        Returns the lease, if its process is of this host.
+        """
         key = self._process_unlinked(member)
         members = self._members.get(key) if key is not None else None
-        if key is not None and members is not None:
-            lease = members.pop(member, None)
-            if not members:
-                self._drop(key)
-                if lease is not None:
-                    registry.leases.hold(lease, is_held=False)
+        if key is None or members is None:
+            return None
+        lease = members.pop(member, None)
+        if not members:
+            self._drop(key)
+            if lease is not None:
+                registry.leases.hold(lease, is_held=False)
+        return lease
 
     def _forget_members(self, registry: Registry, channel: str) -> None:
         """A channel that is destroyed ends without an event for each member."""
@@ -286,13 +298,12 @@ class LocalSight:
         try:
             self._watch(channel)
             listed = self._directory.producers(channel, with_refused=True)
-            for each in listed:
-                if not each.is_alive:
-                    happened += self._gone(registry, channel, each, now)
+            said = [(each, command_of(each, with_schema=False)) for each in listed]
+            happened += self._end_gone(registry, channel, said, now)
             clash = None
-            for each in listed:
+            for each, command in said:
                 if each.is_alive:
-                    clash = self._adopt(registry, channel, each, happened, now) or clash
+                    clash = self._adopt(registry, channel, each, command, happened, now) or clash
             living = {each.producer_id for each in listed if each.is_alive}
             self._forget_verdicts(channel, living)
             if not living:
@@ -312,19 +323,30 @@ class LocalSight:
         return happened
 
     def _adopt(
-        self, registry: Registry, channel: str, listed: Listed, happened: list[events.AnyEvent], now: float
+        self,
+        registry: Registry,
+        channel: str,
+        listed: Listed,
+        known: commands.RegisterProducer | None,
+        happened: list[events.AnyEvent],
+        now: float,
     ) -> str | None:
-        """Register a living producer that is not registered; returns what stands against it."""
-        command = command_of(listed, with_schema=False)
+        """Register a living producer that is not registered; returns what stands against it.
+
+        `known` is what it would say, without its schema.
+        """
         record = registry.channels.get(channel)
-        present = record.producers.get((command and command.producer_id) or f"{channel}/default") if record else None
-        if command is not None and present is not None and present.lease == command.lease:
+        present = record.producers.get(_producer_id(known)) if record and known else None
+        if known is not None and present is not None and present.lease == known.lease:
             return None
         command = command_of(listed, with_schema=True)
         if command is None or listed.entry is None or command.channel != channel:
             flaw = listed.flaw or "it would not pass as a registration"
             return f"entry {listed.producer_id!r} cannot be read: {flaw}"[:MAX_REASON]
         live = Live(listed.entry, command)
+        lease, released_at = self._released.get(channel, {}).get(_producer_id(command), ("", 0.0))
+        if command.lease == lease and live.entry.registered_at < released_at:
+            return None  # its owner has unregistered it, and is about to let go of it
         if (listed.producer_id, live.entry.registered_at) in self._destroyed.get(channel, ()):
             pid = live.entry.process.pid
             return f"the channel was destroyed, but its producer {listed.producer_id!r} (pid {pid}) lives on"
@@ -379,16 +401,48 @@ class LocalSight:
             else:
                 del self._verdicts[channel]
 
-    def _gone(self, registry: Registry, channel: str, listed: Listed, now: float) -> list[events.AnyEvent]:
-        """The lock is free: whoever it was has died or let go."""
-        command = command_of(listed, with_schema=False)
-        record = registry.channels.get(channel)
-        if command is None or command.channel != channel or record is None:
-            return []
-        present = record.producers.get(command.producer_id or f"{channel}/default")
-        if present is None or present.lease != command.lease:
-            return []
-        return registry.died([Member("producer", channel, present.producer_id)], now=now)
+    def _end_gone(
+        self, registry: Registry, channel: str, said: list[tuple[Listed, commands.RegisterProducer | None]], now: float
+    ) -> list[events.AnyEvent]:
+        """End whose lock is free, whose entry was removed, and whose place in the directory another has taken."""
+        alive: dict[str, str] = {}
+        over = self._seen.pop(channel, {})
+        for listed, command in said:
+            if command is not None and command.channel == channel:
+                (alive if listed.is_alive else over)[_producer_id(command)] = command.lease or ""
+        happened: list[events.AnyEvent] = []
+        seen = dict(alive)
+        for producer_id, lease in over.items():
+            record = registry.channels.get(channel)
+            present = record.producers.get(producer_id) if record else None
+            if present is None or present.lease != lease or alive.get(producer_id) == lease:
+                self._unsure.pop((channel, producer_id), None)
+                continue
+            member = Member("producer", channel, producer_id)
+            if not self._lives(present):
+                self._unsure.pop((channel, producer_id), None)
+                happened += registry.died([member], now=now)
+            elif producer_id in alive or self._is_sure(channel, producer_id):
+                happened += registry.let_go([member], now=now)
+            else:
+                seen[producer_id] = lease
+        if seen:
+            self._seen[channel] = seen
+        released = self._released.get(channel, {})
+        for producer_id in released.keys() - alive.keys():
+            del released[producer_id]
+        if not released:
+            self._released.pop(channel, None)
+        return happened
+
+    def _is_sure(self, channel: str, producer_id: str) -> bool:
+        """A process that is being killed lets go of its files a moment before it ends: look again."""
+        at = self._unsure.setdefault((channel, producer_id), time.monotonic() + SOON_SECONDS)
+        if time.monotonic() < at:
+            self._soon[channel] = at
+            return False
+        del self._unsure[channel, producer_id]
+        return True
 
     def _living(self, channel: str) -> set[tuple[str, float]]:
         try:
@@ -418,6 +472,10 @@ class LocalSight:
         tables = self._directory.tables_path(channel)
         if tables not in self._watched and os.path.isdir(tables) and self._news.watch(tables, _TABLES):
             self._watched.add(tables)
+
+
+def _producer_id(command: commands.RegisterProducer) -> str:
+    return command.producer_id or default_owner(command.channel)
 
 
 def _records(channel: Channel) -> list[tuple[Member, Producer | Consumer]]:

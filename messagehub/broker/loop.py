@@ -23,7 +23,6 @@ import zmq
 from msgspec import UNSET
 
 from messagehub import protocol
-from messagehub.background import Supervisor
 from messagehub.block_place import directory_of
 from messagehub.broker.cleaner import Cleaner
 from messagehub.broker.door import CONTROL, Door
@@ -47,6 +46,7 @@ from messagehub.metrics import Metrics
 from messagehub.settings import Settings
 from messagehub.store import Store
 from messagehub.store.commit import GroupCommit
+from messagehub.supervision import Supervisor
 from messagehub.version import __version__
 from registry import commands, replies
 from registry.events import AnyEvent, MessagesKept

@@ -15,7 +15,7 @@ from messagehub import protocol
 from messagehub.broker.guard import Guard
 from messagehub.broker.subscriptions import hang_up
 from messagehub.broker.tracing import TraceRing
-from messagehub.errors import HubError, ProtocolError
+from messagehub.errors import HubError, ProtocolError, is_not_found
 from messagehub.metrics import Metrics
 from registry import commands, replies
 from registry.registry import Registry
@@ -27,7 +27,7 @@ MAX_RATE_LIMITED = 8
 keep the others waiting."""
 MAX_SKIPPED = 1024
 """So many frames of a message that has too many are thrown away at a time; then the connection is ended."""
-COUNTERS = ["malformed", "unknown_type", "too_large", "bad_frames", "undeliverable"]
+COUNTERS = ["malformed", "unknown_type", "too_large", "bad_frames", "undeliverable", "not_found"]
 _COUNTER_OF_CODE = {"UNKNOWN_TYPE": "unknown_type", "MESSAGE_TOO_LARGE": "too_large"}
 
 # pyzmq's flags are enums, and combining or comparing enums costs as much as receiving a frame.
@@ -139,9 +139,12 @@ class Requests:
         histogram.record(elapsed)
         answer: Any = type(reply)
         if isinstance(reply, replies.Error):
-            histogram.errors += 1
             answer = reply.code
-            self._metrics.refuse(answer)
+            if is_not_found(answer):
+                self._metrics.count("not_found")
+            else:
+                histogram.errors += 1
+                self._metrics.refuse(answer)
         self._trace.append((received_at, command.id, name, answer, elapsed, path[0]))
 
     def _send(self, path: list[bytes], payload: bytes) -> None:

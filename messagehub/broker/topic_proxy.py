@@ -15,8 +15,8 @@ import threading
 
 import zmq
 
-from messagehub.background import Supervisor
 from messagehub.broker.door import TOPICS_IN, TOPICS_OUT, TOPICS_RETAINED, Door, rebind
+from messagehub.supervision import Supervisor
 from messagehub.topic_frames import MAX_FRAME_BYTES
 
 log = logging.getLogger("messagehub.broker")

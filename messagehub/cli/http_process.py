@@ -15,12 +15,12 @@ import threading
 import time
 from pathlib import Path
 
-from messagehub.background import Supervisor
 from messagehub.broker.place import is_loopback
 from messagehub.credentials import new_token
 from messagehub.errors import ConfigurationError
 from messagehub.private_files import check_private, write_private
 from messagehub.settings import Settings
+from messagehub.supervision import Supervisor
 
 log = logging.getLogger("messagehub.http")
 

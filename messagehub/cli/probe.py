@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 from messagehub.errors import BrokerUnavailable
 from messagehub.settings import Settings
 
+HANDSHAKE_FACTOR = 4.0  # of the time that a client gives: people at a busy host would rather wait than be told wrong
+
 if TYPE_CHECKING:
     from registry.replies import HelloAck
 
@@ -20,10 +22,14 @@ def hello(settings: Settings) -> "HelloAck":
         if running is None:
             raise BrokerUnavailable(f"no broker runs in {settings.dir}", dir=str(settings.dir))
         endpoint = running.endpoint
-    return hello_from(endpoint, settings, timeout=settings.hello_timeout_seconds)
+    moment = HANDSHAKE_FACTOR * settings.hello_timeout_seconds
+    return hello_from(endpoint, settings, timeout=settings.request_timeout_seconds, handshake_timeout=moment)
 
 
-def hello_from(endpoint: str, settings: Settings, *, timeout: float) -> "HelloAck":
+def hello_from(
+    endpoint: str, settings: Settings, *, timeout: float, handshake_timeout: float | None = None
+) -> "HelloAck":
+    """Who shakes hands in time is there, and may take the rest of the timeout to answer."""
     import zmq
 
     from messagehub.client.wire import connected
@@ -31,7 +37,11 @@ def hello_from(endpoint: str, settings: Settings, *, timeout: float) -> "HelloAc
 
     keys = None if endpoint.startswith("ipc://") else ClientKeys(settings.server_key, settings.key_file)
 
+    now = time.monotonic()
+    shaken_by = None if handshake_timeout is None else now + handshake_timeout
     with zmq.Context() as context:
-        wire = connected(context, endpoint, deadline=time.monotonic() + timeout, hello_id="cli-hello", keys=keys)
+        wire = connected(
+            context, endpoint, deadline=now + timeout, hello_id="cli-hello", keys=keys, handshake_deadline=shaken_by
+        )
         wire.close()
         return wire.hello

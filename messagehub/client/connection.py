@@ -3,8 +3,10 @@
 Rule 1: the wire belongs to whoever holds `_owner`. A caller that finds it free drives the socket itself, which
 saves two thread switches; when others want in, it yields and the I/O thread drives for all of them.
 Rule 2: every wait has a deadline. A request ends once: by its reply, its timeout or the loss of the wire.
-Rule 3: reconnecting backs off, with jitter; in between, requests fail at once.
+Rule 3: reconnecting backs off, with jitter; in between, requests fail at once. Who is there and does not answer is
+given time (a busy host is not an absent broker), but not the time of every caller.
 Rule 4: a forked child abandons the connection and makes its own: wire, threads and locks are the parent's.
+Rule 5: an answer that makes no sense is none. Nothing that a broker sends, and no listener, ends the I/O thread.
 """
 
 import itertools
@@ -13,7 +15,8 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 import zmq
 
@@ -22,19 +25,34 @@ from messagehub.client.event_socket import EventSocket
 from messagehub.client.part import Part
 from messagehub.client.patience import Patience
 from messagehub.client.waiter import Done, Waiter
-from messagehub.client.wire import Context, Wire, connected, reachable
+from messagehub.client.wire import Context, Wire, connected, reachable, shakes_hands
 from messagehub.credentials import ClientKeys
-from messagehub.errors import BrokerTimeout, BrokerUnavailable, HubError, MessageTooLarge
+from messagehub.errors import (
+    BrokerTimeout,
+    BrokerUnavailable,
+    ConfigurationError,
+    Forbidden,
+    HubError,
+    MessageTooLarge,
+    Unauthorized,
+    is_not_found,
+)
 from messagehub.metrics import Metrics
 from messagehub.settings import Settings
 from messagehub.status import is_held, running_broker
+from messagehub.supervision import keep_turning
 from registry import commands, replies
 
 log = logging.getLogger("messagehub.client")
 
 IDLE_SECONDS = 60.0
 CLOSE_SECONDS = 5.0
-_COUNTERS = ["timeouts", "connects", "disconnects", "late_replies", "handed_over"]
+GRACE_SECONDS = 0.25
+"""So long an answer may take before the broker is asked whether it is there, and before a discovery looks elsewhere."""
+_COUNTERS = ["timeouts", "connects", "disconnects", "late_replies", "handed_over", "defects"]
+_REFUSALS = (Unauthorized, Forbidden, ConfigurationError)
+_Reply = TypeVar("_Reply", bound=replies.Reply)
+_Found = TypeVar("_Found")
 
 
 class Connection:
@@ -56,10 +74,12 @@ class Connection:
         self._context: Context | None = None
         self._wire: Wire | None = None
         self._events = EventSocket()
+        self._followed: list[set[bytes]] = []
         self._outbox: deque[Waiter] = deque()
         self._pending: dict[str, Waiter] = {}
         self._is_suspect = False
         self._is_pinging = False
+        self._connecting_at: float | None = None
         self._news: deque[replies.HelloAck | None] = deque()
         self._patience = Patience(settings)
         self._lock_path = str(settings.lock_path) if settings.is_local else None
@@ -68,27 +88,68 @@ class Connection:
 
     # -- asking --------------------------------------------------------------------------------------------
 
-    def request(self, command: commands.Command, *, timeout: float) -> replies.AnyReply:
-        """Send one command and return its reply; an ERROR reply, a timeout and no broker are raised."""
+    def request(self, command: commands.Command, *, timeout: float, is_patient: bool = False) -> replies.AnyReply:
+        """Send one command and return its reply; an ERROR reply, a timeout and no broker are raised.
+
+        Who has nobody else to ask is patient with a broker that takes its time to shake hands.
+        """
+
+        def send(waiter: Waiter) -> replies.AnyReply:
+            waiter.is_patient = is_patient
+            return self._send(waiter)
+
+        reply: replies.AnyReply = self._performed(command, timeout, send)
+        return reply
+
+    def ask(self, command: commands.Command, kind: type[_Reply], *, timeout: float, is_patient: bool = False) -> _Reply:
+        """As `request`; an answer of another kind is no answer."""
+        return self._checked(command, self.request(command, timeout=timeout, is_patient=is_patient), kind)
+
+    def ask_or(
+        self, command: commands.Command, kind: type[_Reply], otherwise: Callable[[], _Found | None], *, timeout: float
+    ) -> _Reply | _Found:
+        """As `ask`. When no answer came in a moment, what `otherwise` finds is returned instead, if anything."""
+        found: list[_Found] = []
+
+        def send(waiter: Waiter) -> replies.AnyReply | None:
+            reply = self._begin(waiter, may_connect=False)
+            if reply is None:
+                other = otherwise()
+                if other is not None:
+                    found.append(other)
+                    waiter.deadline = 0.0  # not sent if it was not yet
+                    self._pending.pop(waiter.request_id, None)
+                    return None
+                reply = self._await_thread(waiter)
+            return reply
+
+        reply = self._performed(command, timeout, send)
+        return found[0] if found else self._checked(command, reply, kind)
+
+    def _performed(self, command: commands.Command, timeout: float, send: Callable[[Waiter], Any]) -> Any:
         started = time.monotonic()
         waiter = self._waiter(command, started + timeout)
         refusal = ""
         try:
-            if self._owner.acquire(blocking=False):
-                reply = self._request_directly(waiter)
-            else:
-                reply = self._request_through_thread(waiter)
-            return protocol.unwrap(reply)
+            reply = send(waiter)
+            return reply if reply is None else protocol.unwrap(reply)
         except HubError as error:
             refusal = error.code
+            if isinstance(error, BrokerUnavailable):
+                error.was_sent = waiter.is_sent
             raise
         finally:
             self._account(command, waiter.request_id, refusal, started)
 
+    def _checked(self, command: commands.Command, reply: replies.AnyReply, kind: type[_Reply]) -> _Reply:
+        if not isinstance(reply, kind):
+            asked, said = command.__struct_config__.tag, reply.__struct_config__.tag
+            raise BrokerUnavailable(f"the broker answers a {asked} with a {said}", endpoint=self.settings.endpoint)
+        return reply
+
     def ask_hello(self, *, timeout: float) -> replies.HelloAck:
         """What the broker says of itself now: its endpoints may have changed, and our rights to them."""
-        hello = self.request(commands.Hello(), timeout=timeout)
-        assert isinstance(hello, replies.HelloAck), hello
+        hello = self.ask(commands.Hello(), replies.HelloAck, timeout=timeout, is_patient=True)
         hello.endpoints = reachable(hello.endpoints, self._find_endpoint())
         return hello
 
@@ -102,12 +163,12 @@ class Connection:
         self._outbox.append(self._waiter(command, time.monotonic() + timeout, done))
 
     def wake(self) -> None:
-        """Have the I/O thread, started when there is none, look at its parts and its outbox."""
+        """Have the I/O thread, started when none is alive, look at its parts and its outbox."""
         with self._starting:  # which `close` takes too: an fd that was closed may be somebody else's by now
             if self._is_closed:
                 return
             self._open()
-            if self._thread is None:
+            if self._thread is None or not self._thread.is_alive():
                 self._thread = threading.Thread(target=self._run, name="messagehub-io", daemon=True)
                 self._thread.start()
             os.eventfd_write(self._wake_fd, 1)
@@ -164,11 +225,33 @@ class Connection:
             )
         return Waiter(command.id, payload, deadline, done)
 
-    def _request_directly(self, waiter: Waiter) -> replies.AnyReply:
-        """The wire is ours: drive it, unless the I/O thread asks for it before the reply is here."""
+    def _send(self, waiter: Waiter) -> replies.AnyReply:
+        reply = self._begin(waiter, may_connect=True)
+        return self._await_thread(waiter) if reply is None else reply
+
+    def _begin(self, waiter: Waiter, *, may_connect: bool) -> replies.AnyReply | None:
+        """Send. None when no answer came in a moment: the I/O thread waits on, and asks whether the broker is there.
+
+        Connecting may take its time, which a caller has unless `may_connect` says otherwise.
+        """
+        if (may_connect or self._wire is not None) and self._owner.acquire(blocking=False):
+            reply = self._send_directly(waiter)
+            if reply is not None:
+                return reply
+        else:
+            self._leave_to_thread(waiter)
+        moment = min(waiter.deadline, time.monotonic() + GRACE_SECONDS)
+        if waiter.is_answered(moment):
+            return self._await_thread(waiter)
+        if moment < waiter.deadline:
+            self.suspect()
+        return None
+
+    def _send_directly(self, waiter: Waiter) -> replies.AnyReply | None:
+        """The wire is ours: drive it for a moment, unless the I/O thread asks for it before the reply is here."""
         try:
-            self._connect(waiter.deadline)
-            reply = self._exchange(waiter)
+            self._connect(waiter.deadline, is_patient=waiter.is_patient)
+            reply = self._exchange(waiter, min(waiter.deadline, time.monotonic() + GRACE_SECONDS))
             if reply is not None:
                 return reply
             self.metrics.count("handed_over")
@@ -180,14 +263,15 @@ class Connection:
         finally:
             self._owner.release()
         self.wake()
-        return self._await_thread(waiter)
+        return None
 
-    def _exchange(self, waiter: Waiter) -> replies.AnyReply | None:
-        """Our reply, or None when the I/O thread asks for the wire."""
+    def _exchange(self, waiter: Waiter, until: float) -> replies.AnyReply | None:
+        """Our reply, or None when the I/O thread asks for the wire, or is to wait on for us."""
         wire = self._wire
         assert wire is not None
+        waiter.is_sent = True
         wire.send(waiter.payload)
-        while wire.poll(waiter.deadline):
+        while wire.poll(until):
             while (reply := wire.receive_one()) is not None:
                 if reply.id == waiter.request_id:
                     return reply
@@ -195,17 +279,27 @@ class Connection:
             wire.check_lost()
             if _is_set(self._yield_fd):
                 return None
+        if until < waiter.deadline:
+            return None
         raise self._timed_out()
 
-    def _request_through_thread(self, waiter: Waiter) -> replies.AnyReply:
+    def _leave_to_thread(self, waiter: Waiter) -> None:
         if self._is_closed:
             raise BrokerUnavailable("this client is closed")
+        if self._wire is None:
+            self._check_patience(self._find_endpoint())
         self._outbox.append(waiter.share())
         self.wake()
-        return self._await_thread(waiter)
+
+    def _check_patience(self, endpoint: str) -> None:
+        """Raise when a broker was tried a moment ago, or is being tried again and takes its time."""
+        now, connecting_at = time.monotonic(), self._connecting_at
+        is_slow = connecting_at is not None and now - connecting_at > self.settings.hello_timeout_seconds
+        if now < self._patience.retry_at or (is_slow and self._patience.has_failed):
+            raise self._refusal or BrokerUnavailable(f"no broker answers at {endpoint}", endpoint=endpoint)
 
     def _await_thread(self, waiter: Waiter) -> replies.AnyReply:
-        if not waiter.wait():
+        if not waiter.is_answered(waiter.deadline):
             self._pending.pop(waiter.request_id, None)
             raise self._timed_out()
         if waiter.error is not None:
@@ -223,37 +317,49 @@ class Connection:
         name = str(command.__struct_config__.tag)
         histogram = self.metrics.requests[name]
         histogram.record(elapsed)
-        if refusal:
+        if refusal and not is_not_found(refusal):
             histogram.errors += 1
         self.exchanges.append((time.time() - elapsed, request_id, name, refusal or "ok", elapsed))
 
     # -- the wire; only by its owner -----------------------------------------------------------------------
 
-    def _connect(self, deadline: float) -> None:
+    def _connect(self, deadline: float, *, is_patient: bool = False, in_background: bool = False) -> None:
         """Be connected, or raise: at once when nobody is there or it was tried a moment ago."""
         if self._is_closed:
             raise BrokerUnavailable("this client is closed")
         if self._wire is not None:
             return
         endpoint = self._find_endpoint()
-        now = time.monotonic()
-        if now < self._patience.retry_at:
-            raise self._refusal or BrokerUnavailable(f"no broker answers at {endpoint}", endpoint=endpoint)
+        self._check_patience(endpoint)
         with self._starting:
             if self._is_closed:
                 raise BrokerUnavailable("this client is closed")
             self._open()
         if self._context is None:
             self._context = zmq.Context()
-        limit = min(deadline, now + self.settings.hello_timeout_seconds)
+        self._connecting_at = now = time.monotonic()
+        shaken_by, answered_by = self._patience.deadlines(deadline, is_patient=is_patient, in_background=in_background)
         try:
             wire = connected(
-                self._context, endpoint, deadline=limit, hello_id=f"{self._name}-hello", keys=self.keys(endpoint)
+                self._context,
+                endpoint,
+                deadline=answered_by,
+                handshake_deadline=shaken_by,
+                hello_id=f"{self._name}-hello",
+                keys=self.keys(endpoint),
+                is_cancelled=lambda: self._is_closed,
             )
         except HubError as error:
-            self._refusal = None if isinstance(error, BrokerUnavailable) else error
+            self._refusal = error if isinstance(error, _REFUSALS) else None
             self._patience.back_off()
-            raise
+            if time.monotonic() - now >= self.settings.hello_timeout_seconds:
+                self._patience.no_hello()
+            if isinstance(error, (*_REFUSALS, BrokerUnavailable)):
+                raise
+            said = f"the broker at {endpoint} cannot be used: {error.message}"
+            raise BrokerUnavailable(said, endpoint=endpoint) from error
+        finally:
+            self._connecting_at = None
         wire.also_poll(self._yield_fd)
         self._is_suspect = False
         self._patience.reset()
@@ -299,13 +405,36 @@ class Connection:
 
     def _run(self) -> None:
         try:
-            while not self._is_closed:
-                self._turn()
+            keep_turning(
+                self._turn,
+                what="the I/O thread of a client",
+                log=log,
+                is_over=lambda: self._is_closed,
+                on_defect=self._after_defect,
+            )
         finally:
             if self._is_driving:
+                self._is_driving = False
                 self._owner.release()
             self._events.close()
             self._fail_outbox(BrokerUnavailable("this client is closed"))
+
+    def _after_defect(self) -> None:
+        """Begin with a new connection: what is on its way on this one may be half done."""
+        self.metrics.count("defects")
+        if self._is_driving:
+            self._drop("a defect in this client; its log says more")
+
+    def _each_part(self, tell: Callable[[Part], _Found]) -> list[_Found]:
+        """One part's defect is its own: the others hear what happened, and the thread goes on."""
+        told = []
+        for part in self.parts:
+            try:
+                told.append(tell(part))
+            except Exception:
+                self.metrics.count("defects")
+                log.exception("%s failed, and goes on", type(part).__name__)
+        return told
 
     def _turn(self) -> None:
         """One round of the thread's loop; the wire is kept while something is on its way."""
@@ -314,10 +443,10 @@ class Connection:
             return
         self._tell_parts()
         now = time.monotonic()
-        due_at = min((part.tick(now) for part in self.parts), default=now + IDLE_SECONDS)
+        due_at = min(self._each_part(lambda part: part.tick(now)), default=now + IDLE_SECONDS)
         if self._is_suspect and self._wire is not None and not self._is_pinging:
-            self._is_suspect, self._is_pinging = False, True
-            self.submit(commands.Ping(priority="high"), self._after_ping, timeout=self.settings.hello_timeout_seconds)
+            self._is_suspect = False
+            self._ping(self.settings.hello_timeout_seconds, self._after_ping)
         is_wanted = bool(self._outbox or self._pending) or self._wants_connection()
         if is_wanted and not self._is_driving:
             self._is_driving = self._seize()
@@ -352,10 +481,17 @@ class Connection:
 
     def _send_outbox(self) -> None:
         try:
-            self._connect(time.monotonic() + self.settings.hello_timeout_seconds)
+            self._connect(time.monotonic() + self._patience.most_seconds, in_background=True)
             self._tell_parts()
+            now = time.monotonic()
             while self._outbox and self._wire is not None:
                 waiter = self._outbox.popleft()
+                if waiter.deadline <= now:  # nobody waits for it any more
+                    late = BrokerTimeout("the broker did not answer in time")
+                    late.was_sent = False
+                    waiter.finish(None, late)
+                    continue
+                waiter.is_sent = True
                 self._pending[waiter.request_id] = waiter
                 self._wire.send(waiter.payload)
         except HubError as error:
@@ -383,12 +519,29 @@ class Connection:
         else:
             waiter.finish(reply)
 
+    def _ping(self, timeout: float, after: Done) -> None:
+        self._is_pinging = True
+        self.submit(commands.Ping(priority="high"), after, timeout=timeout)
+
     def _after_ping(self, reply: replies.AnyReply | None, error: HubError | None) -> None:
+        self._is_pinging = False
+        wire = self._wire
+        if reply is not None or error is None or wire is None or self._context is None:
+            return
+        deadline = time.monotonic() + self.settings.hello_timeout_seconds
+        if shakes_hands(self._context, wire.endpoint, deadline=deadline, keys=self.keys(wire.endpoint)):
+            self._ping(self._patience.most_seconds, self._after_last_ping)  # it runs, and is busy
+        else:
+            self._drop(f"no answer to PING: {error.message}")
+
+    def _after_last_ping(self, reply: replies.AnyReply | None, error: HubError | None) -> None:
         self._is_pinging = False
         if reply is None and error is not None:
             self._drop(f"no answer to PING: {error.message}")
 
     def _fail_outbox(self, error: HubError) -> None:
+        if isinstance(error, BrokerUnavailable):
+            error.was_sent = False
         while self._outbox:
             self._outbox.popleft().finish(None, error)
 
@@ -396,11 +549,10 @@ class Connection:
         while self._news:
             hello = self._news.popleft()
             self._events.close()
-            for part in self.parts:
-                if hello is not None:
-                    part.on_connected(hello)
-                else:
-                    part.on_disconnected()
+            if hello is not None:
+                self._each_part(lambda part: part.on_connected(hello))  # noqa: B023  called before the next one
+            else:
+                self._each_part(lambda part: part.on_disconnected())
 
     def _poll(self, until: float) -> None:
         """Wait for something to do, then hand out events."""
@@ -414,14 +566,16 @@ class Connection:
         wait = min(max(until - time.monotonic(), 0.0), IDLE_SECONDS)
         poller.poll(int(wait * 1000) + (wait > 0))
         for topic, payload in self._events.events():
-            for part in self.parts:
-                part.on_event(topic, payload)
+            self._each_part(lambda part: part.on_event(topic, payload))  # noqa: B023  called before the next one
 
     def _follow_topics(self) -> None:
         hello = self.hello  # once: a caller that drives the wire may drop it at any time
         if hello is not None and self._context is not None and "events" in hello.endpoints:  # if we may hear them
-            wanted: set[bytes] = set().union(*(part.topics() for part in self.parts))
-            self._events.follow(wanted, self._context, hello.endpoints["events"], self.keys)
+            topics = [part.topics() for part in self.parts]
+            if self._events.socket is None or topics != self._followed:  # sets that are the same object compare at once
+                self._followed = topics
+                wanted: set[bytes] = set().union(*topics)
+                self._events.follow(wanted, self._context, hello.endpoints["events"], self.keys)
 
 
 _left_by_parent: list[Connection] = []

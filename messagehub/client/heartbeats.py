@@ -1,17 +1,20 @@
 """What this process has registered, kept true: one lease, one heartbeat, re-registration after a broker's restart.
 
 Rule 1: a registration that was asked for stays wanted until it is closed, its channel is destroyed, or the
-broker refuses it for good; no broker at the moment is not a refusal.
-Rule 2: one that was closed while no broker answered is unregistered as soon as one does, since the lease that it
-shares with the others lives on.
+broker refuses it for good; no broker at the moment, or one that is unable, is not a refusal.
+Rule 2: what becomes of each is decided by its `RegistrationState`; here are the threads, the requests and the clock.
 Rule 3: callbacks run on the I/O thread and only change the registration they are about.
+Rule 4: the cost of a registration does not depend on how many there are. Of the first few hundred channels the events
+are heard at once; of the others, news come with the next heartbeat.
 """
 
+import heapq
+import itertools
 import logging
 import random
 import threading
 import time
-from collections import Counter
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -19,16 +22,25 @@ import msgspec
 
 from messagehub.client.cache import glance_of
 from messagehub.client.connection import Connection
-from messagehub.errors import BrokerUnavailable, ChannelClosed, HubError
+from messagehub.client.registration_state import RegistrationState, Step
+from messagehub.errors import BrokerUnavailable, ChannelClosed, HubError, from_wire, is_unable
 from registry import commands, replies
 from registry.events import channel_topic
 
 log = logging.getLogger("messagehub.client")
 
 SOON_SECONDS = 0.05
+END_SECONDS = 2.0
+"""So long closing waits for the broker; what it has not answered by then is said again in the background."""
+MAX_HEARD = 512
+MAX_IN_FLIGHT = 500
+LISTED_PER_TURN = 32
+MAX_CLOSING = 10_000
 
 Register = commands.RegisterProducer | commands.RegisterConsumer | commands.RegisterWorker
 Ack = replies.ProducerRegistered | replies.ConsumerRegistered | replies.WorkerRegistered
+Unregistered = replies.ProducerUnregistered | replies.ConsumerUnregistered | replies.WorkerUnregistered
+Member = tuple[type[Register], str, str | None]
 
 
 class Registration:
@@ -40,11 +52,10 @@ class Registration:
         self.topic = None if is_worker else channel_topic(self.channel).encode()
         self.ack: Ack | None = None
         self.error: HubError | None = None
-        self.local: Ack | None = None
-        self.on_close: Callable[[], None] | None = None
         self.on_ended: Callable[[], None] | None = None
-        self.is_closed = False
-        self.is_asked = False
+        self.state = RegistrationState()
+        self._local: Ack | None = None
+        self._leave: Callable[[], None] | None = None
         self._heartbeats = heartbeats
 
     @property
@@ -54,7 +65,7 @@ class Registration:
         return command.address if isinstance(command, commands.RegisterWorker) else command.channel
 
     @property
-    def member(self) -> tuple[type[Register], str, str | None]:
+    def member(self) -> Member:
         """Which producer or consumer of which channel, or which worker of which address."""
         command = self.command
         if isinstance(command, commands.RegisterWorker):
@@ -64,11 +75,20 @@ class Registration:
         return type(command), command.channel, command.consumer_id
 
     @property
+    def is_closed(self) -> bool:
+        return self.state.is_closed
+
+    @property
+    def local(self) -> Ack | None:
+        """What the directory of this host said to it, if it is listed there."""
+        return self._local
+
+    @property
     def source(self) -> str | None:
         """Who took it: `broker`, `files` while only the directory of this host has it, or None."""
         if self.ack is not None:
             return "broker"
-        return "files" if self.local is not None else None
+        return "files" if self._local is not None else None
 
     def check_open(self) -> None:
         """Raise ChannelClosed when the channel was destroyed while it was used."""
@@ -77,14 +97,28 @@ class Registration:
 
     @property
     def shm_name(self) -> str | None:
-        taken = self.ack or self.local
+        taken = self.ack or self._local
         return getattr(taken, "shm_name", None)
 
+    def list_here(self, taken: Ack, leave: Callable[[], None] | None = None) -> None:
+        """The directory of this host shows it from now on; `leave` ends that."""
+        self._local, self._leave = taken, leave
+        self.state.is_listed = True
+
     def close(self) -> None:
-        if self.on_close is not None:
-            self.on_close()
-            self.on_close = None
+        """Unregister with the broker first: a directory that shows it no more would look like its death."""
         self._heartbeats.end(self)
+        self.leave_directory()
+
+    def leave_directory(self) -> None:
+        leave, self._leave = self._leave, None
+        if leave is not None:
+            leave()
+
+    def abandon(self) -> None:
+        """In a forked child: it is the parent's."""
+        self.state.end()
+        self._leave = None
 
     def __bool__(self) -> bool:
         return self.source is not None and not self.is_closed
@@ -109,118 +143,202 @@ class Heartbeats:
         """Called on the I/O thread with what the broker says of the rights of all peers (`access`), again and again."""
         self.notices: list[replies.Notice] = []
         self._connection = connection
-        self._registrations: dict[Registration, None] = {}
-        self._topics: Counter[bytes] = Counter()
-        self._unfinished: list[Registration] = []
-        self._lock = threading.Lock()
         self._is_connected = False
         self._broker_id = ""
         self._seconds = connection.settings.heartbeat_seconds
         self._next_at = 0.0
         self._beat_at = 0.0
+        self._clear()
+
+    def _clear(self) -> None:
+        self._open: dict[Registration, None] = {}
+        self._by_channel: dict[str, dict[Registration, None]] = {}
+        self._by_member: dict[Member, dict[Registration, None]] = {}
+        self._closing: dict[Member, Registration] = {}
+        self._untold: dict[Registration, None] = {}  # of those, the ones that no answer came for yet
+        self._topics: set[bytes] = set()
+        self._due: list[tuple[float, int, Registration]] = []
+        self._in_flight = 0
+        self._unlisted: deque[Registration] = deque()
+        self._order = itertools.count()
+        self._lock = threading.Lock()
+        self._told = threading.Condition(self._lock)
 
     def register(self, command: Register, *, timeout: float, required: bool) -> Registration:
-        """Register now if a broker answers, else as soon as one does (unless `required`)."""
+        """Register now if a broker is able to, else as soon as one is (unless `required`)."""
         registration = Registration(command, self)
-        registration.is_asked = True
         with self._lock:
-            self._registrations[registration] = None
-            if registration.topic is not None:
-                self._topics[registration.topic] += 1
+            self._add(registration)
+            number = registration.state.ask()
+        error: BaseException | None = None
         try:
-            ack = self._connection.request(command, timeout=timeout)
-            assert isinstance(ack, Ack)
-            registration.ack = ack
-        except BrokerUnavailable as error:
-            if required:
-                self._forget(registration)
-                self._end_later(registration)  # a broker that did not answer may yet have taken it
-                raise
-            registration.error = error
-        except BaseException:
-            self._forget(registration)
-            raise
-        finally:
-            registration.is_asked = False
+            reply = self._connection.request(command, timeout=timeout, is_patient=required)
+            if isinstance(reply, Ack):
+                self._acknowledge(registration, number, reply)
+            else:
+                error = _senseless(reply)
+        except BaseException as raised:  # noqa: BLE001  an interrupt, too, leaves a request on its way; raised below
+            error = raised
+        if error is not None:
+            self._fail(registration, number, error)
+            if required or not isinstance(error, HubError) or not is_unable(error):
+                self._close(registration)
+                raise error
         self._connection.wake()
         return registration
 
-    def renew(self, registration: Registration, *, timeout: float) -> None:
-        """Say it again now: the broker answers with what holds at this moment."""
-        ack = self._connection.request(registration.command, timeout=timeout)
-        assert isinstance(ack, Ack)
-        registration.ack, registration.error = ack, None
+    def renew(self, registration: Registration, done: Callable[[HubError | None], None], *, timeout: float) -> None:
+        """Say it again: the broker answers with what holds at that moment, and `done` is called on the I/O thread."""
+
+        def answered(reply: replies.AnyReply | None, error: HubError | None) -> None:
+            if isinstance(reply, Ack):
+                registration.ack, registration.error = reply, None
+                done(None)
+            else:
+                done(_refusal(reply, error))
+
+        command = msgspec.structs.replace(registration.command)  # whoever sends it gives it an id
+        self._connection.submit(command, answered, timeout=timeout)
+        self._connection.wake()
 
     def end(self, registration: Registration) -> None:
         """Unregister, now or when a broker answers again."""
-        if not self._forget(registration) or registration.ack is None:
+        number = self._close(registration, ask=True)
+        if number is None:
             return
+        reply: replies.AnyReply | None = None
+        error: HubError | None = None
         try:
-            self._connection.request(self.unregistration(registration), timeout=self._seconds)
-        except BrokerUnavailable as error:
-            log.debug("%r ended without the broker: %s", registration, error)
-            self._end_later(registration)
-        except HubError as error:
-            log.debug("%r had ended before: %s", registration, error)
+            reply = self._connection.request(self.unregistration(registration), timeout=END_SECONDS)
+        except HubError as refused:
+            error = refused
+        finally:  # also at an interrupt, after which there is neither
+            self._after_unregistering(registration, number, reply, error)
 
-    def _end_later(self, registration: Registration) -> None:
-        with self._lock:
-            self._unfinished.append(registration)
-
-    def end_all(self) -> None:
-        for registration in list(self._registrations):
-            self.end(registration)
+    def end_all(self) -> list[Registration]:
+        """Unregister everything at once; returns what no broker confirmed, because none answered for a moment."""
+        ending = list(self._open)
+        if ending:
+            self.end(ending.pop())  # which shows whether there is a broker, and connects to it
+        for registration in ending:
+            self._close(registration)
+        if self._untold and self._connection.hello is not None:
+            self._connection.wake()
+        with self._told:
+            while self._untold and self._connection.hello is not None:
+                left = len(self._untold)
+                if not self._told.wait_for(lambda: len(self._untold) < left, END_SECONDS):  # noqa: B023  called here
+                    break
+            return list(self._untold)
 
     def forget_parent(self) -> None:
         """In a forked child: what the parent registered is the parent's."""
-        self._lock = threading.Lock()
-        for registration in self._registrations:
-            registration.is_closed, registration.on_close = True, None
-        self._registrations = {}
-        self._topics = Counter()
-        self._unfinished = []
+        for registration in self._open:
+            registration.abandon()
+        self._clear()
         self._is_connected = False
 
     # -- on the I/O thread ---------------------------------------------------------------------------------
 
     def is_active(self) -> bool:
-        return bool(self._registrations)
+        return bool(self._open or self._closing)
 
     def topics(self) -> set[bytes]:
-        with self._lock:
-            return set(self._topics)
+        return self._topics
 
     def on_event(self, topic: bytes, payload: bytes) -> None:
         """Something happened to a channel of ours: fetch the notice of it now instead of with the next heartbeat."""
-        if glance_of(payload).broker_id is None and topic in self._topics:
+        if topic in self._topics and glance_of(payload).broker_id is None:
             self._next_at = min(self._next_at, self._beat_at + SOON_SECONDS)
 
     def on_connected(self, hello: replies.HelloAck) -> None:
         is_other = hello.broker_id != self._broker_id
         self._is_connected, self._broker_id, self._seconds = True, hello.broker_id, hello.heartbeat_seconds
-        for registration in list(self._registrations):
-            if registration.ack is None or is_other:
-                self._register_again(registration)
+        with self._lock:
+            self._unlisted.clear()
+            self._due = []
+            for registration in [*self._open, *self._closing.values()]:
+                if is_other:
+                    registration.state.forgotten()
+                registration.state.hurry()
+                self._queue(registration)
         self._schedule()
         self._hear_access(hello)
 
     def on_disconnected(self) -> None:
         self._is_connected = False
-        for registration in list(self._registrations):
-            if registration.local is None and registration.topic is not None:
-                self._when_alone(registration)
+        with self._lock:
+            self._unlisted = deque(one for one in self._open if one.local is None and one.topic is not None)
 
     def tick(self, now: float) -> float:
-        if self._is_connected and self._unfinished:
-            self._finish()
-        if not self._is_connected or not self._registrations:
-            return now + 60.0
+        if not self._is_connected:
+            return self._list_some(now)
+        due_at = self._take_steps(now)
+        if not self._open:
+            return due_at
         if now >= self._next_at:
             self._schedule()
             self._connection.submit(
                 commands.Heartbeat(lease=self.lease, priority="high"), self._after_beat, timeout=self._seconds
             )
-        return self._next_at
+        return min(self._next_at, due_at)
+
+    def _list_some(self, now: float) -> float:
+        """Enter some of what only the lost broker knew into the directory; says when to go on."""
+        for _ in range(min(LISTED_PER_TURN, len(self._unlisted))):
+            registration = self._unlisted.popleft()
+            if not registration.is_closed:
+                self._when_alone(registration)
+            if registration.is_closed:  # perhaps meanwhile
+                registration.leave_directory()
+        return now if self._unlisted else now + 60.0
+
+    def _take_steps(self, now: float) -> float:
+        """Ask for what is due, so many at a time; says when more will be."""
+        with self._lock:
+            while self._due and self._due[0][0] <= now and self._in_flight < MAX_IN_FLIGHT:
+                registration = heapq.heappop(self._due)[2]
+                step = registration.state.next_step(now)
+                if step is not None:
+                    self._in_flight += 1
+                    self._take_step(registration, step, registration.state.ask())
+                elif registration.state.name in ("wanted", "listed", "closing"):
+                    self._queue_later(registration, now)
+            return self._due[0][0] if self._due and self._in_flight < MAX_IN_FLIGHT else now + 60.0
+
+    def _queue_later(self, registration: Registration, now: float) -> None:
+        """With the lock: it was queued for an earlier time than it waits for; one under way is queued when it ends."""
+        if registration.state.retry_at > now:
+            self._queue(registration)
+
+    def _take_step(self, registration: Registration, step: Step, number: int) -> None:
+        def registered(reply: replies.AnyReply | None, error: HubError | None) -> None:
+            self._step_ended()
+            if isinstance(reply, Ack):
+                self._acknowledge(registration, number, reply)
+                return
+            refused = _refusal(reply, error)
+            self._fail(registration, number, refused)
+            if registration.state.name == "gone":
+                self._close(registration)
+                log.warning("%r was refused after a reconnect: %s", registration, refused)
+
+        def unregistered(reply: replies.AnyReply | None, error: HubError | None) -> None:
+            self._step_ended()
+            self._after_unregistering(registration, number, reply, error)
+
+        if step == "register":
+            command = msgspec.structs.replace(registration.command)  # whoever sends it gives it an id
+            self._connection.submit(command, registered, timeout=self._connection.settings.request_timeout_seconds)
+        else:
+            self._connection.submit(self.unregistration(registration), unregistered, timeout=self._seconds)
+
+    def _step_ended(self) -> None:
+        with self._lock:
+            self._in_flight -= 1
+            is_room = self._in_flight == MAX_IN_FLIGHT - 1
+        if is_room:
+            self._connection.wake()
 
     def _schedule(self) -> None:
         self._beat_at = time.monotonic()
@@ -233,94 +351,162 @@ class Heartbeats:
             return
         for notice in reply.notices:
             self._take(notice)
-        for registration in list(self._registrations):
-            if not reply.known or registration.ack is None:
-                self._register_again(registration)
+        if not reply.known:
+            with self._lock:
+                for registration in self._open:
+                    self._forget(registration)
         self._hear_access(reply)
 
     def _hear_access(self, reply: replies.HelloAck | replies.HeartbeatAck) -> None:
-        """After registering again: what this leads to must come later."""
-        if self.on_access is not None and reply.access is not msgspec.UNSET:
+        """What this leads to must come after workers are registered again; a later heartbeat says the same."""
+        if self.on_access is None or reply.access is msgspec.UNSET:
+            return
+        with self._lock:
+            workers = [each for each in self._open if isinstance(each.command, commands.RegisterWorker)]
+            is_settled = all(each.state.name == "acknowledged" for each in workers)
+        if is_settled:
             self.on_access(reply.access)
 
     def _take(self, notice: replies.Notice) -> None:
         self.notices.append(notice)
         del self.notices[:-1000]
         if notice.event == "CHANNEL_DESTROYED":
-            for registration in list(self._registrations):
-                if registration.channel == notice.channel:
-                    said = f"channel {notice.channel!r} was destroyed: open it again if that is wanted"
+            for registration in list(self._by_channel.get(notice.channel, ())):
+                said = f"channel {notice.channel!r} was destroyed: open it again if that is wanted"
+                with self._lock:
+                    if registration not in self._open:
+                        continue  # closed meanwhile
                     registration.error = ChannelClosed(said, channel=notice.channel)
-                    self._forget(registration)
-                    log.warning("channel %r was destroyed; %r ends", notice.channel, registration)
-                    if registration.on_ended is not None:
-                        registration.on_ended()
+                    registration.state.end()
+                    self._remove(registration)
+                log.warning("channel %r was destroyed; %r ends", notice.channel, registration)
+                if registration.on_ended is not None:
+                    registration.on_ended()
 
-    def _register_again(self, registration: Registration) -> None:
-        """Unless it is being asked for just now."""
-        if registration.is_asked:
-            return
+    # -- what answers do, on any thread --------------------------------------------------------------------
 
-        def done(reply: replies.AnyReply | None, error: HubError | None) -> None:
-            registration.is_asked = False
-            if isinstance(reply, Ack):
-                registration.ack, registration.error = reply, None
-                if registration.is_closed:  # meanwhile, and the broker has it again
-                    self._unregister_again(registration)
-                return
-            refused = _refusal(reply, error)
-            registration.ack, registration.error = None, refused
-            if not refused.retryable:
-                self._forget(registration)
-                log.warning("%r was refused after a reconnect: %s", registration, refused)
-
-        registration.is_asked = True
-        command = msgspec.structs.replace(registration.command)  # whoever sends it gives it an id
-        self._connection.submit(command, done, timeout=self._connection.settings.request_timeout_seconds)
-
-    def _finish(self) -> None:
+    def _acknowledge(self, registration: Registration, number: int, ack: Ack) -> None:
         with self._lock:
-            unfinished, self._unfinished = self._unfinished, []
-        wanted = {registration.member for registration in list(self._registrations)}
-        for registration in unfinished:
-            if registration.member not in wanted:
-                self._unregister_again(registration)
+            registration.ack, registration.error = ack, None
+            registration.state.acknowledged(number)
+            self._queue(registration)
 
-    def _unregister_again(self, registration: Registration) -> None:
-        def done(_: replies.AnyReply | None, error: HubError | None) -> None:
-            if error is not None:
-                self._end_later(registration)
+    def _fail(self, registration: Registration, number: int, error: BaseException) -> None:
+        """A registration was refused, or not answered, or the broker is unable to take it now."""
+        now = time.monotonic()
+        with self._lock:
+            registration.ack = None
+            registration.error = error if isinstance(error, HubError) else None
+            if isinstance(error, HubError) and not error.retryable and not is_unable(error):
+                registration.state.refused(number)
+            else:
+                was_heard = error.was_sent if isinstance(error, BrokerUnavailable) else not isinstance(error, HubError)
+                most = self._seconds
+                registration.state.failed(number, now=now, most_seconds=most, was_heard=was_heard)
+                self._queue(registration)
 
-        self._connection.submit(self.unregistration(registration), done, timeout=self._seconds)
+    def _after_unregistering(
+        self, registration: Registration, number: int, reply: replies.AnyReply | None, error: HubError | None
+    ) -> None:
+        """Refusals are answers: it is not registered, or it is another's by now."""
+        refusal = None if isinstance(reply, Unregistered) else _refusal(reply, error)
+        now = time.monotonic()
+        with self._told:
+            if refusal is not None and is_unable(refusal):
+                log.debug("%r is not unregistered yet: %s", registration, refusal)
+                registration.state.not_unregistered(number, now=now, most_seconds=self._seconds)
+            else:
+                registration.state.unregistered(number, now=now)
+            if registration.state.is_told:
+                self._untold.pop(registration, None)
+            if registration.state.name == "gone" and self._closing.get(registration.member) is registration:
+                del self._closing[registration.member]
+            self._queue(registration)
+            for other in self._by_member.get(registration.member, ()):
+                self._forget(other)  # registered again meanwhile: this may have been its end
+            self._told.notify_all()
+        self._connection.wake()
+
+    # -- with the lock -------------------------------------------------------------------------------------
+
+    def _add(self, registration: Registration) -> None:
+        self._open[registration] = None
+        self._by_channel.setdefault(registration.channel, {})[registration] = None
+        self._by_member.setdefault(registration.member, {})[registration] = None
+        topic = registration.topic
+        if topic is not None and topic not in self._topics and len(self._topics) < MAX_HEARD:
+            self._topics = {*self._topics, topic}  # replaced, never changed: the I/O thread reads it without the lock
+        if registration.member in self._closing:
+            self._give_up(registration.member)  # this one takes its place
+
+    def _remove(self, registration: Registration) -> None:
+        del self._open[registration]
+        _take_out(self._by_member, registration.member, registration)
+        _take_out(self._by_channel, registration.channel, registration)
+        if registration.topic in self._topics and registration.channel not in self._by_channel:
+            self._topics = self._topics - {registration.topic}
+
+    def _give_up(self, member: Member) -> None:
+        registration = self._closing.pop(member)
+        registration.state.end()
+        self._untold.pop(registration, None)
+
+    def _forget(self, registration: Registration) -> None:
+        """The broker may not know it any more."""
+        if registration.state.name == "acknowledged":
+            registration.state.forgotten()
+            self._queue(registration)
+
+    def _queue(self, registration: Registration) -> None:
+        if registration.state.name in ("wanted", "listed", "closing"):
+            heapq.heappush(self._due, (registration.state.retry_at, next(self._order), registration))
+
+    def _close(self, registration: Registration, *, ask: bool = False) -> int | None:
+        """Want it no more. With `ask`, the number of the question when it has to be unregistered; the caller asks."""
+        with self._lock:
+            if registration not in self._open:
+                return None
+            self._remove(registration)
+            registration.state.close()
+            member = registration.member
+            if member in self._by_member:
+                registration.state.end()  # another one of the same member goes on
+            if registration.state.is_told:
+                return None
+            while len(self._closing) >= MAX_CLOSING and self._connection.hello is None:
+                self._give_up(next(iter(self._closing)))
+            self._closing[member] = registration
+            self._untold[registration] = None
+            if ask:
+                return registration.state.ask()
+            self._queue(registration)
+            return None
 
     def unregistration(self, registration: Registration) -> commands.Command:
+        """With the same priority as the registration, so that it does not overtake it."""
         command = registration.command
         if isinstance(command, commands.RegisterWorker):
-            return commands.UnregisterWorker(worker_id=command.worker_id, lease=self.lease)
+            return commands.UnregisterWorker(worker_id=command.worker_id, lease=self.lease, priority=command.priority)
         if isinstance(command, commands.RegisterProducer):
             return commands.UnregisterProducer(
-                channel=command.channel, producer_id=command.producer_id, lease=self.lease
+                channel=command.channel, producer_id=command.producer_id, lease=self.lease, priority=command.priority
             )
-        return commands.UnregisterConsumer(channel=command.channel, consumer_id=command.consumer_id, lease=self.lease)
+        return commands.UnregisterConsumer(
+            channel=command.channel, consumer_id=command.consumer_id, lease=self.lease, priority=command.priority
+        )
 
-    def _forget(self, registration: Registration) -> bool:
-        """Whether it was still wanted."""
-        with self._lock:
-            registration.is_closed = True
-            if registration not in self._registrations:
-                return False
-            del self._registrations[registration]
-            topic = registration.topic
-            if topic is not None:
-                self._topics[topic] -= 1
-                if not self._topics[topic]:
-                    del self._topics[topic]
-            return True
+
+def _take_out(index: dict[Any, dict[Registration, None]], key: Any, registration: Registration) -> None:
+    del index[key][registration]
+    if not index[key]:
+        del index[key]
 
 
 def _refusal(reply: Any, error: HubError | None) -> HubError:
     if isinstance(reply, replies.Error):
-        refused = HubError(reply.message)
-        refused.code, refused.retryable = reply.code, reply.retryable  # type: ignore[misc]  # of this instance only
-        return refused
-    return error or HubError("the broker's answer makes no sense")
+        return from_wire(reply.code, reply.message, reply.details, retryable=reply.retryable)
+    return error or _senseless(reply)
+
+
+def _senseless(reply: Any) -> HubError:
+    return BrokerUnavailable(f"the broker's answer makes no sense: {type(reply).__name__}")

@@ -1,9 +1,12 @@
 """Raw events by topic prefix, for whoever needs no view of channels: callbacks on the I/O thread."""
 
+import logging
 from collections.abc import Callable
 
 from messagehub.client.connection import Connection
 from registry import replies
+
+log = logging.getLogger("messagehub.client")
 
 OnEvent = Callable[[bytes | None], None]
 
@@ -40,12 +43,19 @@ class Taps:
 
     def on_disconnected(self) -> None:
         for _, on_event in self._taps:
-            on_event(None)
+            self._call(on_event, None)
 
     def on_event(self, topic: bytes, payload: bytes) -> None:
         for prefix, on_event in self._taps:
             if topic.startswith(prefix):
-                on_event(payload)
+                self._call(on_event, payload)
 
     def tick(self, now: float) -> float:
         return now + 60.0
+
+    def _call(self, on_event: OnEvent, payload: bytes | None) -> None:
+        try:
+            on_event(payload)
+        except BaseException:  # also an exit: it concerns this callback and this event, not our thread
+            self._connection.metrics.count("defects")
+            log.exception("a callback of `tap` failed at %r", payload)

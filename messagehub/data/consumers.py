@@ -13,7 +13,7 @@ Rule 6: nobody is asked again and again: the kernel tells of this host's directo
 import asyncio
 import logging
 import os
-import threading
+import queue
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any, Literal, NamedTuple, get_args
@@ -39,12 +39,12 @@ from messagehub.discovery import Discovery, Source
 from messagehub.entries import block_path
 from messagehub.errors import (
     BrokerRequired,
-    BrokerUnavailable,
     ChannelNotFound,
     ConfigurationError,
     DataLost,
     HubError,
     SchemaMismatch,
+    is_unable,
 )
 from registry import replies
 
@@ -79,12 +79,15 @@ class Consumer:
         *,
         discover: Callable[[float | None], Discovery | None],
         register: Callable[[], Registration],
-        renew: Callable[[Registration], None],
+        renew: Callable[[Registration, Callable[[HubError | None], None]], None],
         arrow_schema: Callable[[str], Any],
         forget: Callable[["Consumer"], None],
     ) -> None:
-        """`discover` asks all sources, within so many seconds; `register` says who reads; `renew` registers again, for
-        what holds now; `arrow_schema` gives a registered Arrow schema by its hash."""
+        """`discover` asks all sources, within so many seconds; `register` says who reads; `arrow_schema` gives a
+        registered Arrow schema by its hash.
+
+        `renew` has the broker asked once more for what holds now, and calls back on another thread.
+        """
         if wanted.on_lag not in get_args(OnLag):
             raise ConfigurationError(f"on_lag {wanted.on_lag!r} is not one of {', '.join(get_args(OnLag))}")
         if isinstance(wanted.start, str) and wanted.start not in ("oldest", "latest"):
@@ -108,12 +111,11 @@ class Consumer:
         self._epoch = -1
         self._unacknowledged: tuple[RingReader, int] | None = None
         self._stash: tuple[RingReader, Item | Gap] | None = None
-        self._wake = Descriptor(lambda: os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK))
-        self._wake_lock = threading.Lock()
+        self._wake: Descriptor | None = Descriptor(lambda: os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK))
         self._is_unsure = True  # where the channel is: ask
         self._has_told_of_loss = self._has_told_of_hosts = False
-        self._is_stale = wanted.group is not None
-        self._is_superseded = False
+        self._is_stale = self._is_superseded = False
+        self._is_asking = self._has_answer = False
         self._asked_at = 0.0
         self._sleeper = Sleeper()
         self._is_closed = self._is_made = False
@@ -146,7 +148,7 @@ class Consumer:
                 return None
             if not self._arm():
                 until = self._sleep_until(deadline)
-                fds = [self._wake.fd, *self._attached.news_fds()]
+                fds = [self._wake_fd, *self._attached.news_fds()]
                 self._after_sleep(self._sleeper.sleep(self._attached.readers, until, fds))
                 if deadline is not None and self._stash is None and time.monotonic() >= deadline:
                     self._disarm()
@@ -224,10 +226,17 @@ class Consumer:
 
     def wake(self, *, is_shared_out: bool = False) -> None:
         """From any thread: the channel changed, or is shared out anew within its groups. Look at once."""
-        self._is_stale |= is_shared_out and self._wanted.group is not None
-        with self._wake_lock:
-            if self._wake.fd >= 0:
-                os.eventfd_write(self._wake.fd, 1)
+        if is_shared_out and self._wanted.group is not None:
+            self._is_stale = True
+        else:
+            self._is_unsure = True
+        self._ring()
+
+    def _ring(self) -> None:
+        """Wake whoever reads. The descriptor is not closed while it is referred to here, so it is still ours."""
+        wake = self._wake
+        if wake is not None and wake.fd >= 0:
+            os.eventfd_write(wake.fd, 1)
 
     def close(self) -> None:
         """Values that were handed out stay valid. Idempotent."""
@@ -235,9 +244,7 @@ class Consumer:
             self._is_closed = True
             self._stash = self._unacknowledged = None
             self._attached.close()
-            if self._wake.fd >= 0:  # else this is a forked child, where the lock may be held for ever
-                with self._wake_lock:
-                    self._wake.close()
+            self._wake = None  # closed by whoever refers to it last
             if self.registration is not None:
                 self.registration.close()
             self._forget(self)
@@ -292,7 +299,7 @@ class Consumer:
         if self._stash is not None:
             found, self._stash = self._stash, None
             return found
-        if self._is_stale:
+        if self._has_answer or (self._is_stale and not self._is_asking):
             self._look()
         readers = self._attached.readers
         try:
@@ -333,13 +340,17 @@ class Consumer:
 
     def _arm(self) -> bool:
         """Whether there is something to do before sleeping."""
-        if self._is_closed or self._wake.fd < 0:
+        if self._is_closed or self._wake_fd < 0:
             raise HubError("this consumer is closed")
         if self._must_ask():
             self._look()  # what was asked last was refused: say so again
             return True
-        if self._is_stale:
+        if self._has_answer:
+            return True
+        if self._is_stale and not self._is_asking:
             return self._stale_until() <= time.monotonic()
+        if self._is_superseded:
+            return False  # the broker's answer wakes us
         for reader in list(self._attached.readers):
             try:
                 taken = reader.arm()
@@ -360,21 +371,26 @@ class Consumer:
             reader.disarm()
 
     def _sleep_until(self, deadline: float | None) -> float | None:
-        times = [deadline, self._attached.look_at, self._stale_until() if self._is_stale else None]
+        is_due = self._is_stale and not self._is_asking
+        times = [deadline, self._attached.look_at, self._stale_until() if is_due else None]
         for reader in self._attached.readers:
             seconds = reader.look_seconds()
             times.append(None if seconds is None else time.monotonic() + seconds)
         return min((each for each in times if each is not None), default=None)
+
+    @property
+    def _wake_fd(self) -> int:
+        return -1 if self._wake is None else self._wake.fd
 
     def _stale_until(self) -> float:
         return self._asked_at + REASSIGN_SECONDS
 
     def _after_sleep(self, ready: set[int]) -> None:
         is_due = self._attached.look_at is not None and time.monotonic() >= self._attached.look_at
-        if self._wake.fd in ready:
-            os.eventfd_read(self._wake.fd)
-            ready.discard(self._wake.fd)
-            self._is_unsure = is_due = True
+        if self._wake_fd in ready:
+            os.eventfd_read(self._wake_fd)
+            ready.discard(self._wake_fd)
+            is_due = True
         if ready and self._attached.has_news():
             self._is_unsure |= self.registration is None  # else this host's directory is all that there is to know
             is_due = True
@@ -385,7 +401,7 @@ class Consumer:
         loop = asyncio.get_running_loop()
         woken = asyncio.Event()
         own = [fd for reader in self._attached.readers for fd in reader.wake_fds()]
-        fds = [self._wake.fd, *self._attached.news_fds(), *own]
+        fds = [self._wake_fd, *self._attached.news_fds(), *own]
         for fd in fds:
             loop.add_reader(fd, woken.set)
         try:
@@ -404,6 +420,8 @@ class Consumer:
         told: list[str] = []
         if self._must_ask():
             told = self._ask()
+        if self._has_answer:
+            self._take_share()
         if self._is_stale:
             self._renew_share()
         try:
@@ -459,9 +477,12 @@ class Consumer:
         try:
             self.registration = self._register()
             self.registration.on_ended = self.wake
+            self._has_answer = self._wanted.group is not None
         except ChannelNotFound:
             pass  # the broker has not seen yet what the directory shows: asked again with the next look
-        except BrokerUnavailable as error:
+        except HubError as error:
+            if self._wanted.group is None or not is_unable(error):
+                raise
             if self._is_made:
                 return  # it was there when this consumer was made: as with the channel itself, wait for it
             raise BrokerRequired(
@@ -479,29 +500,44 @@ class Consumer:
         """Whether the registry, asked once more, calls another schema readable. Its refusal is raised."""
         if self.registration is None or self.registration.ack is None:
             return False
+        answers: queue.SimpleQueue[HubError | None] = queue.SimpleQueue()
+        self._renew(self.registration, answers.put)
         try:
-            self._renew(self.registration)
-        except (BrokerUnavailable, ChannelNotFound) as error:
-            log.debug("nobody says what else of %r can be read: %s", self.channel, error)
+            error = answers.get(timeout=ASK_SECONDS)
+        except queue.Empty:
             return False
-        return self._accept()
+        if error is None:
+            return self._accept()
+        if not is_unable(error) and not isinstance(error, ChannelNotFound):
+            raise error
+        log.debug("nobody says what else of %r can be read: %s", self.channel, error)
+        return False
 
     def _renew_share(self) -> None:
-        """Ask the broker what is ours; while none answers, everything stays as it is."""
+        """Have the broker asked what is ours; until it answers, everything stays as it is."""
+        if self._is_asking or self.registration is None or time.monotonic() < self._stale_until():
+            return
         self._asked_at = time.monotonic()
-        if self.registration is None:
-            return
-        try:
-            self._renew(self.registration)
-        except HubError as error:
+        self._is_asking, self._is_stale = True, False
+        self._renew(self.registration, self._on_share)
+
+    def _on_share(self, error: HubError | None) -> None:
+        """On the I/O thread: the broker answered, or did not."""
+        if error is None:
+            self._has_answer = True
+        else:
             log.debug("the share of %r stays as it is: %s", self.channel, error)
-            self._is_stale = self._is_superseded  # else the next connection wakes us
-            return
-        ack = self.registration.ack
+            self._is_stale |= self._is_superseded  # else the next connection wakes us
+        self._is_asking = False
+        self._ring()
+
+    def _take_share(self) -> None:
+        self._has_answer = False
+        ack = self.registration.ack if self.registration is not None else None
         dealt = ack.assignment if isinstance(ack, replies.ConsumerRegistered) else None
         if dealt is None:
             return
-        self._is_stale = self._is_superseded = False
+        self._is_superseded = False
         if dealt.epoch != self._epoch:
             self._unacknowledged = None
             self._epoch = dealt.epoch

@@ -18,7 +18,6 @@ from registry import commands, names, replies
 from registry.formats import arrow
 from registry.records import Access, Block, Priority
 
-RENEW_SECONDS = 1.0  # a broker that is slower leaves a member with the share it has
 _Opened = TypeVar("_Opened", Producer, Consumer)
 _AnyReply = TypeVar("_AnyReply", bound=replies.Reply)
 _Registering = commands.RegisterProducer | commands.RegisterConsumer
@@ -145,9 +144,7 @@ class DataMethods(ABC):
                 logical, min(self._limit(timeout), self._limit(seconds)), required=False
             ),
             register=lambda: self._register(command, timeout, required=group is not None),
-            renew=lambda registration: self._heartbeats.renew(
-                registration, timeout=min(self._limit(timeout), RENEW_SECONDS)
-            ),
+            renew=lambda registration, done: self._heartbeats.renew(registration, done, timeout=self._limit(timeout)),
             arrow_schema=lambda schema_hash: self._arrow_schema(schema_hash, timeout),
             forget=self._forget_consumer,
         )

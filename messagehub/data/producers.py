@@ -111,8 +111,8 @@ class Producer:
         if not self._is_closed:
             self._is_closed = True
             self._writer.close()
+            self.registration.close()  # before the entry is let go of, which would look like a death
             self._files.release(self.channel, self.registration.command.producer_id)  # type: ignore[union-attr]
-            self.registration.close()
             self._forget(self)
 
     def __enter__(self) -> "Producer":
@@ -141,12 +141,13 @@ def open_producer(
     files.check(command)
     registration = register(command)
     try:
-        registration.local, writer = files.register_blocks(
+        listed, writer = files.register_blocks(
             command,
             (files.directory.relative(path),),
             lambda: open_writer(path, spec, payload.codec),
             timeout=timeout,
         )
+        registration.list_here(listed)
     except NameTaken as taken:
         registration.close()
         raise ProducerAlreadyRegistered(str(taken), channel=command.channel) from None

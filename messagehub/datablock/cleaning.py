@@ -17,9 +17,10 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from .directory import CHANNEL_LOCK, Directory, LockedChannel, read_small_file
+from .entry_locks import has_other_names
 from .errors import Busy, DataBlockError, NothingThere
 from .lanes import remove_lane_directory
-from .locks import OWNER, exclusive, is_locked, try_lock
+from .locks import OWNER, Descriptor, exclusive, is_locked, try_lock
 from .manifests import Retention
 from .ring import lane_directory
 from .segment import open_trusted, read_header, remove_file, write_file
@@ -110,7 +111,7 @@ def _clean_producer(
         remove_file(f"{base}.json")
         return
     try:
-        if not try_lock(lock.fd, _OWNED):
+        if not (_is_free(lock) if has_other_names(lock) else try_lock(lock.fd, _OWNED)):
             return
         if now - _dead_since(f"{base}.dead", now) < linger_seconds:
             return
@@ -126,6 +127,11 @@ def _clean_producer(
         report.producers.append(producer_id)
     finally:
         lock.close()
+
+
+def _is_free(lock: Descriptor) -> bool:
+    """Locking it would bring the other entries of its process back to life."""
+    return not is_locked(lock.fd, _OWNED)
 
 
 def _remove_ring(path: str, report: Cleaned) -> bool:

@@ -3,7 +3,7 @@
     <root>/messagehub-<uid>/<domain>/channels/<channel>/        (of a group: messagehub@<gid>, see `sharing`)
         channel.lock             around read, apply, write, and around cleaning
         <producer_id>.json       the entry: replaced whole or not at all
-        <producer_id>.lock       held while the producer lives; never replaced
+        <producer_id>.lock       held while the producer lives (see `entry_locks`)
         <producer_id>.dead       when a cleaner first saw that lock free
         <producer_id>.ring       the block of a producer that shares its channel
         lanes/<block_id>/        its readers
@@ -25,6 +25,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
+from .entry_locks import ProcessLock, take_lock
 from .errors import (
     DataBlockError,
     EntryDamaged,
@@ -37,7 +38,7 @@ from .errors import (
 )
 from .identity import ProcessIdentity
 from .layout import LAYOUT_VERSION
-from .locks import OWNER, Descriptor, exclusive, is_locked, lock_within, try_lock
+from .locks import OWNER, Descriptor, exclusive, is_locked, lock_within
 from .segment import (
     DEFAULT_ROOT,
     SMALL_BYTES,
@@ -292,11 +293,15 @@ class LockedChannel:
     def producers(self) -> list[Listed]:
         return self.directory.producers(self.channel)
 
-    def register(self, entry: ProducerEntry) -> "Registration":
-        """Write the entry and hold its lock. A dead producer of this id is succeeded, a live one is not."""
+    def register(self, entry: ProducerEntry, process_lock: ProcessLock | None = None) -> "Registration":
+        """Write the entry and hold its lock. A dead producer of this id is succeeded, a live one is not.
+
+        With a process lock the entry is alive for as long as that is, or until it is removed.
+        """
         base = os.path.join(self.path, component(entry.producer_id))
-        descriptor = open_lock(f"{base}.lock")
-        if not try_lock(descriptor.fd, _OWNED):
+        lock = f"{base}.lock"
+        descriptor = take_lock(lock) if process_lock is None else None
+        if descriptor is None and (process_lock is None or not process_lock.hold(lock)):
             before = self.directory.producer(self.channel, entry.producer_id)
             raise NameTaken(f"{base}.json", before.entry.process.pid if before and before.entry else None)
         remove_file(f"{base}.dead")
@@ -307,16 +312,18 @@ class LockedChannel:
 class Registration:
     """A live entry. After closing it, or dying, cleaners may remove it when it has lingered."""
 
-    def __init__(self, entry: ProducerEntry, descriptor: Descriptor) -> None:
+    def __init__(self, entry: ProducerEntry, descriptor: Descriptor | None) -> None:
+        """Without a descriptor the lock of the process keeps it alive."""
         self.entry = entry
         self._descriptor = descriptor
 
     @property
     def is_held(self) -> bool:
-        return self._descriptor.fd >= 0
+        return self._descriptor is None or self._descriptor.fd >= 0
 
     def close(self) -> None:
-        self._descriptor.close()
+        if self._descriptor is not None:
+            self._descriptor.close()
 
     def __enter__(self) -> "Registration":
         return self

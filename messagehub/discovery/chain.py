@@ -1,15 +1,16 @@
 """Who knows the channel: the broker, else the directory, else the derived name in shared memory.
 
-Rule 1: a source that is not there costs nothing: the broker's absence is seen on its lock, without a timeout.
+Rule 1: a source that is not there costs nothing: the broker's absence is seen on its lock, without a timeout. One that
+does not answer in a moment costs that moment, if another knows the channel.
 Rule 2: a source that does not know the channel is no answer; the next one is asked.
-Rule 3: a refusal is an answer.
+Rule 3: a refusal is an answer. A broker that is unable to help is a source that is not there.
 """
 
 from messagehub.discovery import Discovery
 from messagehub.discovery.via_broker import ViaBroker
 from messagehub.discovery.via_files import ViaFiles
 from messagehub.discovery.via_shm_name import ViaShmName
-from messagehub.errors import BrokerUnavailable
+from messagehub.errors import BrokerTimeout, HubError, is_unable
 
 
 class Chain:
@@ -20,16 +21,23 @@ class Chain:
 
     def discover(
         self, channel: str, *, timeout: float, only_broker: bool = False, expected_schema_hash: str | None = None
-    ) -> tuple[Discovery | None, BrokerUnavailable | None]:
+    ) -> tuple[Discovery | None, HubError | None]:
         """The first answer, and why the broker gave none."""
-        unavailable = None
+
+        def here() -> Discovery | None:
+            if only_broker:
+                return None
+            found = self.files.discover(channel, expected_schema_hash)
+            return found or self.shm.discover(channel, expected_schema_hash)
+
         try:
-            found = self.broker.discover(channel, timeout=timeout, expected_schema_hash=expected_schema_hash)
-            if found is not None:
-                return found, None
-        except BrokerUnavailable as error:
-            unavailable = error
-        if only_broker:
-            return None, unavailable
-        here = self.files.discover(channel, expected_schema_hash) or self.shm.discover(channel, expected_schema_hash)
-        return here, unavailable
+            found = self.broker.discover(
+                channel, timeout=timeout, otherwise=here, expected_schema_hash=expected_schema_hash
+            )
+        except HubError as error:
+            if not is_unable(error):
+                raise
+            return here(), error
+        if found is None:
+            return here(), None
+        return found, None if found.source == "broker" else BrokerTimeout("the broker takes its time to answer")

@@ -15,15 +15,13 @@ import time
 import msgspec
 
 from messagehub.datablock.directory import component, read_small_file
+from messagehub.datablock.entry_locks import ProcessLock, is_held
 from messagehub.datablock.errors import DataBlockError
-from messagehub.datablock.locks import OWNER, Descriptor, exclusive, is_locked, try_lock
-from messagehub.datablock.segment import make_own_directory, open_lock, open_trusted, remove_file, replace_file
+from messagehub.datablock.segment import make_own_directory, remove_file, replace_file
 from messagehub.entries import FAR
 from registry.commands import RegisterConsumer
 from registry.errors import HubError
 from registry.names import check_role
-
-_OWNED = exclusive(OWNER)
 
 
 class ConsumerEntry(msgspec.Struct):
@@ -62,24 +60,24 @@ class ConsumerFiles:
     def locks(self) -> list[str]:
         return [os.path.join(self.path, name) for name in os.listdir(self.path) if name.endswith(".lock")]
 
-    def write(self, command: RegisterConsumer, held: Descriptor | None) -> Descriptor | None:
-        """The lock that keeps the entry alive; None when another process holds it."""
+    def write(self, command: RegisterConsumer, process_lock: ProcessLock | None) -> bool:
+        """Write the entry, which the lock of the process keeps alive; False when another process holds it.
+
+        Without a process lock it is held already.
+        """
         make_own_directory(self.path)
         self._remove_dead()
         base = os.path.join(self.path, component(command.consumer_id))
-        lock = held or open_lock(f"{base}.lock")
-        if held is None and not try_lock(lock.fd, _OWNED):
-            lock.close()
-            return None
+        if process_lock is not None and not process_lock.hold(f"{base}.lock"):
+            return False
         entry = ConsumerEntry(time.time(), msgspec.structs.replace(command, id=None))
         replace_file(f"{base}.json", msgspec.json.encode(entry))
-        return lock
+        return True
 
-    def remove(self, consumer_id: str, lock: Descriptor) -> None:
+    def remove(self, consumer_id: str) -> None:
         base = os.path.join(self.path, component(consumer_id))
         remove_file(f"{base}.json")
         remove_file(f"{base}.lock")
-        lock.close()
 
     def _remove_dead(self) -> None:
         for name in os.listdir(self.path):
@@ -89,10 +87,6 @@ class ConsumerFiles:
 
     def _is_held(self, consumer_id: str) -> bool:
         try:
-            descriptor = open_trusted(os.path.join(self.path, f"{consumer_id}.lock"), os.O_RDONLY)
+            return is_held(os.path.join(self.path, f"{consumer_id}.lock"))
         except DataBlockError:
-            return False  # gone, or not a lock that its consumer could have made
-        try:
-            return is_locked(descriptor.fd, _OWNED)
-        finally:
-            descriptor.close()
+            return False  # not a lock that its consumer could have made

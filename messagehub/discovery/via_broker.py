@@ -1,5 +1,7 @@
 """Discovery through the broker: from memory while a channel is watched, else by asking."""
 
+from collections.abc import Callable
+
 from messagehub.client.cache import DiscoveryCache
 from messagehub.client.connection import Connection
 from messagehub.discovery import Discovery
@@ -15,15 +17,26 @@ class ViaBroker:
     def ask(self, command: commands.Command, *, timeout: float) -> replies.Reply:
         return self._connection.request(command, timeout=timeout)
 
-    def discover(self, channel: str, *, timeout: float, expected_schema_hash: str | None = None) -> Discovery | None:
-        """None when nobody has registered the channel; raises BrokerUnavailable when nobody answers."""
+    def discover(
+        self,
+        channel: str,
+        *,
+        timeout: float,
+        expected_schema_hash: str | None = None,
+        otherwise: Callable[[], Discovery | None] = lambda: None,
+    ) -> Discovery | None:
+        """None when nobody has registered the channel; raises BrokerUnavailable when nobody answers.
+
+        `otherwise` is asked when the broker takes longer than a moment; what it finds is the answer.
+        """
         self._connection.check_presence()
         try:
             command = commands.Discover(channel=channel, expected_schema_hash=expected_schema_hash)
-            reply = self.ask(command, timeout=timeout)
+            reply = self._connection.ask_or(command, replies.Discovered, otherwise, timeout=timeout)
         except ChannelNotFound:
             return None
-        assert isinstance(reply, replies.Discovered)
+        if isinstance(reply, Discovery):
+            return reply
         found = Discovery.of(reply, "broker")
         if expected_schema_hash is None:
             self.cache.follow(reply.channel, found, reply.revision)

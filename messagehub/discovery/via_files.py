@@ -10,7 +10,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import msgspec
@@ -18,9 +18,9 @@ import msgspec
 from messagehub import protocol
 from messagehub.datablock.cleaning import LINGER_SECONDS, Cleaned, clean_channel
 from messagehub.datablock.directory import Directory, LockedChannel, Registration
+from messagehub.datablock.entry_locks import ProcessLock
 from messagehub.datablock.errors import NameTaken
 from messagehub.datablock.identity import ProcessIdentity
-from messagehub.datablock.locks import Descriptor
 from messagehub.datablock.segment import remove_file, replace_file
 from messagehub.datablock.tables import TableStore
 from messagehub.discovery import Discovery
@@ -49,7 +49,8 @@ class ViaFiles:
         self.directory = directory
         self._shm_prefix = shm_prefix
         self._producers: dict[tuple[str, str], Registration] = {}
-        self._consumers: dict[tuple[str, str], Descriptor] = {}
+        self._consumers: set[tuple[str, str]] = set()
+        self._process_lock = ProcessLock()
         self._remembered = Remembered()
         self._mutex = threading.Lock()
         self._handlers: dict[type[commands.Command], Callable[[Any, float], replies.Reply]] = {
@@ -65,11 +66,6 @@ class ViaFiles:
             commands.DropTable: self._drop_table,
             commands.ListTables: self._list_tables,
         }
-
-    @property
-    def held(self) -> int:
-        """How many members this process keeps alive here, each with an open file."""
-        return len(self._producers) + len(self._consumers)
 
     def ask(self, command: commands.Command, *, timeout: float) -> replies.Reply:
         handler = self._handlers.get(type(command))
@@ -130,16 +126,18 @@ class ViaFiles:
         if held is not None:
             held.close()
 
-    def close(self) -> None:
-        """Unregister everything without blocks; what has blocks lingers."""
+    def close(self, *, left: Collection[tuple[str, str | None]] = ()) -> None:
+        """Unregister everything without blocks. What has blocks lingers, and so do the producers named in `left`."""
+        lingering = {(channel, file_id(producer_id)) for channel, producer_id in left}
         self._remembered.clear()
         for channel, consumer_id in list(self._consumers):
             self._drop_consumer(self.directory.channel_path(channel), channel, consumer_id)
         for (channel, entry_id), held in list(self._producers.items()):
-            if held.entry.blocks:
+            if held.entry.blocks or (channel, entry_id) in lingering:
                 self.release(channel, entry_id)
             else:
                 self._drop_producer(self.directory.channel_path(channel), channel, entry_id)
+        self._process_lock.close()
 
     # -- reading -------------------------------------------------------------------------------------------
 
@@ -280,7 +278,7 @@ class ViaFiles:
             replace_file(os.path.join(locked.path, f"{key[1]}.json"), entry.to_json())
             return
         try:
-            registration = locked.register(entry)
+            registration = locked.register(entry, None if blocks else self._process_lock)
         except NameTaken:
             raise _taken(command) from None
         with self._mutex:
@@ -288,15 +286,15 @@ class ViaFiles:
 
     def _write_consumer(self, locked: LockedChannel, command: commands.RegisterConsumer) -> None:
         key = (command.channel, command.consumer_id)
-        lock = ConsumerFiles(locked.path).write(command, self._consumers.get(key))
-        if lock is None:
+        process_lock = None if key in self._consumers else self._process_lock
+        if not ConsumerFiles(locked.path).write(command, process_lock):
             raise ConsumerAlreadyRegistered(
                 f"channel {command.channel!r} has a living consumer {command.consumer_id!r}",
                 channel=command.channel,
                 consumer_id=command.consumer_id,
             )
         with self._mutex:
-            self._consumers[key] = lock
+            self._consumers.add(key)
 
     def _drop_producer(self, path: str, channel: str, entry_id: str) -> bool:
         """Data is gone already or there never was any: the entry goes, its lock last. False where it is not ours."""
@@ -311,11 +309,11 @@ class ViaFiles:
 
     def _drop_consumer(self, path: str, channel: str, consumer_id: str) -> bool:
         with self._mutex:
-            lock = self._consumers.pop((channel, consumer_id), None)
-        if lock is None or lock.fd < 0:
-            return False
-        ConsumerFiles(path).remove(consumer_id, lock)
-        return True
+            is_ours = (channel, consumer_id) in self._consumers
+            self._consumers.discard((channel, consumer_id))
+        if is_ours:
+            ConsumerFiles(path).remove(consumer_id)
+        return is_ours
 
 
 def _check_as_a_broker(command: commands.Command) -> None:

@@ -67,8 +67,8 @@ class KeptFollower:
         after: str | None = ""
         while after is not None:
             asked = commands.ListTopics(pattern=pattern, after=after)
-            page = self._connection.request(asked, timeout=max(deadline - time.monotonic(), 0.001))
-            assert isinstance(page, replies.TopicList)
+            remaining = max(deadline - time.monotonic(), 0.001)
+            page = self._connection.ask(asked, replies.TopicList, timeout=remaining, is_patient=True)
             found += page.topics
             after = page.next
         return found
@@ -90,6 +90,8 @@ class KeptFollower:
                         break
             except BrokerUnavailable:
                 look_at = time.monotonic() + RETRY_SECONDS  # it comes back, or the hub is closed
+            except HubError as unable:  # asked again at the next look
+                log.warning("kept topics cannot be read now: %s", unable.message)
             except Exception:  # a defect must not end the reading for good; the next look is in a second
                 log.exception("kept topics could not be read")
 
@@ -116,7 +118,7 @@ class KeptFollower:
             topic, offset, since, room = wanted
             asked = commands.ReadTopic(topic=topic, offset=offset, since=since, limit=min(room, 1000))
             try:
-                page = self._connection.request(asked, timeout=ASK_SECONDS)
+                page = self._connection.ask(asked, replies.TopicPage, timeout=ASK_SECONDS)
             except TopicNotFound:
                 subscription.wants_topics = True
                 self._wanted.set()
@@ -129,7 +131,6 @@ class KeptFollower:
             except HubError as refused:  # of this topic; the others go on, and this one is tried again at the next look
                 log.warning("topic %r cannot be read now: %s", topic, refused.message)
                 continue
-            assert isinstance(page, replies.TopicPage)
             subscription.take_page(page)
             has_read = True
         return has_read

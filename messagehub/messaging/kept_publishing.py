@@ -145,13 +145,10 @@ class KeptPublisher:
         why: HubError | None = None
         while (remaining := deadline - time.monotonic()) > 0:
             try:
-                reply = self._connection.request(command, timeout=min(remaining, limit))
+                return self._connection.ask(command, replies.MessagesKept, timeout=min(remaining, limit)).offset
             except (BrokerUnavailable, RateLimited) as failed:
                 why = failed
                 time.sleep(max(min(RETRY_SECONDS, deadline - time.monotonic()), 0.0))
-                continue
-            assert isinstance(reply, replies.MessagesKept)
-            return reply.offset
         raise SendTimeout(f"topic {self._topic!r} did not confirm in time; it may be stored or not") from why
 
 

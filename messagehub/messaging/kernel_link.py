@@ -169,6 +169,8 @@ class KernelLink:
         why: Reason = functools.partial(KernelDied, "the thread that served the kernel failed")
         try:
             why = self._serve()
+        except Exception:  # whoever waits is told by `why`
+            log.exception("the thread that served the kernel failed")
         finally:
             with self._lock:
                 self._why = why

@@ -125,12 +125,12 @@ class ServiceDirectory:
     def resolve(self, address: str, timeout: float) -> Resolved:
         """Ask the broker; refusals are raised as what they are."""
         try:
-            reply = self._connection.request(commands.ResolveService(address=address), timeout=timeout)
+            command = commands.ResolveService(address=address)
+            reply = self._connection.ask(command, replies.ServiceResolved, timeout=timeout, is_patient=True)
         except BrokerTimeout:
             raise
         except BrokerUnavailable as missing:
             raise BrokerRequired(f"services need a broker: {missing.message}", **missing.details) from missing
-        assert isinstance(reply, replies.ServiceResolved)
         hello = self._connection.hello
         with self._changed:
             entry = self._entries.get(address) or self._follow(address)

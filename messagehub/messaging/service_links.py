@@ -11,6 +11,7 @@ from messagehub.errors import SendTimeout
 from messagehub.messaging.service_directory import Place, place_of
 from messagehub.messaging.service_link import Link
 from messagehub.messaging.service_metrics import ServiceMetrics
+from messagehub.supervision import keep_turning
 from registry.records import Worker
 
 log = logging.getLogger("messagehub.services")
@@ -71,19 +72,25 @@ class Reader:
         return self._epoll
 
     def _run(self, epoll: select.epoll) -> None:
-        while not self._is_closed:
+        def turn() -> None:
             for fd, _ in epoll.poll():
                 link = self._links.get(fd)
                 if link is not None:
-                    try:
-                        link.read_once()
-                    except Exception:  # a defect at one link must not end the reading of all others
-                        log.exception("internal error at an answer of worker %r", link.worker_id)
-                        link.lose("what the worker answered could not be handled")
+                    self._read(link)
+
+        keep_turning(turn, what="the thread of answers", log=log, is_over=lambda: self._is_closed)
         with self._lock:
             epoll.close()
             os.close(self._wake_fd)
             self._epoll = None
+
+    def _read(self, link: Link) -> None:
+        try:
+            link.read_once()
+        except Exception:  # nobody reads this one any more, so nobody is to wait for it either
+            log.exception("the answers of %s could not be read", link.endpoint)
+            link.lose("a defect in this hub; its log says more")
+            link.leave()
 
 
 class Links:

@@ -46,6 +46,7 @@ from messagehub.messaging.service_frames import (
 )
 from messagehub.messaging.service_mailbox import Job, Outcome
 from messagehub.messaging.service_metrics import ServiceMetrics
+from messagehub.supervision import keep_turning
 from messagehub.topic_frames import ARROW_TABLE
 
 if TYPE_CHECKING:
@@ -158,21 +159,26 @@ class ServiceServer:
     # -- on the threads ------------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        poll = self._epoll.poll
-        while not self._ends():
-            for fd, events in poll(GREETING_SECONDS / 4 if self._strangers else -1, 1):
-                try:
-                    if (caller := self._callers.get(fd)) is not None:
-                        if caller.is_to_be_read(events):
-                            self._receive(caller)
-                    elif fd == self._wake_fd:
-                        self._work_everywhere()
-                    elif fd == self._listener.fileno():
-                        self._accept()
-                except Exception:  # a defect of ours must not end the thread
-                    log.exception("internal error while serving")
-            if self._strangers:
-                self._drop_silent()
+        keep_turning(self._turn, what="a thread of services", log=log, is_over=self._ends)
+
+    def _turn(self) -> None:
+        for fd, events in self._epoll.poll(GREETING_SECONDS / 4 if self._strangers else -1, 1):
+            if (caller := self._callers.get(fd)) is not None:
+                if caller.is_to_be_read(events):
+                    self._receive_from(caller)
+            elif fd == self._wake_fd:
+                self._work_everywhere()
+            elif fd == self._listener.fileno():
+                self._accept()
+        if self._strangers:
+            self._drop_silent()
+
+    def _receive_from(self, caller: Caller) -> None:
+        try:
+            self._receive(caller)
+        except Exception:  # it is not read again, so its sender is to hear that at once
+            log.exception("a caller could not be read")
+            self._drop(caller)
 
     def _ends(self) -> bool:
         """Whether there is one thread too many; the next one is told to look too."""

@@ -151,7 +151,7 @@ class Subscription:
                 for message in self:
                     try:
                         callback(message)
-                    except Exception:  # a callback's defect concerns one message
+                    except BaseException:  # also an exit: a callback's defect concerns one message
                         log.exception("the callback of %r failed at %r", self.pattern, message)
             except HubError as ended:  # why there will be no more, as `failure` says too
                 log.warning("%s", ended.message)

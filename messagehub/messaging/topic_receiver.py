@@ -15,6 +15,7 @@ from collections.abc import Callable
 import zmq
 
 from messagehub.messaging.topic_routes import TopicRoutes
+from messagehub.supervision import keep_turning
 from registry.topic_patterns import END
 
 log = logging.getLogger("messagehub.topics")
@@ -147,17 +148,19 @@ class TopicReceiver:
 
     def _run(self) -> None:
         try:
-            while not self._is_closed:
-                while self._is_driven or time.monotonic() - self._driven_at < PARK_SECONDS:
-                    time.sleep(PARK_SECONDS / 2)
-                with self._owner:
-                    self._turn(None, BURST)
+            keep_turning(self._drive_alone, what="the thread of topics", log=log, is_over=lambda: self._is_closed)
         finally:
             with self._owner, self._lock:
                 self._is_closed = True
                 self._plain.close(0)
                 self._retained.close(0)
                 os.close(self._wake_fd)
+
+    def _drive_alone(self) -> None:
+        while self._is_driven or time.monotonic() - self._driven_at < PARK_SECONDS:
+            time.sleep(PARK_SECONDS / 2)
+        with self._owner:
+            self._turn(None, BURST)
 
     # -- by the owner --------------------------------------------------------------------------------------
 

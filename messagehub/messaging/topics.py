@@ -222,7 +222,7 @@ class Topics:
 
     def ask(self, command: commands.Command, *, timeout: float) -> replies.AnyReply:
         try:
-            return self._connection.request(command, timeout=timeout)
+            return self._connection.request(command, timeout=timeout, is_patient=True)
         except BrokerUnavailable as missing:
             raise _without_broker(missing) from missing
 

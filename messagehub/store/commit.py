@@ -15,9 +15,9 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
-from messagehub.background import Supervisor
 from messagehub.errors import StoreError
 from messagehub.store import Store
+from messagehub.supervision import Supervisor
 from registry.events import AnyEvent
 
 PROBE_SECONDS = 0.5

@@ -24,6 +24,7 @@ def free_port() -> int:
 
 def test_status_as_json_has_what_scripts_rely_on(hub: Program) -> None:
     hub.call("discover", "status.nowhere", code=1)
+    hub.call("discover", "1 is no name", code=1)
     status = hub.call_json("status")
     assert status["health"] == "healthy"
     assert status["endpoint"] == f"ipc://{hub.dir}/broker.sock"
@@ -36,6 +37,7 @@ def test_status_as_json_has_what_scripts_rely_on(hub: Program) -> None:
     assert status["revision"] >= 0
     assert status["uptime_seconds"] > 0
     assert set(status["counts"]) == {"channels", "producers", "consumers", "leases", "schemas"}
+    assert status["requests"]["by_type"]["DISCOVERY_REQUEST"]["errors"] >= 1, "of the bad name: not found is an answer"
     assert status["requests"]["errors"] >= 1
     assert status["requests"]["by_type"]["DISCOVERY_REQUEST"]["p99_seconds"] > 0
 

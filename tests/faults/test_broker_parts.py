@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from messagehub import embedded_broker
-from messagehub.background import Supervisor
 from messagehub.broker import Broker, cleaner, judging, loop
 from messagehub.settings import Settings
 from messagehub.store.memory import MemoryStore
+from messagehub.supervision import Supervisor
 from tests.conftest import QUICK
 from tests.faults.test_judge_killed import judges
 from tests.integration.harness import (

@@ -1,0 +1,154 @@
+"""No listener, no callback and nothing that a broker sends ends a background thread of a client."""
+
+import json
+import logging
+import sys
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+import zmq
+
+from messagehub import MessageHub
+from tests.conftest import QUICK
+from tests.faults.sick_peers import HELLO_ACK, SickBroker
+from tests.integration.harness import Embedded, Peer, eventually, hub_of
+
+pytestmark = pytest.mark.usefixtures("no_leaks")
+
+
+@pytest.fixture
+def endpoint(embedded: Callable[..., Embedded]) -> str:
+    return embedded(**QUICK | {"stall_seconds": 1.5, "lease_seconds": 3.0}).endpoint
+
+
+@pytest.fixture(autouse=True)
+def _quiet(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.CRITICAL)
+
+
+def fail(*_: object) -> None:
+    raise ValueError("a defect of the user")
+
+
+def leave(*_: object) -> None:
+    sys.exit(3)
+
+
+@pytest.mark.parametrize("callback", [fail, leave])
+def test_a_tap_that_raises_harms_nobody(endpoint: str, callback: Callable[..., None]) -> None:
+    with hub_of(endpoint) as hub, Peer(endpoint) as peer, hub.watch() as watch:
+        heard: list[bytes | None] = []
+        hub.tap(b"channel/", callback)
+        hub.tap(b"channel/", heard.append)
+        registration = hub.register_producer("a", schema_hash="h", required=True)
+        assert watch.wait_current(30.0)
+        hub.register_producer("b", schema_hash="h", required=True)
+        eventually(lambda: any(payload and b'"b"' in payload for payload in heard))
+        beats = peer.stats()["requests"].get("HEARTBEAT", {"count": 0})["count"]
+        eventually(lambda: peer.stats()["requests"].get("HEARTBEAT", {"count": 0})["count"] > beats + 5)
+        assert peer.ask({"type": "DISCOVERY_REQUEST", "channel": "a"})["status"] == "active"
+        assert registration
+        assert set(watch.channels) == {"a", "b"}
+        assert hub.metrics()["defects"] >= 1
+
+
+@pytest.fixture
+def babbler() -> Iterator[tuple[SickBroker, "zmq.Socket[bytes]"]]:
+    """A peer that answers sensibly, and whose events are what a test sends."""
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    events = context.socket(zmq.XPUB)
+    events.setsockopt(zmq.LINGER, 0)
+    port = events.bind_to_random_port("tcp://127.0.0.1")
+
+    def answer(asked: dict[str, object]) -> dict[str, object]:
+        if asked["type"] == "HELLO":
+            return HELLO_ACK | {"endpoints": {"events": f"tcp://127.0.0.1:{port}"}}
+        if asked["type"] == "HEARTBEAT":
+            return {"type": "HEARTBEAT_ACK", "known": True, "notices": [], "broker_id": "sick"}
+        if asked["type"] == "PING":
+            return {"type": "PONG", "broker_id": "sick", "revision": 1, "read_only": False}
+        return {
+            "type": "PRODUCER_REGISTER_ACK",
+            "channel": asked.get("channel", "a"),
+            "producer_id": "p",
+            "shm_name": "/x",
+            "schema_id": None,
+            "lease": "l",
+            "lease_seconds": 40.0,
+            "revision": 1,
+        }
+
+    with SickBroker(answer) as broker:  # type: ignore[arg-type]
+        yield broker, events
+    events.close(0)
+    context.term()
+
+
+@pytest.mark.parametrize(
+    "payload", [b"", b"\xff", b"{}", b'{"type":"NO_SUCH_EVENT"}', b"[" * 5000, b'{"revision":"x"}']
+)
+def test_events_that_make_no_sense_end_nothing(babbler: "tuple[SickBroker, zmq.Socket[bytes]]", payload: bytes) -> None:
+    broker, events = babbler
+    with hub_of(broker.endpoint) as hub, hub.watch() as watch:
+        heard: list[bytes | None] = []
+        hub.tap(b"channel/", heard.append)
+        hub.register_producer("a", schema_hash="h", required=True)
+        subscribed = {events.recv() for _ in range(2) if events.poll(30_000)}
+        assert b"\x01channel/" in subscribed
+        events.send_multipart([b"channel/a/", payload])
+        eventually(lambda: payload in heard)
+        beats = broker.count("HEARTBEAT")
+        eventually(lambda: broker.count("HEARTBEAT") > beats + 2)
+        beacon = json.dumps({"type": "BEACON", "revision": 1, "broker_id": "sick"}).encode()
+        events.send_multipart([b"channel/", beacon])
+        eventually(lambda: beacon in heard and broker.count("SNAPSHOT_REQUEST") > 0)
+        assert not watch.is_current
+
+
+@pytest.mark.parametrize("callback", [fail, leave])
+def test_a_callback_of_a_subscription_that_raises_hears_the_next_message(
+    endpoint: str, callback: Callable[..., None]
+) -> None:
+    with hub_of(endpoint) as hub:
+        heard: list[object] = []
+
+        def on_message(message: object) -> None:
+            heard.append(message)
+            callback(message)
+
+        with hub.subscribe("a") as subscription:
+            subscription.call(on_message)
+            for _ in range(3):
+                hub.publish("a", b"x")
+            eventually(lambda: len(heard) == 3)
+
+
+def test_a_thread_of_services_outlives_a_caller_that_breaks_it(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is no known way to break it from outside: the break is made here, once."""
+    from messagehub.messaging.service_server import ServiceServer
+
+    with hub_of(endpoint, hello_timeout_seconds=5.0) as hub, hub_of(endpoint, hello_timeout_seconds=5.0) as caller:
+        hub.serve("service:echo", lambda message, _: message.payload)
+        assert caller.request("service:echo", b"1", timeout=30.0) == b"1"
+        admit, broken = ServiceServer._admit_held, threading.Event()
+
+        def break_once(*arguments: object) -> object:
+            if not broken.is_set():
+                broken.set()
+                raise ValueError("a defect of ours")
+            return admit(*arguments)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(ServiceServer, "_admit_held", break_once)
+        for _ in range(3):
+            reply = caller.request("service:echo", b"2", timeout=30.0, idempotent=True, retries=3)
+            assert reply == b"2"
+        assert broken.is_set()
+
+
+def test_a_hub_whose_listener_fails_closes_as_usual(endpoint: str) -> None:
+    hub = MessageHub(endpoint=endpoint)
+    hub.tap(b"", fail)
+    hub.register_producer("a", schema_hash="h", required=True)
+    eventually(lambda: hub.metrics()["defects"] > 0)
+    hub.close()
