@@ -138,6 +138,8 @@ class TopicReceiver:
                 if remaining <= 0:
                     break
                 self._turn(int(remaining * 1000) + 1, burst)
+        except Exception:  # the reader has nothing to do with it: it waits, and the thread receives
+            log.exception("a reader could not receive by itself")
         finally:
             self._driven_at = time.monotonic() if has_come else 0.0
             self._is_driven = False

@@ -152,3 +152,27 @@ def test_a_hub_whose_listener_fails_closes_as_usual(endpoint: str) -> None:
     hub.register_producer("a", schema_hash="h", required=True)
     eventually(lambda: hub.metrics()["defects"] > 0)
     hub.close()
+
+
+def test_the_thread_of_topics_outlives_a_turn_that_fails(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with services, the break is made here, once."""
+    from messagehub.messaging.topic_routes import TopicRoutes
+
+    with hub_of(endpoint) as hub, hub.subscribe("a") as subscription:
+        hub.publish("a", b"1")
+        assert subscription.receive(30.0).payload == b"1"
+        wake, broken = TopicRoutes.wake, threading.Event()
+
+        def break_once(routes: TopicRoutes) -> None:
+            if not broken.is_set():
+                broken.set()
+                raise ValueError("a defect of ours")
+            wake(routes)
+
+        monkeypatch.setattr(TopicRoutes, "wake", break_once)
+        heard: list[bytes] = []
+        subscription.call(lambda message: heard.append(message.payload))
+        hub.publish("a", b"2")
+        eventually(broken.is_set)
+        hub.publish("a", b"3")
+        eventually(lambda: heard == [b"2", b"3"])
