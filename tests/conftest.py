@@ -14,6 +14,7 @@ from xdist.scheduler import LoadScopeScheduling
 
 from messagehub import MessageHub
 from tests.integration.harness import AnyBroker, Embedded, Held, Peer, Served, eventually
+from tests.integration.invariants import check_broker
 from tests.levels import IS_QUICK
 
 QUICK = {"heartbeat_seconds": 0.5, "stall_seconds": 20.0, "lease_seconds": 40.0, "beacon_seconds": 0.1}
@@ -107,6 +108,8 @@ def served(tmp_path: Path, no_leaks: None) -> Iterator[Callable[..., Served]]:
 
     yield start
     for server in started:
+        check_broker(server)
+    for server in started:
         server.close()
 
 
@@ -120,6 +123,8 @@ def embedded(no_leaks: None) -> Iterator[Callable[..., Embedded]]:
         return broker
 
     yield start
+    for broker in started:
+        check_broker(broker)
     for broker in started:
         broker.close()
 

@@ -17,6 +17,7 @@ import os
 import select
 import time
 from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 from typing import NamedTuple
 
 from messagehub.broker.guard import Guard
@@ -39,6 +40,7 @@ log = logging.getLogger("messagehub.broker")
 LOOK_SECONDS = 0.5
 SOON_SECONDS = 0.05
 CHANNELS_PER_LOOK = 32
+MEMBERS_PER_LOOK = 500
 RETRY_SECONDS = 1.0
 DEFECT_SECONDS = 60.0
 _BIRTHS = inotify.CREATE | inotify.MOVED_TO
@@ -82,6 +84,7 @@ class LocalSight:
         self._members: dict[tuple[int, int], dict[Member, str]] = {}
         self._process_of: dict[Member, tuple[int, int]] = {}
         self._members_of: dict[str, set[Member]] = {}
+        self._dead: dict[Member, str] = {}
         self._soon: dict[str, float] = {}
         self._destroyed: dict[str, set[tuple[str, float]]] = {}
         """By a channel that was destroyed: the entries that lived then, and are not registered again."""
@@ -150,7 +153,8 @@ class LocalSight:
             if fd == self._news.fileno():
                 self._hear()
             else:
-                happened += self._ended(registry, fd, now)
+                self._ended(registry, fd)
+        happened += self._remove_dead(registry, now)
         for channel in self._take_due():
             happened += self._look_at_channel(registry, channel, now)
         return happened
@@ -179,7 +183,11 @@ class LocalSight:
         self._soon[channel] = min(time.monotonic() + seconds, self._soon.get(channel, float("inf")))
 
     def seconds_to_next_look(self) -> float:
-        return 0.0 if self._dirty else max(min([self._look_at, *self._soon.values()]) - time.monotonic(), 0.0)
+        return (
+            0.0
+            if self._dirty or self._dead
+            else max(min([self._look_at, *self._soon.values()]) - time.monotonic(), 0.0)
+        )
 
     # -- processes -----------------------------------------------------------------------------------------
 
@@ -189,6 +197,7 @@ class LocalSight:
             return True
         if record.host != host() or record.boot_id != boot_id():
             return record.host != host()  # before the last boot: nobody survived that
+        self._dead.pop(member, None)  # it is another process's now
         key = (record.pid, record.start_time)
         watch = self._processes.get(key)
         if watch is None:
@@ -246,15 +255,21 @@ class LocalSight:
             self._members_of.pop(member.channel, None)
         return self._process_of.pop(member, None)
 
-    def _ended(self, registry: Registry, fd: int, now: float) -> list[events.AnyEvent]:
+    def _ended(self, registry: Registry, fd: int) -> None:
         key = self._by_fd.get(fd)
         if key is None:
-            return []
+            return
         members = self._drop(key)
         for lease in members.values():
             registry.leases.hold(lease, is_held=False)
         log.info("process %d has ended: %d registrations end with it", key[0], len(members))
-        return registry.died(list(members), now=now)
+        self._dead |= members
+
+    def _remove_dead(self, registry: Registry, now: float) -> list[events.AnyEvent]:
+        """Unregister members of processes that have ended, so many at a time: one process may have had very many."""
+        due = list(islice(self._dead, MEMBERS_PER_LOOK))
+        dead = [member for member in due if _lease_of(registry, member) == self._dead.pop(member)]
+        return registry.died(dead, now=now) if dead else []
 
     # -- the directory -------------------------------------------------------------------------------------
 
@@ -476,6 +491,18 @@ class LocalSight:
 
 def _producer_id(command: commands.RegisterProducer) -> str:
     return command.producer_id or default_owner(command.channel)
+
+
+def _lease_of(registry: Registry, member: Member) -> str | None:
+    """The lease that a member is registered under now."""
+    record: Producer | Consumer | Worker | None
+    if member.kind == "worker":
+        record = registry.services.get(member.member_id)
+    else:
+        channel = registry.channels.get(member.channel)
+        members = channel.producers if channel and member.kind == "producer" else channel.consumers if channel else {}
+        record = members.get(member.member_id)
+    return record.lease if record is not None else None
 
 
 def _records(channel: Channel) -> list[tuple[Member, Producer | Consumer]]:

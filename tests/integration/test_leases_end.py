@@ -1,11 +1,14 @@
 """Who left is forgotten: a broker without members keeps no lease, watches no process and knows no owner."""
 
+import subprocess
 from collections.abc import Callable
 
 import pytest
+import zmq
 
+from messagehub.datablock.identity import ProcessIdentity
 from tests.conftest import QUICK
-from tests.integration.harness import Embedded, Peer, Served, eventually, hub_of, run_script
+from tests.integration.harness import Embedded, Peer, Served, eventually, hub_of, producer, run_script
 from tests.integration.invariants import check_broker, gauge, kept_in_vain
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
@@ -65,3 +68,23 @@ def test_the_check_sees_a_broker_that_ended(served: Callable[..., Served]) -> No
     check_broker(server)
     server.kill()
     check_broker(server)
+
+
+def test_very_many_members_of_a_process_that_ends_do_not_hold_up_others(embedded: Callable[..., Embedded]) -> None:
+    broker = embedded(**QUICK)
+    count = 2000
+    with subprocess.Popen(["sleep", "600"]) as process:
+        try:
+            named = ProcessIdentity.of(process.pid)
+            assert named is not None
+            with Peer(broker.endpoint, zmq.DEALER) as peer, Peer(broker.endpoint) as other:
+                for number in range(count):
+                    peer.send(producer(f"c{number}", lease="L", **named._asdict()))
+                assert {peer.receive()["type"] for _ in range(count)} == {"PRODUCER_REGISTER_ACK"}
+                assert other.ask(producer("lives", lease="M"))["type"] == "PRODUCER_REGISTER_ACK"
+                process.kill()
+                eventually(lambda: other.stats()["producers"] == 1)
+                assert other.stats()["leases"] == 1
+        finally:
+            process.kill()
+    check_broker(broker)
