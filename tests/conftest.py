@@ -107,10 +107,12 @@ def served(tmp_path: Path, no_leaks: None) -> Iterator[Callable[..., Served]]:
         return server
 
     yield start
-    for server in started:
-        check_broker(server)
-    for server in started:
-        server.close()
+    try:
+        for server in started:
+            check_broker(server)
+    finally:
+        for server in started:
+            server.close()
 
 
 @pytest.fixture
@@ -123,10 +125,12 @@ def embedded(no_leaks: None) -> Iterator[Callable[..., Embedded]]:
         return broker
 
     yield start
-    for broker in started:
-        check_broker(broker)
-    for broker in started:
-        broker.close()
+    try:
+        for broker in started:
+            check_broker(broker)
+    finally:
+        for broker in started:
+            broker.close()
 
 
 @pytest.fixture(params=["embedded", "serve"])
