@@ -34,6 +34,7 @@ MAX_AT_ONCE = 64
 MAX_TAKEN = 256
 ATTEMPTS = 3
 RETRY_SECONDS = 0.1
+BEGIN_SECONDS = 1.0
 START_SECONDS = 30.0
 READ_BYTES = 65_536
 _LENGTH = struct.Struct("<I")
@@ -105,14 +106,17 @@ class Judge(Generic[Ticket]):
     def _run(self) -> None:
         while not self._is_closing:
             self._begin()
-            first = self._questions.get()
+            try:
+                first = self._questions.get(timeout=None if self._process else BEGIN_SECONDS)
+            except queue.Empty:
+                continue
             if first is None:
                 break
             self._judge([first, *self._more()])
         self._end()
 
     def _begin(self) -> None:
-        """Have a process; one that cannot be started now is tried again with the next question."""
+        """Have a process; one that cannot be started now is tried again soon, and with the next question."""
         try:
             self._ready_process()
         except (OSError, EOFError) as error:
