@@ -219,7 +219,8 @@ class Consumer:
 
     def wake(self, *, is_shared_out: bool) -> None:
         """From any thread: the channel changed, or is shared out anew within its groups. Look at once."""
-        self._is_stale |= is_shared_out and self._wanted.group is not None
+        if is_shared_out and self._wanted.group is not None:
+            self._is_stale = True
         with self._wake_lock:
             if self._wake.fd >= 0:
                 os.eventfd_write(self._wake.fd, 1)
@@ -410,8 +411,10 @@ class Consumer:
             self.source = "shm" if not (self._attached.is_listed or self._attached.has_tables) else "files"
 
     def _must_ask(self) -> bool:
-        """Nobody is asked while something is read: whatever changed elsewhere, it is what the consumer came for."""
-        return self._is_unsure and not (self.registration is not None and self._attached.readers)
+        """Nobody is asked while something is read: whatever changed elsewhere, it is what the consumer came for. And a
+        member of a group gets its share first: the others wait for it."""
+        is_busy = self.registration is not None and (self._is_stale or self._attached.readers)
+        return self._is_unsure and not is_busy
 
     def _ask(self) -> list[str]:
         """Register with whoever knows the channel; returns the rings that it knows of."""
