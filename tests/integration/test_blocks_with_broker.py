@@ -285,7 +285,7 @@ def test_each_item_goes_to_one_member_and_shares_stay_while_no_broker_runs(
         eventually(lambda: len(hub.describe("work").channel.groups["crew"].members) == 2)
         for n in range(8):
             producer.write(_batch(n), timeout=30.0)
-        first = [each.hear()["n"] for each in members]  # each has its share now; one who has not would wait for a broker
+        first = [each.hear()["n"] for each in members]  # each has its share; who has none waits for a broker
         server.kill()
         for n in range(8, 40):
             producer.write(_batch(n), timeout=30.0)
