@@ -98,7 +98,7 @@ class Storm:
         if target == "broker":
             self._strike_broker(action)
         elif target == "judge":
-            self._kill_one(self.broker.pid, "broker.judging")
+            self._kill_one(self.broker.pid, "schema_worker")
         elif target == "http":
             self._strike_http(action)
         elif target == "worker":
