@@ -140,8 +140,8 @@ class Heartbeats:
         self.lease = lease
         self._when_alone = when_alone
         self.on_access: Callable[[str, bool], None] | None = None
-        """Called on the I/O thread, again and again, with what the broker says of the rights of all peers (`access`), and
-        whether it has registered all workers of this process by now."""
+        """Called on the I/O thread, again and again, with what the broker says of the rights of all peers (`access`),
+        and whether it has registered all workers of this process by now."""
         self.notices: list[replies.Notice] = []
         self._connection = connection
         self._is_connected = False
