@@ -18,6 +18,9 @@ class Writer:
         line = {"at": time.time(), "role": self._role, "pid": os.getpid(), "what": what, **details}
         os.write(self._fd, json.dumps(line).encode() + b"\n")
 
+    def close(self) -> None:
+        os.close(self._fd)
+
 
 class History:
     def __init__(self, directory: Path) -> None:

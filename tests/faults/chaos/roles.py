@@ -127,7 +127,7 @@ class Role:
     def produce(self) -> None:
         producer = self._producer(STREAM, capacity=16)
         for number in range(1, sys.maxsize):
-            producer.write(_payload(number))
+            producer.write(payload(number))
             self.progress(number=number)
             time.sleep(0.002)
 
@@ -156,7 +156,7 @@ class Role:
         while True:
             number += 1
             try:
-                producer.write(_payload(number), timeout=1.0)
+                producer.write(payload(number), timeout=1.0)
             except RingFull:
                 number -= 1  # its readers are paused or dead
                 continue
@@ -242,7 +242,7 @@ class Role:
         number = 1
         while True:
             try:
-                self.hub.publish(PLAIN, _payload(number, 200_000 if number % 20 == 0 else 2000))
+                self.hub.publish(PLAIN, payload(number, 200_000 if number % 20 == 0 else 2000))
             except (*AWAY, SendTimeout):
                 time.sleep(0.01)
                 continue
@@ -277,7 +277,7 @@ class Role:
             try:
                 topic = topic or self.hub.topic(RETAINED, keep=KEEP)
                 number += 1
-                offset = topic.publish(_payload(number, 100))
+                offset = topic.publish(payload(number, 100))
             except (*AWAY, SendTimeout):  # stored or not: the number is not used again
                 time.sleep(0.01)
                 continue
@@ -389,7 +389,7 @@ class Role:
                 time.sleep(0.01)
 
 
-def _payload(number: int, most_bytes: int = 2000) -> bytes:
+def payload(number: int, most_bytes: int = 2000) -> bytes:
     body = b"%d:%d:" % (os.getpid(), number) + random.randbytes(random.randrange(most_bytes))
     return zlib.crc32(body).to_bytes(4, "little") + body
 

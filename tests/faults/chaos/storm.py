@@ -92,6 +92,7 @@ class Storm:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait(PATIENCE_SECONDS)
+        self._log.close()
 
     # -- striking ------------------------------------------------------------------------------------------
 
