@@ -12,9 +12,8 @@ import pyarrow as pa
 import pytest
 
 from messagehub import MessageHub
-from messagehub.datablock.errors import BlockOnOtherHost
 from messagehub.datablock.identity import host
-from messagehub.errors import TableOnOtherHost
+from messagehub.errors import BlockOnOtherHost, TableOnOtherHost
 from tests.integration.block_processes import Place, place_in
 from tests.integration.harness import Served, eventually
 from tests.integration.other_host import NAME, Json, OtherHost, Views, delete
