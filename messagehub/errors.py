@@ -31,9 +31,11 @@ HubError                             registry/errors.py; has code, message, deta
 ├── TooManyRegistrations             TOO_MANY_REGISTRATIONS: this peer holds as many as one may
 ├── TooManySubscriptions             TOO_MANY_SUBSCRIPTIONS: likewise
 ├── ConfigurationError               CONFIGURATION_ERROR
-└── InternalError                    INTERNAL_ERROR: a defect in the broker
+├── InternalError                    INTERNAL_ERROR: a defect in the broker
+└── DataBlockError                   messagehub/datablock/errors.py: between a process and shared memory
 """
 
+from importlib import import_module
 from typing import Any
 
 from registry.errors import (
@@ -343,3 +345,11 @@ def from_wire(code: str, message: str, details: dict[str, Any], *, retryable: bo
     if type(error) is HubError:
         error.code, error.retryable = code, retryable  # type: ignore[misc]  # of this instance only
     return error
+
+
+def __getattr__(name: str) -> Any:
+    """Give users the errors of shared memory too, which are defined in a layer above and loaded when asked for."""
+    found = getattr(import_module("messagehub.datablock.errors"), name, None)
+    if not (isinstance(found, type) and issubclass(found, HubError)):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return found

@@ -36,3 +36,12 @@ def test_every_code_is_on_the_page_with_its_class_and_whether_to_retry() -> None
 def test_what_comes_over_the_wire_is_said_with_what_to_do() -> None:
     advised = {code: SAID[code] for code, _, _, advice in ROWS if advice}
     assert advised == {code: (kind.__name__, kind.retryable) for code, kind in BY_CODE.items()}
+
+
+def test_the_classes_on_the_page_can_be_imported_from_where_it_says() -> None:
+    """Each is in `messagehub.errors`, unless the text of its section names other modules."""
+    for section in re.split(r"^## ", PAGE.read_text(), flags=re.MULTILINE)[1:]:
+        said = re.match(r".*\nIn (.+)\.\n", section)
+        homes = re.findall(r"`(messagehub[\w.]+)`", said[1]) if said else ["messagehub.errors"]
+        for name in re.findall(r"^\| `\w+` \| `(\w+)` \| (?:yes|no) \|", section, re.MULTILINE):
+            assert any(hasattr(importlib.import_module(home), name) for home in homes), name

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,12 +38,13 @@ hub = MessageHub(**json.loads(sys.argv[1]))
 class Process:
     """A Python program of its own; it says JSON lines, and is killed at the end if it still runs."""
 
-    def __init__(self, hub_arguments: dict[str, Any], text: str, **variables: Any) -> None:
+    def __init__(self, hub_arguments: dict[str, Any], text: str, through: Sequence[str] = (), **variables: Any) -> None:
+        """`through` is a program that runs it, with its arguments."""
         program = (
             PREAMBLE + "\n".join(f"{name} = {value!r}" for name, value in variables.items()) + textwrap.dedent(text)
         )
         self.popen = subprocess.Popen(
-            [sys.executable, "-c", program, json.dumps(hub_arguments)],
+            [*through, sys.executable, "-c", program, json.dumps(hub_arguments)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
