@@ -4,7 +4,7 @@ A wire is never repaired: when the broker goes, libzmq does not reconnect behind
 goes with the wire, so nothing old reaches a new broker.
 """
 
-import errno
+import socket
 import time
 from collections.abc import Callable
 
@@ -27,6 +27,9 @@ _SECURITY_FLAWS = (
     zmq.PROTOCOL_ERROR_ZMTP_INVALID_METADATA,
 )
 LOOK_SECONDS = 0.1
+PROBE_SECONDS = 1.0
+# The begin of a ZMTP 3.1 greeting: signature and version. The mechanism follows, and the peer says its own by then.
+_GREETING = b"\xff" + bytes(7) + b"\x01\x7f" + b"\x03\x01"
 _WILDCARDS = ("0.0.0.0", "[::]", "*")
 # pyzmq's flags are enums; combining them costs as much as a frame.
 _NOBLOCK = int(zmq.NOBLOCK)
@@ -167,8 +170,8 @@ class Wire:
                 continue  # who listens there does not speak ZeroMQ
             if event & _REFUSED:
                 if not self._has_keys:
-                    if event == zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL and value != errno.EPIPE:
-                        continue  # a stranger, who did not read what we said; a broker hangs up in an orderly way
+                    if not _wants_keys(self.endpoint):
+                        continue  # a stranger, who hung up on us
                     return f"the broker at {self.endpoint} takes only peers with keys: name yours with key_file"
                 return (
                     f"the broker at {self.endpoint} did not complete the handshake:"
@@ -246,3 +249,23 @@ def reachable(endpoints: dict[str, str], connected: str) -> dict[str, str]:
 def _at(endpoint: str, host: str) -> str:
     own, _, port = endpoint.rpartition(":")
     return f"{host}:{port}" if own.removeprefix("tcp://") in _WILDCARDS else endpoint
+
+
+def _wants_keys(endpoint: str) -> bool:
+    """Whether a ZeroMQ peer with keys listens there. libzmq hangs up on us without a word, and so do strangers; but a
+    ZeroMQ peer first says in its greeting which mechanism it wants."""
+    host, _, port = endpoint.removeprefix("tcp://").rpartition(":")
+    deadline = time.monotonic() + PROBE_SECONDS
+    greeting = b""
+    try:
+        with socket.create_connection((host.strip("[]"), int(port)), PROBE_SECONDS) as probe:
+            probe.sendall(_GREETING)
+            while len(greeting) < 32 and (left := deadline - time.monotonic()) > 0:
+                probe.settimeout(left)
+                part = probe.recv(64)
+                if not part:
+                    break
+                greeting += part
+    except (OSError, ValueError):
+        return False
+    return greeting[:1] == b"\xff" and greeting[9:10] == b"\x7f" and greeting[12:32].rstrip(b"\0") == b"CURVE"

@@ -30,6 +30,7 @@ from messagehub.datablock.identity import ProcessIdentity
 from messagehub.discovery import Discovery
 from messagehub.discovery.via_broker import ViaBroker
 from messagehub.discovery.via_files import ViaFiles
+from messagehub.entries import file_id
 from messagehub.errors import HubError
 from messagehub.settings import Settings
 from registry import commands, replies
@@ -221,7 +222,10 @@ class OneHistory(RuleBasedStateMachine):
         self.access.registry.apply(command, now=time.time())
         self.access.broker[process].ask(msgspec.structs.replace(command), timeout=30.0)
         _, channel, producer_id = member
-        self.access.files[process].release(channel, None if producer_id.endswith("/default") else producer_id)
+        own_id = None if producer_id.endswith("/default") else producer_id
+        files = self.access.files[process]
+        files.release(channel, own_id)
+        Path(files.directory.channel_path(channel), f"{file_id(own_id)}.lock").unlink()  # of the whole process
 
     @rule()
     def grow_old(self) -> None:

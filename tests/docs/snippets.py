@@ -4,6 +4,7 @@ Python blocks of a page share one interpreter, as in a notebook; shell blocks (`
 front of a block says what no reader needs to see:
 
     <!-- run: background -->          in a process of its own, while the blocks behind it run
+    <!-- run: background until X -->  likewise, and the next block waits until it has printed X
     <!-- run: raises ErrorName -->    the last statement ends in this error
     <!-- run: not, REASON -->         left out
     <!-- run: first

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.docs.snippets import Block, blocks_of
-from tests.integration.harness import ROOT, end_at_once
+from tests.integration.harness import ROOT, end_at_once, eventually
 
 SECONDS = 300.0  # Spark starts in the first block of its page
 PAGES = sorted(
@@ -76,11 +76,14 @@ class Reader:
             self._shell_block(block)
 
     def _python_block(self, block: Block) -> None:
-        python = self.interpreter() if block.how == "background" else self._python
+        is_background = block.how.startswith("background")
+        python = self.interpreter() if is_background else self._python
         assert python.stdin is not None
         python.stdin.write(json.dumps({"page": block.page.name, "line": block.line, "text": block.text}) + "\n")
         python.stdin.flush()
-        if block.how == "background":
+        if is_background:
+            awaited = block.how.partition(" until ")[2]
+            eventually(lambda: awaited in self.complaints(), timeout=SECONDS)
             return
         done = json.loads(self._line_of(python))
         assert done["raised"] == block.how.removeprefix("raises "), f"{block.place}\n{done['trace']}{self.complaints()}"
