@@ -1,7 +1,7 @@
 """Fuzzed bytes never stop the broker: every request gets one answer, no defect is counted, and what is on disk is
 what is in memory.
 
-Fifty thousand frames in `make test`, a million in `make nightly`, ten million in `make soak`.
+Fifty thousand frames over all sockets in `make test`, a million in `make nightly`, ten million in `make soak`.
 """
 
 import contextlib
