@@ -226,9 +226,10 @@ class Consumer:
 
     def wake(self, *, is_shared_out: bool = False) -> None:
         """From any thread: the channel changed, or is shared out anew within its groups. Look at once."""
-        if is_shared_out and self._wanted.group is not None:
+        is_of_group = is_shared_out and self._wanted.group is not None
+        if is_of_group:
             self._is_stale = True
-        else:
+        if not is_of_group or self.registration is None:  # who is not registered has no share, and may get one now
             self._is_unsure = True
         self._ring()
 
@@ -299,7 +300,7 @@ class Consumer:
         if self._stash is not None:
             found, self._stash = self._stash, None
             return found
-        if self._has_answer or (self._is_stale and not self._is_asking):
+        if self._has_answer or self._wants_share():
             self._look()
         readers = self._attached.readers
         try:
@@ -347,7 +348,7 @@ class Consumer:
             return True
         if self._has_answer:
             return True
-        if self._is_stale and not self._is_asking:
+        if self._wants_share():
             return self._stale_until() <= time.monotonic()
         if self._is_superseded:
             return False  # the broker's answer wakes us
@@ -371,7 +372,7 @@ class Consumer:
             reader.disarm()
 
     def _sleep_until(self, deadline: float | None) -> float | None:
-        is_due = self._is_stale and not self._is_asking
+        is_due = self._wants_share()
         times = [deadline, self._attached.look_at, self._stale_until() if is_due else None]
         for reader in self._attached.readers:
             seconds = reader.look_seconds()
@@ -381,6 +382,10 @@ class Consumer:
     @property
     def _wake_fd(self) -> int:
         return -1 if self._wake is None else self._wake.fd
+
+    def _wants_share(self) -> bool:
+        """Whether the broker is to be asked what is ours. Who is not registered has nothing to ask for."""
+        return self._is_stale and not self._is_asking and self.registration is not None
 
     def _stale_until(self) -> float:
         return self._asked_at + REASSIGN_SECONDS

@@ -15,6 +15,8 @@ import zmq
 from messagehub import MessageHub
 from messagehub.messaging.service_frames import (
     ANSWER,
+    CALL,
+    LENGTH,
     MORE,
     REQUEST,
     SEND,
@@ -32,6 +34,8 @@ from tests.messaging.service_harness import SECONDS, connected, received, welcom
 
 BATCH = 200
 LINGER_MS = 30_000
+WRONG = 10
+"""How many connections of a batch say something for which a worker hangs up."""
 GREETING = b"\xff\0\0\0\0\0\0\0\x01\x7f\x03\0NULL"
 NAMES = [b"channel/", b"channel/a/", b"fuzz.", b"fuzz.a\0", b"schema/", b"\0", b"", b"x" * 900]
 TOPICS = [b"fuzz.a", b"fuzz.retained", b"fuzz.judged", b"fuzz.\xff", b"fuzz..", b"fuzz.>", b"", b"fuzz." + b"a" * 300]
@@ -132,10 +136,12 @@ def fuzz_worker(hub: MessageHub, address: str, frames: int, seed: int, judge: Ju
     dice = random.Random(seed)
     for _ in range(-(-frames // BATCH)):
         worker = worker_of(hub, address)
-        for _ in range(10):
+        for _ in range(WRONG):
             greet_wrongly(dice, worker)
+            with welcomed(worker) as peer:
+                peer.sendall(wrong_call(dice, worker))
         with welcomed(worker) as peer:
-            for number in range(1, BATCH - 10):
+            for number in range(1, BATCH - 2 * WRONG):
                 peer.sendall(any_call(dice, worker, number))
             peer.sendall(
                 call(REQUEST, 0, 0, BATCH, time.monotonic() + SECONDS, worker.worker_id.encode(), b"", b"mine")
@@ -145,7 +151,6 @@ def fuzz_worker(hub: MessageHub, address: str, frames: int, seed: int, judge: Ju
                 answered = received(peer)
                 assert answered, "the worker hung up on somebody who did nothing wrong"
             assert answered[ANSWER.size :] == b"mine"
-            peer.sendall(mutated(dice, any_call(dice, worker, 1)))
             judge()
 
 
@@ -168,3 +173,12 @@ def any_call(dice: random.Random, worker: Worker, number: int) -> bytes:
     return call(
         form, dice.choice((1, 1, 2)), dice.randrange(4), number, until, worker.worker_id.encode(), headers, body
     )
+
+
+def wrong_call(dice: random.Random, worker: Worker) -> bytes:
+    """A call with a byte of its head changed, or any others."""
+    said = bytearray(any_call(dice, worker, 1))
+    if dice.random() < 0.3:
+        return mutated(dice, said)
+    said[dice.randrange(LENGTH, CALL.size)] = dice.randrange(256)
+    return bytes(said)

@@ -378,7 +378,8 @@ class Role:
         """Subscribes, unsubscribes and publishes without end, and harms nobody: everybody else goes on."""
         flood = Flood(self.hub.settings)
         while True:
-            self.progress(sent=flood.burst())
+            if sent := flood.burst():
+                self.progress(sent=sent)
             time.sleep(0.01)
 
     def _producer(self, channel: str, **arguments: object) -> Producer:
