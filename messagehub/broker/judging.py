@@ -10,7 +10,6 @@ import logging
 import os
 import queue
 import select
-import struct
 import subprocess
 import sys
 import threading
@@ -23,8 +22,10 @@ from typing import Generic, TypeVar
 import msgspec
 from msgspec.structs import replace
 
+from messagehub import schema_worker
+from messagehub.schema_worker import LENGTH, READY, framed
 from messagehub.supervision import Supervisor
-from registry.verdicts import Question, Verdict, judge, preload
+from registry.verdicts import Question, Verdict
 
 log = logging.getLogger("messagehub.broker")
 
@@ -34,13 +35,11 @@ MAX_AT_ONCE = 64
 MAX_TAKEN = 256
 ATTEMPTS = 3
 RETRY_SECONDS = 0.1
+BEGIN_SECONDS = 1.0
 START_SECONDS = 30.0
 READ_BYTES = 65_536
-_LENGTH = struct.Struct("<I")
 _encode = msgspec.json.Encoder().encode
-_question_decoder = msgspec.json.Decoder(Question)
 _verdict_decoder = msgspec.json.Decoder(Verdict)
-_READY = b"ready"
 Ticket = TypeVar("Ticket")
 
 
@@ -105,14 +104,17 @@ class Judge(Generic[Ticket]):
     def _run(self) -> None:
         while not self._is_closing:
             self._begin()
-            first = self._questions.get()
+            try:
+                first = self._questions.get(timeout=None if self._process else BEGIN_SECONDS)
+            except queue.Empty:
+                continue
             if first is None:
                 break
             self._judge([first, *self._more()])
         self._end()
 
     def _begin(self) -> None:
-        """Have a process; one that cannot be started now is tried again with the next question."""
+        """Have a process; one that cannot be started now is tried again soon, and with the next question."""
         try:
             self._ready_process()
         except (OSError, EOFError) as error:
@@ -187,7 +189,7 @@ class _Process:
         root = str(Path(__file__).resolve().parents[2])
         path = os.pathsep.join([root, os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
         self._child = subprocess.Popen(
-            [sys.executable, "-c", f"from {__name__} import main; main()"],
+            [sys.executable, "-c", f"from {schema_worker.__name__} import main; main()"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=os.environ | {"PYTHONPATH": path},
@@ -203,7 +205,7 @@ class _Process:
     def await_ready(self) -> None:
         received = bytearray()
         deadline = time.monotonic() + START_SECONDS
-        while bytes(received) != _framed(_READY):
+        while bytes(received) != framed(READY):
             if not select.select([self._out_of], [], [], max(deadline - time.monotonic(), 0.0))[0]:
                 raise TimeoutError(f"the process is not ready after {START_SECONDS:g} s")
             part = os.read(self._out_of, READ_BYTES)
@@ -216,7 +218,7 @@ class _Process:
 
         Reads while it writes: a process whose verdicts nobody takes would take no more questions.
         """
-        unsent = memoryview(b"".join(_framed(_encode(question)) for question in questions))
+        unsent = memoryview(b"".join(framed(_encode(question)) for question in questions))
         received = bytearray()
         due = len(questions)
         poller = select.poll()
@@ -253,35 +255,11 @@ class _Process:
             pipe.close()
 
 
-def _framed(data: bytes) -> bytes:
-    return _LENGTH.pack(len(data)) + data
-
-
 def _whole_frames(received: bytearray) -> Iterator[bytes]:
     """Take what has arrived in full off the front."""
-    while len(received) >= _LENGTH.size:
-        end = _LENGTH.size + _LENGTH.unpack_from(received)[0]
+    while len(received) >= LENGTH.size:
+        end = LENGTH.size + LENGTH.unpack_from(received)[0]
         if len(received) < end:
             return
-        yield bytes(received[_LENGTH.size : end])
+        yield bytes(received[LENGTH.size : end])
         del received[:end]
-
-
-def main() -> None:
-    """The process: questions in, verdicts out, until the broker closes the pipe."""
-    os.nice(5)
-    preload()
-    questions = sys.stdin.buffer
-    _say(_READY)
-    while len(head := questions.read(_LENGTH.size)) == _LENGTH.size:
-        (size,) = _LENGTH.unpack(head)
-        verdict = judge(_question_decoder.decode(questions.read(size)), between=os.sched_yield)
-        _say(_encode(replace(verdict, question=None)))
-
-
-def _say(data: bytes) -> None:
-    try:
-        sys.stdout.buffer.write(_framed(data))
-        sys.stdout.buffer.flush()
-    except BrokenPipeError:
-        os._exit(0)  # the broker was killed meanwhile; nobody wants to hear it, not even at exit

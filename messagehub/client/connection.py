@@ -560,11 +560,15 @@ class Connection:
         poller.register(self._wake_fd, zmq.POLLIN)
         if self._events.socket is not None:
             poller.register(self._events.socket, zmq.POLLIN)
+        if self._events.monitor is not None:
+            poller.register(self._events.monitor, zmq.POLLIN)
         if self._is_driving and self._wire is not None:
             poller.register(self._wire.dealer, zmq.POLLIN)
             poller.register(self._wire.monitor, zmq.POLLIN)
         wait = min(max(until - time.monotonic(), 0.0), IDLE_SECONDS)
         poller.poll(int(wait * 1000) + (wait > 0))
+        if self._events.has_hung_up():
+            self._is_suspect = True
         for topic, payload in self._events.events():
             self._each_part(lambda part: part.on_event(topic, payload))  # noqa: B023  called before the next one
 

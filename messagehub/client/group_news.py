@@ -9,7 +9,6 @@ from typing import Protocol
 
 from messagehub.client.cache import glance_of
 from messagehub.client.connection import Connection
-from messagehub.client.heartbeats import Registration
 from registry import events, replies
 from registry.events import channel_topic
 
@@ -27,7 +26,6 @@ _OF_CONSUMERS = _marks(
 
 class Member(Protocol):
     channel: str
-    registration: Registration | None
 
     def wake(self, *, is_shared_out: bool) -> None: ...
 
@@ -40,12 +38,10 @@ class GroupNews:
         self._lock = threading.Lock()
 
     def add(self, member: Member) -> None:
-        """Who is registered hears of the channel already: its heartbeats watch the same topic."""
         with self._lock:
             topic = channel_topic(member.channel).encode()
             self._members[topic] = [*self._members.get(topic, []), member]
-        if member.registration is None:
-            self._connection.wake()
+        self._connection.wake()
 
     def remove(self, member: Member) -> None:
         with self._lock:

@@ -139,8 +139,9 @@ class Heartbeats:
         """`when_alone` is called on the I/O thread for each registration that only a lost broker knew of."""
         self.lease = lease
         self._when_alone = when_alone
-        self.on_access: Callable[[str], None] | None = None
-        """Called on the I/O thread with what the broker says of the rights of all peers (`access`), again and again."""
+        self.on_access: Callable[[str, bool], None] | None = None
+        """Called on the I/O thread, again and again, with what the broker says of the rights of all peers (`access`),
+        and whether it has registered all workers of this process by now."""
         self.notices: list[replies.Notice] = []
         self._connection = connection
         self._is_connected = False
@@ -358,14 +359,12 @@ class Heartbeats:
         self._hear_access(reply)
 
     def _hear_access(self, reply: replies.HelloAck | replies.HeartbeatAck) -> None:
-        """What this leads to must come after workers are registered again; a later heartbeat says the same."""
         if self.on_access is None or reply.access is msgspec.UNSET:
             return
         with self._lock:
             workers = [each for each in self._open if isinstance(each.command, commands.RegisterWorker)]
             is_settled = all(each.state.name == "acknowledged" for each in workers)
-        if is_settled:
-            self.on_access(reply.access)
+        self.on_access(reply.access, is_settled)
 
     def _take(self, notice: replies.Notice) -> None:
         self.notices.append(notice)

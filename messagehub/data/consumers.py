@@ -433,8 +433,10 @@ class Consumer:
             self.source = "shm" if not (self._attached.is_listed or self._attached.has_tables) else "files"
 
     def _must_ask(self) -> bool:
-        """Nobody is asked while something is read: whatever changed elsewhere, it is what the consumer came for."""
-        return self._is_unsure and not (self.registration is not None and self._attached.readers)
+        """Nobody is asked while something is read: whatever changed elsewhere, it is what the consumer came for. And a
+        member of a group gets its share first: the others wait for it."""
+        is_dealt = self._is_stale or self._is_asking or self._has_answer
+        return self._is_unsure and not (self.registration is not None and (is_dealt or self._attached.readers))
 
     def _ask(self) -> list[str]:
         """Register with whoever knows the channel; returns the rings that it knows of."""

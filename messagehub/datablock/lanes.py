@@ -61,6 +61,11 @@ def announce(directory: str) -> None:
     index.words[0] = secrets.randbits(64)
 
 
+def has_lane_index(directory: str) -> bool:
+    """Whether readers can announce themselves there."""
+    return os.path.lexists(os.path.join(directory, INDEX))
+
+
 def remove_lane_directory(directory: str) -> None:
     """For a block that is gone. Readers that still have a lane here keep it, without its name."""
     try:

@@ -23,7 +23,7 @@ from .errors import (
 )
 from .groups import Assignment, Membership
 from .items import Gap, Item, Position, Start
-from .lanes import CURSOR, TICKET, WRITER_BELL, Lane, NoLane
+from .lanes import CURSOR, TICKET, WRITER_BELL, Lane, NoLane, has_lane_index
 from .layout import (
     CHECKSUM,
     EPOCH,
@@ -136,8 +136,8 @@ class RingReader:
                 self._member = Membership(lanes, group, assignment, self._start_after(start))
             self._lane = Lane(lanes, lossless=honoured)
         except (RootUnusable, NothingThere):
-            if not segment.is_published():
-                raise NothingThere(path) from None  # replaced or cleaned at this moment
+            if not segment.is_published() or has_lane_index(lanes):
+                raise NothingThere(path) from None  # replaced, cleaned or shared out anew at this moment
             if honoured or group is not None:
                 raise ReaderFilesGone(lanes) from None
             self._lane = NoLane()

@@ -121,10 +121,13 @@ class ViaFiles:
 
     def release(self, channel: str, producer_id: str | None) -> None:
         """The producer has ended, its blocks linger: the entry stays for whoever cleans them."""
+        entry_id = file_id(producer_id)
         with self._mutex:
-            held = self._producers.pop((channel, file_id(producer_id)), None)
+            held = self._producers.pop((channel, entry_id), None)
         if held is not None:
             held.close()
+            if not held.entry.blocks:  # the lock of the process would keep it alive
+                remove_file(os.path.join(self.directory.channel_path(channel), f"{entry_id}.lock"))
 
     def close(self, *, left: Collection[tuple[str, str | None]] = ()) -> None:
         """Unregister everything without blocks. What has blocks lingers, and so do the producers named in `left`."""

@@ -303,12 +303,17 @@ class Services:
             self._served.append(served)
         return served
 
-    def _hear_access(self, access: str) -> None:
-        """On the I/O thread: change the keys of all workers when the rights of any peer have changed."""
-        if access == self._access or self._changing_keys:
+    def _hear_access(self, access: str, is_settled: bool) -> None:
+        """On the I/O thread: change the keys of all workers when the rights of any peer have changed.
+
+        A worker that is being registered again would bring its old key back: then the next heartbeat says the same.
+        """
+        if self._access is None:
+            self._access = access
+        if access == self._access or self._changing_keys or not is_settled:
             return
         with self._serving:
-            served = [] if self._access is None else [each for each in self._served if each.is_registered]
+            served = [each for each in self._served if each.is_registered]
         if not served:
             self._access = access
             return

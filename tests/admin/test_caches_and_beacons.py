@@ -17,13 +17,9 @@ def test_beacons_do_not_empty_the_caches_and_events_do(embedded: Callable[..., E
     nobody: Any = None
     with hub_of(broker) as hub, Peer(broker.endpoint) as peer, Listener(broker.endpoint, b"schema/") as listener:
         backend = Backend(hub, nobody)
-        hub.discover("c")  # connects
         before = backend.generation
-
-        def heard() -> int:
-            return backend.generation if backend.generation > before else 0
-
-        eventually(heard)
+        hub.discover("c")  # connects
+        eventually(lambda: backend.generation > before)
         for _ in range(3):
             listener.beacon()
         settled = backend.generation

@@ -115,7 +115,7 @@ def test_a_schema_that_takes_too_long_is_told_the_budget(web: Web) -> None:
     """The process that judges is stopped, as if its schema had no end."""
     assert web.register("endless-a", {"title": "starts it"}).status_code == 200
     found = subprocess.run(
-        ["pgrep", "-P", str(web.process.pid), "-f", "broker.judging"], capture_output=True, text=True, check=True
+        ["pgrep", "-P", str(web.process.pid), "-f", "schema_worker"], capture_output=True, text=True, check=True
     )
     os.kill(int(found.stdout.split()[0]), signal.SIGSTOP)
     message = refused(web.register("endless-a", {"title": "too much"}), 422, 42209)

@@ -110,7 +110,31 @@ def test_a_judge_that_cannot_be_started_once_is_started_later(
     broker = embedded(**QUICK)
     with Peer(broker.endpoint) as peer:
         assert peer.ask(schema(1))["type"] == "SCHEMA_REGISTER_ACK"
-        failing += [OSError("no process left")] * 100
+
+
+def test_a_judge_that_cannot_be_started_at_the_start_is_started_a_moment_later(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    real = subprocess.Popen
+    failing = [OSError("no process left")]
+
+    def start(*arguments: Any, **options: Any) -> Any:
+        if failing:
+            raise failing.pop()
+        return real(*arguments, **options)
+
+    monkeypatch.setattr(judging.subprocess, "Popen", start)
+    broker = Broker(Settings.load(dir=tmp_path / "hub"), MemoryStore)
+    broker.warm_up()
+    eventually(lambda: not failing)
+    thread = threading.Thread(target=broker.run)
+    thread.start()
+    try:
+        with Peer(broker.endpoint) as peer:
+            assert peer.ask(schema(1))["type"] == "SCHEMA_REGISTER_ACK"
+    finally:
+        broker.stop()
+        thread.join(PATIENCE_SECONDS)
 
 
 def test_schemas_are_refused_as_retryable_while_no_judge_can_be_started(

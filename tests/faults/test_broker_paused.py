@@ -78,13 +78,18 @@ def test_a_memory_answer_is_not_given_for_longer_than_beacons_allow(served: Call
     server = served(**TERMS)
     with hub_of(server, request_timeout_seconds=0.3) as hub:
         hub.register_producer("a", schema_hash="h")
-        eventually(lambda: hub.discover("a") is not None)
+
+        def source() -> str | None:
+            found = hub.discover("a")
+            return found.source if found is not None else None
+
+        eventually(lambda: source() == "broker")
         server.signal(signal.SIGSTOP)
         try:
-            eventually(lambda: hub.discover("a") is None)
+            eventually(lambda: source() == "files")
         finally:
             server.signal(signal.SIGCONT)
-        eventually(lambda: hub.discover("a") is not None)
+        eventually(lambda: source() == "broker")
 
 
 def test_closing_a_client_of_a_paused_broker_does_not_hang(served: Callable[..., Served]) -> None:

@@ -53,9 +53,13 @@ def test_a_storm_breaks_no_promise_and_leaves_nothing(place: Place) -> None:
         storm.close()
     checker.every_item_was_done(storm.history)
     with Served(place.dir) as again:
-        kept = checker.every_promise_is_kept(storm.history, place.hub())
+        with place.hub() as hub:
+            kept = checker.every_promise_is_kept(storm.history, hub)
+            kept |= checker.retained_messages_are_whole(storm.history, hub)
         assert again.stop() == 0
     kept["tables"] = checker.tables_are_newest(storm.history, Directory(place.domain))
+    kept |= checker.requests_were_handled_once(storm.history)
+    kept["counted losses"] = checker.losses_were_counted(storm.history)
     kept["events"] = checker.revisions_only_grew(storm.history)
     checker.nothing_is_left(place.dir, Directory(place.domain), storm.broker.http)
     print(f"{strikes} strikes, {kept}")

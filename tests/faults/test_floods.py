@@ -1,8 +1,5 @@
 """One peer floods a socket of the broker, each of them in turn: the others are served."""
 
-import os
-import random
-import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -120,30 +117,3 @@ def test_the_places_of_one_peer_are_not_freed_by_another(tmp_path: Path) -> None
         with shared.peer("watcher", zmq.SUB, endpoint=endpoint) as watcher:
             watcher.socket.subscribe(topics[3])
             assert watcher.socket.poll(30_000), "a place is free again when its connection has ended"
-
-
-def test_any_bytes_at_any_socket_stop_nothing(embedded: Callable[..., Embedded]) -> None:
-    """Raw bytes before and instead of a handshake, and messages of any frames behind one."""
-    broker = embedded(**QUICK)
-    dice = random.Random(12)
-    with Peer(broker.endpoint) as peer:
-        endpoints = peer.ask({"type": "HELLO"})["endpoints"]
-        kinds = {"control": zmq.DEALER, "events": zmq.XSUB, "topics_in": zmq.PUSH, "topics_out": zmq.XSUB}
-        assert kinds.keys() == endpoints.keys()
-        for name, endpoint in endpoints.items():
-            for _ in range(20):
-                with socket.socket(socket.AF_UNIX) as raw:
-                    raw.connect(endpoint.removeprefix("ipc://"))
-                    greeting = b"\xff\0\0\0\0\0\0\0\x01\x7f\x03\0NULL" if dice.random() < 0.5 else b""
-                    raw.sendall(greeting + dice.randbytes(dice.randrange(1, 300)))
-            with Peer(endpoint, kinds[name]) as hostile:
-                for _ in range(300):
-                    frames = [dice.randbytes(dice.choice((0, 1, 5, 50))) for _ in range(dice.randrange(1, 12))]
-                    hostile.socket.send_multipart(frames)
-                for prefix in (b"\0", b"\1", b"\2"):
-                    hostile.socket.send(prefix + os.urandom(900))
-            assert peer.ask({"type": "PING"})["type"] == "PONG"
-        with Listener(broker.endpoint, b"channel/") as listener:
-            assert peer.ask({"type": "CHANNEL_CREATE", "channel": "c"})["type"] == "CHANNEL_CREATE_ACK"
-            assert listener.event()[1]["channel"] == "c"
-        assert peer.counter("internal_errors") == peer.counter("threads_restarted") == 0

@@ -4,9 +4,11 @@ what is in memory.
 Fifty thousand frames in `make test`, a million in `make nightly`, ten million in `make soak`.
 """
 
+import contextlib
 import json
 import os
 import random
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,17 +16,21 @@ from typing import Any
 import pytest
 import zmq
 
-from messagehub.errors import BY_CODE
+from messagehub import MessageHub
+from messagehub.errors import BY_CODE, HubError
 from messagehub.protocol import COMMANDS_BY_TYPE
 from tests.access.shared import SharedHub
 from tests.conftest import QUICK
-from tests.integration.harness import PATIENCE_SECONDS, AnyBroker, Message, Peer, Served, producer
+from tests.faults.fuzzed_sockets import fuzz_listening, fuzz_topics_in, fuzz_worker
+from tests.integration.harness import PATIENCE_SECONDS, AnyBroker, Listener, Message, Peer, Served, producer
 from tests.levels import FUZZED_FRAMES, IS_QUICK
+from tests.messaging.service_harness import WorkerProcess, patient_hub
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 
 BATCH = 200
 POOL = 20_000
+FUZZED = "service:fuzzed"
 
 NAMES = ["a", "b", "a.b", "c-1", "a | pid:1-0", "", "1", "hub.x", "a" * 200, "x" * 1025, "\0", "é", "a\n", "..", "/"]
 LABELS = ["h", "abc123...", "", "h" * 256, "h" * 257, "\0", "😀"]
@@ -228,18 +234,93 @@ def test_what_fuzzing_left_on_disk_is_what_was_in_memory(served: Callable[..., S
         assert_kept_over_a_kill(server)
 
 
+class WellBehaved:
+    """Somebody who uses everything as it is meant, and is served as if nobody else were there."""
+
+    def __init__(self, server: Served, hub: MessageHub) -> None:
+        self.peer = Peer(server.endpoint)
+        self.hub = hub
+        self.turns = 0
+        self.retained = hub.topic("fuzz.retained", keep=1000)
+        self.plain = hub.subscribe("judged")
+        self.positioned = hub.subscribe("fuzz.retained", since=0)
+        self.fuzzed = hub.subscribe("fuzz.>")
+
+    def use(self) -> None:
+        self.turns += 1
+        assert self.peer.ask({"type": "PING"})["type"] == "PONG"
+        self.hub.publish("judged", self.turns, timeout=PATIENCE_SECONDS)
+        assert self.plain.receive(PATIENCE_SECONDS).payload == self.turns
+        assert self.hub.request(FUZZED, self.turns, timeout=PATIENCE_SECONDS) == self.turns
+        if self.turns % 10 == 0:
+            offset = self.retained.publish(b"%d" % self.turns, timeout=PATIENCE_SECONDS)
+            message = self.positioned.receive(PATIENCE_SECONDS)
+            assert (message.offset, message.payload) == (offset, b"%d" % self.turns)
+        while self.fuzzed.buffered:
+            message = self.fuzzed.receive(0)
+            with contextlib.suppress(HubError):  # a payload that cannot be read says why
+                assert isinstance(message.headers, dict)
+                assert message.payload is not self
+
+    def close(self) -> None:
+        self.peer.close()
+        for subscription in (self.plain, self.positioned, self.fuzzed):
+            subscription.close()
+
+
+def fuzz_every_socket(server: Served, well_behaved: WellBehaved, frames: int, seed: int) -> None:
+    """So many frames, split over the sockets of the broker and that of a service's worker."""
+    judge, peer = well_behaved.use, well_behaved.peer
+    ends = peer.ask({"type": "HELLO"})["endpoints"]
+
+    def ask_for(mark: bytes) -> None:
+        peer.ask({"type": "PING", "echo": mark.decode().removeprefix("\0")})
+
+    fuzzers: dict[str, Callable[[int], None]] = {
+        "control": lambda count: fuzz(server, count, seed),
+        "events": lambda count: fuzz_listening(ends["events"], count, seed, judge, b"channel/mark", ask_for),
+        "topics_in": lambda count: fuzz_topics_in(ends["topics_in"], count, seed, judge),
+        "topics_out": lambda count: fuzz_listening(ends["topics_out"], count, seed, judge, b"\0", ask_for),
+        "topics_retained": lambda count: fuzz_listening(ends["topics_retained"], count, seed, judge, b"\0", ask_for),
+        "worker": lambda count: fuzz_worker(well_behaved.hub, FUZZED, count, seed, judge),
+    }
+    assert fuzzers.keys() == {*ends, "worker"}, "a socket that nobody fuzzes"
+    for name, send in fuzzers.items():
+        began_at = time.monotonic()
+        send(frames // len(fuzzers))
+        judge()
+        print(f"{name}: {frames // len(fuzzers)} frames in {time.monotonic() - began_at:.1f} s")
+
+
 @pytest.mark.soak
 @pytest.mark.timeout(120 + FUZZED_FRAMES // 1000)
-def test_so_many_frames_and_memory_stays_flat(served: Callable[..., Served]) -> None:
+def test_so_many_frames_over_all_sockets_and_memory_stays_flat(tmp_path: Path, served: Callable[..., Served]) -> None:
     server = served(**QUICK)
     seed = 4 if IS_QUICK else random.SystemRandom().randrange(2**32)
     print(f"seed {seed}")
-    fuzz(server, FUZZED_FRAMES // 4, seed)
-    warm = resident_bytes(server.pid)
-    for part in range(1, 4):
-        fuzz(server, FUZZED_FRAMES // 4, seed)  # the same again: nothing new to remember
-        print(f"{part}: {resident_bytes(server.pid) - warm} bytes more")
-    assert resident_bytes(server.pid) < 1.25 * warm + 16_000_000
+    log = tmp_path / "worker.log"
+    with (
+        contextlib.closing(WorkerProcess(server, FUZZED, log=log)) as worker,
+        patient_hub(server) as hub,
+        contextlib.closing(WellBehaved(server, hub)) as well_behaved,
+    ):
+        warm: dict[int, int] = {}
+        for part in range(4):  # the same again: nothing new to remember
+            fuzz_every_socket(server, well_behaved, FUZZED_FRAMES // 4, seed)
+            now = {pid: resident_bytes(pid) for pid in (server.pid, worker.pid)}
+            warm = warm or now
+            print(f"{part}: {[now[pid] - warm[pid] for pid in now]} bytes more in broker and worker")
+        assert well_behaved.fuzzed.received > 0
+        assert hub.metrics()["topics"]["malformed"] > 0
+        assert all(now[pid] < 1.25 * warm[pid] + 16_000_000 for pid in now)
+        assert worker.process.poll() is None
+        with log.open() as lines:
+            assert not [line for line in lines if "internal error" in line or "Traceback" in line]
+        with Listener(server.endpoint, b"channel/") as listener:
+            assert well_behaved.peer.ask({"type": "CHANNEL_CREATE", "channel": "after"})["type"] == "CHANNEL_CREATE_ACK"
+            assert listener.event()[1]["channel"] == "after"
+        counters = well_behaved.peer.stats()["counters"]
+        assert counters["internal_errors"] == counters["threads_restarted"] == 0
     assert_kept_over_a_kill(server)
 
 

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.usefixtures("no_leaks")
 
 
 def judges(server: Served) -> list[int]:
-    return [pid for pid in descendants(server.pid) if "broker.judging" in command_line(pid)]
+    return [pid for pid in descendants(server.pid) if "schema_worker" in command_line(pid)]
 
 
 def test_a_killed_judge_is_replaced_and_asked_again(served: Callable[..., Served]) -> None:

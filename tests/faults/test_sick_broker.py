@@ -15,7 +15,7 @@ from messagehub import MessageHub
 from messagehub.errors import BrokerUnavailable, ProducerAlreadyRegistered, SchemaMismatch
 from tests.faults.sick_peers import HELLO_ACK, SickBroker, SlowRelay, Stranger, after_hello, always, error
 from tests.faults.test_full_disk import fill, free, small_disk, write_until_refused
-from tests.integration.harness import PATIENCE_SECONDS, Embedded, Peer, Served, eventually, hub_of
+from tests.integration.harness import PATIENCE_SECONDS, Embedded, Listener, Peer, Served, eventually, hub_of
 
 __all__ = ["small_disk"]
 pytestmark = pytest.mark.usefixtures("no_leaks")
@@ -284,6 +284,15 @@ def test_all_registrations_of_a_process_stay_discoverable_without_a_broker(serve
         eventually(lambda: hub.is_connected)
     with Peer(server.endpoint) as peer:
         assert peer.snapshot() == {}
+
+
+def test_a_client_that_asks_for_nothing_notices_at_once_that_its_broker_is_gone(served: Callable[..., Served]) -> None:
+    server = served(heartbeat_seconds=100.0, stall_seconds=200.0, lease_seconds=300.0)
+    with hub_of(server) as hub, hub_of(server) as other:
+        hub.register_producer("a", schema_hash="h", required=True)
+        with Listener(server.endpoint, b"channel/a/"):
+            server.kill()
+            eventually(lambda: (found := other.discover("a")) is not None and found.source == "files")
 
 
 def test_registrations_without_a_broker_take_one_open_file_for_all(tmp_path: Path) -> None:

@@ -131,6 +131,7 @@ def test_a_thread_of_services_outlives_a_caller_that_breaks_it(endpoint: str, mo
     with hub_of(endpoint, hello_timeout_seconds=5.0) as hub, hub_of(endpoint, hello_timeout_seconds=5.0) as caller:
         hub.serve("service:echo", lambda message, _: message.payload)
         assert caller.request("service:echo", b"1", timeout=30.0) == b"1"
+        # private: there is no known way to break it from outside
         admit, broken = ServiceServer._admit_held, threading.Event()
 
         def break_once(*arguments: object) -> object:
@@ -139,6 +140,7 @@ def test_a_thread_of_services_outlives_a_caller_that_breaks_it(endpoint: str, mo
                 raise ValueError("a defect of ours")
             return admit(*arguments)  # type: ignore[arg-type]
 
+        # private: as above, the break is made here
         monkeypatch.setattr(ServiceServer, "_admit_held", break_once)
         for _ in range(3):
             reply = caller.request("service:echo", b"2", timeout=30.0, idempotent=True, retries=3)

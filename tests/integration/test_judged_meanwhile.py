@@ -21,7 +21,7 @@ EITHER = {"type": ["integer", "string"]}
 
 @contextmanager
 def stopped_judge(server: Served) -> Iterator[None]:
-    (judge,) = eventually(lambda: [pid for pid in descendants(server.pid) if "broker.judging" in command_line(pid)])
+    (judge,) = eventually(lambda: [pid for pid in descendants(server.pid) if "schema_worker" in command_line(pid)])
     os.kill(judge, signal.SIGSTOP)
     try:
         yield

@@ -1,5 +1,6 @@
 """What the tests of services share: workers as processes of their own, handlers that wait, numbers."""
 
+import contextlib
 import os
 import signal
 import socket
@@ -41,16 +42,18 @@ def patient_hub(broker: Served, **settings: Any) -> AbstractContextManager[Messa
 
 
 class WorkerProcess:
-    def __init__(self, broker: Served, address: str, **options: Any) -> None:
-        words = [f"{name}={value}" for name, value in options.items()]
-        self.process = subprocess.Popen(
-            [sys.executable, "-W", "error", "-m", "tests.messaging.service_process", broker.endpoint, address, *words],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env=clean_environment(),
-            cwd=ROOT,
-        )
+    def __init__(self, broker: Served, address: str, *, log: Path | None = None, **options: Any) -> None:
+        words = [broker.endpoint, address, *(f"{name}={value}" for name, value in options.items())]
+        with contextlib.ExitStack() as stack:
+            self.process = subprocess.Popen(
+                [sys.executable, "-W", "error", "-m", "tests.messaging.service_process", *words],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=stack.enter_context(log.open("w")) if log else None,
+                text=True,
+                env=clean_environment(),
+                cwd=ROOT,
+            )
         assert self.process.stdout is not None
         self.worker_id = self.process.stdout.readline().strip()
         assert self.worker_id, "the worker did not start"

@@ -257,7 +257,7 @@ def test_no_frames_at_all_harm_whoever_receives(parts: list[bytes | tuple[int, i
 def test_a_buffer_counts_a_block_and_not_its_reference(hub: MessageHub) -> None:
     table = pa.table({"x": pa.array(range(300_000), pa.int64())})  # 2.4 MB
     assert table.nbytes > 2_000_000
-    # private: hub.subscribe takes no buffer_bytes; filling 64 MiB would take long
+    # private: nothing public sets the bytes of a buffer, and 64 MiB would take long
     topics = hub._topics
     with topics.subscribe(
         "blocks", buffer=100, buffer_bytes=5_000_000, overflow="drop_newest", timeout=SECONDS, is_local=False

@@ -13,9 +13,11 @@ from messagehub.datablock.directory import Directory
 from messagehub.datablock.tables import TableStore
 from messagehub.status import is_held
 from tests.faults.chaos.history import History
-from tests.faults.chaos.roles import NUMBERS
+from tests.faults.chaos.roles import NUMBERS, PLAIN, RETAINED, checked
 from tests.integration.harness import eventually
 
+READ_SECONDS = 30.0
+NOTICED_SECONDS = 5.0  # of a loaded machine: how long after a worker's end its caller may learn of it
 STALL_SECONDS = 60.0  # of a loaded machine with two cores
 BOUNDS = {"spark": 150.0}  # its JVM starts beside everybody else's work
 
@@ -30,7 +32,7 @@ def everybody_goes_on(history: History, roles: list[str]) -> None:
 
     def has_moved(role: str) -> bool:
         kinds = {"progress", "wrote", "did", "event"}
-        return any(line["at"] > since and line["what"] in kinds for line in history.lines(role))
+        return any(line["at"] > since and line["what"] in kinds for line in history.lines(role, since=since))
 
     for role in roles:
         try:
@@ -83,6 +85,74 @@ def revisions_only_grew(history: History) -> int:
         for before, after in itertools.pairwise(revisions):
             assert after > before, f"a watcher saw revision {after} after {before}"
     return seen
+
+
+def losses_were_counted(history: History) -> int:
+    """Of a plain topic a subscriber misses no more than its subscription said when the next message came."""
+    missed = 0
+    for lines in history.of_each("hear_plain", "missed"):
+        for line in lines:
+            assert line["missed"] <= line["lost"], (
+                f"subscriber {line['pid']} missed {line['missed']} messages of {PLAIN}, and `lost` said {line['lost']}"
+            )
+        missed += lines[-1]["missed"]
+    return missed
+
+
+def retained_messages_are_whole(history: History, hub: MessageHub) -> dict[str, int]:
+    """What was acknowledged is stored once, at its offset, and is what every replaying subscriber got there.
+
+    By a broker that has just started from what is on disk.
+    """
+    stored: dict[int, tuple[int, int]] = {}
+    offsets: dict[tuple[int, int], int] = {}
+    end = hub.topic(RETAINED).describe().topic.next_offset
+    with hub.subscribe(RETAINED, since=0, buffer=1000) as subscription:
+        for offset in range(1, end):
+            message = subscription.receive(READ_SECONDS)
+            assert message.offset == offset, f"offset {message.offset} of {RETAINED} is stored after {offset - 1}"
+            stored[offset] = what = checked(message.payload)
+            assert offsets.setdefault(what, offset) == offset, (
+                f"message {what} of {RETAINED} is stored twice, at {offsets[what]} and at {offset}"
+            )
+    acknowledged = list(history.lines("publish_retained", "stored"))
+    assert acknowledged, f"nothing was published to {RETAINED}"
+    for line in acknowledged:
+        what, offset = (line["pid"], line["number"]), line["offset"]
+        assert stored.get(offset) == what, (
+            f"message {what} of {RETAINED} was acknowledged at offset {offset}, where {stored.get(offset)} is stored"
+        )
+    for heard in history.of_each("replay", "heard"):
+        for line in heard:
+            what, offset = (line["writer"], line["number"]), line["offset"]
+            assert stored.get(offset) == what, (
+                f"subscriber {line['pid']} got {what} at offset {offset}, where {stored.get(offset)} is stored"
+            )
+        for before, after in itertools.pairwise(line["offset"] for line in heard):
+            assert after == before + 1, f"subscriber {heard[0]['pid']} got offset {after} of {RETAINED} after {before}"
+    replayed = sum(1 for _ in history.lines("replay", "heard"))
+    return {"retained": len(acknowledged), "replayed": replayed}
+
+
+def requests_were_handled_once(history: History) -> dict[str, int]:
+    """And one that got no response was with a worker that was killed."""
+    handled: set[tuple[int, int]] = set()
+    for line in history.lines("serve", "handled"):
+        what = (line["caller"], line["number"])
+        assert what not in handled, f"request {what} was handled twice"
+        handled.add(what)
+    replied = {(line["pid"], number) for line in history.lines("call", "replied") for number in line["numbers"]}
+    assert replied, "no request was answered"
+    assert replied <= handled, f"nobody handled, but somebody answered {sorted(replied - handled)[:3]}"
+    ended = [line["at"] for line in history.lines("storm", "ended") if line["target"] == "serve"]
+    unanswered = list(history.lines("call", "unanswered"))
+    for line in unanswered:
+        first, last = line["asked_at"] - NOTICED_SECONDS, line["at"] + NOTICED_SECONDS
+        assert any(first <= at <= last for at in ended), (
+            f"request {line['number']} of caller {line['pid']} got no response although its worker lived:"
+            f" {line['error']}"
+        )
+    return {"replies": len(replied), "unanswered": len(unanswered)}
 
 
 def nothing_is_left(directory: Path, blocks: Directory, web: str) -> None:

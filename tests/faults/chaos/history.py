@@ -18,6 +18,9 @@ class Writer:
         line = {"at": time.time(), "role": self._role, "pid": os.getpid(), "what": what, **details}
         os.write(self._fd, json.dumps(line).encode() + b"\n")
 
+    def close(self) -> None:
+        os.close(self._fd)
+
 
 class History:
     def __init__(self, directory: Path) -> None:
@@ -29,13 +32,24 @@ class History:
         self._started += 1
         return self.directory / f"{self._started:04d}-{role}.jsonl"
 
-    def lines(self, role: str, what: str | None = None) -> Iterator[dict[str, Any]]:
-        """In the order in which the processes of a role ran."""
+    def lines(self, role: str, what: str | None = None, *, since: float = 0.0) -> Iterator[dict[str, Any]]:
+        """In the order in which the processes of a role ran; of those that wrote something after `since`."""
         for path in sorted(self.directory.glob(f"*-{role}.jsonl")):
+            if path.stat().st_mtime < since:
+                continue
             for text in path.read_text().splitlines():
                 line = json.loads(text)
                 if what is None or line["what"] == what:
                     yield line
+
+    def last(self, role: str, what: str) -> dict[str, Any] | None:
+        """The newest line of its kind, by whichever process of the role."""
+        for path in sorted(self.directory.glob(f"*-{role}.jsonl"), reverse=True):
+            for text in reversed(path.read_text().splitlines()):
+                line: dict[str, Any] = json.loads(text)
+                if line["what"] == what:
+                    return line
+        return None
 
     def end_of(self, name: str) -> str:
         path = self.directory / f"{name}.jsonl"

@@ -3,6 +3,7 @@
 Each works until it is killed, notes what it was promised and what it saw, and ends with 1 when that was wrong.
 """
 
+import contextlib
 import faulthandler
 import json
 import os
@@ -23,7 +24,25 @@ from messagehub.data.producers import Producer
 from messagehub.datablock.errors import NameTaken, RingFull, TableMissing
 from messagehub.datablock.items import Gap
 from messagehub.datablock.tables import TableStore
-from messagehub.errors import BrokerRequired, BrokerUnavailable, ChannelNotFound, ProducerAlreadyRegistered, RateLimited
+from messagehub.errors import (
+    BrokerRequired,
+    BrokerUnavailable,
+    ChannelNotFound,
+    DuplicateRegistration,
+    MailboxClosed,
+    NoResponse,
+    ProducerAlreadyRegistered,
+    RateLimited,
+    ReceiveTimeout,
+    RouteError,
+    SendTimeout,
+    ServiceNotFound,
+)
+from messagehub.messaging.service_context import ServiceContext, ServiceMessage
+from messagehub.messaging.service_replies import PendingReply
+from messagehub.messaging.subscriptions import Subscription
+from registry.records import Keep
+from tests.faults.chaos.flood import Flood
 from tests.faults.chaos.history import History, Writer
 from tests.faults.chaos.web import ask
 
@@ -32,6 +51,15 @@ WORK = "work"
 STREAM = "stream"
 NUMBERS = "numbers"
 SPARK = "spark"
+PLAIN = "chaos.plain"
+RETAINED = "chaos.retained"
+KEEP = Keep(size_bytes=2**34)  # more than a storm publishes: retention removes nothing
+REPLAYED = 1000
+SERVICE = "service:chaos"
+AT_ONCE = 4
+CALL_SECONDS = 60.0
+AWAY = (BrokerRequired, BrokerUnavailable)
+UNREACHED = (*AWAY, ServiceNotFound, MailboxClosed, RouteError)
 
 
 class Role:
@@ -99,7 +127,7 @@ class Role:
     def produce(self) -> None:
         producer = self._producer(STREAM, capacity=16)
         for number in range(1, sys.maxsize):
-            producer.write(_payload(number))
+            producer.write(payload(number))
             self.progress(number=number)
             time.sleep(0.002)
 
@@ -114,7 +142,7 @@ class Role:
             if isinstance(value, Gap):
                 self.note("gap", first=value.first, last=value.last)
                 continue
-            pid, number = _checked(value)
+            pid, number = checked(value)
             assert number > last.get(pid, 0), f"{pid} wrote {number} after {last[pid]}"
             last[pid] = number
             held = [*held[-2:], (value, bytes(value))]
@@ -128,7 +156,7 @@ class Role:
         while True:
             number += 1
             try:
-                producer.write(_payload(number), timeout=1.0)
+                producer.write(payload(number), timeout=1.0)
             except RingFull:
                 number -= 1  # its readers are paused or dead
                 continue
@@ -145,7 +173,7 @@ class Role:
         while True:
             value = consumer.read(timeout=1.0)
             if value is not None and not isinstance(value, Gap):
-                pid, number = _checked(value)
+                pid, number = checked(value)
                 self.note("did", writer=pid, number=number)  # acknowledged by asking for the next one
 
     # -- tables --------------------------------------------------------------------------------------------
@@ -207,6 +235,126 @@ class Role:
             self.note("published", number=number)
             self.progress(number=number)
 
+    # -- topics --------------------------------------------------------------------------------------------
+
+    def publish_plain(self) -> None:
+        """A message counts when `publish` has returned; before that it was not sent, and is tried again."""
+        number = 1
+        while True:
+            try:
+                self.hub.publish(PLAIN, payload(number, 200_000 if number % 20 == 0 else 2000))
+            except (*AWAY, SendTimeout):
+                time.sleep(0.01)
+                continue
+            self.progress(number=number)
+            number += 1
+            time.sleep(0.005)
+
+    def hear_plain(self) -> None:
+        """What is lost was counted before the next message of the same publisher is read."""
+        subscription = self._subscribe(PLAIN)
+        last: dict[int, int] = {}
+        missed = 0
+        while True:
+            try:
+                value = subscription.receive(timeout=1.0).payload
+            except ReceiveTimeout:
+                continue
+            pid, number = checked(value)
+            assert number > last.get(pid, 0), f"{pid} published {number} once, and it came again after {last[pid]}"
+            missing = number - last.get(pid, number - 1) - 1
+            last[pid] = number
+            missed += missing
+            if missing:
+                self.note("missed", missed=missed, lost=subscription.lost)
+            self.progress(number=number)
+
+    def publish_retained(self) -> None:
+        """What is acknowledged is there for ever, once, at its offset."""
+        topic = None
+        number = 0
+        while True:
+            try:
+                topic = topic or self.hub.topic(RETAINED, keep=KEEP)
+                number += 1
+                offset = topic.publish(payload(number, 100))
+            except (*AWAY, SendTimeout):  # stored or not: the number is not used again
+                time.sleep(0.01)
+                continue
+            self.note("stored", offset=offset, number=number)
+            self.progress(number=number)
+            time.sleep(0.01)
+
+    def replay(self) -> None:
+        """Goes on behind, or some way before, what the process before it has heard last."""
+        heard = History(Path(self.directory) / "history").last("replay", "heard")
+        after = heard["offset"] + 1 if heard else 0
+        subscription = self._subscribe(RETAINED, since=max(after - random.randrange(REPLAYED), 0))
+        while True:
+            try:
+                message = subscription.receive(timeout=1.0)
+            except ReceiveTimeout:
+                continue
+            assert message.offset is not None
+            pid, number = checked(message.payload)
+            self.note("heard", offset=message.offset, writer=pid, number=number)
+            self.progress(offset=message.offset)
+
+    def _subscribe(self, topic: str, **arguments: int) -> Subscription:
+        while True:
+            try:
+                if "since" in arguments:
+                    self.hub.topic(topic, keep=KEEP)
+                return self.hub.subscribe(topic, buffer=1000, **arguments)  # type: ignore[arg-type]
+            except (*AWAY, SendTimeout):
+                time.sleep(0.05)
+
+    # -- services ------------------------------------------------------------------------------------------
+
+    def serve(self) -> None:
+        def handle(message: ServiceMessage, _: ServiceContext) -> dict[str, int]:
+            asked = message.payload
+            self.note("handled", caller=asked["caller"], number=asked["number"])
+            self.progress(number=asked["number"])
+            return {"caller": asked["caller"], "number": asked["number"], "sum": zlib.crc32(asked["text"].encode())}
+
+        while True:
+            try:
+                with self.hub.serve(SERVICE, handle, concurrency=2):
+                    signal.pause()
+            except (*AWAY, DuplicateRegistration):  # nobody has seen yet that the one before is dead
+                time.sleep(0.01)
+
+    def call(self) -> None:
+        """Several at once on one connection. Only a worker that was killed leaves a request without an answer."""
+        for first in range(1, sys.maxsize, AT_ONCE):
+            asked_at = time.time()
+            texts = {number: random.randbytes(300).hex() for number in range(first, first + AT_ONCE)}
+            pending = {}
+            for number, text in texts.items():
+                with contextlib.suppress(*UNREACHED):
+                    pending[number] = self._begin(number, text)
+            replied = []
+            for number, each in pending.items():
+                try:
+                    reply = each.result()
+                except UNREACHED:
+                    continue
+                except NoResponse as error:
+                    self.note("unanswered", asked_at=asked_at, number=number, error=error.message)
+                    continue
+                right = {"caller": os.getpid(), "number": number, "sum": zlib.crc32(texts[number].encode())}
+                assert reply == right, f"the reply to {right} is {reply}"
+                replied.append(number)
+            if replied:
+                self.note("replied", numbers=replied)
+                self.progress(number=first)
+            time.sleep(0.01)
+
+    def _begin(self, number: int, text: str) -> PendingReply:
+        asked = {"caller": os.getpid(), "number": number, "text": text}
+        return self.hub.begin_request(SERVICE, asked, timeout=CALL_SECONDS, retries=2)
+
     # -- onlookers -----------------------------------------------------------------------------------------
 
     def watch(self) -> None:
@@ -226,6 +374,13 @@ class Role:
                 self.progress(**sources)
             time.sleep(0.01)
 
+    def flood(self) -> None:
+        """Subscribes, unsubscribes and publishes without end, and harms nobody: everybody else goes on."""
+        flood = Flood(self.hub.settings)
+        while True:
+            self.progress(sent=flood.burst())
+            time.sleep(0.01)
+
     def _producer(self, channel: str, **arguments: object) -> Producer:
         while True:
             try:
@@ -234,12 +389,12 @@ class Role:
                 time.sleep(0.01)
 
 
-def _payload(number: int) -> bytes:
-    body = b"%d:%d:" % (os.getpid(), number) + random.randbytes(random.randrange(2000))
+def payload(number: int, most_bytes: int = 2000) -> bytes:
+    body = b"%d:%d:" % (os.getpid(), number) + random.randbytes(random.randrange(most_bytes))
     return zlib.crc32(body).to_bytes(4, "little") + body
 
 
-def _checked(value: memoryview) -> tuple[int, int]:
+def checked(value: memoryview | bytes) -> tuple[int, int]:
     data = bytes(value)
     assert zlib.crc32(data[4:]).to_bytes(4, "little") == data[:4], "a wrong byte"
     pid, number, _ = data[4:].split(b":", 2)

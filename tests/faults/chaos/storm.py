@@ -15,6 +15,7 @@ from tests.integration.harness import PATIENCE_SECONDS, ROOT, Served, clean_envi
 ROLES = (
     *("schemas", "channels", "produce", "consume-1", "consume-2", "work", "member-1", "member-2"),
     *("publish", "read_tables", "watch", "discover", "admin"),
+    *("publish_plain", "hear_plain", "publish_retained", "replay", "serve", "call", "flood"),
 )
 HTTP = "messagehub.admin"
 PAUSE_SECONDS = 0.3
@@ -31,7 +32,7 @@ class Storm:
         self._log.note("seed", seed=seed)
         self.roles = [*ROLES, "spark"] if with_spark else list(ROLES)
         # A driver takes long to come back, so it is struck seldom; its workers more often.
-        self._targets = [*ROLES, "broker", "broker", "judge", "http"] * 3 + (["worker"] * 6 + ["spark"]) * with_spark
+        self._targets = [*ROLES, *["broker"] * 3, "judge", "http"] * 3 + (["worker"] * 6 + ["spark"]) * with_spark
         self.broker = Served(directory, "--http", "127.0.0.1:0", with_http=True)
         self._processes: dict[str, subprocess.Popen[str]] = {}
 
@@ -91,6 +92,7 @@ class Storm:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait(PATIENCE_SECONDS)
+        self._log.close()
 
     # -- striking ------------------------------------------------------------------------------------------
 
@@ -98,7 +100,7 @@ class Storm:
         if target == "broker":
             self._strike_broker(action)
         elif target == "judge":
-            self._kill_one(self.broker.pid, "broker.judging")
+            self._kill_one(self.broker.pid, "schema_worker")
         elif target == "http":
             self._strike_http(action)
         elif target == "worker":

@@ -1,0 +1,43 @@
+"""The process that checks schemas for the broker: questions in, verdicts out.
+
+A module of its own that imports nothing of the broker, so that the process starts in a third of the time.
+"""
+
+import os
+import struct
+import sys
+from typing import Final
+
+import msgspec
+from msgspec.structs import replace
+
+from registry.verdicts import Question, judge, preload
+
+LENGTH: Final = struct.Struct("<I")
+READY: Final = b"ready"
+
+
+def framed(data: bytes) -> bytes:
+    return LENGTH.pack(len(data)) + data
+
+
+def main() -> None:
+    """Answer questions until the broker closes the pipe."""
+    os.nice(5)
+    preload()
+    encode = msgspec.json.Encoder().encode
+    decode = msgspec.json.Decoder(Question).decode
+    questions = sys.stdin.buffer
+    _say(READY)
+    while len(head := questions.read(LENGTH.size)) == LENGTH.size:
+        (size,) = LENGTH.unpack(head)
+        verdict = judge(decode(questions.read(size)), between=os.sched_yield)
+        _say(encode(replace(verdict, question=None)))
+
+
+def _say(data: bytes) -> None:
+    try:
+        sys.stdout.buffer.write(framed(data))
+        sys.stdout.buffer.flush()
+    except BrokenPipeError:
+        os._exit(0)  # the broker was killed meanwhile; nobody wants to hear it, not even at exit
