@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from messagehub.broker import embedded_broker
     from messagehub.client.heartbeats import Registration
     from messagehub.client.watch import Watch
+    from messagehub.datablock.manifests import Retention
     from messagehub.discovery import Discovery
     from messagehub.errors import HubError
     from messagehub.hub import MessageHub
@@ -29,6 +30,7 @@ _HOMES = {
     "Keep": "registry.records",
     "MessageHub": "messagehub.hub",
     "Registration": "messagehub.client.heartbeats",
+    "Retention": "messagehub.datablock.manifests",
     "Settings": "messagehub.settings",
     "Watch": "messagehub.client.watch",
     "__version__": "messagehub.version",
@@ -41,6 +43,7 @@ __all__ = [
     "Keep",
     "MessageHub",
     "Registration",
+    "Retention",
     "Settings",
     "Watch",
     "__version__",

@@ -8,6 +8,7 @@ import hashlib
 import os
 import re
 import tomllib
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +73,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         values = _from_file(directory / "messagehub.toml")
         values |= {name: os.environ[key] for name, key in _ENVIRONMENT.items() if os.environ.get(key)}
         values |= given
+        for name in sorted(values.keys() - set(cls.__struct_fields__)):
+            near = get_close_matches(name, cls.__struct_fields__, 1)
+            meant = f"; is {near[0]!r} meant?" if near else ""
+            raise ConfigurationError(f"bad setting: there is none called {name!r}{meant}")
         try:
             settings = msgspec.convert(values | {"dir": directory.absolute()}, cls, strict=False)
         except msgspec.ValidationError as error:

@@ -39,7 +39,7 @@ def check_producer(channel: Channel, producer: Producer, leases: Leases) -> list
             replaced.append(Member("producer", channel.name, present.producer_id))
         elif excludes and (is_same or present.access == producer.access):
             raise ProducerAlreadyRegistered(
-                f"channel {channel.name!r} has a living producer {present.producer_id!r}",
+                f"channel {channel.name!r} has a living producer {present.producer_id!r}{_place(present)}",
                 channel=channel.name,
                 producer_id=present.producer_id,
                 pid=present.pid,
@@ -58,6 +58,10 @@ def check_producer(channel: Channel, producer: Producer, leases: Leases) -> list
     return replaced
 
 
+def _place(member: Producer | Consumer) -> str:
+    return "" if member.pid is None else f" (pid {member.pid} on host {member.host!r})"
+
+
 def check_consumer(channel: Channel, consumer: Consumer, leases: Leases) -> list[Member]:
     """Whom this consumer replaces; refused while that one lives."""
     present = channel.consumers.get(consumer.consumer_id)
@@ -65,7 +69,7 @@ def check_consumer(channel: Channel, consumer: Consumer, leases: Leases) -> list
         return []
     if leases.is_alive(present.lease):
         raise ConsumerAlreadyRegistered(
-            f"channel {channel.name!r} has a living consumer {consumer.consumer_id!r}",
+            f"channel {channel.name!r} has a living consumer {consumer.consumer_id!r}{_place(present)}",
             channel=channel.name,
             consumer_id=consumer.consumer_id,
             pid=present.pid,
@@ -117,8 +121,9 @@ def check_schema(
     channel: Channel, schema_hash: str, claim: str, differences: Sequence[VersionDifferences] = ()
 ) -> None:
     if schema_hash != channel.schema_hash:
+        why = "".join(f": {each.message}" for version in differences[:1] for each in version.differences[:1])
         raise SchemaMismatch(
-            f"channel {channel.name!r} has schema {channel.schema_hash!r}, {claim} {schema_hash!r}",
+            f"channel {channel.name!r} has schema {channel.schema_hash!r}, {claim} {schema_hash!r}{why}",
             channel=channel.name,
             expected=channel.schema_hash,
             actual=schema_hash,

@@ -37,7 +37,7 @@ def list_blocks(prefix: Prefix = "", *, domain: Domain = None, dir: Dir = None, 
     if as_json:
         echo_json(found)
     elif not found:
-        echo(f"no blocks of channels that start with {prefix!r}" if prefix else "no blocks")
+        echo(_nothing(prefix))
     else:
         columns = ("channel", "state", "kind", "format", "size_bytes", "head", "readers", "pid", "shm_name", "flaw")
         rows = [[getattr(block, column) for column in columns] for block in found]
@@ -73,6 +73,8 @@ def verify(prefix: Prefix = "", *, domain: Domain = None, dir: Dir = None, as_js
     results = [verify_block(directory, block) for block in blocks]
     if as_json:
         echo_json(results)
+    elif not results:
+        echo(_nothing(prefix))
     else:
         rows = [(one.channel, one.shm_name, one.checked, one.result) for one in results]
         echo_table(("CHANNEL", "SHM NAME", "PAYLOADS CHECKED", "RESULT"), rows)
@@ -108,3 +110,7 @@ def _directory(domain: str | None, dir: Any) -> "Directory":
     from messagehub.block_place import directory_of
 
     return directory_of(Settings.load(domain=domain, dir=dir))
+
+
+def _nothing(prefix: str) -> str:
+    return f"no blocks of channels that start with {prefix!r}" if prefix else "no blocks"

@@ -3,8 +3,10 @@
 from abc import ABC, abstractmethod
 from typing import Any, TypeVar
 
+from messagehub.datablock.payloads import is_arrow
 from messagehub.errors import ConfigurationError
 from registry import commands, replies
+from registry.formats import arrow
 from registry.records import SchemaType
 
 PAGE = 1000
@@ -20,13 +22,23 @@ class CatalogMethods(ABC):
     def create_channel(
         self, channel: str, *, timeout: float | None = None, **declaration: Any
     ) -> replies.ChannelCreated:
-        """Declare a channel, so that it stays without members; what is declared binds its producers."""
+        """Declare a channel, so that it stays without members; what is declared binds its producers.
+
+        An Arrow schema may be given as it is, without its type.
+        """
+        if is_arrow(declaration.get("schema")):
+            declaration |= {"schema": arrow.from_arrow(declaration["schema"]), "schema_type": "ARROW"}
         command = commands.CreateChannel(channel=channel, **declaration)
         return self._must(command, replies.ChannelCreated, timeout)
 
     def register_schema(
-        self, subject: str, schema: commands.Schema, *, schema_type: SchemaType = "JSON", timeout: float | None = None
+        self, subject: str, schema: Any, *, schema_type: SchemaType = "JSON", timeout: float | None = None
     ) -> replies.SchemaRegistered:
+        """Register a schema: a text or, for JSON Schema, its dict. An Arrow schema may be given as it is."""
+        if is_arrow(schema):
+            schema, schema_type = arrow.from_arrow(schema), "ARROW"
+        elif not isinstance(schema, str | dict | bool):
+            raise ConfigurationError(f"schema {schema!r} is no text, no dict and no Arrow schema")
         command = commands.RegisterSchema(subject=subject, schema=schema, schema_type=schema_type)
         return self._must(command, replies.SchemaRegistered, timeout)
 

@@ -138,21 +138,22 @@ def _tables(directory: Directory, channel: str) -> list[BlockInfo]:
     store = TableStore(directory.tables_path(channel))
     found = []
     for generation in store.generations():
+        block = BlockInfo(
+            channel=channel,
+            shm_name="/" + directory.relative(manifests.manifest_path(store.path, generation)),
+            state="table",
+            kind=f"generation {generation}",
+            format="arrow",
+            head=generation,
+        )
         try:
             with store.open(generation) as snapshot:
-                found.append(
-                    BlockInfo(
-                        channel=channel,
-                        shm_name="/" + directory.relative(manifests.manifest_path(store.path, generation)),
-                        state="table",
-                        kind=f"generation {generation}",
-                        format="arrow",
-                        size_bytes=snapshot.manifest.size_bytes,
-                        head=generation,
-                    )
-                )
-        except DataBlockError:
+                block.size_bytes = snapshot.manifest.size_bytes
+        except TableMissing:
             continue  # retired meanwhile
+        except DataBlockError as error:
+            block.state, block.flaw = "damaged", str(error)
+        found.append(block)
     return found
 
 

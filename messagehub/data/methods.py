@@ -1,7 +1,7 @@
 """The facade's methods about data: `hub.producer`, `hub.consumer`."""
 
 from abc import ABC, abstractmethod
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 from messagehub.client.group_news import GroupNews
 from messagehub.client.heartbeats import Heartbeats, Registration
@@ -12,7 +12,7 @@ from messagehub.datablock.identity import ProcessIdentity
 from messagehub.datablock.payloads import is_arrow
 from messagehub.discovery import Discovery
 from messagehub.discovery.chain import Chain
-from messagehub.errors import BrokerRequired
+from messagehub.errors import BrokerRequired, ConfigurationError
 from messagehub.payload_schema import hash_of, payload_schema
 from registry import commands, names, replies
 from registry.formats import arrow
@@ -59,6 +59,8 @@ class DataMethods(ABC):
         """
         payload = payload_schema(schema, schema_hash, split_rows=split_rows)
         shape = Shape(policy, capacity, page_size, when_full, checksum)
+        if access not in get_args(Access):
+            raise ConfigurationError(f"access {access!r} is not one of {', '.join(get_args(Access))}")
         if producer_id is None and access == "shared":
             producer_id = self._role("producer")
         command = commands.RegisterProducer(

@@ -5,7 +5,7 @@ from abc import ABC, abstractmethod
 from typing import Any, TypeVar
 
 from messagehub.client.unregistered_tables import UnregisteredTables
-from messagehub.data.tables import check_append, check_metadata, check_mode, checksum_of, reader_of
+from messagehub.data.tables import check_append, check_metadata, check_mode, check_retention, checksum_of, reader_of
 from messagehub.datablock.identity import ProcessIdentity
 from messagehub.datablock.manifests import Manifest, Retention
 from messagehub.datablock.tables import Mode
@@ -51,6 +51,8 @@ class TableMethods(ABC):
         """
         check_mode(mode)
         check_metadata(metadata or {})
+        if retention is not None:
+            check_retention(retention)
         if not isinstance(schema_version, str):
             raise ConfigurationError(f"schema_version {schema_version!r} is not a text")
         kind, reader = checksum_of(checksum), reader_of(table)

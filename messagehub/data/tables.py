@@ -5,11 +5,13 @@ newest table here.
 Rule 2: a generation is registered once it is there. One that the registry refuses at that point is withdrawn.
 """
 
+from dataclasses import asdict
 from typing import Any
 
 import msgspec
 
 from messagehub.datablock.layout import Checksum
+from messagehub.datablock.manifests import Retention
 from messagehub.datablock.tables import MODES
 from messagehub.discovery.via_files import ViaFiles
 from messagehub.entries import newest_table
@@ -32,6 +34,24 @@ def check_metadata(metadata: Any) -> None:
         raise ConfigurationError(
             "metadata must be a dict of what JSON can hold: texts, finite numbers, booleans, None, lists, and dicts"
             " with texts as keys"
+        )
+
+
+def check_retention(retention: Any) -> None:
+    """It becomes a part of the manifest: one of another kind would make a table that nobody can read."""
+    try:
+        is_sound = (
+            isinstance(retention, Retention)
+            and msgspec.json.decode(msgspec.json.encode(retention), type=Retention) == retention
+            and retention.generations >= 1
+            and all(limit is None or limit >= 0 for limit in asdict(retention).values())
+        )
+    except (TypeError, ValueError, OverflowError):
+        is_sound = False
+    if not is_sound:
+        raise ConfigurationError(
+            f"retention {retention!r} is no messagehub.Retention of at least one generation and limits that are not"
+            " negative, such as Retention(generations=3, max_age_seconds=3600)"
         )
 
 

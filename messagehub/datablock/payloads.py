@@ -228,9 +228,15 @@ class ArrowCodec:
         return found
 
     def _from_numpy(self, payload: Any) -> Any:
-        names = getattr(getattr(payload, "dtype", None), "names", None)
+        dtype = getattr(payload, "dtype", None)
+        if dtype is None:
+            raise PayloadRefused(
+                f"a {type(payload).__name__} is no payload of an Arrow schema: give a pyarrow RecordBatch or Table"
+                " (pa.RecordBatch.from_pandas, from_pylist or from_pydict make one) or a NumPy structured array"
+            )
+        names = getattr(dtype, "names", None)
         if not names or list(names) != self.schema.names:
-            raise PayloadSchemaMismatch(str(self.schema), str(getattr(payload, "dtype", type(payload).__name__)))
+            raise PayloadSchemaMismatch(str(self.schema), str(dtype))
         pa = self._pa
         try:
             columns = [pa.array(payload[field.name], type=field.type) for field in self.schema]

@@ -1,9 +1,11 @@
 """The facade's methods about services: `hub.serve`, `hub.request`, `hub.send`, `hub.stream`."""
 
+import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any
 
+from messagehub.errors import ConfigurationError
 from messagehub.messaging.service_mailbox import Overflow
 from messagehub.messaging.service_replies import PendingReply
 from messagehub.messaging.service_streams import StreamedReply
@@ -47,6 +49,7 @@ class ServiceMethods(ABC):
         `overflow` says what becomes of more: block, drop or error, for all or by priority (high blocks, normal is an
         error, low is dropped). Registered until closed, also across restarts of the broker.
         """
+        _check_handler(handler)
         return self._services.serve(
             address,
             handler,
@@ -152,3 +155,13 @@ class ServiceMethods(ABC):
         listed = self.ask(commands.ListDeadLetters(address=address, limit=limit), timeout=timeout)
         assert isinstance(listed, replies.DeadLetterList)
         return listed
+
+
+def _check_handler(handler: Any) -> None:
+    """Refuse at once what every request would fail with."""
+    try:
+        inspect.signature(handler).bind(None, None)
+    except ValueError:
+        return  # of a callable without a signature nothing is known
+    except TypeError as error:
+        raise ConfigurationError(f"handler {handler!r} is not called as handler(message, context): {error}") from None

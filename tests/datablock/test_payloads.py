@@ -60,7 +60,7 @@ def test_more_pieces_than_slots_is_an_error_that_says_what_would_do(root: str) -
 
 def test_a_foreign_schema_is_refused_and_changes_nothing(root: str) -> None:
     with writer(root, SCHEMA) as made:
-        for wrong in (pa.table({"b": [1]}), pa.table({"b": [1]}).to_batches()[0], b"bytes", np.zeros(3)):
+        for wrong in (pa.table({"b": [1]}), pa.table({"b": [1]}).to_batches()[0], np.zeros(3)):
             with pytest.raises(errors.PayloadSchemaMismatch):
                 made.write(wrong)
         with pytest.raises(errors.PayloadRefused):
