@@ -143,10 +143,11 @@ class Publisher:
             connection = subscriptions.connection(number_of(frame), user)
         except zmq.ZMQError:
             return False  # said by libzmq for a peer that is gone
-        if connection is None:
-            return False
+        if connection is None or connection.is_cut:
+            return False  # libzmq has read ahead: thousands of frames of one that floods wait here, before the others'
         if not guard.may_say_more(user):
-            if hang_up(frame):
+            if subscriptions.is_only_user(number_of(frame)) and hang_up(frame):
+                connection.is_cut = True
                 guard.hung_up(user)
             return False
         if flag == b"\x00":

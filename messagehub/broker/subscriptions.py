@@ -3,7 +3,8 @@
 Rule 1: a subscription belongs to the connection that it came over and ends with it. libzmq does not say whose the
 subscriptions of an ended connection were; a monitor of the socket says which connection ended.
 Rule 2: the monitor is read before a frame is judged. libzmq reports the end of a connection before it gives the number
-to the next one, so a frame is never taken for one of a connection that is gone.
+to the next one; but frames of the one before may still wait to be read then. So what a number holds is kept by user,
+and such a frame counts for nobody but who sent it.
 """
 
 import os
@@ -20,8 +21,11 @@ _CREDENTIALS = struct.Struct("3i")
 
 
 class Connection:
-    def __init__(self) -> None:
-        self.user = ""
+    """What one user watches over a connection."""
+
+    def __init__(self, user: str) -> None:
+        self.user = user
+        self.is_cut = False
         self.topics: set[bytes] = set()
 
 
@@ -33,7 +37,7 @@ class Subscriptions:
         self.monitor.setsockopt(zmq.LINGER, 0)
         self.monitor.setsockopt(zmq.RCVHWM, 0)  # libzmq's own thread would wait for a full monitor
         self.monitor.connect(_ADDRESS)
-        self._connections: dict[int, Connection] = {}
+        self._connections: dict[int, dict[str, Connection]] = {}
         self._held: Counter[str] = Counter()
         self.topics: Counter[bytes] = Counter()
         """How many connections watch a topic."""
@@ -52,15 +56,21 @@ class Subscriptions:
             said = recv_monitor_message(self.monitor)
             self._end(int(said["value"]))
             if said["event"] == zmq.EVENT_ACCEPTED:
-                self._connections[int(said["value"])] = Connection()
+                self._connections[int(said["value"])] = {}
 
     def connection(self, number: int, user: str) -> Connection | None:
         """The connection that a frame of this user came over; None when it has ended meanwhile."""
         self.read_monitor()
-        found = self._connections.get(number)
-        if found is not None and not found.user:
-            found.user = user
-        return found if found is not None and found.user == user else None
+        users = self._connections.get(number)
+        if users is None:
+            return None
+        if user not in users:
+            users[user] = Connection(user)
+        return users[user]
+
+    def is_only_user(self, number: int) -> bool:
+        """Whether all frames over this connection came from one user, as far as they were read."""
+        return len(self._connections.get(number, ())) == 1
 
     def add(self, connection: Connection, topic: bytes) -> None:
         if topic not in connection.topics:
@@ -78,8 +88,7 @@ class Subscriptions:
         self.monitor.close(0)
 
     def _end(self, number: int) -> None:
-        ended = self._connections.pop(number, None)
-        if ended is not None:
+        for ended in self._connections.pop(number, {}).values():
             for topic in ended.topics:
                 self._drop(ended, topic)
 
