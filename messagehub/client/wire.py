@@ -157,8 +157,10 @@ class Wire:
 
     def _lost(self) -> HubError:
         self._watch()
-        if not self._is_greeted and (refusal := self._refusal()) is not None:
-            return Unauthorized(refusal, endpoint=self.endpoint)
+        if not self._is_greeted:
+            if (refusal := self._refusal()) is not None:
+                return Unauthorized(refusal, endpoint=self.endpoint)
+            return BrokerUnavailable(f"no broker answers at {self.endpoint}", endpoint=self.endpoint)
         return BrokerUnavailable(f"the connection to the broker at {self.endpoint} is lost", endpoint=self.endpoint)
 
     def _refusal(self) -> str | None:

@@ -2,6 +2,7 @@
 
 import math
 import os
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 
 from messagehub import MessageHub, Retention
 from messagehub.errors import (
+    BrokerUnavailable,
     ConfigurationError,
     ConsumerAlreadyRegistered,
     PayloadRefused,
@@ -120,6 +122,17 @@ def test_a_refused_reader_is_told_why(hub: MessageHub) -> None:
             hub.consumer("expected", expected_schema=narrow)
         hub.register_schema("reader", narrow)
         hub.consumer("expected", expected_schema=narrow).close()
+
+
+def test_an_address_where_nobody_listens_is_not_a_connection_that_was_lost() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        endpoint = f"tcp://127.0.0.1:{taken.getsockname()[1]}"
+        with (
+            MessageHub(endpoint=endpoint) as hub,
+            pytest.raises(BrokerUnavailable, match=f"no broker answers at {endpoint}"),
+        ):
+            hub.discover("any", required=True)
 
 
 def test_a_mistyped_setting_names_the_nearest(tmp_path: Path) -> None:
