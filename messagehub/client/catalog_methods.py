@@ -37,8 +37,8 @@ class CatalogMethods(ABC):
         """Register a schema: a text or, for JSON Schema, its dict. An Arrow schema may be given as it is."""
         if is_arrow(schema):
             schema, schema_type = arrow.from_arrow(schema), "ARROW"
-        elif not isinstance(schema, str | dict | bool):
-            raise ConfigurationError(f"schema {schema!r} is no text, no dict and no Arrow schema")
+        elif not isinstance(schema, str | dict | list | bool):
+            raise ConfigurationError(f"schema {schema!r} is no text, no JSON value and no Arrow schema")
         command = commands.RegisterSchema(subject=subject, schema=schema, schema_type=schema_type)
         return self._must(command, replies.SchemaRegistered, timeout)
 

@@ -38,7 +38,7 @@ def test_whatever_ends_a_member_leaves_nothing(embedded: Callable[..., Embedded]
     broker = embedded(**QUICK)
     with hub_of(broker) as hub, Peer(broker.endpoint) as peer:
         hub.register_producer("destroyed", schema_hash="h", required=True)
-        worker = hub.serve("service:s", lambda request: request)
+        worker = hub.serve("service:s", lambda message, context: message.payload)
         assert peer.stats()["leases"] == 1
         assert peer.ask({"type": "CHANNEL_DESTROY", "channel": "destroyed"})["type"] == "CHANNEL_DESTROY_ACK"
         worker.close()
