@@ -244,6 +244,8 @@ class Embedded:
     def __init__(self, **settings: Any) -> None:
         self._running = embedded_broker(**settings)
         self.endpoint = self._running.__enter__()
+        with Peer(self.endpoint) as peer:
+            peer.ask({"type": "PING"})  # all its threads are there now, and count as nobody's leak
 
     def close(self) -> None:
         self._running.__exit__(None, None, None)

@@ -26,8 +26,7 @@ def broker(embedded: Callable[..., Embedded]) -> Embedded:
     return embedded(**QUICK)
 
 
-def test_nothing_is_opened_before_the_first_call(served: Callable[..., Served]) -> None:
-    broker = served(**QUICK)  # one of this process would open things of its own meanwhile
+def test_nothing_is_opened_before_the_first_call(broker: AnyBroker) -> None:
     before = Held()
     hub = MessageHub(endpoint=broker.endpoint)
     assert before.leaked_since() == []
