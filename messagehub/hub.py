@@ -135,10 +135,10 @@ class MessageHub(CatalogMethods, DataMethods, TableMethods, TopicMethods, Servic
         unconfirmed = self._heartbeats.end_all()
         for opened in list(self._open):
             opened.close()
-        self._leave_dead_entries(unconfirmed)
         self._watches.close_all()
         self._topics.close()
         self._connection.close()
+        self._leave_dead_entries(unconfirmed)  # at last: the I/O thread may have been entering some
         if not self._is_closed:
             self._begin()
 

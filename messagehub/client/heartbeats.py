@@ -114,6 +114,7 @@ class Registration:
         leave, self._leave = self._leave, None
         if leave is not None:
             leave()
+            self._local = None  # who closes the hub may have to enter it again, for a broker that is away
 
     def abandon(self) -> None:
         """In a forked child: it is the parent's."""
