@@ -4,6 +4,7 @@ A Debian package starts its service on installation; `policy-rc.d` is Debian's o
 It is put in place only for the installation and only where the system has none.
 """
 
+import fcntl
 import os
 import shutil
 import subprocess
@@ -14,6 +15,7 @@ from pathlib import Path
 from benchmarks.harness import PeerMissing
 
 POLICY = Path("/usr/sbin/policy-rc.d")
+LOCK = Path("/run/messagehub-packages.lock")
 INSTALL_SECONDS = 300
 _SEARCH_PATH = os.pathsep.join((os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"))
 _tried: set[str] = set()
@@ -43,10 +45,11 @@ def install(package: str) -> None:
     if package in _tried or os.geteuid() != 0 or shutil.which("apt-get") is None:
         return
     _tried.add(package)
-    if not any(Path("/var/lib/apt/lists").glob("*Packages*")):
-        _apt_get("update")
-    with _no_service_starts():
-        _apt_get("install", "--no-install-recommends", package)
+    with _alone():
+        if not any(Path("/var/lib/apt/lists").glob("*Packages*")):
+            _apt_get("update")
+        with _no_service_starts():
+            _apt_get("install", "--no-install-recommends", package)
 
 
 def _apt_get(*arguments: str) -> None:
@@ -62,6 +65,14 @@ def _apt_get(*arguments: str) -> None:
         )
     except subprocess.TimeoutExpired:
         return  # the package is then simply missing, and its row says so
+
+
+@contextmanager
+def _alone() -> Iterator[None]:
+    """Two processes that install at once would remove each other's `policy-rc.d`."""
+    with LOCK.open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 @contextmanager

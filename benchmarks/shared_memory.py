@@ -8,6 +8,7 @@ import select
 import subprocess
 import sys
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from importlib.util import find_spec
@@ -196,6 +197,16 @@ def _swallow(place: Path) -> None:
             consumer.read()
 
 
+def _keep(place: Path) -> None:
+    hub = hub_in(place)
+    kept: deque[object] = deque(maxlen=1000)
+    with hub.consumer("stream") as consumer:  # type: ignore[attr-defined]
+        consumer.read(timeout=0.0)
+        _say_ready()
+        while True:
+            kept.append(consumer.read())
+
+
 def _fifo(place: Path) -> None:
     there, back = os.open(place / "there", os.O_RDWR), os.open(place / "back", os.O_RDWR)
     poll = select.poll()
@@ -276,6 +287,7 @@ def _say_ready() -> None:
 _PARTNERS: dict[str, Callable[[Path], None]] = {
     "ring": _ring,
     "swallow": _swallow,
+    "keep": _keep,
     "fifo": _fifo,
     "zmq": _zmq,
     "iceoryx2": _iceoryx,

@@ -49,6 +49,12 @@ class AuditLog:
                     log.error("%s cannot be written: %s; what is lost is counted", self._path, error)
                 self.lost += 1
 
+    def reopen(self, *, max_bytes: int) -> None:
+        """Go on in the file that has the name now: somebody may have moved the old one away."""
+        with self._writing:
+            self._max_bytes = max_bytes
+            self._end()  # the next line opens it
+
     def close(self) -> None:
         with self._writing:
             self._end()

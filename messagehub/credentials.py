@@ -9,7 +9,9 @@ Rule 4: every change of the list is written down in `audit-access.log`, whether 
 import contextlib
 import hashlib
 import hmac
+import logging
 import os
+import re
 import secrets
 import time
 from collections.abc import Iterator
@@ -21,13 +23,20 @@ import zmq
 from messagehub.audit import AuditLog
 from messagehub.datablock.locks import OWNER, Descriptor, exclusive, lock_within
 from messagehub.errors import ConfigurationError, HubError
-from messagehub.private_files import private_directory, read_private, write_private
+from messagehub.private_files import check_own_directory, private_directory, read_private, write_private
+from messagehub.settings import in_home
 from registry import names
 from registry.access import Rights
 
+log = logging.getLogger("messagehub")
+
 LOCK_SECONDS = 5.0
 KEY_LENGTH = 40
+LEAST_TOKEN_LENGTH = 16
+LEAST_DISTINCT = 8
+"""A secret of fewer different characters was typed, not drawn at random."""
 MAX_ENTRIES = 10_000
+SERVER_KEY = "server.key"
 AUDIT_NAME = "audit-access.log"
 AUDIT_BYTES = 10 << 20
 Version = tuple[int, int, int]
@@ -51,12 +60,7 @@ class AccessFile:
         self.path = path
 
     def version(self) -> Version | None:
-        """Differs whenever the file has been replaced."""
-        try:
-            found = self.path.stat()
-        except FileNotFoundError:
-            return None
-        return found.st_ino, found.st_mtime_ns, found.st_size
+        return version_of(self.path)
 
     def read(self) -> AccessList:
         try:
@@ -70,6 +74,10 @@ class AccessFile:
         try:
             for listed in (*found.keys.values(), *found.tokens.values()):
                 Rights.parse(listed.rights)
+            for key in found.keys.values():
+                check_key(key.proof)
+            for token in found.tokens.values():
+                _check_hash(token.proof)
         except HubError as error:
             raise ConfigurationError(f"{self.path} is damaged: {error.message}") from None
         return found
@@ -94,9 +102,21 @@ class AccessFile:
             lock.close()
 
 
+def version_of(path: Path) -> Version | None:
+    """Return what differs whenever the file has been replaced; None where there is none."""
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return None
+    return found.st_ino, found.st_mtime_ns, found.st_size
+
+
 def private_directory_of(path: Path) -> None:
-    """The hub's directory: as it is if it is there (a group may see it), else private."""
-    if not path.parent.is_dir():
+    """Have the hub's directory, which holds the path, to write in: the one that is there (a group may see it), or make
+    a private one."""
+    if path.parent.is_dir():
+        check_own_directory(path.parent)
+    else:
         private_directory(path.parent)
 
 
@@ -110,6 +130,53 @@ def new_token() -> str:
 def token_hash(token: str) -> str:
     """Tokens are 256 random bits, so one plain hash keeps them: there is nothing to guess."""
     return hashlib.sha256(token.encode()).hexdigest()
+
+
+def _check_hash(proof: str) -> None:
+    if not re.fullmatch("[0-9a-f]{64}", proof) or proof == token_hash(""):
+        raise ConfigurationError(f"{proof[:70]!r} is not the hash of a token")
+
+
+def read_owner_token(path: Path) -> str:
+    """Return the token of whoever runs the hub, which may do everything; refuse one that could be guessed."""
+    token = read_private(path).decode(errors="replace").strip()
+    mend = f"rm {path}, and `messagehub serve` makes a new one"
+    if not token:
+        raise ConfigurationError(f"{path} is blank: {mend}")
+    if not (token.isascii() and token.isprintable()) or " " in token:
+        raise ConfigurationError(f"{path} holds more than one word of printable ASCII: {mend}")
+    if len(token) < LEAST_TOKEN_LENGTH or len(set(token)) < LEAST_DISTINCT:
+        least = f"at least {LEAST_TOKEN_LENGTH} characters, {LEAST_DISTINCT} of them different"
+        raise ConfigurationError(f"{path} holds a token that could be guessed ({least}, are needed): {mend}")
+    return token
+
+
+class OwnerToken:
+    """The token of whoever runs the hub, as its file has it now.
+
+    A file that was replaced counts at once. One that was removed, or that would be refused at a start, lets nobody in.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._version = version_of(path)
+        self._listed = self._read()
+
+    def listed(self) -> Listed:
+        """Return it as `access.json` lists tokens. Where nobody is let in, no token has the hash."""
+        version = version_of(self._path)
+        if version != self._version:
+            self._version = version
+            try:
+                self._listed = self._read()
+                log.warning("%s was replaced: the token in it counts from now on", self._path)
+            except (ConfigurationError, OSError) as error:
+                self._listed = Listed(proof="", rights=[])
+                log.error("%s; until then it lets nobody in", error)
+        return self._listed
+
+    def _read(self) -> Listed:
+        return Listed(proof=token_hash(read_owner_token(self._path)), rights=["admin"])
 
 
 def token_owner(tokens: dict[str, Listed], given: str) -> str | None:
@@ -144,10 +211,16 @@ class KeyPair(msgspec.Struct, kw_only=True, frozen=True):
         except FileNotFoundError:
             raise ConfigurationError(f"there is no key file {path}: messagehub keys new") from None
         except (msgspec.DecodeError, UnicodeError):
-            raise ConfigurationError(f"{path} is not a key file of messagehub") from None
+            raise ConfigurationError(
+                f"{path} is not a key file of messagehub: restore it, or remove it and make another one"
+            ) from None
         check_key(pair.public)
         if len(pair.secret) != KEY_LENGTH or zmq.curve_public(pair.secret.encode()).decode() != pair.public:
             raise ConfigurationError(f"the two keys in {path} do not belong together")
+        if len(set(pair.secret)) < LEAST_DISTINCT:
+            raise ConfigurationError(
+                f"the secret key in {path} could be guessed: make another with messagehub keys new"
+            )
         return pair
 
     def write(self, path: Path) -> None:
@@ -163,14 +236,22 @@ class KeyPair(msgspec.Struct, kw_only=True, frozen=True):
 
 def server_keys(directory: Path) -> KeyPair:
     """The hub's own pair, made when there is none."""
+    path = directory / SERVER_KEY
+    if not path.exists():
+        private_directory_of(directory)
     private_directory(directory)
-    path = directory / "server.key"
     if not path.exists():
         try:
             write_private(path, msgspec.json.encode(KeyPair.new()), replace=False)
         except FileExistsError:
             pass  # somebody else made it in the same moment
     return KeyPair.read(path)
+
+
+def server_public_key(directory: Path) -> str | None:
+    """The public key of the hub, or None while it has none; nothing is made."""
+    path = directory / SERVER_KEY
+    return KeyPair.read(path).public if path.exists() else None
 
 
 def check_key(public: str) -> str:
@@ -208,11 +289,24 @@ def allow_token(access: AccessFile, name: str, rights: list[str]) -> str:
     return token
 
 
-def revoke(access: AccessFile, kind: str, name: str) -> None:
+def revoke(access: AccessFile, kind: str, name: str) -> Listed:
+    """Take a key or token off the list, and return its entry."""
     with access.editing(f"{kind.upper()}_REVOKE", name) as found:
-        listed = found.keys if kind == "key" else found.tokens
-        if listed.pop(name, None) is None:
+        listed = (found.keys if kind == "key" else found.tokens).pop(name, None)
+        if listed is None:
             raise ConfigurationError(f"no {kind} {name!r} is listed")
+    return listed
+
+
+def remove_revoked_key(path: Path, revoked: Listed) -> bool:
+    """Remove the file of a key that was revoked, so that its name is free; a file with another key stays."""
+    try:
+        if KeyPair.read(path).public != revoked.proof:
+            return False
+    except ConfigurationError:
+        return False
+    path.unlink()
+    return True
 
 
 def _checked(rights: list[str]) -> list[str]:
@@ -223,7 +317,7 @@ class ClientKeys:
     """What a client's sockets need for CURVE; nothing is set when no server key is known."""
 
     def __init__(self, server_key: str, key_file: str) -> None:
-        pair = KeyPair.read(Path(key_file).expanduser()) if key_file else None
+        pair = KeyPair.read(in_home(key_file)) if key_file else None
         self.server = server_key or (pair.server_key if pair else "")
         if pair is not None and not self.server:
             raise ConfigurationError(f"the key file {key_file} names no server: say its public key with server_key")

@@ -10,11 +10,11 @@ HubError                             registry/errors.py; has code, message, deta
 │   └── UnsupportedProtocol          UNSUPPORTED_PROTOCOL
 ├── BrokerUnavailable                BROKER_UNAVAILABLE: nobody answers; raised by the client only
 │   └── BrokerTimeout                also a RequestTimeout
-├── RequestTimeout                   REQUEST_TIMEOUT: no answer came in time
+├── RequestTimeout                   REQUEST_TIMEOUT: no answer came in time; also a TimeoutError
 ├── BrokerRequired                   BROKER_REQUIRED: this cannot be done without a broker
 ├── BrokerAlreadyRunning             BROKER_ALREADY_RUNNING
-├── SendTimeout                      SEND_TIMEOUT: the broker did not take a message in time
-├── ReceiveTimeout                   RECEIVE_TIMEOUT: no message came in time
+├── SendTimeout                      SEND_TIMEOUT: the broker did not take a message in time; also a TimeoutError
+├── ReceiveTimeout                   RECEIVE_TIMEOUT: no message came in time; also a TimeoutError
 ├── SubscriptionClosed               SUBSCRIPTION_CLOSED: nothing more will come
 ├── SubscriberTooSlow                SUBSCRIBER_TOO_SLOW: the buffer overflowed, and that was to end the subscription
 ├── RouteError                       ROUTE_ERROR: a worker is registered but cannot be reached
@@ -22,6 +22,7 @@ HubError                             registry/errors.py; has code, message, deta
 ├── MailboxClosed                    MAILBOX_CLOSED: the worker takes nothing more
 ├── NoResponse                       NO_RESPONSE: the worker ended or dropped the request before it answered
 ├── HandlerFailed                    HANDLER_FAILED: the worker's handler raised
+├── RequestCancelled                 REQUEST_CANCELLED: whoever asked wants no reply any more
 ├── NotInitialised                   NOT_INITIALISED: this hub object is closed
 ├── DataLost                         DATA_LOST: a consumer fell behind and asked to be told by an exception
 ├── StoreError                       STORE_ERROR: the database cannot be used as it is
@@ -140,6 +141,7 @@ __all__ = [
     "ReferenceExists",
     "Refusal",
     "RegistryError",
+    "RequestCancelled",
     "RequestTimeout",
     "RouteError",
     "SchemaHashMismatch",
@@ -211,7 +213,7 @@ class BrokerUnavailable(HubError):
     was_sent: bool = True
 
 
-class RequestTimeout(HubError):
+class RequestTimeout(HubError, TimeoutError):
     code = "REQUEST_TIMEOUT"
     retryable = True
 
@@ -229,12 +231,12 @@ class BrokerAlreadyRunning(HubError):
     code = "BROKER_ALREADY_RUNNING"
 
 
-class SendTimeout(HubError):
+class SendTimeout(HubError, TimeoutError):
     code = "SEND_TIMEOUT"
     retryable = True
 
 
-class ReceiveTimeout(HubError):
+class ReceiveTimeout(HubError, TimeoutError):
     code = "RECEIVE_TIMEOUT"
     retryable = True
 
@@ -268,6 +270,10 @@ class NoResponse(HubError):
 
 class HandlerFailed(HubError):
     code = "HANDLER_FAILED"
+
+
+class RequestCancelled(HubError):
+    code = "REQUEST_CANCELLED"
 
 
 class NotInitialised(HubError):

@@ -5,7 +5,7 @@ Without a broker nothing raises or hangs: one warning is logged, and what a brok
 through the directory in shared memory. Answers that nobody could give are falsy.
 """
 
-import atexit
+import asyncio
 import itertools
 import logging
 import os
@@ -18,6 +18,8 @@ from typing import Any, ClassVar, TypeVar
 
 import msgspec
 
+from messagehub import ended_brokers
+from messagehub.background import BackgroundThreads, awaitable
 from messagehub.block_place import directory_of
 from messagehub.client.catalog_methods import CatalogMethods
 from messagehub.client.connection import Connection
@@ -37,10 +39,13 @@ from messagehub.discovery.via_files import ViaFiles
 from messagehub.discovery.via_shm_name import ViaShmName
 from messagehub.errors import BrokerRequired, ChannelNotFound, ChannelNotReady, HubError, is_unable
 from messagehub.messaging.service_methods import ServiceMethods
+from messagehub.messaging.service_workers import DRAIN_SECONDS
 from messagehub.messaging.services import Services
+from messagehub.messaging.signals import wait_for_signal, wait_for_signal_async
 from messagehub.messaging.topic_methods import TopicMethods
 from messagehub.messaging.topics import Topics
 from messagehub.payload_schema import hash_of
+from messagehub.process_end import ProcessEnd
 from messagehub.settings import Settings
 from registry import commands, names, replies
 from registry.records import Access, Block, Consumer, Priority, SchemaType
@@ -69,6 +74,7 @@ class MessageHub(CatalogMethods, DataMethods, TableMethods, TopicMethods, Servic
         self._is_closed = False
         self._begin()
         _alive.add(self)
+        _process_end.expect_end()
 
     def _begin(self) -> None:
         self._identity = ProcessIdentity.current()
@@ -87,12 +93,14 @@ class MessageHub(CatalogMethods, DataMethods, TableMethods, TopicMethods, Servic
         self._chain = Chain(self._via_broker, files, ViaShmName(directory))
         self._group_news = GroupNews(self._connection)
         self._topics = Topics(self._connection)
+        self._background = BackgroundThreads()
         self._services = Services(
             self._connection,
             self._heartbeats,
             sender=self._role("hub"),
             owner=self._owner(),
             default_timeout=self.settings.request_timeout_seconds,
+            background=self._background,
         )
         self._open = set()
         self._connection.parts = (
@@ -102,13 +110,18 @@ class MessageHub(CatalogMethods, DataMethods, TableMethods, TopicMethods, Servic
             self._taps,
             self._unregistered_tables,
             self._group_news,
-            self._services.directory,
+            self._services.requests.directory,
         )
 
     @classmethod
     def get_instance(cls, **arguments: Any) -> "MessageHub":
-        """The one of this process, made on first use. Arguments count only then; others later are refused."""
+        """The one of this process, made on first use. Arguments count only then; others later are refused.
+
+        One whose embedded broker has ended is closed, and the next is made as if it were the first.
+        """
         with cls._instance_lock:
+            if cls._instance is not None and cls._instance.settings.endpoint in ended_brokers.ENDPOINTS:
+                cls._instance.close()
             if cls._instance is None or cls._instance._is_closed:
                 cls._instance = cls(**arguments)
             elif arguments and Settings.load(**_paths(arguments)) != cls._instance.settings:
@@ -129,9 +142,12 @@ class MessageHub(CatalogMethods, DataMethods, TableMethods, TopicMethods, Servic
         """Be connected now instead of at the first call. Harmless when connected already."""
         return self._ask(commands.Ping(), replies.Pong, timeout=timeout, required=required) is not None
 
+    connect_async = awaitable(connect)
+
     def disconnect(self) -> None:
         """Give up registrations and the connection; the next call connects again."""
         self._services.close()
+        self._background.close()
         unconfirmed = self._heartbeats.end_all()
         for opened in list(self._open):
             opened.close()
@@ -148,20 +164,41 @@ class MessageHub(CatalogMethods, DataMethods, TableMethods, TopicMethods, Servic
             self._is_closed = True
             self.disconnect()
 
+    async def close_async(self) -> None:
+        """As `close`, while the event loop goes on."""
+        await asyncio.to_thread(self.close)
+
+    def run_forever(self, *, drain_seconds: float = DRAIN_SECONDS) -> None:
+        """Serve until this process gets SIGTERM or SIGINT, then close, with so long for what has been taken.
+
+        Only in the main thread. A second signal ends the process as it would without this.
+        """
+        wait_for_signal()
+        self._services.close(timeout=drain_seconds)
+        self.close()
+
+    async def run_forever_async(self, *, drain_seconds: float = DRAIN_SECONDS) -> None:
+        """As `run_forever`, for programs with an event loop."""
+        await wait_for_signal_async()
+        await asyncio.to_thread(self._services.close, timeout=drain_seconds)
+        await self.close_async()
+
     @property
     def is_connected(self) -> bool:
         return self._connection.hello is not None
 
     def health(self, *, timeout: float = 1.0) -> dict[str, Any]:
-        """`healthy`, or `unavailable` with the reason, within the timeout."""
+        """`healthy`, `degraded` with the problems, or `unavailable` with the reason, within the timeout."""
         started = time.monotonic()
         try:
             pong = self._ask(commands.Ping(priority="high"), replies.Pong, timeout=timeout, required=True)
         except HubError as error:
             return {"status": "unavailable", "reason": error.message, "endpoint": self.settings.endpoint}
         assert pong is not None
+        problems = pong.problems or []
         return {
-            "status": "healthy",
+            "status": "degraded" if problems else "healthy",
+            "problems": problems,
             "broker_id": pong.broker_id,
             "revision": pong.revision,
             "read_only": pong.read_only,
@@ -183,6 +220,8 @@ class MessageHub(CatalogMethods, DataMethods, TableMethods, TopicMethods, Servic
     def stats(self, *, timeout: float | None = None) -> replies.StatsReport | None:
         """The broker's own numbers."""
         return self._ask(commands.Stats(), replies.StatsReport, timeout=timeout)
+
+    stats_async = awaitable(stats)
 
     def trace(self, correlation_id: str | None = None, *, limit: int = 100) -> list[dict[str, Any]]:
         """Both sides of the newest exchanges, or of one: what this client saw and what the broker saw."""
@@ -248,6 +287,8 @@ class MessageHub(CatalogMethods, DataMethods, TableMethods, TopicMethods, Servic
         )
         return self._register(command, timeout, required)
 
+    register_producer_async = awaitable(register_producer)
+
     def register_consumer(
         self,
         channel: str,
@@ -270,6 +311,8 @@ class MessageHub(CatalogMethods, DataMethods, TableMethods, TopicMethods, Servic
             **self._owner(),
         )
         return self._register(command, timeout, required)
+
+    register_consumer_async = awaitable(register_consumer)
 
     def notices(self) -> list[replies.Notice]:
         """What happened to the channels this process is a member of, since the last call."""
@@ -303,6 +346,27 @@ class MessageHub(CatalogMethods, DataMethods, TableMethods, TopicMethods, Servic
             return self._discover_active(channel, self._limit(timeout), required)
         return self._discover_now(channel, self._limit(timeout), required)
 
+    async def discover_async(
+        self,
+        channel: str,
+        *,
+        expected_schema: Any = None,
+        timeout: float | None = None,
+        wait: bool = False,
+        required: bool = False,
+    ) -> Discovery | None:
+        """As `discover`, to be awaited. What is known is returned at once."""
+        if expected_schema is None:
+            found = self._cached(channel)
+            if found is not None and not (wait and not found.is_active):
+                return found
+        return await self._background.call(
+            lambda remaining: self.discover(
+                channel, expected_schema=expected_schema, timeout=remaining, wait=wait, required=required
+            ),
+            timeout=self._limit(timeout),
+        )
+
     def channels(self, prefix: str = "", *, timeout: float | None = None) -> list[replies.ChannelSummary]:
         """All channels whose name starts with the prefix."""
         found: list[replies.ChannelSummary] = []
@@ -316,13 +380,19 @@ class MessageHub(CatalogMethods, DataMethods, TableMethods, TopicMethods, Servic
             after = page.next
         return found
 
+    channels_async = awaitable(channels)
+
     def consumers(self, channel: str, *, timeout: float | None = None) -> list[Consumer]:
         """Who consumes a channel."""
         reply = self._ask(commands.ListConsumers(channel=channel), replies.ConsumerList, timeout=timeout)
         return reply.consumers if reply else []
 
+    consumers_async = awaitable(consumers)
+
     def describe(self, channel: str, *, timeout: float | None = None) -> replies.ChannelDescription | None:
         return self._ask(commands.DescribeChannel(channel=channel), replies.ChannelDescription, timeout=timeout)
+
+    describe_async = awaitable(describe)
 
     def watch(self, channel: str | None = None) -> Watch:
         """A live view of one channel, or of all, and the events that change it."""
@@ -338,6 +408,8 @@ class MessageHub(CatalogMethods, DataMethods, TableMethods, TopicMethods, Servic
     def ask(self, command: commands.Command, *, timeout: float | None = None) -> replies.AnyReply:
         """Send any command and return its reply; refusals, timeouts and no broker are raised."""
         return self._connection.request(command, timeout=self._limit(timeout), is_patient=True)
+
+    ask_async = awaitable(ask)
 
     # -- inside --------------------------------------------------------------------------------------------
 
@@ -508,6 +580,12 @@ class MessageHub(CatalogMethods, DataMethods, TableMethods, TopicMethods, Servic
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    async def __aenter__(self) -> "MessageHub":
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close_async()
+
 
 def _paths(arguments: dict[str, Any]) -> dict[str, Any]:
     if arguments.get("dir") is not None:
@@ -542,4 +620,4 @@ def _say_goodbye() -> None:
 
 
 os.register_at_fork(after_in_child=_forget_parent)
-atexit.register(_say_goodbye)
+_process_end = ProcessEnd(_say_goodbye)

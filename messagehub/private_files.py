@@ -3,10 +3,12 @@
 Rule 1: a file is judged on its opened descriptor, never by its name alone, and no symlink is followed to it.
 Rule 2: what others could read or change is refused with the command that mends it; it is never mended silently,
 since somebody may have read it already.
+Rule 3: in a hub's directory only its owner makes files, not even root: the hub could not use what root leaves there.
 """
 
 import contextlib
 import os
+import pwd
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,6 +27,9 @@ def read_private(path: Path, *, forbidden: int = OTHERS) -> bytes:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except FileNotFoundError:
         raise
+    except PermissionError:
+        check_private(path, forbidden=forbidden)
+        raise ConfigurationError(f"cannot read {path}: permission denied") from None
     except OSError as error:
         raise ConfigurationError(f"cannot read {path}: {_reason(error)}") from None
     with os.fdopen(fd, "rb") as file:
@@ -75,12 +80,37 @@ def private_directory(path: Path, *, mode: int = 0o700, gid: int = -1) -> None:
         found = path.stat()
     except OSError as error:
         raise ConfigurationError(f"cannot use directory {path}: {error.strerror}") from error
-    if found.st_uid != os.geteuid() or is_planted(path):
-        raise ConfigurationError(f"directory {path} belongs to another user: choose another with --dir")
+    if found.st_uid != os.geteuid():
+        raise _not_ours(path, found.st_uid)
+    if is_planted(path):
+        raise ConfigurationError(f"directory {path} is a link that belongs to another user: choose another with --dir")
     if stat.S_IMODE(found.st_mode) & OTHERS & ~mode:
         raise ConfigurationError(f"directory {path} is open to other users: chmod {mode:o} {path}")
     if gid >= 0 and (found.st_gid != gid or stat.S_IMODE(found.st_mode) != mode):
         raise ConfigurationError(f"directory {path} is not its group's: chgrp {gid} {path} && chmod {mode:o} {path}")
+
+
+def check_own_directory(path: Path) -> None:
+    """Refuse a directory in which this user should not make files."""
+    owner = path.stat().st_uid
+    if owner != os.geteuid() and (os.geteuid() == 0 or not os.access(path, os.W_OK)):
+        raise _not_ours(path, owner)
+
+
+def user_name(uid: int) -> str:
+    """Return the user's name or, where it has none, `#UID`, which sudo takes too."""
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return f"#{uid}"
+
+
+def _not_ours(path: Path, owner: int) -> ConfigurationError:
+    name = user_name(owner)
+    advice = f"run this as that user (sudo -u '{name}' messagehub …), or choose another directory with --dir"
+    if path.parent.stat().st_uid == os.geteuid() != 0:  # somebody left it in a directory of ours
+        advice = f"have root run chown -R {os.geteuid()} {path}"
+    return ConfigurationError(f"directory {path} belongs to another user, {name}: {advice}")
 
 
 def is_planted(path: Path) -> bool:
@@ -101,12 +131,23 @@ def private_umask(mode: int = 0o077) -> Iterator[None]:
 def _judge(path: Path, found: os.stat_result, forbidden: int) -> None:
     if not stat.S_ISREG(found.st_mode) and not stat.S_ISSOCK(found.st_mode):
         raise ConfigurationError(f"{path} is not a regular file: remove it")
-    if found.st_uid not in (0, os.geteuid()):
-        raise ConfigurationError(f"{path} belongs to another user: remove it")
+    if found.st_uid not in _believed(path):
+        name = user_name(found.st_uid)
+        raise ConfigurationError(f"{path} belongs to another user, {name}: chown {os.geteuid()} {path}, or remove it")
+    if os.geteuid() != 0 and found.st_uid == 0 and not os.access(path, os.R_OK):
+        raise ConfigurationError(
+            f"{path} belongs to root and cannot be read: have root run chown {os.geteuid()} {path}"
+        )
     loose = stat.S_IMODE(found.st_mode) & forbidden
     if loose:
         advice = f"chmod {stat.S_IMODE(found.st_mode) & ~forbidden:o} {path}"
         raise ConfigurationError(f"{path} is open to other users (mode {stat.S_IMODE(found.st_mode):o}): {advice}")
+
+
+def _believed(path: Path) -> tuple[int, ...]:
+    """Return whose files are read: our own, root's and, by root, those of whoever owns the directory."""
+    own = os.geteuid()
+    return (0, own) if own else (0, path.parent.stat().st_uid)
 
 
 def _share(target: int | Path, mode: int, gid: int) -> None:

@@ -143,6 +143,7 @@ _SCENARIO: tuple[dict[str, Any] | float, ...] = (
         },
     },
     {"type": "DEAD_LETTER_LIST_REQUEST", "id": "33", "limit": 10},
+    {"type": "DEAD_LETTER_REMOVE", "id": "331", "numbers": [1, 2]},
     {
         "type": "TABLE_CHECK",
         "id": "34",

@@ -2,11 +2,11 @@
 
 The directory holds the state of one hub: its database, its lock, its sockets and `messagehub.toml`.
 Its location comes from the arguments or the environment only, since the file lies in it.
+A setting that cannot be used is refused here, with the place that it came from, before anything starts.
 """
 
 import hashlib
 import os
-import re
 import tomllib
 from difflib import get_close_matches
 from pathlib import Path
@@ -14,10 +14,11 @@ from typing import Any
 
 import msgspec
 
+from messagehub import setting_checks
 from messagehub.errors import ConfigurationError
+from messagehub.setting_checks import BadValue
 
 SOCKET_PATH_LIMIT_BYTES = 107
-_SHM_PREFIX = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,31}")
 _ENVIRONMENT = {
     "endpoint": "MESSAGEHUB_ENDPOINT",
     "http": "MESSAGEHUB_HTTP",
@@ -27,6 +28,17 @@ _ENVIRONMENT = {
     "server_key": "MESSAGEHUB_SERVER_KEY",
     "key_file": "MESSAGEHUB_KEY",
 }
+
+
+RELOADABLE = frozenset(
+    {
+        *("log", "audit_bytes", "group_roles", "kept_limit_bytes"),
+        *("requests_per_second", "registrations_per_peer", "subscriptions_per_peer"),
+        *("http_cert", "http_key", "http_anonymous", "http_cors"),
+        *("http_access_log", "http_trusted_proxies", "http_prefix"),
+    }
+)
+"""What a running hub takes over at SIGHUP; everything else waits for the next start."""
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -51,7 +63,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     # Who may come in (docs/howto/shared-hub.md). A client names its own key and the server's public one.
     curve: bool = False
     group: str = ""
-    group_roles: str = "consume produce"
+    group_roles: str = setting_checks.GROUP_ROLES
     server_key: str = ""
     key_file: str = ""
     audit: bool | None = None
@@ -64,45 +76,58 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     http_key: str = ""
     http_anonymous: str | None = None
     http_cors: str = ""
+    http_access_log: bool = False
+    # Behind a reverse proxy (docs/howto/reverse-proxy.md): whose word counts, and under which path it serves the hub.
+    http_trusted_proxies: str = ""
+    http_prefix: str = ""
 
     @classmethod
     def load(cls, **arguments: Any) -> "Settings":
         """Arguments that are None count as not given."""
         given = {name: value for name, value in arguments.items() if value is not None}
-        directory = Path(given.pop("dir", None) or os.environ.get("MESSAGEHUB_DIR") or default_dir()).expanduser()
-        values = _from_file(directory / "messagehub.toml")
-        values |= {name: os.environ[key] for name, key in _ENVIRONMENT.items() if os.environ.get(key)}
-        values |= given
-        for name in sorted(values.keys() - set(cls.__struct_fields__)):
-            near = get_close_matches(name, cls.__struct_fields__, 1)
-            meant = f"; is {near[0]!r} meant?" if near else ""
-            raise ConfigurationError(f"bad setting: there is none called {name!r}{meant}")
+        directory = _directory(given.pop("dir", None))
+        file = directory / "messagehub.toml"
+        from_file = _from_file(file)
+        from_environment = {name: os.environ[key] for name, key in _ENVIRONMENT.items() if os.environ.get(key)}
+        values = from_file | from_environment | given
+
+        def where(*names: str) -> str:
+            """Name the file or variable that the setting came from; the caller knows its own arguments."""
+            name = next((name for name in names if name in values), "")
+            if name in given:
+                return ""
+            if name in from_environment:
+                return f" in the environment variable {_ENVIRONMENT[name]}"
+            return f" in {file}" if name in from_file else ""
+
+        for name in sorted(values.keys() - (set(cls.__struct_fields__) - {"dir"})):
+            raise ConfigurationError(f"bad setting{where(name)}: {_unknown(name)}")
         try:
             settings = msgspec.convert(values | {"dir": directory.absolute()}, cls, strict=False)
         except msgspec.ValidationError as error:
-            raise ConfigurationError(f"bad setting: {error}") from None
-        return settings._checked()
+            reason, _, path = str(error).partition(" - at `$.")
+            name = path.rstrip("`")
+            raise ConfigurationError(f"bad setting{where(name)}: {name} = {values[name]!r}: {reason}") from None
+        try:
+            return settings._checked()
+        except BadValue as error:
+            first = error.names[0]
+            said = f"{first} = {getattr(settings, first)!r} {error.reason}"
+            raise ConfigurationError(f"bad setting{where(*error.names)}: {said}") from None
 
     def _checked(self) -> "Settings":
-        if not 0 < self.heartbeat_seconds < self.stall_seconds < self.lease_seconds:
-            raise ConfigurationError("heartbeat_seconds < stall_seconds < lease_seconds must hold")
-        if self.store_sync not in ("full", "off"):
-            raise ConfigurationError(f"store_sync is full or off, not {self.store_sync!r}")
-        if not _SHM_PREFIX.fullmatch(self.shm_prefix):
-            raise ConfigurationError(
-                f"shm_prefix {self.shm_prefix!r} must be a letter and up to 31 letters, digits, '_', '-' or '.'"
-            )
-        if self.endpoint and not self.endpoint.startswith(("ipc://", "tcp://")):
-            raise ConfigurationError(f"endpoint {self.endpoint!r} must start with ipc:// or tcp://")
+        setting_checks.check(self)
         endpoint = self.endpoint or f"ipc://{socket_path(self.dir, 'broker.sock')}"
         events = self.events_endpoint or _events_beside(endpoint)
-        for used in (endpoint, events):
+        for name, used in (("endpoint", endpoint), ("events_endpoint", events)):
             if used.startswith("ipc://") and len(os.fsencode(used[6:])) > SOCKET_PATH_LIMIT_BYTES:
-                raise ConfigurationError(
-                    f"the socket path {used[6:]!r} is longer than the {SOCKET_PATH_LIMIT_BYTES} bytes that Linux takes:"
-                    " use a shorter one"
-                )
+                reason = f"needs the socket path {used[6:]!r}, longer than the {SOCKET_PATH_LIMIT_BYTES} bytes that"
+                raise BadValue(f"{reason} Linux takes: use a shorter one", name, "endpoint")
         return msgspec.structs.replace(self, endpoint=endpoint, events_endpoint=events)
+
+    def changed(self, other: "Settings") -> list[str]:
+        """Return the names of the settings that differ."""
+        return [name for name in self.__struct_fields__ if getattr(self, name) != getattr(other, name)]
 
     @property
     def lock_path(self) -> Path:
@@ -154,7 +179,22 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 def default_dir() -> Path:
     state = os.environ.get("XDG_STATE_HOME")
-    return (Path(state) if state else Path.home() / ".local" / "state") / "messagehub"
+    return (Path(state) if state else in_home("~") / ".local" / "state") / "messagehub"
+
+
+def in_home(path: str | Path) -> Path:
+    """Return the path with a leading `~` replaced by the home directory of its user."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        raise ConfigurationError(
+            f"user {os.geteuid()} has no home directory (HOME is not set, and there is no entry in the password"
+            f" database), so {str(path)!r} leads nowhere: name the hub's directory with --dir or MESSAGEHUB_DIR"
+        ) from None
+
+
+def _directory(given: str | Path | None) -> Path:
+    return in_home(given or os.environ.get("MESSAGEHUB_DIR") or default_dir())
 
 
 def socket_path(directory: Path, name: str) -> Path:
@@ -172,9 +212,16 @@ def _events_beside(endpoint: str) -> str:
         path = Path(endpoint[6:])
         return f"ipc://{path.with_name(path.stem + '-events.sock')}"
     host, _, port = endpoint.removeprefix("tcp://").rpartition(":")
-    if not port.isdecimal() or not host or int(port) > 65534:
-        raise ConfigurationError(f"endpoint {endpoint!r} must be tcp://HOST:PORT, with a port below 65535")
+    if int(port) > 65534:
+        raise BadValue("leaves no port for events: use one below 65535", "endpoint")
     return f"tcp://{host}:{int(port) + 1 if int(port) else 0}"
+
+
+def _unknown(name: str) -> str:
+    if name == "dir":
+        return "the directory is named with --dir or MESSAGEHUB_DIR, not in a file that lies in it"
+    near = get_close_matches(name, Settings.__struct_fields__, 1)
+    return f"there is none called {name!r}" + (f"; is {near[0]!r} meant?" if near else "")
 
 
 def _from_file(path: Path) -> dict[str, Any]:

@@ -6,13 +6,15 @@ services: `*` stands for exactly one dot-separated component, a last `>` for one
 Rule 1: what no right allows is refused; a command without a rule is refused to everybody but `admin`.
 Rule 2: `admin` may do everything; every other role may also look (`observe`) at what it may work with.
 Rule 3: what concerns no name in particular, such as a list of everything, takes a right to everything.
+Rule 4: a list of the names below a prefix takes a right to names there, and shows those alone (`leave_out`).
 """
 
 import re
 from collections.abc import Callable, Iterable
-from typing import Literal, NamedTuple, get_args
+from operator import attrgetter
+from typing import Any, Literal, NamedTuple, get_args
 
-from registry import commands, names
+from registry import commands, names, replies
 from registry.errors import Forbidden, InvalidName, InvalidRequest
 from registry.events import subject_of
 
@@ -51,6 +53,11 @@ class Right(NamedTuple):
         """Whether it matches every name that begins so."""
         return self.pattern == EVERYTHING or (self.pattern.endswith(".>") and self._begins(prefix))
 
+    @property
+    def beginning(self) -> str:
+        """How all names that it matches begin, up to a dot: `sensors.` of `sensors.*`. None of one name, or of all."""
+        return re.split("[*>]", self.pattern)[0] if re.search("[*>]", self.pattern) else ""
+
     def _begins(self, prefix: str) -> bool:
         """Only what the literal part of `a.b.>` says for sure; a `*` before its end is not looked into."""
         return "*" not in self.pattern and prefix.startswith(self.pattern[:-1])
@@ -78,6 +85,14 @@ class Rights:
 
     def allows_prefix(self, role: Role, prefix: str) -> bool:
         return any(right.role in _GIVING[role] and right.covers(prefix) for right in self.all)
+
+    def beginnings(self, role: Role) -> list[str]:
+        """How names begin that may be listed."""
+        return sorted({right.beginning for right in self.all if right.role in _GIVING[role]} - {""})
+
+    def allows_list(self, role: Role, prefix: str) -> bool:
+        """Whether names that begin so may be listed, if those that no right matches are left out."""
+        return self.allows_prefix(role, prefix) or any(map(prefix.startswith, self.beginnings(role)))
 
     def allows_everything(self, role: Role) -> bool:
         return role in self._roles_everywhere
@@ -149,6 +164,7 @@ RULES: dict[type[commands.Command], Rule] = {
     commands.RemovePool: Rule("admin"),
     commands.ReportDeadLetter: Rule(None),
     commands.ListDeadLetters: Rule("admin"),  # payloads are in them
+    commands.RemoveDeadLetters: Rule("admin"),
     commands.Stats: Rule("observe"),
     commands.Trace: Rule("observe"),
 }
@@ -196,19 +212,43 @@ def _allows(rights: Rights, rule: Rule, command: commands.Command, name: str | N
     if name is not None:
         return rights.allows(rule.role, name)
     if rule.prefix:
-        return rights.allows_prefix(rule.role, getattr(command, rule.prefix))
+        return rights.allows_list(rule.role, getattr(command, rule.prefix))
     return rights.allows_everything(rule.role)
 
 
 def _forbidden(rights: Rights, command: commands.Command, role: Role, name: str | None) -> Forbidden:
     kind = str(command.__struct_config__.tag)
     on = "everything" if name is None else repr(name[: names.MAX_LENGTH])
+    below = rights.beginnings(role) if name is None and RULES.get(type(command), Rule("admin")).prefix else []
+    instead = f"; list one of these prefixes: {', '.join(below)}" if below else ""
     return Forbidden(
-        f"{kind} takes the right {role} on {on}; this peer has: {rights}",
+        f"{kind} takes the right {role} on {on}; this peer has: {rights}{instead}",
         request=kind,
         role=role,
         name=name if name is None else name[: names.MAX_LENGTH],
     )
+
+
+LISTS: dict[type[replies.Reply], tuple[str, Callable[[Any], str]]] = {
+    replies.ChannelList: ("channels", attrgetter("channel")),
+    replies.TableList: ("tables", attrgetter("channel")),
+    replies.ServiceList: ("services", attrgetter("address")),
+    replies.SchemaList: ("subjects", str),
+    replies.SchemaExport: ("schemas", attrgetter("subject")),
+}
+"""Where the entries of a list are, and the name of one."""
+
+
+def leave_out(rights: Rights, command: commands.Command, reply: replies.Reply) -> None:
+    """Take those names off a list that the peer may not see. `next` may still be one of them."""
+    rule = RULES.get(type(command), Rule("admin"))
+    listed = LISTS.get(type(reply))
+    if rights.is_admin or listed is None or rule.role is None or not rule.prefix:
+        return
+    role = rule.role
+    if not rights.allows_prefix(role, getattr(command, rule.prefix)):
+        field, name_of = listed
+        setattr(reply, field, [entry for entry in getattr(reply, field) if rights.allows(role, name_of(entry))])
 
 
 def about(command: commands.Command) -> str | None:

@@ -54,7 +54,7 @@ def check_producer(channel: Channel, producer: Producer, leases: Leases) -> list
         check_policy(channel, "access", channel.access, producer.access)
     _check_bound_policy(channel, channel.config, producer)
     if others or channel.binds_schema:
-        check_schema(channel, producer.schema_hash, "the producer brings")
+        check_schema(channel, producer.schema_hash, "the producer brings", is_expected=False)
     return replaced
 
 
@@ -97,8 +97,8 @@ def check_declaration(present: Channel, record: Channel) -> None:
             f"channel {present.name!r} has a table with schema {present.table.schema_hash!r}, the declaration says"
             f" {record.schema_hash!r}",
             channel=present.name,
-            expected=present.table.schema_hash,
-            actual=record.schema_hash,
+            expected=record.schema_hash,
+            actual=present.table.schema_hash,
         )
 
 
@@ -118,15 +118,21 @@ def check_owner(member: Member, present: Producer | Consumer | None, lease: str)
 
 
 def check_schema(
-    channel: Channel, schema_hash: str, claim: str, differences: Sequence[VersionDifferences] = ()
+    channel: Channel,
+    schema_hash: str,
+    claim: str,
+    differences: Sequence[VersionDifferences] = (),
+    *,
+    is_expected: bool = True,
 ) -> None:
+    """Compare the schema that somebody expects of the channel, or brings to it, with the channel's own."""
     if schema_hash != channel.schema_hash:
         why = "".join(f": {each.message}" for version in differences[:1] for each in version.differences[:1])
         raise SchemaMismatch(
             f"channel {channel.name!r} has schema {channel.schema_hash!r}, {claim} {schema_hash!r}{why}",
             channel=channel.name,
-            expected=channel.schema_hash,
-            actual=schema_hash,
+            expected=schema_hash if is_expected else channel.schema_hash,
+            actual=channel.schema_hash if is_expected else schema_hash,
             schema_version=channel.schema_version,
             differences=list(differences),
         )

@@ -456,6 +456,12 @@ class ListDeadLetters(ServiceCommand, tag="DEAD_LETTER_LIST_REQUEST"):
     limit: Limit = 100
 
 
+class RemoveDeadLetters(ServiceCommand, tag="DEAD_LETTER_REMOVE"):
+    """Forget letters, by their numbers: they were sent again, or nobody wants them."""
+
+    numbers: Annotated[list[Count], Meta(min_length=1, max_length=10_000)]
+
+
 class Ping(Command, tag="PING"):
     """Health. `echo` is also sent to who subscribes to it among the topics, so that a subscriber hears that it is."""
 
@@ -515,6 +521,7 @@ AnyCommand = (
     | RemovePool
     | ReportDeadLetter
     | ListDeadLetters
+    | RemoveDeadLetters
     | Ping
     | Stats
     | Trace

@@ -1,6 +1,9 @@
 """Messages that were given up: the newest are kept, in memory."""
 
 from collections import deque
+from collections.abc import Collection
+
+from msgspec.structs import replace
 
 from registry.records import DeadLetter
 
@@ -14,13 +17,15 @@ class DeadLetters:
     def __init__(self) -> None:
         self._letters: deque[DeadLetter] = deque()
         self._bytes = 0
+        self._next_number = 1
         self.dropped = 0
 
     def __len__(self) -> int:
         return len(self._letters)
 
     def add(self, letter: DeadLetter) -> None:
-        self._letters.append(letter)
+        self._letters.append(replace(letter, number=self._next_number))
+        self._next_number += 1
         self._bytes += _size(letter)
         while len(self._letters) > MOST_LETTERS or self._bytes > MOST_LETTER_BYTES:
             self._bytes -= _size(self._letters.popleft())
@@ -29,6 +34,13 @@ class DeadLetters:
     def newest(self, address: str | None, limit: int) -> list[DeadLetter]:
         found = [letter for letter in self._letters if address in (None, letter.address)]
         return found[-limit:]
+
+    def remove(self, numbers: Collection[int]) -> int:
+        """Return how many of them were still here."""
+        removed = [letter for letter in self._letters if letter.number in numbers]
+        self._letters = deque(letter for letter in self._letters if letter.number not in numbers)
+        self._bytes -= sum(map(_size, removed))
+        return len(removed)
 
 
 def _size(letter: DeadLetter) -> int:

@@ -294,3 +294,4 @@ class DeadLetter(Struct, kw_only=True, frozen=True):
     payload_base64: Annotated[str, Meta(max_length=2**17)] | None = None
     payload_bytes: Count = 0
     at: float = 0.0
+    number: Count = 0  # given by the broker, by which it is removed

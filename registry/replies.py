@@ -453,10 +453,19 @@ class DeadLetterList(Reply, tag="DEAD_LETTER_LIST_RESPONSE"):
     dropped: int
 
 
+class DeadLettersRemoved(Reply, tag="DEAD_LETTER_REMOVE_ACK"):
+    """`removed` were still there; `kept` are left."""
+
+    removed: int
+    kept: int
+
+
 class Pong(Reply, tag="PONG"):
     broker_id: str
     revision: int
     read_only: bool
+    problems: list[str] | UnsetType = UNSET
+    """What is wrong with parts of the hub that the broker goes on without, such as HTTP."""
 
 
 class StatsReport(Reply, tag="STATS_RESPONSE"):
@@ -521,6 +530,7 @@ AnyReply = (
     | PoolRemoved
     | DeadLetterReported
     | DeadLetterList
+    | DeadLettersRemoved
     | Pong
     | StatsReport
     | TraceReport

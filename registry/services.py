@@ -178,6 +178,10 @@ class Services:
         found = self.letters.newest(command.address, command.limit)
         return replies.DeadLetterList(letters=found, kept=len(self.letters), dropped=self.letters.dropped)
 
+    def remove_letters(self, command: commands.RemoveDeadLetters, now: float) -> replies.Reply:  # noqa: ARG002
+        removed = self.letters.remove(set(command.numbers))
+        return replies.DeadLettersRemoved(removed=removed, kept=len(self.letters))
+
     # -- what leases and sight say -------------------------------------------------------------------------
 
     def ended(self, worker_id: str, now: float) -> None:
@@ -276,6 +280,7 @@ _HANDLERS: dict[type[commands.Command], Callable[[Services, Any, float], replies
     commands.RemovePool: Services.remove_pool,
     commands.ReportDeadLetter: Services.report,
     commands.ListDeadLetters: Services.list_letters,
+    commands.RemoveDeadLetters: Services.remove_letters,
 }
 
 

@@ -5,6 +5,8 @@ more: `sensors.*` matches `sensors.a` only, `sensors.>` also `sensors.a.b`, and 
 """
 
 import re
+from collections.abc import Sequence
+from typing import Any
 
 from registry.errors import InvalidName
 
@@ -20,6 +22,8 @@ _PATTERN = re.compile(rf"(?:>|(?:\*|{_COMPONENT})(?:\.(?:\*|{_COMPONENT}))*(?:\.
 
 
 def check_topic(topic: str) -> str:
+    if not isinstance(topic, str):
+        raise _no_text("a topic", topic, RULE)
     if len(topic) > MAX_LENGTH or not _TOPIC.match(topic):
         raise InvalidName(f"topic {topic[:MAX_LENGTH]!r} breaks the rule: {RULE}", name=topic[:MAX_LENGTH], rule=RULE)
     return topic
@@ -27,6 +31,8 @@ def check_topic(topic: str) -> str:
 
 class Pattern:
     def __init__(self, text: str) -> None:
+        if not isinstance(text, str):
+            raise _no_text("a pattern", text, PATTERN_RULE)
         if len(text) > MAX_LENGTH or not _PATTERN.match(text):
             shown = text[:MAX_LENGTH]
             raise InvalidName(f"pattern {shown!r} breaks the rule: {PATTERN_RULE}", name=shown, rule=PATTERN_RULE)
@@ -38,3 +44,27 @@ class Pattern:
         """What every matching topic starts with on the wire: libzmq filters by it, `matches` does the rest."""
         parts = [_COMPONENT if c == "*" else ".+" if c == ">" else re.escape(c) for c in components]
         self.matches = re.compile(r"\.".join(parts)).fullmatch
+
+
+class Patterns:
+    """One pattern or several: a topic matches when any of them does."""
+
+    def __init__(self, patterns: str | Sequence[str]) -> None:
+        if not isinstance(patterns, str | list | tuple) or not patterns:
+            raise _no_text("a pattern", patterns, PATTERN_RULE)
+        texts = [patterns] if isinstance(patterns, str) else patterns
+        every = [Pattern(text) for text in texts]
+        found = {pattern.text: pattern for pattern in every}
+        self.texts = tuple(found)
+        self.text = ", ".join(self.texts)
+        self.topics = tuple(text for text in self.texts if "*" not in text and ">" not in text)
+        """Those that name one topic."""
+        self.prefixes = tuple({pattern.prefix for pattern in found.values()})
+        self._every = [pattern.matches for pattern in found.values()]
+
+    def matches(self, topic: str) -> bool:
+        return any(matches(topic) for matches in self._every)
+
+
+def _no_text(what: str, given: Any, rule: str) -> InvalidName:
+    return InvalidName(f"{what} is text ({rule}), not {given!r:.100}", name=f"{given!r:.100}", rule=rule)

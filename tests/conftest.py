@@ -39,9 +39,11 @@ def _own_domain(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def pytest_unconfigure() -> None:
-    """What hubs that live longer than one test leave."""
+    """Remove what hubs that live longer than one test leave."""
     for domain in Path(f"/dev/shm/messagehub-{os.geteuid()}").glob(f"pytest-{os.getpid()}-*"):
         shutil.rmtree(domain, ignore_errors=True)
+    for ring in Path("/dev/shm").glob(f"pylabhub_*@pytest-{os.getpid()}-*"):
+        ring.unlink(missing_ok=True)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

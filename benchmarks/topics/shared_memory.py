@@ -10,6 +10,8 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from time import perf_counter
 
+import numpy as np
+
 from benchmarks.brokers import hub_broker
 from benchmarks.harness import Bench, CannotMeasure, Measure, NotMeasured, comparison, enter_or_say_why, until
 from benchmarks.shared_memory import (
@@ -150,6 +152,41 @@ def payloads_1_mib(bench: Bench) -> None:
 @comparison("16 MiB payloads to a reader, lossless")
 def payloads_16_mib(bench: Bench) -> None:
     _moving(bench, 16 * MIB, 0.9)
+
+
+@comparison("a producer at default settings, and a consumer that keeps 1,000 items")
+def kept_values(bench: Bench) -> None:
+    """Arrays of 1 KiB: what a consumer keeps shares memory with the ring while it is little, and is copied beyond."""
+    with ExitStack() as stack:
+
+        def contender(kind: str) -> Measure:
+            place = stack.enter_context(fresh_place(bench))
+            hub = hub_in(place)
+            stack.callback(hub.close)  # type: ignore[attr-defined]
+            items = np.zeros(KIB // 8)
+            producer = hub.producer("stream", schema=items.dtype)  # type: ignore[attr-defined]
+            stack.enter_context(partner(kind, place))
+            return _per_second(lambda: producer.write(items), bench.slice_seconds)
+
+        keeps, drops = "to a consumer that keeps 1,000 items", "to a consumer that keeps none"
+        bench.compare(
+            {keeps: contender("keep"), drops: contender("swallow")},
+            unit="/s",
+            claims=[at_least(0.9, keeps, drops)],
+            repetitions=bench.slices,
+        )
+
+
+def _per_second(act: Callable[[], object], seconds: float) -> Measure:
+    def measure() -> float:
+        start = perf_counter()
+        count = 0
+        for _ in until(seconds):
+            act()
+            count += 1
+        return count / (perf_counter() - start)
+
+    return measure
 
 
 @comparison("without a broker: discovery through the directory, and attaching")

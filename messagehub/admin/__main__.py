@@ -1,12 +1,15 @@
 """`python -m messagehub.admin`: the HTTP process. Started by `messagehub serve`, which hands it a bound socket."""
 
 import argparse
+import logging
 import os
 import resource
 import signal
 import socket
 from pathlib import Path
 
+STOP_SECONDS = 4
+"""So long requests may take to be finished when the hub stops, which waits a little longer."""
 _PR_SET_PDEATHSIG = 1
 
 
@@ -14,6 +17,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="messagehub.admin")
     parser.add_argument("--parent", type=int, required=True, help="the process of the hub: this one ends with it")
     parser.add_argument("--fd", type=int, required=True, help="a bound listening socket")
+    parser.add_argument("--ready-fd", type=int, required=True, help="a pipe that is told when this process serves")
     parser.add_argument("--dir", required=True)
     parser.add_argument("--endpoint", required=True)
     parser.add_argument("--token-file", type=Path, help="its content lets in whoever runs the hub; none: everybody")
@@ -22,6 +26,8 @@ def main() -> None:
     parser.add_argument("--key")
     parser.add_argument("--log", default="warning")
     arguments = parser.parse_args()
+    for number in (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
+        signal.signal(number, signal.SIG_IGN)  # they are for the hub, which starts this process again where it must
     _end_with_parent(arguments.parent)
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # 1024, where many begin, are fewer than we let connect
@@ -36,12 +42,20 @@ def _serve(arguments: argparse.Namespace) -> None:
     from messagehub.admin.callers import Callers
     from messagehub.admin.connections import PatientProtocol
     from messagehub.audit import AuditLog
-    from messagehub.credentials import AccessFile
+    from messagehub.credentials import AccessFile, OwnerToken
     from messagehub.hub import MessageHub
-    from messagehub.private_files import read_private
+    from messagehub.logs import FORMAT
     from registry.access import Rights
 
-    token = read_private(arguments.token_file).decode().strip() if arguments.token_file else None
+    class Server(uvicorn.Server):
+        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+            await super().startup(sockets)
+            os.write(arguments.ready_fd, b"1")
+            os.close(arguments.ready_fd)
+
+    logging.basicConfig(level=arguments.log.upper(), format=FORMAT)
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)  # that it starts and stops, the hub says
+    token = OwnerToken(arguments.token_file) if arguments.token_file else None
     hub = MessageHub(dir=arguments.dir, endpoint=arguments.endpoint)
     settings = hub.settings
     audit = (
@@ -59,20 +73,22 @@ def _serve(arguments: argparse.Namespace) -> None:
     )
     try:
         app = create_app(hub, callers, is_tls=bool(arguments.cert))
+        logging.getLogger("messagehub.http").info("the HTTP process serves, pid %d", os.getpid())
         config = uvicorn.Config(
             app,
-            log_level=arguments.log.lower(),
+            log_config=None,
             access_log=False,
             server_header=False,
             proxy_headers=False,  # whoever calls could choose the address that limits are counted by
             http=PatientProtocol,
             timeout_keep_alive=60,
+            timeout_graceful_shutdown=STOP_SECONDS,
             ws="none",
             ssl_certfile=arguments.cert,
             ssl_keyfile=arguments.key,
         )
         # Not `fd=`: uvicorn takes that for a unix socket, asyncio leaves TCP_NODELAY off, and answers wait 40 ms.
-        uvicorn.Server(config).run(sockets=[socket.socket(fileno=arguments.fd)])
+        Server(config).run(sockets=[socket.socket(fileno=arguments.fd)])
     finally:
         hub.close()
 

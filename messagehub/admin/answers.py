@@ -175,7 +175,7 @@ def not_modified(version: SchemaVersion) -> Response:
 
 
 def immutable_headers(version: SchemaVersion) -> dict[str, str]:
-    return {"etag": etag(version), "cache-control": "max-age=60"}
+    return {"etag": etag(version), "cache-control": "max-age=60", "vary": "accept-encoding"}
 
 
 def etag(version: SchemaVersion) -> str:

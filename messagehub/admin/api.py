@@ -1,7 +1,8 @@
-"""Our own API under /api/v1, health, readiness and metrics."""
+"""Our own API under /api/v1."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from typing import Any
 from urllib.parse import unquote
 
@@ -11,14 +12,14 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from messagehub.admin import parameters, services, tables, topics
+from messagehub.admin import health, parameters, services, tables, topics
 from messagehub.admin.backend import Backend
 from messagehub.admin.callers import Caller, caller, counters
 from messagehub.admin.confluent import registration, schema_fields
 from messagehub.admin.endpoints import Endpoint
 from messagehub.admin.errors import HttpError, answer, error_body, hub_error_body
+from messagehub.admin.listing import QUERY, listed
 from messagehub.admin.parameters import SchemaBody
-from messagehub.admin.prometheus import exposition
 from messagehub.documents import document_schema
 from messagehub.errors import HubError, TooManySubscriptions
 from messagehub.limits import Places
@@ -32,7 +33,9 @@ MAX_EVENTS_WAITING = 10_000
 KEEP_ALIVE_SECONDS = 15.0
 MAX_BATCH = 1000
 MAX_STREAMS = 100
-DRAIN = "/api/v1/drain"
+MAX_PREFIX = 300
+_END = b"end"
+"""In place of an event, in the queue of a stream that is to end."""
 
 
 class ChannelBody(msgspec.Struct, forbid_unknown_fields=True):
@@ -50,15 +53,6 @@ class ChannelBody(msgspec.Struct, forbid_unknown_fields=True):
 
 class BatchItem(SchemaBody):
     subject: str = ""
-
-
-class StatusAnswer(msgspec.Struct, omit_defaults=True):
-    status: str
-    revision: int | None = None
-
-
-class DrainAnswer(msgspec.Struct):
-    draining: bool
 
 
 class GroupAnswer(msgspec.Struct):
@@ -96,44 +90,10 @@ class ValidAnswer(msgspec.Struct):
     version: int
 
 
-class Api(topics.TopicPaths, services.ServicePaths, tables.TablePaths):
+class Api(health.HealthPaths, topics.TopicPaths, services.ServicePaths, tables.TablePaths):
     def __init__(self, backend: Backend) -> None:
         super().__init__(backend)
         self._streams = Places(MAX_STREAMS)
-
-    # -- health --------------------------------------------------------------------------------------------
-
-    async def health(self, _: Request) -> Response:
-        """This process lives."""
-        return answer(200, StatusAnswer("healthy"))
-
-    async def ready(self, _: Request) -> Response:
-        """The broker answers, and writes are taken."""
-        pong = await self._backend.ask(commands.Ping(priority="high"), replies.Pong)
-        status = "read_only" if pong.read_only else "draining" if self._backend.is_draining else "ready"
-        return answer(200 if status == "ready" else 503, StatusAnswer(status, pong.revision))
-
-    async def drain(self, _: Request) -> Response:
-        """Take no more writes over HTTP and say so in /readyz; reads, and clients of the broker, go on.
-
-        Only this process knows: one that is started again takes writes.
-        """
-        self._backend.is_draining = True
-        self._backend.callers.note_change("DRAIN")
-        return answer(200, DrainAnswer(True))
-
-    async def end_drain(self, _: Request) -> Response:
-        """Take writes again."""
-        self._backend.is_draining = False
-        self._backend.callers.note_change("DRAIN_END")
-        return answer(200, DrainAnswer(False))
-
-    async def metrics(self, _: Request) -> Response:
-        report = await self._backend.ask(commands.Stats(), replies.StatsReport)
-        return Response(exposition(report, counters), 200, None, "text/plain; version=0.0.4")
-
-    async def stats(self, _: Request) -> Response:
-        return answer(200, await self._backend.ask(commands.Stats(), replies.StatsReport))
 
     async def traces(self, request: Request) -> Response:
         limit = parameters.bounded(request, "limit", 100, 10_000)
@@ -143,14 +103,14 @@ class Api(topics.TopicPaths, services.ServicePaths, tables.TablePaths):
     # -- channels ------------------------------------------------------------------------------------------
 
     async def channels(self, request: Request) -> Response:
-        found: list[replies.ChannelSummary] = []
-        after: str | None = ""
-        while after is not None:
-            command = commands.ListChannels(prefix=request.query_params.get("prefix", "")[:200], after=after)
+        prefix = request.query_params.get("prefix", "")
+
+        async def ask(after: str, limit: int) -> tuple[list[replies.ChannelSummary], str | None]:
+            command = commands.ListChannels(prefix=prefix, after=after, limit=limit)
             page = await self._backend.ask(command, replies.ChannelList)
-            found += page.channels
-            after = page.next
-        return answer(200, found)
+            return page.channels, page.next
+
+        return await listed(request, ask, lambda one: one.channel)
 
     async def channel(self, request: Request) -> Response:
         command = commands.DescribeChannel(channel=_channel(request))
@@ -236,8 +196,8 @@ class Api(topics.TopicPaths, services.ServicePaths, tables.TablePaths):
     async def diff(self, request: Request) -> Response:
         """What changes from one version to another, in both directions."""
         subject = parameters.subject(request)
-        old = (await self._version(subject, parameters.bounded(request, "from", 1, parameters.MAX_VERSION))).schema
-        new = (await self._version(subject, parameters.bounded(request, "to", LATEST, parameters.MAX_VERSION))).schema
+        old = (await self._version(subject, parameters.version_in_query(request, "from", 1))).schema
+        new = (await self._version(subject, parameters.version_in_query(request, "to", LATEST))).schema
         levels: tuple[Level, ...] = ("BACKWARD", "FORWARD")
         found: list[list[Difference]] = []
         for level in levels:
@@ -248,7 +208,7 @@ class Api(topics.TopicPaths, services.ServicePaths, tables.TablePaths):
 
     async def validate(self, request: Request) -> Response:
         """Whether a JSON document is valid under a version of a JSON subject."""
-        number = parameters.bounded(request, "version", LATEST, parameters.MAX_VERSION)
+        number = parameters.version_in_query(request, "version", LATEST)
         found = await self._version(parameters.subject(request), number, resolve=True)
         version = found.schema
         if version.schema_type != "JSON":
@@ -265,7 +225,9 @@ class Api(topics.TopicPaths, services.ServicePaths, tables.TablePaths):
 
     async def events(self, request: Request) -> Response:
         """Server-sent events: everything the broker publishes, as it happens."""
-        prefix = request.query_params.get("prefix", "channel/")[:300]
+        prefix = request.query_params.get("prefix", "channel/")
+        if len(prefix) > MAX_PREFIX:
+            raise HttpError(422, 422, f"prefix has {len(prefix)} characters, more than {MAX_PREFIX}")
         self._backend.callers.check_events(prefix)
         who = caller.get()
         if not self._streams.take(who.peer):
@@ -273,12 +235,14 @@ class Api(topics.TopicPaths, services.ServicePaths, tables.TablePaths):
             of_one = self._streams.of_one
             said = f"more than {MAX_STREAMS} event streams would be open, or {of_one} of one caller"
             raise TooManySubscriptions(said, limit=MAX_STREAMS, of_one=of_one)
-        return EventStream(self._stream(prefix.encode(), who), lambda: self._streams.give_back(who.peer))
-
-    async def _stream(self, prefix: bytes, who: Caller) -> AsyncIterator[bytes]:
-        """Ends when the caller's token is revoked or has other rights: it may come again, and is judged anew."""
-        loop = asyncio.get_running_loop()
         waiting: asyncio.Queue[bytes | None] = asyncio.Queue(MAX_EVENTS_WAITING)
+        request.scope["end_stream"] = partial(_end_stream, waiting)  # for the connection, when the server stops
+        return EventStream(self._stream(prefix.encode(), who, waiting), lambda: self._streams.give_back(who.peer))
+
+    async def _stream(self, prefix: bytes, who: Caller, waiting: asyncio.Queue[bytes | None]) -> AsyncIterator[bytes]:
+        """Ends with the server, and when the caller's token is revoked or has other rights: it may come again, and is
+        judged anew."""
+        loop = asyncio.get_running_loop()
         has_lost = False
 
         def put(payload: bytes | None) -> None:
@@ -303,7 +267,7 @@ class Api(topics.TopicPaths, services.ServicePaths, tables.TablePaths):
                     payload = await asyncio.wait_for(waiting.get(), alive_at - loop.time())
                 except TimeoutError:
                     payload = b""
-                if not self._backend.callers.is_current(who):
+                if payload is _END or not self._backend.callers.is_current(who):
                     return
                 if payload is not None and payload.startswith(b'{"type":"BEACON"'):
                     continue  # one a second, which nobody is sent: no sign of life
@@ -322,7 +286,8 @@ class EventStream(StreamingResponse):
     """Gives its place back when it is over, also when it never began."""
 
     def __init__(self, content: AsyncIterator[bytes], on_end: Callable[[], None]) -> None:
-        super().__init__(content, media_type="text/event-stream")
+        # nginx keeps what it gets from a server until it has some more, unless it is told not to.
+        super().__init__(content, headers={"x-accel-buffering": "no"}, media_type="text/event-stream")
         self._on_end = on_end
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -330,6 +295,13 @@ class EventStream(StreamingResponse):
             await super().__call__(scope, receive, send)
         finally:
             self._on_end()
+
+
+def _end_stream(waiting: asyncio.Queue[bytes | None]) -> None:
+    """Have the stream end with what is being sent now."""
+    while not waiting.empty():
+        waiting.get_nowait()
+    waiting.put_nowait(_END)
 
 
 def _problems(found: replies.SchemaFound, document: object) -> list[dict[str, str]]:
@@ -341,12 +313,15 @@ def _channel(request: Request) -> str:
 
 
 ENDPOINTS = (
-    Endpoint("GET", "/healthz", Api.health, None, returns=StatusAnswer),
-    Endpoint("GET", "/readyz", Api.ready, None, codes=(503,), returns=StatusAnswer),
-    Endpoint("GET", "/metrics", Api.metrics, "observe", media="text/plain", returns=str),
-    Endpoint("GET", "/api/v1/stats", Api.stats, "observe", returns=replies.StatsReport),
+    *health.ENDPOINTS,
     Endpoint(
-        "GET", "/api/v1/channels", Api.channels, "observe", query=("prefix",), returns=list[replies.ChannelSummary]
+        "GET",
+        "/api/v1/channels",
+        Api.channels,
+        "observe",
+        query=("prefix", *QUERY),
+        codes=(42202,),
+        returns=list[replies.ChannelSummary],
     ),
     Endpoint(
         "GET",
@@ -450,6 +425,4 @@ ENDPOINTS = (
         returns=list[dict[str, Any]],
     ),
     Endpoint("GET", "/api/v1/events", Api.events, "observe", query=("prefix",), media="text/event-stream", returns=str),
-    Endpoint("POST", DRAIN, Api.drain, "admin", writes=True, returns=DrainAnswer),
-    Endpoint("DELETE", DRAIN, Api.end_drain, "admin", writes=True, returns=DrainAnswer),
 )

@@ -5,16 +5,21 @@ was asked for; a write through this process ends it before the write is answered
 beacon ends it only when it tells of an event that did not come.
 """
 
+import asyncio
 import threading
 from collections.abc import Callable, Hashable
+from functools import partial
 from typing import TypeVar
 
+import anyio
+import anyio.to_thread
 import msgspec
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
 from messagehub.admin.callers import Callers
 from messagehub.admin.kept import Kept, KeptAnswers
+from messagehub.errors import BrokerTimeout
 from messagehub.hub import MessageHub
 from messagehub.protocol import Beacon
 from registry import commands, replies
@@ -26,6 +31,7 @@ BELIEVED_SECONDS = 1.0
 """How long a newest version or a lookup is believed without asking, should its end not be heard of."""
 VERDICT_SECONDS = 15.0
 """More than one schema may take to be judged, so that the answer to too much of it names the budget."""
+MAX_PROBES = 8
 LookUp = tuple[str, bytes, bytes]
 """Path, query and body: all that the answer depends on."""
 
@@ -39,6 +45,7 @@ class Backend:
         self._by_id = KeptAnswers(max_entries=MAX_KEPT, max_bytes=MAX_KEPT_BYTES)
         self._latest = KeptAnswers(max_entries=MAX_KEPT, max_bytes=MAX_KEPT_BYTES)
         self._looked_up = KeptAnswers(max_entries=MAX_KEPT, max_bytes=MAX_KEPT_BYTES)
+        self._probing = anyio.CapacityLimiter(MAX_PROBES)
         self._changing = threading.Lock()
         self._heard = ("", 0)
         hub.tap(b"schema/", self._on_schema_event)
@@ -51,6 +58,18 @@ class Backend:
             if command.writes:  # one that was not answered may have happened all the same
                 self._change(permanent=isinstance(command, _REMOVING))
         self.callers.check_answer(command, reply)
+        assert isinstance(reply, kind), reply
+        return reply
+
+    async def probe(self, command: commands.Command, kind: type[R], *, seconds: float) -> R:
+        """Ask for a monitor: BrokerTimeout when no answer came in time, also while all other threads are waiting."""
+        self.callers.check(command)
+        asked = partial(self.hub.ask, command, timeout=seconds)
+        try:
+            async with asyncio.timeout(seconds):
+                reply = await anyio.to_thread.run_sync(asked, abandon_on_cancel=True, limiter=self._probing)
+        except TimeoutError:
+            raise BrokerTimeout("the broker did not answer in time", endpoint=self.hub.settings.endpoint) from None
         assert isinstance(reply, kind), reply
         return reply
 

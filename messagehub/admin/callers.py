@@ -4,11 +4,12 @@ Rule 1: a token that is given must be one that is listed; without one a caller i
 hub gives to those.
 Rule 2: the operation is checked before anything is read of it, each command that it asks before it is asked.
 Rule 3: who gives no token has rights because of where they are. So a browser that some web page sends here, by a name
-of its own for this host or from another origin, has none.
+of its own for this host or from another origin, has none, and neither has who comes through a proxy.
 """
 
 import base64
 import hmac
+import logging
 import re
 import time
 from contextvars import ContextVar
@@ -18,19 +19,26 @@ from typing import NamedTuple
 from starlette.types import Scope
 
 from messagehub.admin.errors import HttpError
+from messagehub.admin.forwarding import FORWARDED
 from messagehub.audit import REFUSALS_PER_SECOND, AuditLog
 from messagehub.broker.place import is_loopback
-from messagehub.credentials import AccessFile, AccessList, Listed, token_hash, token_owner
-from messagehub.errors import ConfigurationError, Forbidden, HubError, RateLimited
+from messagehub.credentials import AccessFile, AccessList, Listed, OwnerToken, token_hash, token_owner
+from messagehub.errors import ConfigurationError, Forbidden, HubError, RateLimited, is_not_found
 from messagehub.limits import TokenBuckets
+from messagehub.logs import LimitedLog, reason
 from registry import access, commands, replies
 from registry.access import ADMIN, NOTHING, Rights, Role
 
-_DENIED = (
+_MISSING = (
     "this needs a token (http.token in the hub's directory, or one of `messagehub tokens`),"
     " as Bearer token or Basic password"
 )
+_WRONG = (
+    "the token that was sent is not known: it is neither the one in http.token of the hub's directory nor one of"
+    " `messagehub tokens`, or it was revoked"
+)
 _LIMITS = ("RATE_LIMITED", "TOO_MANY_SUBSCRIPTIONS", "42209", "42901", "408")
+OWNER = "owner"
 NOTED_SECONDS = 1.0
 """One that goes on and on is noted once in a while."""
 MAX_NOTED = 200
@@ -51,6 +59,7 @@ class Caller(NamedTuple):
         return self.address if self.name == "anonymous" else self.name
 
 
+log_of_refusals = LimitedLog(logging.getLogger("messagehub.http"), "refusals")
 caller: ContextVar[Caller] = ContextVar("caller")
 counters = dict.fromkeys(
     ("http_unauthorized", "http_forbidden", "http_rate_limited", "http_open_bodies", "http_slow_bodies"), 0
@@ -75,7 +84,7 @@ class Callers:
         self,
         file: AccessFile,
         *,
-        token: str | None,
+        token: OwnerToken | None,
         anonymous: Rights,
         origins: str = "",
         requests_per_second: float = 0.0,
@@ -84,7 +93,7 @@ class Callers:
         """`token` is that of whoever runs the hub; None lets everybody do everything. `origins` are as `http_cors`."""
         self._origins = origins.split()
         self.anonymous = anonymous if token is not None else ADMIN
-        self._own = token_hash(token) if token is not None else ""
+        self._own = token
         self._file = file
         self._version = file.version()
         self._list = file.read()
@@ -119,7 +128,9 @@ class Callers:
             self._check(who, command, [])
 
     def check_answer(self, command: commands.Command, reply: replies.AnyReply) -> None:
+        """Check what only the answer tells, and take off a list what the caller may not see."""
         who = caller.get()
+        access.leave_out(who.rights, command, reply)
         if isinstance(command, commands.RequestSchema) and isinstance(reply, replies.SchemaFound):
             if access.asks_by_content(command):
                 self._check(who, command, [place.subject for place in reply.places])
@@ -137,6 +148,8 @@ class Callers:
         """Whether a caller whose answer goes on and on may still do what it might at the beginning."""
         if who.listed is None:
             return True
+        if who.name == OWNER:
+            return self._own is not None and self._own.listed() == who.listed
         self._look()
         return self._list.tokens.get(who.name.removeprefix("token:")) == who.listed
 
@@ -147,9 +160,22 @@ class Callers:
             raise self.forbidden(who, str(command.__struct_config__.tag), error) from None
 
     def refused(self, scope: Scope, error: HttpError | HubError, *, writes: bool) -> None:
-        """Note what was refused of a write or by a limit; rights were noted where they were missing."""
+        """Note what was refused of a write or by a limit; rights were noted where they were missing.
+
+        The log has every refusal; that nothing was found is an answer.
+        """
         code = error.code if isinstance(error, HubError) else str(error.error_code)
         who: Caller | None = scope.get("caller")
+        if not is_not_found(code) and not code.startswith("404"):
+            sender = f"{who.name}, {who.address}" if who is not None else "somebody unknown"
+            log_of_refusals.info(
+                "refused %s of %s, id %s: %s: %s",
+                _asked(scope),
+                sender,
+                scope["request_id"],
+                code,
+                reason(code, str(error)),
+            )
         if who is None or code in ("FORBIDDEN", "40101") or not (writes or code in _LIMITS):
             return
         if code in _LIMITS:
@@ -169,20 +195,24 @@ class Callers:
             counters["http_rate_limited"] += 1
             raise RateLimited(f"more than {self._buckets.rate:g} requests a second come from this caller")
         if not is_known:
-            raise self._unauthorized(found, scope)
+            raise self._unauthorized(found, scope, _WRONG)
         return found
 
     def _identify(self, scope: Scope) -> tuple[Caller, bool]:
         """Who calls, and whether the token is one that is taken, if one is given."""
         given = dict(scope["headers"])
         address = scope["client"][0] if scope.get("client") else ""
-        rights = NOTHING if self._is_sent_by_a_page(scope["scheme"], given) else self.anonymous
+        is_forwarded = scope.get(FORWARDED, False)
+        is_elsewhere = is_forwarded or self._is_sent_by_a_page(scope["scheme"], given)
+        rights = NOTHING if is_elsewhere else self.anonymous
         who = Caller("anonymous", rights, scope.get("request_id", ""), address)
         token = _token(given)
-        if token is None or not self._own:
+        if token is None or (self._own is None and not is_forwarded):
             return who, True
-        if hmac.compare_digest(token_hash(token), self._own):
-            return who._replace(name="owner", rights=ADMIN), True
+        if self._own is not None:
+            own = self._own.listed()
+            if hmac.compare_digest(token_hash(token), own.proof):
+                return who._replace(name=OWNER, rights=ADMIN, listed=own), True
         self._look()
         name = token_owner(self._list.tokens, token)
         if name is None:
@@ -198,10 +228,11 @@ class Callers:
             return False
         return site not in self._origins and "*" not in self._origins
 
-    def _unauthorized(self, who: Caller, scope: Scope | None = None) -> HttpError:
+    def _unauthorized(self, who: Caller, scope: Scope | None = None, why: str = _MISSING) -> HttpError:
         counters["http_unauthorized"] += 1
-        self._note("refused", who, code="UNAUTHORIZED", request=_asked(scope) if scope else None)
-        return HttpError(401, 40101, _DENIED, _CHALLENGE)
+        reason = "unknown token" if why is _WRONG else "no token"
+        self._note("refused", who, code="UNAUTHORIZED", request=_asked(scope) if scope else None, reason=reason)
+        return HttpError(401, 40101, why, _CHALLENGE)
 
     def _note(self, event: str, who: Caller, **what: object) -> None:
         if event == "refused" and not self._refusals.take(who.peer, time.monotonic()):

@@ -104,7 +104,8 @@ class Confluent:
             referrers=True,
             deleted_referrers=parameters.flag(request, "deleted"),
         )
-        return answer(200, (await self._backend.ask(command, replies.SchemaFound)).referrers)
+        found = await self._backend.ask(command, replies.SchemaFound)
+        return answer(200, parameters.page(request, found.referrers))
 
     async def delete_version(self, request: Request) -> Response:
         reply = await self._delete(request, parameters.version(request))
@@ -158,11 +159,12 @@ class Confluent:
 
     async def by_id_subjects(self, request: Request) -> Response:
         places = self._places(request, await self._by_id(request))
-        return answer(200, list(dict.fromkeys(place.subject for place in places)))
+        return answer(200, parameters.page(request, list(dict.fromkeys(place.subject for place in places))))
 
     async def by_id_versions(self, request: Request) -> Response:
         places = self._places(request, await self._by_id(request))
-        return answer(200, [PlaceAnswer(subject=one.subject, version=one.version) for one in places])
+        found = [PlaceAnswer(subject=one.subject, version=one.version) for one in places]
+        return answer(200, parameters.page(request, found))
 
     async def by_guid(self, request: Request) -> Response:
         version = (await self._by_guid(request)).schema
@@ -235,8 +237,8 @@ class Confluent:
 
     # -- about ---------------------------------------------------------------------------------------------
 
-    async def contexts(self, _: Request) -> Response:
-        return answer(200, ["."])
+    async def contexts(self, request: Request) -> Response:
+        return answer(200, parameters.page(request, ["."]))
 
     async def metadata_id(self, _: Request) -> Response:
         scope = {"path": [], "clusters": {"schema-registry-cluster": "messagehub"}}

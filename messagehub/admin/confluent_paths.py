@@ -117,8 +117,8 @@ ENDPOINTS = (
         f"{_V}/referencedby",
         Confluent.referenced_by,
         "observe",
-        query=("deleted",),
-        codes=(40401, 40402, 42202, 42208),
+        query=("deleted", *_PAGE),
+        codes=(40401, 40402, 42202, 42208, 422),
         returns=list[int],
     ),
     Endpoint(
@@ -156,8 +156,8 @@ ENDPOINTS = (
         "/schemas/ids/{id}/subjects",
         Confluent.by_id_subjects,
         "observe",
-        query=("subject", "deleted"),
-        codes=(404, 40403),
+        query=("subject", "deleted", *_PAGE),
+        codes=(404, 40403, 422),
         returns=list[str],
     ),
     Endpoint(
@@ -165,8 +165,8 @@ ENDPOINTS = (
         "/schemas/ids/{id}/versions",
         Confluent.by_id_versions,
         "observe",
-        query=("subject", "deleted"),
-        codes=(404, 40403),
+        query=("subject", "deleted", *_PAGE),
+        codes=(404, 40403, 422),
         returns=list[PlaceAnswer],
     ),
     Endpoint(
@@ -286,7 +286,7 @@ ENDPOINTS = (
         codes=(40401, 42208),
         returns=ModeAnswer,
     ),
-    Endpoint("GET", "/contexts", Confluent.contexts, None, returns=list[str]),
+    Endpoint("GET", "/contexts", Confluent.contexts, None, query=_PAGE, codes=(422,), returns=list[str]),
     Endpoint("GET", "/v1/metadata/id", Confluent.metadata_id, None, returns=ClusterAnswer),
     Endpoint("GET", "/v1/metadata/version", Confluent.metadata_version, None, returns=BuildAnswer),
 )

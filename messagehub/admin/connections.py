@@ -7,9 +7,10 @@ from typing import Any
 from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
-from messagehub.admin.callers import counters
+from messagehub.admin.callers import counters, log_of_refusals
 from messagehub.admin.errors import error_answer
 from messagehub.admin.hardening import Hardened, hardened, new_request_id
+from messagehub.admin.http_metrics import OTHER, answered
 
 HEAD_SECONDS = 10.0
 BODY_SECONDS = 10.0
@@ -70,6 +71,13 @@ class PatientProtocol(HttpToolsProtocol):
         if running is not None and not running.response_complete:
             running.disconnected = True
             running.message_event.set()
+
+    def shutdown(self) -> None:
+        """The server stops. A stream without an end ends now; every other answer is finished."""
+        super().shutdown()
+        end_stream = self._running.scope.get("end_stream") if self._running is not None else None
+        if callable(end_stream):
+            end_stream()
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -160,6 +168,9 @@ class PatientProtocol(HttpToolsProtocol):
             headers = hardened(answer.raw_headers, new_request_id(), is_tls=self.scheme == "https")
             lines = b"".join(b"%s: %s\r\n" % header for header in headers)
             self.transport.write(STATUS_LINE[status] + lines + b"\r\n" + bytes(answer.body))
+            answered.record(OTHER, OTHER, status, 0.0)
+            address = self.client[0] if self.client else "an unknown address"
+            log_of_refusals.info("refused what %s sent: %d: %s", address, status, message)
         self.transport.close()
 
     def _is_next(self) -> bool:

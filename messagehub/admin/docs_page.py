@@ -29,7 +29,7 @@ def page(document: dict[str, Any]) -> str:
         f'<!DOCTYPE html><html lang="en"><head><meta charset="utf-8"><title>{escape(info["title"])}</title>'
         f"<style>{_STYLE}</style></head><body>"
         f"<h1>{escape(info['title'])} {escape(info['version'])}</h1>"
-        '<p>For programs: <a href="/openapi.json">/openapi.json</a>. A token goes along as <code>Authorization: Bearer'
+        '<p>For programs: <a href="openapi.json">openapi.json</a>. A token goes along as <code>Authorization: Bearer'
         " TOKEN</code> or as the password of HTTP Basic. Errors are <code>{error_code, message}</code>.</p>"
         f"{sections}</body></html>"
     )

@@ -80,6 +80,7 @@ STATUS: dict[type[HubError], tuple[int, int]] = {
     errors.MailboxFull: (503, 503),
     errors.MailboxClosed: (503, 503),
     errors.NoResponse: (500, 500),
+    errors.RequestCancelled: (503, 503),
     errors.HandlerFailed: (500, 500),
     errors.NotInitialised: (500, 500),
     errors.SubscriberTooSlow: (409, 409),

@@ -1,14 +1,19 @@
-"""What every answer carries."""
+"""What every answer carries, and that it is counted."""
 
+import logging
 import os
 import re
+import time
 from collections.abc import Iterable
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from messagehub.admin import docs_page
+from messagehub.admin.http_metrics import OTHER, answered
+from messagehub.logs import one_line
 
 Header = tuple[bytes, bytes]
+access_log = logging.getLogger("messagehub.http.access")
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._:-]{1,64}\Z")
 _HEADERS: list[Header] = [
     (b"x-content-type-options", b"nosniff"),
@@ -23,11 +28,14 @@ _TRANSPORT = (b"strict-transport-security", b"max-age=31536000")
 
 
 class Hardened:
-    """Request ids and security headers, around everything."""
+    """Request ids, security headers and the access log, around everything."""
 
-    def __init__(self, app: ASGIApp, *, is_tls: bool) -> None:
+    def __init__(self, app: ASGIApp, *, is_tls: bool, has_access_log: bool = False) -> None:
         self._app = app
         self._is_tls = is_tls
+        self._has_access_log = has_access_log
+        if has_access_log:  # whatever the level of the rest
+            access_log.setLevel(logging.INFO)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -35,12 +43,17 @@ class Hardened:
             return
         request_id = _request_id(scope)
         scope["request_id"] = request_id.decode()
+        began = time.monotonic()
 
         async def send_hardened(message: Message) -> None:
             if message["type"] == "http.response.start":
                 policy = _FOR_DOCS if scope["path"] == "/docs" else _CLOSED
                 headers = hardened(message["headers"], request_id, policy, is_tls=self._is_tls)
                 message = {**message, "headers": headers}
+                seconds = time.monotonic() - began
+                answered.record(scope["method"], scope.get("route_template", OTHER), message["status"], seconds)
+                if self._has_access_log:
+                    _log_access(scope, message["status"], seconds)
             await send(message)
 
         await self._app(scope, receive, send_hardened)
@@ -56,6 +69,15 @@ def hardened(given: Iterable[Header], request_id: bytes, policy: Header = _CLOSE
             return headers
     headers.append(_NO_STORE)
     return headers
+
+
+def _log_access(scope: Scope, status: int, seconds: float) -> None:
+    """Never the query: somebody may have put a token there."""
+    client, caller = scope.get("client"), scope.get("caller")
+    asked = one_line(f"{scope['method']} {scope['path']}")
+    who = one_line(caller.name) if caller is not None else "-"
+    address = client[0] if client else "-"
+    access_log.info('%s %s "%s" %d %.3f ms %s', address, who, asked, status, seconds * 1000, scope["request_id"])
 
 
 def new_request_id() -> bytes:

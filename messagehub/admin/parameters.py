@@ -1,6 +1,7 @@
 """Path and query parameters and bodies of the registry API, each refused with its documented code."""
 
 import re
+from difflib import get_close_matches
 from typing import Any, TypeVar, get_args
 from urllib.parse import unquote
 
@@ -28,6 +29,8 @@ BODY_TYPES = (
 T = TypeVar("T")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _ID = re.compile(r"-?[0-9]{1,10}\Z")
+_SLIP, _LIKE = 0.8, 0.6
+"""How like a parameter another name has to be, for a refusal and for a hint."""
 _open_bodies = Places(MAX_OPEN_BODIES)
 
 
@@ -193,10 +196,31 @@ def schema_id(request: Request) -> int:
     return max(int(text), 0)
 
 
+def check_query(request: Request, known: tuple[str, ...], *, is_confluent: bool) -> None:
+    """Refuse a query parameter that would have no effect.
+
+    Clients of the Confluent API send parameters of servers that can do more, and expect them to be ignored: there, only
+    what looks like a slip of the pen is refused.
+    """
+    given = [name for name, _ in request.query_params.multi_items()]
+    for name in given:
+        near = get_close_matches(name, known, 1, _SLIP if is_confluent else _LIKE)
+        if name not in known and (near or not is_confluent):
+            takes = f"is {near[0]!r} meant?" if near else f"it takes {', '.join(known) or 'none'}"
+            raise HttpError(422, 422, f"this takes no query parameter {name[:40]!r}; {takes}")
+        if given.count(name) > 1 and not is_confluent:
+            raise HttpError(422, 422, f"the query parameter {name} is given {given.count(name)} times")
+
+
 def flag(request: Request, *names: str) -> bool:
     """Given as `name=true`, or bare."""
-    given = (request.query_params.get(name) for name in names)
-    return any(value is not None and value.lower() in ("true", "1", "") for value in given)
+    return True in [_is_true(name, request.query_params.get(name, "false")) for name in names]
+
+
+def _is_true(name: str, value: str) -> bool:
+    if value.lower() not in ("true", "1", "", "false", "0"):
+        raise HttpError(422, 422, f"{name} is true or false, not {value[:40]!r}")
+    return value.lower() not in ("false", "0")
 
 
 def deleted(request: Request) -> Deleted:
@@ -222,9 +246,13 @@ def _integer(request: Request, name: str, default: int) -> int:
         raise HttpError(422, 422, f"{name} is a number, not {text[:40]!r}") from None
 
 
+def version_in_query(request: Request, name: str, default: int) -> int:
+    return LATEST if request.query_params.get(name) == "latest" else bounded(request, name, default, MAX_VERSION)
+
+
 def bounded(request: Request, name: str, default: int, most: int) -> int:
     text = request.query_params.get(name)
-    if text is None or text == "latest":
+    if text is None:
         return default
     if not (text.isascii() and text.isdigit() and 1 <= int(text[:20]) <= most):
         raise HttpError(422, 42202, f"{name} is a number from 1 to {most}, not {text[:40]!r}")

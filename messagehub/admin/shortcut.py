@@ -9,6 +9,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from messagehub.admin import parameters
 from messagehub.admin.backend import Backend
+from messagehub.admin.compression import LEAST_BYTES, compressed, takes_gzip
 from messagehub.admin.errors import HttpError, refusal
 from messagehub.admin.kept import Kept
 from messagehub.errors import HubError
@@ -20,6 +21,9 @@ ACCEPTED = (
     "application/*",
     "*/*",
 )
+
+BY_ID, BY_VERSION = "/schemas/ids/{id}", "/subjects/{subject}/versions/{version}"
+LOOK_UP = "/subjects/{subject}"
 
 
 class Shortcut:
@@ -35,8 +39,10 @@ class Shortcut:
             if method == "GET" and not scope["query_string"]:
                 kept = self._backend.kept(path)
                 if kept is not None and _is_usual(scope):
+                    scope["route_template"] = BY_ID if path.startswith("/schemas/") else BY_VERSION
                     return await self._give(kept, scope, receive, send)
             elif method == "POST" and path.startswith("/subjects/") and path.count("/") == 2 and _is_usual(scope):
+                scope["route_template"] = LOOK_UP
                 return await self._look_up(path, scope, receive, send)
         return await self._app(scope, receive, send)
 
@@ -48,7 +54,7 @@ class Shortcut:
             await refusal(error)(scope, receive, send)
             return
         if caller.rights.allows_everything("observe"):
-            await _send(kept, send)
+            await _send(kept, scope, send)
         else:
             await self._app(scope, receive, send)
 
@@ -62,14 +68,18 @@ class Shortcut:
             return
         kept = self._backend.kept_look_up((path, scope["query_string"], body))
         if kept is not None and caller.rights.allows_everything("observe"):
-            await _send(kept, send)
+            await _send(kept, scope, send)
         else:
             await self._app(scope, _again(body, receive), send)
 
 
-async def _send(kept: Kept, send: Send) -> None:
-    await send({"type": "http.response.start", "status": 200, "headers": kept.headers})
-    await send({"type": "http.response.body", "body": kept.payload})
+async def _send(kept: Kept, scope: Scope, send: Send) -> None:
+    head: Message = {"type": "http.response.start", "status": 200, "headers": kept.headers}
+    body: Message = {"type": "http.response.body", "body": kept.payload}
+    if len(kept.payload) >= LEAST_BYTES and takes_gzip(scope):
+        head, body = await compressed(head, body)
+    await send(head)
+    await send(body)
 
 
 def _again(body: bytes, receive: Receive) -> Receive:

@@ -12,6 +12,7 @@ from messagehub.admin import parameters
 from messagehub.admin.backend import Backend
 from messagehub.admin.endpoints import Endpoint
 from messagehub.admin.errors import answer
+from messagehub.admin.listing import QUERY, listed
 from registry import commands, replies
 
 
@@ -21,14 +22,14 @@ class TablePaths:
 
     async def tables(self, request: Request) -> Response:
         """The newest table of each channel."""
-        found: list[replies.TableSummary] = []
-        after: str | None = ""
-        while after is not None:
-            command = commands.ListTables(prefix=request.query_params.get("prefix", "")[:200], after=after)
+        prefix = request.query_params.get("prefix", "")
+
+        async def ask(after: str, limit: int) -> tuple[list[replies.TableSummary], str | None]:
+            command = commands.ListTables(prefix=prefix, after=after, limit=limit)
             page = await self._backend.ask(command, replies.TableList)
-            found += page.tables
-            after = page.next
-        return answer(200, found)
+            return page.tables, page.next
+
+        return await listed(request, ask, lambda one: one.channel)
 
     async def drop_table(self, request: Request) -> Response:
         """Remove a channel's table from the registry and from the memory of this host."""
@@ -63,7 +64,13 @@ ENDPOINTS = (
         returns=replies.ChannelDestroyed,
     ),
     Endpoint(
-        "GET", "/api/v1/tables", TablePaths.tables, "observe", query=("prefix",), returns=list[replies.TableSummary]
+        "GET",
+        "/api/v1/tables",
+        TablePaths.tables,
+        "observe",
+        query=("prefix", *QUERY),
+        codes=(42202,),
+        returns=list[replies.TableSummary],
     ),
     Endpoint(
         "DELETE",

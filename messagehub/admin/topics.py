@@ -10,6 +10,7 @@ from messagehub.admin import parameters
 from messagehub.admin.backend import Backend
 from messagehub.admin.endpoints import Endpoint
 from messagehub.admin.errors import HttpError, answer
+from messagehub.admin.listing import QUERY, listed
 from registry import commands, replies
 from registry.records import Keep, KeptTopic
 
@@ -32,14 +33,15 @@ class TopicPaths:
         self._backend = backend
 
     async def topics(self, request: Request) -> Response:
-        found: list[KeptTopic] = []
-        after: str | None = ""
-        while after is not None:
-            command = commands.ListTopics(pattern=request.query_params.get("pattern", ">")[:300], after=after)
+        """The topics that are kept and match a pattern."""
+        pattern = request.query_params.get("pattern", ">")
+
+        async def ask(after: str, limit: int) -> tuple[list[KeptTopic], str | None]:
+            command = commands.ListTopics(pattern=pattern, after=after, limit=limit)
             page = await self._backend.ask(command, replies.TopicList)
-            found += page.topics
-            after = page.next
-        return answer(200, found)
+            return page.topics, page.next
+
+        return await listed(request, ask, lambda one: one.name)
 
     async def topic(self, request: Request) -> Response:
         """A kept topic, and how much of it there is."""
@@ -52,7 +54,7 @@ class TopicPaths:
             topic=_topic(request),
             offset=_number(request, "offset", 0),
             since=_since(request),
-            limit=max(min(_number(request, "limit", 100), 10_000), 1),
+            limit=parameters.bounded(request, "limit", 100, 10_000),
         )
         return answer(200, await self._backend.ask(command, replies.TopicPage))
 
@@ -95,8 +97,8 @@ ENDPOINTS = (
         "/api/v1/topics",
         TopicPaths.topics,
         "observe",
-        query=("pattern",),
-        codes=(42208,),
+        query=("pattern", *QUERY),
+        codes=(42202, 42208),
         returns=list[KeptTopic],
     ),
     Endpoint(

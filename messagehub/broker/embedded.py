@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from messagehub import ended_brokers
 from messagehub.broker.loop import STOP_SECONDS, Broker
 from messagehub.settings import Settings
 from messagehub.store import Store
@@ -23,7 +24,8 @@ def embedded_broker(store: Store | None = None, **settings: Any) -> Iterator[str
     """Run a broker while the block runs and give its endpoint; nothing is kept unless `store` says so.
 
     The broker is its process's own: a forked child that leaves the block ends nothing. A broker that failed meanwhile
-    is logged, and its error is raised at the end of the block.
+    is logged, and its error is raised at the end of the block. After it `MessageHub.get_instance()` makes a new hub, if
+    the one before was connected here.
     """
     owner = os.getpid()
     directory = Path(tempfile.mkdtemp(prefix="messagehub-"))
@@ -42,9 +44,11 @@ def embedded_broker(store: Store | None = None, **settings: Any) -> Iterator[str
 
         thread = threading.Thread(target=run, name="messagehub-broker", daemon=True)
         thread.start()
+        ended_brokers.ENDPOINTS.discard(broker.endpoint)
         try:
             yield broker.endpoint
         finally:
+            ended_brokers.ENDPOINTS.add(broker.endpoint)
             if os.getpid() == owner:
                 broker.stop()
                 thread.join(2 * STOP_SECONDS + 2)

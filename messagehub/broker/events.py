@@ -6,6 +6,9 @@ Rule 3: so many frames of subscribers are read at a time, whatever they are. Wit
 charged to its peer, and a peer that sends more than it may has its connection ended.
 Rule 4: a new subscription is echoed by a beacon; what a snapshot holds after the echo and what comes later overlap
 but leave no gap.
+Rule 5: a frame is a subscription, or the end of one, when it begins with 1 or 0, wherever in a message it stands. That
+is how libzmq decides. Do not ask which frame of a message it is: libzmq may drop the last frame of a message, and the
+next frame, perhaps of another peer, would then seem to belong to that message.
 """
 
 from collections import deque
@@ -43,7 +46,6 @@ class Publisher:
         guard: Guard | None = None,
     ) -> None:
         self._guard = guard
-        self._is_inside = False
         self._endpoint = ""
         self.socket = context.socket(zmq.XPUB)
         self.socket.setsockopt(zmq.XPUB_VERBOSE if guard is None else zmq.XPUB_MANUAL, 1)
@@ -123,10 +125,9 @@ class Publisher:
             if not self.socket.poll(0):
                 return
             frame = self.socket.recv(zmq.NOBLOCK, copy=False)
-            is_first, self._is_inside = not self._is_inside, bool(frame.more)
             flag, topic = frame.bytes[:1], frame.bytes[1:]
-            if not is_first or frame.more or flag not in (b"\x00", b"\x01"):
-                flag = b""  # a message, not a subscription
+            if flag not in (b"\x00", b"\x01"):
+                flag = b""  # part of a message, not a subscription
             if self._guard is not None and self._subscriptions is not None:
                 if self._admit(self._guard, self._subscriptions, flag, topic, frame):
                     self._send_beacon(topic, registry)

@@ -23,12 +23,13 @@ import zmq
 
 from messagehub import protocol
 from messagehub.audit import REFUSALS_PER_SECOND, AuditLog
-from messagehub.broker.door import EVENTS, TOPICS_IN, TOPICS_OUT, TOPICS_RETAINED, user_of
+from messagehub.broker.door import CONTROL, EVENTS, TOPICS_IN, TOPICS_OUT, TOPICS_RETAINED, user_of
 from messagehub.broker.registrations import Registering, Registrations, lease_of
 from messagehub.broker.table_places import TablePlaces
 from messagehub.credentials import AccessFile, AccessList
 from messagehub.errors import ConfigurationError, Forbidden, HubError, ProtocolError, RateLimited, Unauthorized
 from messagehub.limits import TokenBuckets
+from messagehub.logs import LimitedLog
 from messagehub.settings import Settings
 from registry import access, commands, names, replies
 from registry.access import ADMIN, Rights
@@ -59,7 +60,6 @@ class ReturnPath(list[bytes]):
 
 class Guard:
     def __init__(self, settings: Settings) -> None:
-        self._settings = settings
         self._file = AccessFile(settings.access_path)
         self._version = self._file.version()
         self._look_at = 0.0
@@ -68,26 +68,38 @@ class Guard:
         self._list = self._file.read()
         self._names: dict[str, str] = {}
         self._rights: dict[str, Rights] = {}
-        self._group_rights = Rights.parse(settings.group_roles.split()) if settings.group else None
         self._own_users = {f"{_USER}{os.geteuid()}", f"{_USER}0", LOOPBACK}
-        rate = settings.requests_per_second
-        self._buckets = TokenBuckets(rate)
-        # Made once: a flood is refused as fast as it comes.
-        said = f"more than {rate:g} requests a second come from this peer"
-        self.too_fast = RateLimited(said, requests_per_second=rate)
-        self._registrations = Registrations(settings.registrations_per_peer)
-        self._table_places = TablePlaces(settings.registrations_per_peer)
-        limit = settings.subscriptions_per_peer
-        self._subscribing = TokenBuckets(max(rate, limit) if rate and limit else 0.0)
+        self._buckets, self._subscribing = TokenBuckets(0.0), TokenBuckets(0.0)
+        self._registrations, self._table_places = Registrations(0), TablePlaces(0)
+        self._limit(settings)
         self._silenced_until: dict[str, float] = {}
         self._noted_at: dict[tuple[str, str], float] = {}
         self._noted_entries: set[tuple[str, str, str | None]] = set()
         self._counting = threading.Lock()
+        self._connections = LimitedLog(log, "connections")
+        self._log_of_refusals = LimitedLog(log, "refusals")
         self._refusals = TokenBuckets(REFUSALS_PER_SECOND)
         self.hung_up_on = 0
         self.denied = self.subscriptions_refused = self.subscriptions_too_many = self.audit_skipped = 0
         self._audit = AuditLog(settings.dir / "audit.log", max_bytes=settings.audit_bytes)
         self._enforce(self._list)
+
+    def _limit(self, settings: Settings) -> None:
+        self._settings = settings
+        self._group_rights = Rights.parse(settings.group_roles.split()) if settings.group else None
+        self._buckets.rate = rate = settings.requests_per_second
+        # Made once: a flood is refused as fast as it comes.
+        said = f"more than {rate:g} requests a second come from this peer"
+        self.too_fast = RateLimited(said, requests_per_second=rate)
+        self._registrations.limit = self._table_places.limit = settings.registrations_per_peer
+        limit = settings.subscriptions_per_peer
+        self._subscribing.rate = max(rate, limit) if rate and limit else 0.0
+
+    def reload(self, settings: Settings) -> None:
+        """Take over the limits, the rights of the group and the size of the audit log, whose file is opened anew."""
+        self._is_reduced |= settings.group_roles != self._settings.group_roles
+        self._limit(settings)
+        self._audit.reopen(max_bytes=settings.audit_bytes)
 
     @classmethod
     def of(cls, settings: Settings) -> "Guard | None":
@@ -109,7 +121,16 @@ class Guard:
                 self.denied += 1
             what = {"socket": domain, "address": address, "mechanism": mechanism, "key": key or None}
             self._write_refusal(user or address, "denied", user or "unknown", **what)
+            why = (
+                "it is not listed" if rights is None else "it said too much" if is_silenced else "it has no right to it"
+            )
+            known_as = user or (f"key {key}" if key else "a peer without a key")
+            self._connections.info("refused %s from %s a connection to %s: %s", known_as, address, domain, why)
             return None
+        if user is not None and not self._is_own(user):
+            if domain == CONTROL:  # the first socket that a client opens
+                self._connections.info("%s connects from %s", user, address)
+            log.debug("%s connects to %s from %s", user, domain, address)
         return f"{_KEY}{key}" if mechanism == "CURVE" else user
 
     def name_of(self, known_as: str) -> str:
@@ -154,6 +175,10 @@ class Guard:
         assert isinstance(path, ReturnPath)
         return path.is_too_fast
 
+    def sender(self, path: list[bytes]) -> str:
+        """The name of the peer that a request came from: `key:NAME` or `user:UID`."""
+        return _user(path)
+
     def decode(self, path: list[bytes], body: bytes, registry: Registry) -> commands.AnyCommand:
         """The command, if its sender may ask for it."""
         command = protocol.decode(body)
@@ -190,6 +215,8 @@ class Guard:
                 if len(self._noted_entries) >= MAX_NOTED:
                     self._noted_entries.clear()
                 self._noted_entries.add(entry)
+                said = "refused the entry of %s for %s in the directory: %s: %s"
+                self._log_of_refusals.info(said, user, command.channel, error.code, error.message)
                 self._write_refusal(user, "refused", user, code=error.code, **_what(command))
             raise
 
@@ -206,6 +233,10 @@ class Guard:
     def answered(self, path: list[bytes], command: commands.AnyCommand, reply: replies.Reply) -> None:
         """Keep count of what the peer holds."""
         self._registrations.answered(_user(path), command, reply)
+
+    def leave_out(self, path: list[bytes], command: commands.AnyCommand, reply: replies.Reply) -> None:
+        """Take off a list what the peer may not see."""
+        access.leave_out(self._rights_of(_user(path)) or access.NOTHING, command, reply)
 
     def note(self, path: list[bytes], command: commands.AnyCommand, reply: replies.Reply, *, is_change: bool) -> None:
         """Before the answer leaves: what a peer has changed, or was refused to change.
@@ -250,6 +281,7 @@ class Guard:
         """A peer said too much there, and was cut off: it may come back in a moment."""
         self.hung_up_on += 1
         self._silenced_until[user] = monotonic() + SILENCED_SECONDS
+        self._log_of_refusals.info("hung up on %s: it says too much on the event socket", user)
         self._write_refusal(user, "refused", user, code=RateLimited.code, socket=EVENTS)
 
     def may_watch(self, user: str, topic: bytes, *, others: int) -> bool:
@@ -261,10 +293,14 @@ class Guard:
         limit = self._settings.subscriptions_per_peer
         if limit and others >= limit:
             self.subscriptions_too_many += 1
+            said = "refused %s a subscription to %s: it has %d already"
+            self._log_of_refusals.info(said, user, _shown(topic), others)
             self._write_refusal(user, "refused", user, code="TOO_MANY_SUBSCRIPTIONS", topic=_shown(topic))
             return False
         if rights is None or not access.may_see(rights, topic.decode(errors="replace")):
             self.subscriptions_refused += 1
+            said = "refused %s a subscription to %s: it has no right to observe that"
+            self._log_of_refusals.info(said, user, _shown(topic))
             self._write_refusal(user, "refused", user, code="FORBIDDEN", topic=_shown(topic))
             return False
         return True

@@ -51,6 +51,8 @@ class Judge(Generic[Ticket]):
         self._is_ready = threading.Event()
         self.wake_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self.waiting = 0
+        self.problem = ""
+        """Why schemas cannot be judged now, if they cannot."""
         self._questions: queue.SimpleQueue[tuple[Ticket, Question] | None] = queue.SimpleQueue()
         self._verdicts: deque[tuple[Ticket, Verdict]] = deque()
         self._thread: threading.Thread | None = None
@@ -118,12 +120,14 @@ class Judge(Generic[Ticket]):
         try:
             self._ready_process()
         except (OSError, EOFError) as error:
+            self.problem = f"schemas cannot be checked, because their process does not start: {error}"
             self._replace(error)
 
     def _ready_process(self) -> "_Process":
         if self._process is None:
             self._process = _Process()
             self._process.await_ready()
+            self.problem = ""
             self._is_ready.set()
         return self._process
 

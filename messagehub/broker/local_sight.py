@@ -1,7 +1,7 @@
 """What the broker sees of its own host: the directory of channels, and which processes live.
 
 Rule 1: nothing here is slow or waits: one channel's directory is read when the kernel says that it changed; a full look
-happens at the start, and afterwards a few channels at a time. Schemas of entries are judged elsewhere (`Ask`).
+happens at the start, and afterwards a few channels at a time. Schemas are checked elsewhere (`entry_checks`).
 Rule 2: for this host the directory decides who lives. A producer whose lock is free is gone; one whose lock is held is
 registered, also when it was born while no broker ran.
 Rule 3: a process ends once: its pidfd tells, at once. While it does not, the leases of that process do not run out.
@@ -16,12 +16,12 @@ import logging
 import os
 import select
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from itertools import islice
-from typing import NamedTuple
 
+from messagehub.broker.entry_checks import Adoption, Ask, EntryChecks
 from messagehub.broker.guard import Guard
-from messagehub.broker.table_watcher import TableAdoption, TableWatcher
+from messagehub.broker.table_watcher import TableWatcher
 from messagehub.datablock import inotify
 from messagehub.datablock.directory import CHANNEL_LOCK, Directory, Listed, is_component
 from messagehub.datablock.errors import DataBlockError
@@ -29,11 +29,10 @@ from messagehub.datablock.identity import ProcessIdentity, boot_id, host
 from messagehub.datablock.wakeup import ProcessWatch
 from messagehub.entries import MAX_REASON, Live, clash_of, command_of, is_about_members
 from registry import commands, events
-from registry.errors import HubError, InvalidName, Refusal
+from registry.errors import InvalidName, Refusal
 from registry.leases import Member, default_owner
 from registry.records import Channel, Consumer, Producer, Worker
 from registry.registry import Registry
-from registry.verdicts import Verdict
 
 log = logging.getLogger("messagehub.broker")
 
@@ -41,23 +40,10 @@ LOOK_SECONDS = 0.5
 SOON_SECONDS = 0.05
 CHANNELS_PER_LOOK = 32
 MEMBERS_PER_LOOK = 500
-RETRY_SECONDS = 1.0
 DEFECT_SECONDS = 60.0
 _BIRTHS = inotify.CREATE | inotify.MOVED_TO
 _CHANNEL = inotify.MOVED_TO | inotify.CLOSE_WRITE | inotify.DELETE | inotify.CREATE
 _TABLES = inotify.CREATE | inotify.DELETE | inotify.MOVED_FROM
-
-
-class Adoption(NamedTuple):
-    """A producer that the directory shows and whose schema has to be judged before it is registered."""
-
-    channel: str
-    producer_id: str
-    command: commands.RegisterProducer
-
-
-Ask = Callable[[Adoption | TableAdoption, Verdict | None], bool]
-"""Whether the schema has to be judged first, given the verdict there is; if so, `LocalSight.judged` hears of it."""
 
 
 class LocalSight:
@@ -67,12 +53,10 @@ class LocalSight:
         """The guard refuses an entry whose writer, a user of this host, has no right to it."""
         self.defects = 0
         self._directory = directory
-        self._ask = ask
+        self.checks = EntryChecks(ask, self._look_again)
         self._guard = guard
-        self._asked: dict[str, set[str]] = {}
-        self._verdicts: dict[str, dict[str, tuple[Adoption, Verdict]]] = {}
         self._left_alone: dict[str, float] = {}
-        self._tables = TableWatcher(directory, ask, self._look_again, guard)
+        self._tables = TableWatcher(directory, self.checks, self._look_again, guard)
         self._epoll = select.epoll()
         self._news = inotify.Inotify()
         self._is_usable = _prepare(directory)
@@ -158,26 +142,6 @@ class LocalSight:
         for channel in self._take_due():
             happened += self._look_at_channel(registry, channel, now)
         return happened
-
-    @property
-    def is_asking(self) -> bool:
-        """Whether the schema of an entry is being judged."""
-        return bool(self._asked) or self._tables.is_asking
-
-    def judged(self, adoption: Adoption | TableAdoption, verdict: Verdict) -> None:
-        """Go on with an entry at the next look."""
-        if isinstance(adoption, TableAdoption):
-            self._tables.judged(adoption, verdict)
-            return
-        channel, producer_id, _ = adoption
-        self._asked[channel].discard(producer_id)
-        if not self._asked[channel]:
-            del self._asked[channel]
-        if verdict.is_lost:
-            self._look_again(channel, RETRY_SECONDS)
-        else:
-            self._verdicts.setdefault(channel, {})[producer_id] = adoption, verdict
-            self._dirty.add(channel)
 
     def _look_again(self, channel: str, seconds: float) -> None:
         self._soon[channel] = min(time.monotonic() + seconds, self._soon.get(channel, float("inf")))
@@ -320,11 +284,11 @@ class LocalSight:
                 if each.is_alive:
                     clash = self._adopt(registry, channel, each, command, happened, now) or clash
             living = {each.producer_id for each in listed if each.is_alive}
-            self._forget_verdicts(channel, living)
+            self.checks.forget_producers_but(channel, living)
             if not living:
                 self._destroyed.pop(channel, None)
             clash = self._tables.look(registry, channel, happened, now) or clash
-            if channel not in self._asked and not self._tables.is_asking_about(channel):
+            if not self.checks.is_asking_about(channel):
                 happened += registry.show_conflict(channel, clash, now=now)
         except InvalidName as error:
             log.warning("%s holds something that is no channel: %s", self._directory.path, error.message)
@@ -375,46 +339,16 @@ class LocalSight:
             if self._guard is not None:
                 self._guard.check_entry(listed.uid, command)
             adoption = Adoption(channel, listed.producer_id, command)
-            verdict = self._verdict_on(adoption)
-            if self._needs_verdict(adoption, verdict):
+            verdict = self.checks.result(adoption)
+            if self.checks.must_wait(adoption, verdict):
                 return None
             happened += registry.apply(command, now=now, verdict=verdict).events
-            self._verdicts.get(channel, {}).pop(listed.producer_id, None)
+            self.checks.forget(channel, listed.producer_id)
             if self._guard is not None:
                 self._guard.adopted(listed.uid, command)
         except Refusal as refused:
             return clash_of(live, refused)
         return None
-
-    def _verdict_on(self, adoption: Adoption) -> Verdict | None:
-        """The verdict on this very registration; one that is refused is judged once, not at every look."""
-        known = self._verdicts.get(adoption.channel, {}).get(adoption.producer_id)
-        return known[1] if known is not None and known[0] == adoption else None
-
-    def _needs_verdict(self, adoption: Adoption, verdict: Verdict | None) -> bool:
-        channel, producer_id, _ = adoption
-        if producer_id in self._asked.get(channel, ()):
-            return True
-        try:
-            is_asked = self._ask(adoption, verdict)
-        except Refusal:
-            raise
-        except HubError as busy:
-            log.debug("the schema of channel %r is judged later: %s", channel, busy.message)
-            self._soon[channel] = time.monotonic() + RETRY_SECONDS
-            return True
-        if is_asked:
-            self._asked.setdefault(channel, set()).add(producer_id)
-        return is_asked
-
-    def _forget_verdicts(self, channel: str, living: set[str]) -> None:
-        known = self._verdicts.get(channel)
-        if known:
-            left = {producer_id: verdict for producer_id, verdict in known.items() if producer_id in living}
-            if left:
-                self._verdicts[channel] = left
-            else:
-                del self._verdicts[channel]
 
     def _end_gone(
         self, registry: Registry, channel: str, said: list[tuple[Listed, commands.RegisterProducer | None]], now: float

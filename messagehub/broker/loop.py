@@ -19,6 +19,7 @@ from contextlib import ExitStack
 from time import monotonic
 from typing import Any
 
+import msgspec
 import zmq
 from msgspec import UNSET
 
@@ -27,28 +28,29 @@ from messagehub.block_place import directory_of
 from messagehub.broker.cleaner import Cleaner
 from messagehub.broker.door import CONTROL, Door
 from messagehub.broker.encoded import EncodedDiscoveries
+from messagehub.broker.entry_checks import Adoption
 from messagehub.broker.events import Publisher
 from messagehub.broker.guard import Guard
 from messagehub.broker.judging import START_SECONDS, Judge
 from messagehub.broker.kept_topics import READ_COMMANDS, TOPIC_COMMANDS, KeptTopics
 from messagehub.broker.loading import load
-from messagehub.broker.local_sight import Adoption, LocalSight
+from messagehub.broker.local_sight import LocalSight
 from messagehub.broker.place import Place
 from messagehub.broker.report import Report
 from messagehub.broker.requests import COUNTERS, MAX_BACKLOG, Request, Requests
 from messagehub.broker.service_desk import settle
-from messagehub.broker.table_watcher import TableAdoption
 from messagehub.broker.topic_proxy import TopicProxy
 from messagehub.broker.tracing import TraceRing
 from messagehub.broker.unwritten import Held, Unwritten
 from messagehub.errors import ConfigurationError, HubError, InternalError, RateLimited, StoreReadOnly
 from messagehub.metrics import Metrics
-from messagehub.settings import Settings
+from messagehub.settings import RELOADABLE, Settings
 from messagehub.store import Store
 from messagehub.store.commit import GroupCommit
 from messagehub.supervision import Supervisor
 from messagehub.version import __version__
 from registry import commands, replies
+from registry.access import LISTS
 from registry.events import AnyEvent, MessagesKept
 from registry.registry import Registry
 from registry.verdicts import Verdict
@@ -81,7 +83,10 @@ class Broker:
         self._supervisor = Supervisor()
         self._poller = zmq.Poller()
         self._unwritten = Unwritten()
+        self._stop_reason = "it was asked to"
         self.is_read_only = self._is_suspect = self._is_closed = self._is_watching = False
+        self._new_settings: Settings | None = None
+        self._problems: dict[str, str] = {}
         with ExitStack() as closing:
             self._closing = closing
             self._make(settings, open_store)
@@ -112,7 +117,7 @@ class Broker:
         counters = [*COUNTERS, "held", "store_failures", "internal_errors"]
         self._metrics = Metrics(list(protocol.COMMANDS_BY_TYPE), counters)
         self._discoveries = EncodedDiscoveries()
-        self._judge: Judge[Request | Adoption | TableAdoption] = Judge(self._supervisor)
+        self._judge: Judge[Request | Adoption] = Judge(self._supervisor)
         closing.callback(self._judge.close, timeout=STOP_SECONDS)
         self._trace = TraceRing(settings.trace_size, wall_offset=self._wall_offset)
         self._sight = LocalSight(directory_of(settings), self._asks_about_entry, self._guard)
@@ -148,15 +153,33 @@ class Broker:
         door = self._door
         control, control_here = door.bind(self._requests.socket, CONTROL, settings.endpoint, local.endpoint)
         events, events_here = self._publisher.bind(door, settings.events_endpoint, local.events_endpoint)
-        topics, topics_here = self._topics.start(settings.topic_endpoints, local.topic_endpoints)
+        topics, topics_here = self._topics.start(
+            settings.topic_endpoints, local.topic_endpoints, is_first=self._place.is_first
+        )
         self.endpoint, self.local_endpoint, self.events_endpoint = control, control_here, events
         self._endpoints = {"control": control, "events": events, **topics}
         self._local_endpoints = {"control": control_here, "events": events_here, **topics_here}
 
-    def stop(self) -> None:
+    def stop(self, why: str = "it was asked to") -> None:
         """Ask the loop to finish; safe from any thread and from a signal handler, and harmless when it has."""
         if not self._is_closed:
+            self._stop_reason = why
             os.eventfd_write(self._stop_fd, 1)
+
+    def reload(self, settings: Settings) -> None:
+        """Take over what can change while the broker runs (settings.RELOADABLE), within a turn; from any thread."""
+        self._new_settings = settings
+
+    def note_problem(self, part: str, problem: str | None) -> None:
+        """Tell whoever asks for the hub's health what is wrong with a part of it, until that is None."""
+        if problem is None:
+            self._problems.pop(part, None)
+        else:
+            self._problems[part] = problem
+
+    def add_counters(self, counters: Callable[[], dict[str, int]]) -> None:
+        """Have these figures in the statistics too."""
+        self._report.add(counters)
 
     @property
     def gid(self) -> int:
@@ -206,6 +229,7 @@ class Broker:
         cleaner = Cleaner(directory_of(self.settings), self._supervisor)
         try:
             self._watch_host(adopt_seconds=ADOPT_SECONDS)
+            self._log_start()
             while True:
                 for ready, _ in poll(wait_ms):
                     if ready is requests.socket:
@@ -219,6 +243,7 @@ class Broker:
                     elif ready == self._kept.wake_fd:
                         self._after_reading()
                     elif ready == stop_fd:
+                        log.info("stopping, because %s", self._stop_reason)
                         self._drain()
                         return
                     elif ready is monitor:
@@ -230,8 +255,15 @@ class Broker:
             cleaner.close(timeout=STOP_SECONDS)
             self.close()
 
+    def _log_start(self) -> None:
+        held = self._registry
+        log.info("messagehub %s serves in %s at %s, pid %d", __version__, self.settings.dir, self.endpoint, os.getpid())
+        log.info("%d channels, %d schemas, revision %d", len(held.channels), len(held.schemas), held.revision)
+
     def _turn(self) -> int:
         """Serve, expire, send beacons; returns how long the loop may sleep."""
+        if self._new_settings is not None:
+            self._take_over(self._new_settings)
         if self._guard is not None and self._guard.refresh():
             self._cut()
         if self._requests.backlog:
@@ -256,6 +288,14 @@ class Broker:
         self._commit.write_submitted()
         return 0 if self._requests.backlog else int(idle_seconds * 1000) + 1
 
+    def _take_over(self, settings: Settings) -> None:
+        self._new_settings = None
+        self._registry.topics.limit_bytes = settings.kept_limit_bytes
+        kept = {name: getattr(settings, name) for name in RELOADABLE}
+        self.settings = msgspec.structs.replace(self.settings, **kept)
+        if self._guard is not None:
+            self._guard.reload(self.settings)
+
     def _cut(self) -> None:
         """Somebody may do less than before.
 
@@ -278,7 +318,7 @@ class Broker:
         self._poller.register(self._sight.fileno(), zmq.POLLIN)
         self._see(self._sight.begin)
         deadline = monotonic() + adopt_seconds
-        while self._sight.is_asking and monotonic() < deadline and not self._is_stopping():
+        while self._sight.checks.is_asking and monotonic() < deadline and not self._is_stopping():
             self._judge.wait(DRAIN_SECONDS)
             self._after_judging()
             self._see()
@@ -311,6 +351,8 @@ class Broker:
             if guard is not None and (command.writes or isinstance(command, commands.ServiceCommand)):
                 guard.answered(path, command, reply)
                 is_change = is_change or services.revision > services_revision
+            if guard is not None and type(reply) in LISTS:
+                guard.leave_out(path, command, reply)
             if emitted:
                 self._record(emitted)
                 waits_for = self._registry.revision
@@ -369,12 +411,10 @@ class Broker:
             error = InternalError(f"{type(defect).__name__} in the broker; its log says more")
             return protocol.error_reply(error), _NOTHING
 
-    def _asks_about_entry(self, adoption: Adoption | TableAdoption, verdict: Verdict | None) -> bool:
+    def _asks_about_entry(self, adoption: Adoption, verdict: Verdict | None) -> bool:
         return self._asks_judge(adoption, adoption.command, verdict)
 
-    def _asks_judge(
-        self, ticket: Request | Adoption | TableAdoption, command: commands.Command, verdict: Verdict | None
-    ) -> bool:
+    def _asks_judge(self, ticket: Request | Adoption, command: commands.Command, verdict: Verdict | None) -> bool:
         """Whether a verdict is needed first: there is none yet, or what it was computed from has changed."""
         if verdict is not None and verdict.is_lost:
             raise RateLimited("the process that judges schemas died, again and again: try again in a moment")
@@ -387,8 +427,8 @@ class Broker:
 
     def _after_judging(self) -> None:
         for ticket, verdict in self._judge.verdicts():
-            if isinstance(ticket, Adoption | TableAdoption):
-                self._sight.judged(ticket, verdict)
+            if isinstance(ticket, Adoption):
+                self._sight.checks.done(ticket, verdict)
             else:
                 path, command, received_at, _ = ticket
                 self._requests.put_back((path, command, received_at, verdict))
@@ -501,7 +541,11 @@ class Broker:
     def _ping(self, command: Any) -> replies.Reply:
         if command.echo is not None:
             self._topics.echo(command.echo.encode())
-        return replies.Pong(broker_id=self.broker_id, revision=self._registry.revision, read_only=self.is_read_only)
+        pong = replies.Pong(broker_id=self.broker_id, revision=self._registry.revision, read_only=self.is_read_only)
+        problems = [*self._problems.values(), *filter(None, [self._judge.problem])]
+        if problems:
+            pong.problems = problems
+        return pong
 
     def _stats(self, _: Any) -> replies.Reply:
         return self._report.stats(self._registry, is_read_only=self.is_read_only)

@@ -46,6 +46,8 @@ class Place:
                 check_loopback(endpoint)
         private_directory(settings.dir, mode=directory_mode(settings), gid=self.gid)
         _check_files(settings)
+        self.is_first = not settings.lock_path.exists()
+        """Whether no broker was here before, whose clients may be coming back."""
         try:
             self._take(settings.lock_path, f"directory {settings.dir}")
             say_shared_with(self._locks[0].fd, self.gid)

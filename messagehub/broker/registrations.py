@@ -22,7 +22,7 @@ Unregistered = replies.ProducerUnregistered | replies.ConsumerUnregistered | rep
 class Registrations:
     def __init__(self, limit: int) -> None:
         """0 is without a limit."""
-        self._limit = limit
+        self.limit = limit
         self._owners: dict[str, tuple[str, set[Member]]] = {}
         """By lease: the peer, and the places that it has taken under the lease."""
         self._places: dict[str, dict[Member, str]] = {}
@@ -52,18 +52,18 @@ class Registrations:
 
     def ask(self, user: str, command: Registering, leases: Leases, now: float) -> None:
         """Take a place for it; saying a registration again takes no other one."""
-        if not self._limit:
+        if not self.limit:
             return
         places = self._places.setdefault(user, {})
         member = _asked(command)
         if member in places:
             return
-        if len(places) >= self._limit and now >= self._look_at.get(user, 0.0):
+        if len(places) >= self.limit and now >= self._look_at.get(user, 0.0):
             self._look_at[user] = now + LOOK_SECONDS
             self._free(places, leases)
-        if len(places) >= self._limit:
-            said = f"this peer holds {len(places)} registrations, and one may hold {self._limit}"
-            raise TooManyRegistrations(said, limit=self._limit)
+        if len(places) >= self.limit:
+            said = f"this peer holds {len(places)} registrations, and one may hold {self.limit}"
+            raise TooManyRegistrations(said, limit=self.limit)
         places[member] = _ASKED
 
     def answered(self, user: str, command: commands.AnyCommand, reply: replies.Reply) -> None:
@@ -72,7 +72,7 @@ class Registrations:
             member = _asked(command)
             if isinstance(reply, Registered):
                 _, members = self._owners.setdefault(reply.lease, (user, set()))
-                if self._limit:
+                if self.limit:
                     members.add(member)
                     self._places.setdefault(user, {})[member] = reply.lease
             elif self._places.get(user, {}).get(member) == _ASKED:

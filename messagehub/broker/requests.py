@@ -4,6 +4,7 @@ Rule: nothing that arrives can end the loop. What is no request, or one that its
 and goes no further.
 """
 
+import logging
 from collections import deque
 from collections.abc import Callable
 from time import monotonic
@@ -16,10 +17,13 @@ from messagehub.broker.guard import Guard
 from messagehub.broker.subscriptions import hang_up
 from messagehub.broker.tracing import TraceRing
 from messagehub.errors import HubError, ProtocolError, is_not_found
+from messagehub.logs import LimitedLog, one_line, reason
 from messagehub.metrics import Metrics
-from registry import commands, replies
+from registry import access, commands, replies
 from registry.registry import Registry
 from registry.verdicts import Verdict
+
+log = logging.getLogger("messagehub.broker")
 
 MAX_BACKLOG = 16_384
 MAX_RATE_LIMITED = 8
@@ -54,6 +58,8 @@ class Requests:
         self._guard = guard
         self._metrics = metrics
         self._trace = trace
+        self._refusals = LimitedLog(log, "refusals")
+        self._is_logging = False
         self._accounts = {kind: (tag, metrics.requests[tag]) for tag, kind in protocol.COMMANDS_BY_TYPE.items()}
 
     @property
@@ -66,6 +72,7 @@ class Requests:
         router, queues, priorities, guard = self.socket, self._queues, registry.priorities, self._guard
         get: Callable[[int], Any] = router.get
         limited = 0
+        self._is_logging = log.isEnabledFor(logging.DEBUG)
         for count in range(min(limit, MAX_BACKLOG - self.backlog)):
             if count == 1 and not get(_EVENTS) & _POLLIN:
                 return  # the usual single request: asking is cheaper than the exception below
@@ -145,6 +152,12 @@ class Requests:
             else:
                 histogram.errors += 1
                 self._metrics.refuse(answer)
+                about = access.about(command) or ""
+                self._log_refusal(path, f"{name} {about}" if about else name, answer, reply.message, command.id)
+        if self._is_logging:
+            said = answer if isinstance(answer, str) else "answered"
+            who, request_id = one_line(self._sender(path)), one_line(command.id or "none")
+            log.debug("%s of %s, id %s: %s in %.3f ms", name, who, request_id, said, elapsed * 1000)
         self._trace.append((received_at, command.id, name, answer, elapsed, path[0]))
 
     def _send(self, path: list[bytes], payload: bytes) -> None:
@@ -168,8 +181,17 @@ class Requests:
         if self._guard is not None:
             self._guard.refused(path, request, request_id, error)
         self._metrics.refuse(error.code)
+        self._log_refusal(path, request, error.code, error.message, request_id)
         self._send(path, protocol.encode_reply(protocol.error_reply(error), request_id))
         self._trace.append((received_at, request_id, request, error.code, monotonic() - received_at, path[0]))
+
+    def _log_refusal(self, path: list[bytes], request: str, code: str, said: str, request_id: str | None) -> None:
+        who = self._sender(path)
+        why = reason(code, said)
+        self._refusals.info("refused %s of %s, id %s: %s: %s", request, who, request_id or "none", code, why)
+
+    def _sender(self, path: list[bytes]) -> str:
+        return "a local peer" if self._guard is None else self._guard.sender(path)
 
 
 def _received(recv: Callable[[int], bytes], get: Callable[[int], Any]) -> list[bytes]:

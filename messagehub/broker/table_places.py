@@ -14,18 +14,18 @@ LOOK_SECONDS = 1.0
 class TablePlaces:
     def __init__(self, limit: int) -> None:
         """0 is without a limit."""
-        self._limit = limit
+        self.limit = limit
         self._places: dict[str, set[str]] = {}
         self._look_at: dict[str, float] = {}
 
     def take(self, user: str, channel: str, channels: Channels, now: float) -> None:
         places = self._places.setdefault(user, set())
-        if not self._limit or channel in places:
+        if not self.limit or channel in places:
             return
-        if len(places) >= self._limit and now >= self._look_at.get(user, 0.0):
+        if len(places) >= self.limit and now >= self._look_at.get(user, 0.0):
             self._look_at[user] = now + LOOK_SECONDS
             places.intersection_update([name for name in places if name in channels and channels[name].table])
-        if len(places) >= self._limit:
-            said = f"this peer has registered {len(places)} tables, and one may have {self._limit}: drop some"
-            raise TooManyRegistrations(said, limit=self._limit)
+        if len(places) >= self.limit:
+            said = f"this peer has registered {len(places)} tables, and one may have {self.limit}: drop some"
+            raise TooManyRegistrations(said, limit=self.limit)
         places.add(channel)

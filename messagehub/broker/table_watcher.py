@@ -1,17 +1,16 @@
 """Tables that the directory of this host shows: registered where their writer could not, ended where they are gone.
 
 Rule 1: a table is registered by the very command that its writer gives a broker, so both say the same.
-Rule 2: the schema of a table is checked elsewhere (`Ask`), once, unless what the answer depends on has changed.
+Rule 2: the schema of a table is checked elsewhere (`entry_checks`) before the table is registered.
 Rule 3: what was dropped is not registered again while whoever dropped it is removing it.
 """
 
-import logging
 import os
 import time
-from collections.abc import Callable
 from typing import NamedTuple
 
 from messagehub import protocol
+from messagehub.broker.entry_checks import Adoption, EntryChecks, LookAgain
 from messagehub.broker.guard import Guard
 from messagehub.datablock import manifests
 from messagehub.datablock.directory import Directory
@@ -22,22 +21,11 @@ from registry import commands, events
 from registry.errors import Refusal
 from registry.records import Table
 from registry.registry import Registry
-from registry.verdicts import Verdict
-
-log = logging.getLogger("messagehub.broker")
 
 DROP_SECONDS = 5.0
 SOON_SECONDS = 0.05
-RETRY_SECONDS = 1.0
 Stamp = tuple[int, int, int]
 """Generation, inode and time of a manifest: tells it from any other without reading it."""
-
-
-class TableAdoption(NamedTuple):
-    """A table that the directory shows and whose schema has to be checked before it is registered."""
-
-    channel: str
-    command: commands.RegisterTable
 
 
 class _Ended(NamedTuple):
@@ -48,30 +36,14 @@ class _Ended(NamedTuple):
     is_destroyed: bool
 
 
-Ask = Callable[[TableAdoption, Verdict | None], bool]
-"""Whether the schema has to be checked first, given the result there is; if so, `TableWatcher.judged` hears of it."""
-LookAgain = Callable[[str, float], None]
-"""Look at a channel again after so many seconds."""
-
-
 class TableWatcher:
-    def __init__(self, directory: Directory, ask: Ask, look_again: LookAgain, guard: Guard | None) -> None:
+    def __init__(self, directory: Directory, checks: EntryChecks, look_again: LookAgain, guard: Guard | None) -> None:
         self._directory = directory
-        self._ask = ask
+        self._checks = checks
         self._look_again = look_again
         self._guard = guard
-        self._asked: set[str] = set()
-        self._verdicts: dict[str, tuple[TableAdoption, Verdict]] = {}
         self._registered: dict[str, Stamp] = {}
         self._ended: dict[str, _Ended] = {}
-
-    @property
-    def is_asking(self) -> bool:
-        """Whether the schema of a table is being checked."""
-        return bool(self._asked)
-
-    def is_asking_about(self, channel: str) -> bool:
-        return channel in self._asked
 
     def channels(self, registry: Registry) -> list[str]:
         """Those whose registered table this directory should hold."""
@@ -84,13 +56,6 @@ class TableWatcher:
             self._ended[channel] = _Ended(set(stamps), time.monotonic() + DROP_SECONDS, is_destroyed)
             self._look_again(channel, SOON_SECONDS)
 
-    def judged(self, adoption: TableAdoption, verdict: Verdict) -> None:
-        """Go on with the table at the next look."""
-        self._asked.discard(adoption.channel)
-        if not verdict.is_lost:
-            self._verdicts[adoption.channel] = adoption, verdict
-        self._look_again(adoption.channel, RETRY_SECONDS if verdict.is_lost else 0.0)
-
     def look(self, registry: Registry, channel: str, happened: list[events.AnyEvent], now: float) -> str | None:
         """Bring the registry to what the directory shows; returns what stands against it."""
         record = registry.channels.get(channel)
@@ -101,8 +66,9 @@ class TableWatcher:
             return None
         command = newest_table(self._directory, channel, with_schema=True) if stamps else None
         if command is None:
-            for noted in (self._verdicts, self._registered, self._ended):
-                noted.pop(channel, None)
+            self._checks.forget(channel, None)
+            self._registered.pop(channel, None)
+            self._ended.pop(channel, None)
             happened += registry.table_gone(channel, now=now) if is_here else []
             return None
         if present is not None and not _is_news(command, present):
@@ -135,32 +101,15 @@ class TableWatcher:
         except (Refusal, ProtocolError) as error:
             return _clash_of(command, error)
         try:
-            adoption = TableAdoption(channel, command)
-            known = self._verdicts.get(channel)
-            verdict = known[1] if known is not None and known[0] == adoption else None
-            if self._needs_verdict(adoption, verdict):
+            adoption = Adoption(channel, None, command)
+            verdict = self._checks.result(adoption)
+            if self._checks.must_wait(adoption, verdict):
                 return None
             happened += registry.apply(command, now=now, verdict=verdict).events
-            self._verdicts.pop(channel, None)
+            self._checks.forget(channel, None)
             return None
         except Refusal as error:
             return _clash_of(command, error)
-
-    def _needs_verdict(self, adoption: TableAdoption, verdict: Verdict | None) -> bool:
-        channel = adoption.channel
-        if channel in self._asked:
-            return True
-        try:
-            is_asked = self._ask(adoption, verdict)
-        except Refusal:
-            raise
-        except HubError as busy:
-            log.debug("the schema of the table of channel %r is checked later: %s", channel, busy.message)
-            self._look_again(channel, RETRY_SECONDS)
-            return True
-        if is_asked:
-            self._asked.add(channel)
-        return is_asked
 
     def _is_here(self, channel: str, table: Table) -> bool:
         """Whether it is this directory that says when the table is gone, and not another host's or domain's."""

@@ -6,7 +6,10 @@ the queue of a subscriber that is behind; heartbeats end a stopped subscriber, a
 
 Rule 1: what publishers push and what the broker has stored leave on two sockets. Nobody but the broker can write into
 the second, so that a subscriber may believe what it says of a retained topic.
-Rule 2: a queue has at most HIGH_WATER_MARK frames of at most MAX_FRAME_BYTES: 650 MiB for each subscriber that is
+Rule 2: after a restart subscribers come back before messages flow: what is published meanwhile waits in the queue of
+the socket that takes it in. Publishers and subscribers connect anew on their own, and a message for subscribers that
+are not back yet would be lost although its publisher was told that it was sent.
+Rule 3: a queue has at most HIGH_WATER_MARK frames of at most MAX_FRAME_BYTES: 650 MiB for each subscriber that is
 behind.
 """
 
@@ -22,6 +25,8 @@ from messagehub.topic_frames import MAX_FRAME_BYTES
 log = logging.getLogger("messagehub.broker")
 
 HIGH_WATER_MARK = 10_000
+RETURN_SECONDS = 0.5
+"""How long subscribers have to come back; they try to connect at least every 0.2 s (`topic_receiver`)."""
 HEARTBEAT_MS = 2_000
 SILENCE_MS = 10_000
 Context = zmq.Context[zmq.Socket[bytes]]
@@ -40,8 +45,11 @@ class TopicProxy:
         self.retained = self._retained.entrance
         """For the broker's thread: what it has stored."""
 
-    def start(self, ends: Ends, local_ends: Ends) -> tuple[dict[str, str], dict[str, str]]:
-        """Bind and begin; returns the endpoints as HELLO_ACK names them, and those for this host."""
+    def start(self, ends: Ends, local_ends: Ends, *, is_first: bool) -> tuple[dict[str, str], dict[str, str]]:
+        """Bind and begin; returns the endpoints as HELLO_ACK names them, and those for this host.
+
+        `is_first`: no broker was here before, whose subscribers would have to come back.
+        """
         sockets = {
             TOPICS_IN: self._plain.incoming,
             TOPICS_OUT: self._plain.outgoing,
@@ -51,7 +59,7 @@ class TopicProxy:
         bound_here: dict[str, str] = {}
         for (domain, socket), end, local in zip(sockets.items(), ends, local_ends, strict=True):
             bound[domain], bound_here[domain] = self._door.bind(socket, domain, end, local, or_any_port=True)
-        self._plain.start(bound[TOPICS_IN], bound[TOPICS_OUT])
+        self._plain.start(bound[TOPICS_IN], bound[TOPICS_OUT], wait_seconds=0.0 if is_first else RETURN_SECONDS)
         self._retained.start("", bound[TOPICS_RETAINED])
         return bound, bound_here
 
@@ -85,6 +93,8 @@ class _Proxy:
         self._supervisor = supervisor
         self._thread: threading.Thread | None = None
         self._endpoints = ("", "")
+        self._wait_seconds = 0.0
+        self._is_leaving = threading.Event()
         self.incoming = context.socket(zmq.PULL)
         self.incoming.setsockopt(zmq.RCVHWM, HIGH_WATER_MARK)
         self.incoming.setsockopt(zmq.MAXMSGSIZE, MAX_FRAME_BYTES)
@@ -105,9 +115,10 @@ class _Proxy:
             self._steered.bind(f"inproc://{name}-steering")
             self._steering.connect(f"inproc://{name}-steering")
 
-    def start(self, *endpoints: str) -> None:
+    def start(self, *endpoints: str, wait_seconds: float = 0.0) -> None:
         """`endpoints` are those of both sockets; an empty one is of this process only."""
         self._endpoints = (endpoints[0], endpoints[1])
+        self._wait_seconds = wait_seconds
         self._thread = self._supervisor.start(f"messagehub-topics-{self._name}", self._run)
 
     def cut(self) -> None:
@@ -116,6 +127,7 @@ class _Proxy:
 
     def leave(self) -> None:
         """Before the context ends."""
+        self._is_leaving.set()
         self.entrance.close()
         if self._steering is not None:
             self._steering.close(0)
@@ -128,6 +140,8 @@ class _Proxy:
 
     def _run(self) -> None:
         try:
+            self._is_leaving.wait(self._wait_seconds)
+            self._wait_seconds = 0.0  # should the thread be started again
             while True:
                 if self._steered is None:
                     zmq.proxy(self.incoming, self.outgoing)

@@ -31,7 +31,7 @@ from messagehub.cli import (
     watch,
 )
 from messagehub.cli.failures import HubCommand
-from messagehub.cli.output import echo
+from messagehub.cli.output import echo, have_standard_streams
 from messagehub.version import __version__
 
 app = typer.Typer(
@@ -84,4 +84,5 @@ def _root(
 
 
 def main() -> None:
+    have_standard_streams()
     app(prog_name="messagehub")

@@ -39,7 +39,8 @@ def list_blocks(prefix: Prefix = "", *, domain: Domain = None, dir: Dir = None, 
     elif not found:
         echo(_nothing(prefix))
     else:
-        columns = ("channel", "state", "kind", "format", "size_bytes", "head", "readers", "pid", "shm_name", "flaw")
+        columns = ("channel", "state", "kind", "format", "size_bytes", "head", "readers", "held", "skipped", "pid",
+                   "shm_name", "flaw")  # fmt: skip
         rows = [[getattr(block, column) for column in columns] for block in found]
         echo_table([column.replace("_", " ").upper() for column in columns], rows)
 

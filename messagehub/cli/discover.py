@@ -1,13 +1,17 @@
 """`messagehub discover`: where a channel's data is."""
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
+import msgspec
 import typer
 
 from messagehub.cli.options import Dir, Endpoint, Json, Timeout
 from messagehub.cli.output import echo, echo_fields, echo_json, echo_table, table_line
 from messagehub.cli.session import settings_for
 from messagehub.errors import BrokerUnavailable, ChannelNotFound, ChannelNotReady
+
+if TYPE_CHECKING:
+    from messagehub.data.inventory import BlockInfo
 
 
 def discover(
@@ -27,6 +31,8 @@ def discover(
 
     0: found (see `status`: active, pending, stalled); 1: unknown, or with --wait not active in time; 3: no broker.
     """
+    from messagehub.block_place import directory_of
+    from messagehub.data.inventory import rings
     from messagehub.hub import MessageHub
 
     settings = settings_for(endpoint, dir, timeout)
@@ -39,8 +45,9 @@ def discover(
             raise
     if found is None:
         raise ChannelNotFound(f"nobody has registered channel {channel!r}", channel=channel)
+    local = [block for block in rings(directory_of(settings), found.channel) if block.state == "live"]
     if as_json:
-        echo_json(found)
+        echo_json(msgspec.to_builtins(found) | {"readers": _readers(local)})
         return
     echo_fields(
         {
@@ -67,3 +74,31 @@ def discover(
             ("PRODUCER", "STATUS", "SHM NAME", "CONFIG", "HOST", "PID"),
             [(p.producer_id, p.status, p.shm_name, p.config, p.host, p.pid) for p in found.producers],
         )
+    readers = _readers(local)
+    if readers:
+        echo("")
+        columns = ("reader", "slots_held", "items_unread", "shm_name")
+        echo_table(
+            [column.replace("_", " ").upper() for column in columns],
+            [[row["group"] or row["pid"], row["slots_held"], row["items_unread"], row["shm_name"]] for row in readers],
+        )
+    for block in local:
+        if block.held_back is not None:
+            echo(f"held back: {block.held_back}")
+        if block.skipped:
+            echo(f"skipped: {block.skipped} items, because readers held every slot")
+
+
+def _readers(blocks: "list[BlockInfo]") -> list[dict[str, Any]]:
+    """Of this host. `items_unread` is None where the producer does not wait for the reader."""
+    return [
+        {
+            "shm_name": block.shm_name,
+            "pid": holder.pid,
+            "group": holder.group,
+            "slots_held": holder.held,
+            "items_unread": holder.unread,
+        }
+        for block in blocks
+        for holder in block.holders
+    ]

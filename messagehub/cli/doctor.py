@@ -1,5 +1,6 @@
 """`messagehub doctor`: what is wrong with this set-up, and what to do about it."""
 
+import contextlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -38,7 +39,14 @@ def _diagnose(endpoint: str | None, dir: Path | None, timeout: float | None) -> 
     from messagehub.cli.diagnosis.blocks import check_blocks
     from messagehub.cli.diagnosis.contact import check_broker
     from messagehub.cli.diagnosis.machine import check_java, check_shared_memory, check_system
-    from messagehub.cli.diagnosis.place import check_database, check_directory, check_disk, check_sockets
+    from messagehub.cli.diagnosis.place import (
+        check_database,
+        check_directory,
+        check_disk,
+        check_owners,
+        check_secrets,
+        check_sockets,
+    )
     from messagehub.status import is_held
 
     yield from check_system()
@@ -48,7 +56,8 @@ def _diagnose(endpoint: str | None, dir: Path | None, timeout: float | None) -> 
         settings = settings_for(endpoint, dir, timeout)
     except ConfigurationError as error:
         yield Finding("settings", "error", error.message, "correct the option, MESSAGEHUB_* variable or file it names")
-        yield from check_directory(Path(dir or os.environ.get("MESSAGEHUB_DIR") or default_dir()).absolute())
+        with contextlib.suppress(ConfigurationError):  # a user without a home has no directory to look at
+            yield from check_directory(Path(dir or os.environ.get("MESSAGEHUB_DIR") or default_dir()).absolute())
         return
     try:
         gid = shared_with(settings)
@@ -58,6 +67,8 @@ def _diagnose(endpoint: str | None, dir: Path | None, timeout: float | None) -> 
     yield from check_blocks(settings)
     directory = list(check_directory(settings.dir, gid=gid))
     yield from directory
+    yield from check_owners(settings.dir)
+    yield from check_secrets(settings)
     try:
         is_running = is_held(settings.lock_path)
     except OSError as error:
@@ -81,10 +92,12 @@ def _print(findings: list[Finding]) -> None:
     from rich.text import Text
 
     console = Console(highlight=False, soft_wrap=True)
-    for finding in findings:
-        line = Text(f"{finding.severity:<9}", style=_COLOURS[finding.severity])
-        console.print(line.append(f"{finding.check:<10} {shown(finding.message)}", style="default"))
-        if finding.fix:
-            console.print(Text(f"{'':<9}{'':<10} fix: {shown(finding.fix)}", style="bold"))
+    with console.capture() as captured:  # rich would end the program when whoever reads it has left
+        for finding in findings:
+            line = Text(f"{finding.severity:<9}", style=_COLOURS[finding.severity])
+            console.print(line.append(f"{finding.check:<10} {shown(finding.message)}", style="default"))
+            if finding.fix:
+                console.print(Text(f"{'':<9}{'':<10} fix: {shown(finding.fix)}", style="bold"))
+    echo(captured.get().rstrip("\n"))
     troubles = sum(finding.is_trouble for finding in findings)
     echo("\nall is fine" if not troubles else f"\n{troubles} of {len(findings)} need attention")

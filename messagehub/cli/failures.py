@@ -1,11 +1,12 @@
 """From an error to an exit code, a sentence and what to do next: the one place where that is decided."""
 
+import errno
 from typing import Any
 
 from typer import BadParameter, Exit
 from typer.core import TyperCommand
 
-from messagehub.cli.output import complain, echo_json, shown
+from messagehub.cli.output import complain, drop_unwritten, echo_json, shown
 from messagehub.errors import BrokerUnavailable, HubError
 
 REFUSED, NO_BROKER = 1, 3
@@ -57,10 +58,13 @@ class HubCommand(TyperCommand):
             raise Exit(NO_BROKER if isinstance(error, BrokerUnavailable) else REFUSED) from error
         except UnicodeEncodeError as error:  # what a shell passed on may be any bytes; a name may not
             raise BadParameter(f"{shown(error.object)} is not UTF-8.") from error
-        except BrokenPipeError:
-            raise  # the reader has seen enough; typer ends quietly
+        except BrokenPipeError as error:  # whoever reads has seen enough
+            drop_unwritten()
+            raise Exit(0) from error
         except OSError as error:
-            complain(f"messagehub: {shown(error)}")
+            drop_unwritten()
+            is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+            complain(f"messagehub: {'the disk is full: ' if is_full else ''}{shown(error)}")
             raise Exit(REFUSED) from error
 
 

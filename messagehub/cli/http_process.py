@@ -1,121 +1,257 @@
-"""The HTTP process beside the broker: a bound socket, a token, and a watcher that starts it again when it dies.
+"""The HTTP process beside the broker: a bound socket, a token, and a thread that keeps one process serving it.
 
 The socket is bound here, so its address is known before the process runs and stays over restarts.
+
+Rule 1: the hub is ready when HTTP answers. A first process that ends before it answers ends the hub.
+Rule 2: a process that dies later is started again, after a pause that grows while it keeps dying; until one has lived
+for STEADY_SECONDS and answers, the broker is told what is wrong.
+Rule 3: after a reload the old process serves until the new one does. A new one that does not start changes nothing.
+Rule 4: one thread starts and ends all processes: the kernel ends a child with the thread that made it.
 """
 
 import errno
-import importlib.util
 import logging
 import os
+import select
 import socket
-import ssl
 import subprocess
 import sys
-import threading
 import time
-from pathlib import Path
+from collections.abc import Callable
 
 from messagehub.broker.place import is_loopback
-from messagehub.credentials import new_token
+from messagehub.cli.http_checks import TOKEN_NAME, http_address
+from messagehub.cli.http_health import why_silent
+from messagehub.credentials import new_token, read_owner_token
 from messagehub.errors import ConfigurationError
-from messagehub.private_files import check_private, write_private
+from messagehub.private_files import write_private
 from messagehub.settings import Settings
 from messagehub.supervision import Supervisor
 
 log = logging.getLogger("messagehub.http")
 
-DEFAULT_ADDRESS = "127.0.0.1:8081"
 RESTART_SECONDS = 1.0
+RESTART_MAX_SECONDS = 30.0
+STEADY_SECONDS = 10.0
+START_SECONDS = 60.0
+ANSWER_SECONDS = 10.0
 STOP_SECONDS = 5.0
 BIND_SECONDS = 5.0
 """How long a hub that was killed may keep its address through its HTTP process."""
 
 
 class HttpProcess:
-    def __init__(self, settings: Settings, *, endpoint: str, is_open: bool) -> None:
-        is_tls = bool(settings.http_cert)
-        _check_certificate(settings)
-        self._socket = _bind(settings.http, is_tls=is_tls)
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        endpoint: str,
+        is_open: bool,
+        on_answer: Callable[[], None],
+        on_failure: Callable[[str], None],
+        on_problem: Callable[[str | None], None],
+    ) -> None:
+        """One of the first two is called once, when the first process answers or will not.
+
+        `on_problem` is told what is wrong from then on, and None when that is over.
+        """
+        self._endpoint = endpoint
+        self._is_open = is_open
+        self._on_answer, self._on_failure, self._on_problem = on_answer, on_failure, on_problem
+        self._settings = settings
+        self._next_settings: Settings | None = None
+        self._socket = _bind(settings)
         host, port = self._socket.getsockname()[:2]
-        self.url = f"{'https' if is_tls else 'http'}://{f'[{host}]' if ':' in host else host}:{port}"
-        anonymous = settings.http_anonymous
-        if anonymous is None:  # on this host everybody may look, unless told otherwise; from elsewhere nobody
-            anonymous = "observe" if is_loopback(host) and not settings.is_shared else ""
-        if is_open and not is_loopback(host):
-            self._socket.close()
-            raise ConfigurationError(
-                "--http-open is for the loopback interface: make tokens with `messagehub tokens new`"
-            )
-        self._command = [
-            sys.executable,
-            *("-m", "messagehub.admin"),
-            *("--parent", str(os.getpid())),
-            *("--fd", str(self._socket.fileno())),
-            *("--dir", str(settings.dir)),
-            *("--endpoint", endpoint),
-            *("--anonymous", anonymous),
-            *(("--cert", settings.http_cert, "--key", settings.http_key) if is_tls else ()),
-            *(() if is_open else ("--token-file", str(_token_file(settings.dir)))),
-        ]
-        self._is_stopping = threading.Event()
-        self._starting = threading.Lock()
-        self._process = self._start()
-        self._watcher = Supervisor().start("messagehub-http", self._watch)
+        self._is_loopback = is_loopback(host)
+        scheme = "https" if settings.http_cert else "http"
+        self.url = f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
+        if not is_open:
+            _make_token(settings)
+        self.restarts = 0
+        self._is_stopping = self._has_answered = False
+        self._pause = RESTART_SECONDS
+        self._child: _Child | None = None
+        self._wake_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._thread = Supervisor().start("messagehub-http", self._run)
+
+    def reload(self, settings: Settings) -> None:
+        """Serve with these settings from now on. They were checked; the address stays as it is."""
+        self._next_settings = settings
+        os.eventfd_write(self._wake_fd, 1)
 
     def stop(self) -> None:
-        with self._starting:  # what is started from now on would be stopped by nobody
-            self._is_stopping.set()
-        self._process.terminate()
-        try:
-            self._process.wait(STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        self._watcher.join(STOP_SECONDS)
+        self._is_stopping = True
+        os.eventfd_write(self._wake_fd, 1)
+        self._thread.join(2 * STOP_SECONDS)
+        os.close(self._wake_fd)
         self._socket.close()
 
-    def _start(self) -> "subprocess.Popen[bytes]":
-        # In a group of its own: Ctrl-C in a terminal is for the broker, which ends this process.
-        return subprocess.Popen(self._command, pass_fds=[self._socket.fileno()], process_group=0)
+    def _run(self) -> None:
+        if not self._has_answered:
+            why = self._begin()
+            self._has_answered = why is None
+            if why is None:
+                self._on_answer()
+            elif not self._is_stopping:
+                self._on_failure(f"HTTP does not start at {self.url}: {why}")
+        if self._has_answered:
+            self._keep_serving()
+        if self._child is not None:
+            self._child.end()
 
-    def _watch(self) -> None:
-        while not self._is_stopping.is_set():
-            code = self._process.wait()
-            self._is_stopping.wait(RESTART_SECONDS)
-            with self._starting:
-                if not self._is_stopping.is_set():
-                    log.error("the HTTP process ended with %s; starting it again", code)
-                    self._process = self._start()
+    def _keep_serving(self) -> None:
+        has_problem = False
+        while not self._is_stopping:
+            if self._child is None:
+                why = self._begin()
+                if why is not None:
+                    has_problem = self._wait_to_begin_again(why)
+            elif self._next_settings is not None:
+                self._replace(self._child)
+            elif self._is_readable(self._child.pid_fd, STEADY_SECONDS if has_problem else None):
+                has_problem = self._wait_to_begin_again(f"the process ended with {self._child.code()}")
+            elif has_problem and why_silent(self.url, timeout=ANSWER_SECONDS) is None:
+                has_problem = False
+                self._pause = RESTART_SECONDS
+                self._on_problem(None)
+
+    def _begin(self) -> str | None:
+        """Start a process; return why it does not serve, or None when it does."""
+        if self._child is not None:
+            self._child.end()
+            self._child = None
+        if self._next_settings is not None:
+            self._settings, self._next_settings = self._next_settings, None
+        try:
+            child = self._started(self._settings)
+        except OSError as error:
+            return f"the process cannot be started: {error}"
+        why = self._why_not_serving(child)
+        if why is None and not self._has_answered:
+            why = why_silent(self.url, timeout=ANSWER_SECONDS)
+        if why is None:
+            self._child = child
+            log.info("HTTP is at %s, pid %d", self.url, child.pid)
+        else:
+            child.end()
+        return why
+
+    def _why_not_serving(self, child: "_Child") -> str | None:
+        """Wait until the process says that it serves; return why it does not."""
+        deadline = time.monotonic() + START_SECONDS
+        while not self._is_stopping:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return f"the process does not serve after {START_SECONDS:g} s"
+            if self._is_readable(child.ready_fd, left):
+                return None if os.read(child.ready_fd, 1) else f"the process ended with {child.code()}"
+        return "the hub is stopping"
+
+    def _is_readable(self, fd: int, seconds: float | None) -> bool:
+        """Wait for the descriptor; False when the time is up or somebody wants something of this thread."""
+        ready = select.select([fd, self._wake_fd], [], [], seconds)[0]
+        if self._wake_fd in ready:
+            os.eventfd_read(self._wake_fd)
+        return fd in ready
+
+    def _started(self, settings: Settings) -> "_Child":
+        anonymous = settings.http_anonymous
+        if anonymous is None:  # on this host everybody may look, unless told otherwise; from elsewhere nobody
+            anonymous = "observe" if self._is_loopback and not settings.is_shared else ""
+        arguments = [
+            *("--dir", str(settings.dir)),
+            *("--endpoint", self._endpoint),
+            *("--anonymous", anonymous),
+            *("--log", settings.log),
+            *(("--cert", settings.http_cert, "--key", settings.http_key) if settings.http_cert else ()),
+            *(() if self._is_open else ("--token-file", str(settings.dir / TOKEN_NAME))),
+        ]
+        return _Child(self._socket.fileno(), arguments)
+
+    def _wait_to_begin_again(self, why: str) -> bool:
+        if self._child is not None:
+            self._child.end()
+            self._child = None
+        self.restarts += 1
+        problem = f"HTTP does not answer at {self.url}: {why}"
+        log.error("%s; starting it again in %g s", problem, self._pause)
+        self._on_problem(f"{problem}; it was started again {self.restarts} times")
+        deadline = time.monotonic() + self._pause
+        while not self._is_stopping and (left := deadline - time.monotonic()) > 0:
+            if select.select([self._wake_fd], [], [], left)[0]:
+                os.eventfd_read(self._wake_fd)
+        self._pause = min(2 * self._pause, RESTART_MAX_SECONDS)
+        return True
+
+    def _replace(self, old: "_Child") -> None:
+        settings, self._next_settings = self._next_settings, None
+        assert settings is not None
+        try:
+            new = self._started(settings)
+        except OSError as error:
+            log.error("HTTP goes on with the settings of before, because no new process can be started: %s", error)
+            return
+        why = self._why_not_serving(new)
+        if why is not None:
+            new.end()
+            log.error("HTTP goes on with the settings of before, because the new process failed: %s", why)
+            return
+        self._child, self._settings = new, settings
+        old.end()
+        log.info("HTTP serves with the settings as they are now, pid %d", new.pid)
 
 
-def is_available() -> bool:
-    """Whether the `admin` extra is installed."""
-    return all(importlib.util.find_spec(name) is not None for name in ("fastapi", "uvicorn"))
+class _Child:
+    """One HTTP process, and the pipe on which it says that it serves."""
+
+    def __init__(self, socket_fd: int, arguments: list[str]) -> None:
+        self.ready_fd, said_fd = os.pipe2(os.O_CLOEXEC)
+        own = ["--parent", str(os.getpid()), "--fd", str(socket_fd), "--ready-fd", str(said_fd)]
+        try:
+            # In a group of its own: Ctrl-C in a terminal is for the broker, which ends this process.
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "messagehub.admin", *own, *arguments],
+                pass_fds=[socket_fd, said_fd],
+                process_group=0,
+            )
+        except OSError:
+            os.close(self.ready_fd)
+            raise
+        finally:
+            os.close(said_fd)
+        self.pid = self._process.pid
+        self.pid_fd = os.pidfd_open(self.pid)
+
+    def code(self) -> int:
+        try:
+            return self._process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            return self._process.wait()
+
+    def end(self) -> None:
+        self._process.terminate()
+        self.code()
+        os.close(self.pid_fd)
+        os.close(self.ready_fd)
 
 
-def _bind(address: str | None, *, is_tls: bool) -> socket.socket:
+def _bind(settings: Settings) -> socket.socket:
     """A chosen address must be free; in place of the default one any port will do."""
-    host, _, port = (address or DEFAULT_ADDRESS).rpartition(":")
-    if not host or not port.isdigit() or int(port) > 65535:
-        raise ConfigurationError(f"--http takes HOST:PORT, not {address!r}")
-    if not is_tls and not is_loopback(host):
-        raise ConfigurationError(
-            f"--http {address} is not on the loopback interface: serve HTTPS with --http-cert and --http-key,"
-            " or use 127.0.0.1:PORT"
-        )
+    host, port = http_address(settings)
     bound = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    deadline = time.monotonic() + (0.0 if address is None else BIND_SECONDS)
+    deadline = time.monotonic() + (0.0 if settings.http is None else BIND_SECONDS)
     while True:
         try:
-            bound.bind((host.strip("[]"), int(port)))
+            bound.bind((host, port))
             break
         except OSError as error:
             if error.errno == errno.EADDRINUSE and time.monotonic() < deadline:
                 time.sleep(0.05)
-            elif address is not None:
+            elif settings.http is not None:
                 bound.close()
-                raise ConfigurationError(f"cannot serve HTTP on {address}: {error.strerror}") from None
+                raise ConfigurationError(f"cannot serve HTTP on {settings.http}: {error.strerror}") from None
             else:
                 log.warning("port %s is taken; serving HTTP on another one", port)
                 bound.bind((host, 0))
@@ -124,23 +260,10 @@ def _bind(address: str | None, *, is_tls: bool) -> socket.socket:
     return bound
 
 
-def _check_certificate(settings: Settings) -> None:
-    if bool(settings.http_cert) != bool(settings.http_key):
-        raise ConfigurationError("--http-cert and --http-key go together")
-    if settings.http_cert:
-        try:
-            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-            context.load_cert_chain(settings.http_cert, settings.http_key)
-        except (OSError, ssl.SSLError) as error:
-            raise ConfigurationError(f"cannot use {settings.http_cert} and {settings.http_key}: {error}") from None
-        check_private(Path(settings.http_key).resolve())
-
-
-def _token_file(directory: Path) -> Path:
+def _make_token(settings: Settings) -> None:
     """Made once, readable by its owner only."""
-    path = directory / "http.token"
+    path = settings.dir / TOKEN_NAME
     try:
         write_private(path, f"{new_token()}\n".encode(), replace=False)
     except FileExistsError:
-        check_private(path)
-    return path
+        read_owner_token(path)

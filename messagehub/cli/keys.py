@@ -35,11 +35,11 @@ Roles = Annotated[
 @app.command("list", cls=HubCommand)
 def list_keys(dir: Dir = None, as_json: Json = False) -> None:
     """Show the hub's public key, and the keys that are let in."""
-    from messagehub.credentials import AccessFile, server_keys
+    from messagehub.credentials import AccessFile, server_public_key
 
     settings = Settings.load(dir=dir)
     listed = AccessFile(settings.access_path).read().keys
-    server = server_keys(settings.keys_path).public if settings.dir.is_dir() else None
+    server = server_public_key(settings.keys_path)
     if as_json:
         keys = [
             {"name": name, "public": key.proof, "roles": key.rights, "created_at": key.created_at}
@@ -134,17 +134,18 @@ def allow(
 @app.command("revoke", cls=HubCommand)
 def revoke_key(name: Name, dir: Dir = None, as_json: Json = False) -> None:
     """Let a key in no longer; what it asks on open connections is refused from now on."""
-    from messagehub.credentials import AccessFile, revoke
+    from messagehub.credentials import AccessFile, remove_revoked_key, revoke
 
-    revoke(AccessFile(Settings.load(dir=dir).access_path), "key", name)
+    settings = Settings.load(dir=dir)
+    path = settings.keys_path / f"{name}.key"
+    is_removed = remove_revoked_key(path, revoke(AccessFile(settings.access_path), "key", name))
     if as_json:
-        echo_json({"name": name})
+        echo_json({"name": name, "removed": str(path) if is_removed else None})
     else:
-        echo(f"{name} is not let in any more")
+        echo(f"{name} is not let in any more" + (f"; {path} was removed" if is_removed else ""))
 
 
 def private_directory_of_hub(settings: Settings) -> None:
-    from messagehub.private_files import private_directory
+    from messagehub.credentials import private_directory_of
 
-    if not settings.dir.is_dir():
-        private_directory(settings.dir)
+    private_directory_of(settings.access_path)

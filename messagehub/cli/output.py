@@ -4,6 +4,8 @@ Rule 1: with --json stdout carries JSON and nothing else, whatever happens.
 Rule 2: what a peer chose (hashes, ids, messages) never reaches a terminal as control characters.
 """
 
+import os
+import shutil
 import sys
 from collections.abc import Sequence
 from datetime import datetime
@@ -14,7 +16,6 @@ import msgspec
 if TYPE_CHECKING:
     from registry.records import Table
 
-PIPE_COLUMNS = 1000
 SHORT_LENGTH = 12
 
 
@@ -32,8 +33,29 @@ def echo_json_line(value: Any) -> None:
 
 
 def complain(line: str) -> None:
-    sys.stderr.write(line + "\n")
-    sys.stderr.flush()
+    try:
+        sys.stderr.write(line + "\n")
+        sys.stderr.flush()
+    except OSError:
+        pass  # whoever read it has left: nobody can be told
+
+
+def have_standard_streams() -> None:
+    """Open what the caller closed (`>&-`): else the next file or socket that is opened would be written to."""
+    for fd, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        if getattr(sys, name) is None:
+            opened = os.open(os.devnull, os.O_RDWR)
+            setattr(sys, name, open(opened, mode, closefd=opened != fd))  # noqa: SIM115  it stays open
+
+
+def drop_unwritten() -> None:
+    """Forget what stdout does not take (`| head`, a full disk): else Python complains about it when it ends."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
 
 
 def shown(value: Any) -> str:
@@ -46,7 +68,10 @@ def shown(value: Any) -> str:
         return ", ".join(f"{shown(name)}={shown(item)}" for name, item in value.items()) or "-"
     if isinstance(value, list):
         return ", ".join(map(shown, value)) or "-"
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in str(value))
+    text = str(value)
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def short(text: str | None) -> str | None:
@@ -71,30 +96,24 @@ def duration(seconds: float) -> str:
 
 
 def echo_table(headings: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-    _print_table(headings, rows)
+    from messagehub.cli.columns import aligned
+
+    echo("\n".join(aligned(headings, [list(map(shown, row)) for row in rows], **_screen())))
 
 
 def echo_fields(fields: dict[str, Any]) -> None:
     """Names and values, one pair a line."""
-    _print_table((), list(fields.items()))
+    from messagehub.cli.columns import aligned
+
+    rows = [[name, shown(value)] for name, value in fields.items()]
+    echo("\n".join(aligned((), rows, **_screen())))
 
 
-def _print_table(headings: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    # A pipe has no width: a line per row, whole, is what grep and awk want.
-    width = None if sys.stdout.isatty() else PIPE_COLUMNS
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold", show_header=bool(headings))
-    for heading in headings or ("", ""):
-        table.add_column(heading, overflow="fold", style=None if headings or table.columns else "bold")
-    for row in rows:
-        table.add_row(*map(shown, row))
-    console = Console(width=width, markup=False, highlight=False, emoji=False)
-    with console.capture() as captured:
-        console.print(table)
-    for line in captured.get().splitlines():
-        echo(line.rstrip())
+def _screen() -> dict[str, Any]:
+    """A pipe has no width: a line per row, whole, is what grep and awk want."""
+    if not sys.stdout.isatty():
+        return {"width": None, "is_bold": False}
+    return {"width": shutil.get_terminal_size().columns, "is_bold": os.environ.get("TERM") != "dumb"}
 
 
 def table_line(table: "Table | None") -> str | None:

@@ -7,6 +7,7 @@ import msgspec
 import typer
 
 from messagehub.cli.output import shown
+from messagehub.cli.values import records_of
 
 
 def header_of(text: str) -> tuple[str, str]:
@@ -25,13 +26,22 @@ def value_of(text: bytes) -> Any:
 
 
 def fields_of(payload: Any) -> dict[str, Any]:
-    """`payload`, or `payload_base64` for bytes that are not text."""
-    if isinstance(payload, bytes):
-        try:
-            return {"payload": payload.decode()}
-        except UnicodeDecodeError:
-            return {"payload_base64": base64.b64encode(payload).decode()}
-    return {"payload": _plain(payload)}
+    """`kind`, and `payload`, or `payload_base64` for bytes that are not text."""
+    kind = kind_of(payload)
+    if kind == "bytes":
+        return {"kind": kind, "payload_base64": base64.b64encode(payload).decode()}
+    return {"kind": kind, "payload": payload.decode() if kind == "text" else _plain(payload)}
+
+
+def kind_of(payload: Any) -> str:
+    """What tells `{"n": 1}` as text from `{"n": 1}` as a value."""
+    if not isinstance(payload, bytes):
+        return "arrow" if hasattr(payload, "to_pylist") else "array" if hasattr(payload, "tolist") else "json"
+    try:
+        payload.decode()
+    except UnicodeDecodeError:
+        return "bytes"
+    return "text"
 
 
 def text_of(payload: Any) -> str:
@@ -42,5 +52,7 @@ def text_of(payload: Any) -> str:
 
 
 def _plain(payload: Any) -> Any:
-    """Arrow as a list of rows."""
-    return payload.to_pylist() if hasattr(payload, "to_pylist") else payload
+    """Return Arrow data as a list of rows and an array as nested lists."""
+    if hasattr(payload, "to_pylist"):
+        return records_of(payload)
+    return msgspec.to_builtins(getattr(payload, "tolist", lambda: payload)(), enc_hook=str)

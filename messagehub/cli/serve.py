@@ -2,8 +2,11 @@
 
 import gc
 import logging
-import signal
+import threading
+import time
+from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import msgspec
@@ -11,10 +14,13 @@ import typer
 
 from messagehub.cli.options import Dir
 from messagehub.cli.output import complain, echo
+from messagehub.cli.reload import Reloading, Signals
 from messagehub.errors import ConfigurationError
+from messagehub.logs import FORMAT
 from messagehub.settings import Settings
 
 if TYPE_CHECKING:
+    from messagehub.broker import Broker
     from messagehub.cli.http_process import HttpProcess
     from messagehub.status import BrokerStatus
 
@@ -60,70 +66,131 @@ def serve(
         str | None, typer.Option(metavar="LEVEL", help="DEBUG, INFO, WARNING or ERROR. [env: MESSAGEHUB_LOG]")
     ] = None,
 ) -> None:
-    """Start the hub and serve until SIGTERM or Ctrl-C.
+    """Start the hub and serve until SIGTERM or Ctrl-C; SIGHUP reloads settings and certificate.
 
     The directory holds state, sockets and database and is private to you.
-    One line on stdout says when the hub is ready, one on stderr when it has stopped.
+    One line on stdout says when the hub is ready, HTTP included, one on stderr when it has stopped.
     """
     from messagehub.broker import Broker
     from messagehub.status import BrokerStatus
     from messagehub.store.sqlite import SQLiteStore
 
-    if no_http and (http_open or (http, http_cert, http_key) != (None, None, None)):
+    asks_for_http = http_open or (http, http_cert, http_key) != (None, None, None)
+    if no_http and asks_for_http:
         raise typer.BadParameter("--no-http goes with no other option about HTTP.")
-    settings = Settings.load(
-        endpoint=endpoint,
-        events_endpoint=events_endpoint,
-        http=http,
-        http_cert=http_cert,
-        http_key=http_key,
-        dir=dir,
-        curve=curve,
-        group=group,
-        log=log,
-    )
-    level = logging.getLevelNamesMapping().get(settings.log.upper())
-    if level is None:
-        raise ConfigurationError(f"log level {settings.log!r} is not one of DEBUG, INFO, WARNING, ERROR")
-    logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    arguments = {
+        "endpoint": endpoint,
+        "events_endpoint": events_endpoint,
+        "http": http,
+        "http_cert": http_cert,
+        "http_key": http_key,
+        "dir": dir,
+        "curve": curve,
+        "group": group,
+        "log": log,
+    }
+    settings = Settings.load(**arguments)
+    logging.basicConfig(level=settings.log.upper(), format=FORMAT)
+    has_http = not no_http and _can_serve_http(settings, asks_for_http=asks_for_http, is_open=http_open)
 
+    if not settings.database_path.exists() and (settings.dir / "http.token").exists():
+        said = "%s is gone, though a hub ran there before: beginning with an empty registry"
+        logging.getLogger("messagehub").warning(said, settings.database_path)
     broker = Broker(settings, lambda: SQLiteStore(settings.database_path, sync=settings.store_sync))
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: broker.stop())
-    status = BrokerStatus.of(settings, broker_id=broker.broker_id)
+    signals = Signals(broker.stop)
+    failures: list[str] = []
+
+    def give_up(why: str) -> None:
+        failures.append(why)
+        broker.stop(why)
+
     with ExitStack() as ending:
         ending.callback(broker.close)
-        web = None if no_http else _start_http(settings, broker.local_endpoint, http_open, ending)
+        ready = ReadyLine("broker", *(["http"] if has_http else []))
+        web = None
+        if has_http:
+            web = _start_http(settings, broker, is_open=http_open, ready=ready, give_up=give_up, ending=ending)
         status = msgspec.structs.replace(
-            status,
+            BrokerStatus.of(settings, broker_id=broker.broker_id),
             endpoint=broker.local_endpoint,
             events_endpoint=broker.events_endpoint,
             http=web.url if web else None,
             server_key=broker.server_key,
             remote_endpoint=broker.endpoint if settings.curve else "",
         )
+        reloading = Reloading(settings, arguments, broker=broker, web=web, is_open=http_open)
+        signals.on_hangup(reloading.ask)
+        ending.callback(reloading.close)
         broker.warm_up()
         status.write(settings.status_path, gid=broker.gid)
         ending.callback(_withdraw, status, settings)
         gc.collect()
         gc.freeze()
-        echo(
+        ready.line = (
             f"messagehub {status.version} ready: endpoint={broker.endpoint} events={status.events_endpoint}"
             f" http={status.http} dir={status.dir} pid={status.pid}"
             + (f" server_key={status.server_key}" if status.server_key else "")
         )
+        ready.has("broker")
         broker.run()
-    complain(f"messagehub {status.version} stopped: dir={status.dir} pid={status.pid}")
+    if failures:
+        raise ConfigurationError(f"{failures[0]}; what it wrote to stderr says more")
+    at = time.strftime("%Y-%m-%d %H:%M:%S")
+    complain(f"{at} messagehub {status.version} stopped: dir={status.dir} pid={status.pid}")
 
 
-def _start_http(settings: Settings, endpoint: str, is_open: bool, ending: ExitStack) -> "HttpProcess | None":
-    from messagehub.cli.http_process import HttpProcess, is_available
+class ReadyLine:
+    """The line on stdout that says that the hub is ready, printed when each part of it is."""
 
-    if not is_available():
-        logging.getLogger("messagehub").warning("no HTTP: install messagehub[admin] for it, or say --no-http")
-        return None
-    web = HttpProcess(settings, endpoint=endpoint, is_open=is_open)
+    def __init__(self, *parts: str) -> None:
+        self.line = ""
+        self._missing = set(parts)
+        self._printing = threading.Lock()
+
+    def has(self, part: str) -> None:
+        """From any thread."""
+        with self._printing:
+            self._missing.discard(part)
+            if not self._missing:
+                try:
+                    echo(self.line)
+                except OSError as error:  # whoever was to read it has left: the hub serves all the same
+                    logging.getLogger("messagehub").warning("%s, but stdout cannot be written: %s", self.line, error)
+
+
+def _can_serve_http(settings: Settings, *, asks_for_http: bool, is_open: bool) -> bool:
+    from messagehub.cli.http_checks import check_http, is_available
+
+    if is_available():
+        check_http(settings, is_open=is_open)
+        return True
+    if asks_for_http or settings.http or settings.http_cert:
+        raise ConfigurationError("HTTP was asked for and is not installed: pip install 'messagehub[admin]'")
+    logging.getLogger("messagehub").warning("no HTTP: install messagehub[admin] for it, or say --no-http")
+    return False
+
+
+def _start_http(
+    settings: Settings,
+    broker: "Broker",
+    *,
+    is_open: bool,
+    ready: ReadyLine,
+    give_up: Callable[[str], None],
+    ending: ExitStack,
+) -> "HttpProcess":
+    from messagehub.cli.http_process import HttpProcess
+
+    web = HttpProcess(
+        settings,
+        endpoint=broker.local_endpoint,
+        is_open=is_open,
+        on_answer=partial(ready.has, "http"),
+        on_failure=give_up,
+        on_problem=partial(broker.note_problem, "http"),
+    )
     ending.callback(web.stop)
+    broker.add_counters(lambda: {"http_restarts": web.restarts})
     return web
 
 

@@ -6,14 +6,14 @@ import typer
 
 from messagehub.cli.failures import HubCommand
 from messagehub.cli.options import Dir, Endpoint, Json, Timeout
-from messagehub.cli.output import echo, echo_json, echo_table, instant
+from messagehub.cli.output import complain, echo, echo_json, echo_table, instant
 from messagehub.cli.session import connected
 from messagehub.cli.subcommands import ListingGroup
 
 app = typer.Typer(
     name="services",
     cls=ListingGroup,
-    help="List services and their workers; dead letters; remove an empty pool.",
+    help="List services and their workers; dead letters, and send them again; remove an empty pool.",
     rich_markup_mode=None,
 )
 
@@ -68,6 +68,29 @@ def dead_letters(
             for one in found.letters
         ]
         echo_table(("AT", "ADDRESS", "FORM", "CODE", "ATTEMPTS", "SENDER", "BYTES", "REASON"), rows)
+
+
+@app.command(name="resend", cls=HubCommand)
+def resend(
+    address: Annotated[str | None, typer.Argument(metavar="[ADDRESS]", help="Only those to this address.")] = None,
+    *,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=10_000, help="At most so many, the newest.")] = 100,
+    endpoint: Endpoint = None,
+    dir: Dir = None,
+    timeout: Timeout = None,
+    as_json: Json = False,
+) -> None:
+    """Send dead letters again, oldest first, and forget those that were sent. Exit code 1 when one failed."""
+    with connected(endpoint, dir, timeout) as hub:
+        done = hub.resend_dead_letters(address, limit=limit, timeout=timeout)
+    if as_json:
+        echo_json(done)
+    else:
+        for one in done.failed:
+            complain(f"messagehub: {one.address}: {one.reason}")
+        echo(f"{done.sent} sent, {len(done.failed)} failed, {done.without_payload} without a payload")
+    if done.failed:
+        raise typer.Exit(1)
 
 
 @app.command(name="remove-pool", cls=HubCommand)

@@ -5,11 +5,12 @@ from typing import TYPE_CHECKING, Any
 from typer import Exit
 
 from messagehub.cli.failures import NO_BROKER, report
+from messagehub.cli.http_health import DRAINING, HttpHealth, ask
 from messagehub.cli.options import Dir, Endpoint, Json, Timeout
 from messagehub.cli.output import duration, echo, echo_fields, echo_json, echo_table
 from messagehub.cli.probe import hello
 from messagehub.cli.session import connected, settings_for
-from messagehub.errors import BrokerUnavailable
+from messagehub.errors import BrokerUnavailable, ConfigurationError, Forbidden
 from messagehub.settings import Settings
 from messagehub.version import __version__
 
@@ -26,9 +27,13 @@ def status(endpoint: Endpoint = None, dir: Dir = None, timeout: Timeout = None, 
     try:
         said = hello(settings)
         with connected(endpoint, dir, timeout) as hub:
-            stats = hub.stats()
             health = hub.health(timeout=settings.request_timeout_seconds)
-        if stats is None:
+            try:
+                stats = hub.stats()
+                is_forbidden = False
+            except Forbidden:  # of a key with rights to some names only
+                stats, is_forbidden = None, True
+        if stats is None and not is_forbidden:
             raise BrokerUnavailable("the broker went away while it was asked", endpoint=settings.endpoint)
     except BrokerUnavailable as error:
         if not as_json:
@@ -57,28 +62,61 @@ def _without_broker(settings: Settings, error: BrokerUnavailable) -> dict[str, A
     }
 
 
-def _with_broker(settings: Settings, said: "HelloAck", stats: "StatsReport", health: dict[str, Any]) -> dict[str, Any]:
-    """`version` is the broker's. Directory and HTTP address are known only for the broker of our directory."""
+def _with_broker(
+    settings: Settings, said: "HelloAck", stats: "StatsReport | None", health: dict[str, Any]
+) -> dict[str, Any]:
+    """`version` is the broker's. Directory and HTTP address are known only for the broker of our directory, and the
+    broker's numbers only to who may observe everything."""
     own = _of_directory(settings, said.broker_id)
+    problems: list[str] = health.get("problems", [])
+    http = _http_health(own, problems, settings.request_timeout_seconds)
+    if own is not None and http is not None and http.why_silent is not None:
+        problems = [*problems, f"HTTP does not answer at {own.http}: {http.why_silent}"]
     return {
-        "health": health["status"],
+        "health": "degraded" if problems and health["status"] == "healthy" else health["status"],
+        "problems": problems,
         "endpoint": said.endpoints["control"],
-        "events_endpoint": said.endpoints["events"],
+        "events_endpoint": said.endpoints.get("events"),
         "http": own.http if own else None,
         "dir": own.dir if own else None,
-        "pid": stats.pid,
-        "version": stats.version,
+        "pid": stats.pid if stats else None,
+        "version": said.server.rpartition("/")[2],
         "client_version": __version__,
-        "broker_id": stats.broker_id,
-        "uptime_seconds": stats.uptime_seconds,
-        "revision": stats.revision,
-        "read_only": stats.read_only,
+        "broker_id": said.broker_id,
+        "uptime_seconds": stats.uptime_seconds if stats else None,
+        "revision": health.get("revision"),
+        "read_only": health.get("read_only"),
+        "draining": http.is_draining if http else None,
         "answer_seconds": health.get("seconds"),
-        "counts": {name: getattr(stats, name) for name in _COUNTED},
-        "requests": _requests(stats.requests),
-        "counters": stats.counters,
-        "store": stats.store,
+        "counts": {name: getattr(stats, name) for name in _COUNTED} if stats else None,
+        "requests": _requests(stats.requests) if stats else None,
+        "counters": stats.counters if stats else None,
+        "store": stats.store if stats else None,
+        "held_back": _held_back(settings),
     }
+
+
+def _http_health(own: "BrokerStatus | None", problems: list[str], timeout: float) -> HttpHealth | None:
+    """None where there is no HTTP, or the broker says already that it does not answer."""
+    if own is None or own.http is None or any(own.http in problem for problem in problems):
+        return None
+    return ask(own.http, timeout=timeout)
+
+
+def _held_back(settings: Settings) -> list[dict[str, Any]]:
+    """Producers of this host that wait for readers, or whose slots readers hold."""
+    from messagehub.block_place import directory_of
+    from messagehub.data.held_back import held_back
+    from messagehub.datablock.errors import DataBlockError
+
+    try:
+        found = held_back(directory_of(settings))
+    except (DataBlockError, ConfigurationError):
+        return []  # `messagehub doctor` says what is wrong there
+    return [
+        {"channel": one.channel, "pid": one.pid, "shm_name": one.shm_name, "skipped": one.skipped, "by": one.held_back}
+        for one in found
+    ]
 
 
 def _of_directory(settings: Settings, broker_id: str) -> "BrokerStatus | None":
@@ -98,30 +136,44 @@ def _requests(by_type: dict[str, dict[str, Any]]) -> dict[str, Any]:
 
 
 def _print(shown: dict[str, Any]) -> None:
-    requests = shown["requests"]
-    oddities = {name: count for name, count in shown["counters"].items() if count and name != "published"}
     echo_fields(
         {
             "health": shown["health"] + (", but read-only: its disk is full or failing" if shown["read_only"] else ""),
+            **({"problems": "; ".join(shown["problems"])} if shown["problems"] else {}),
+            **({"draining": DRAINING} if shown["draining"] else {}),
             "endpoint": shown["endpoint"],
             "events": shown["events_endpoint"],
             "http": shown["http"],
             "directory": shown["dir"],
-            "process": f"pid {shown['pid']}, up {duration(shown['uptime_seconds'])}",
+            **({"process": f"pid {shown['pid']}, up {duration(shown['uptime_seconds'])}"} if shown["pid"] else {}),
             "version": shown["version"]
             + ("" if shown["version"] == __version__ else f" (this program is {__version__})"),
             "revision": shown["revision"],
-            "holds": ", ".join(f"{count} {name}" for name, count in shown["counts"].items()),
-            "requests": f"{requests['count']}, {requests['errors']} refused",
-            "events sent": shown["counters"].get("published", 0),
-            **({"counted": oddities} if oddities else {}),
+            **_numbers(shown),
         }
     )
+    for one in shown["held_back"]:
+        echo(f"the producer of channel {one['channel']} (pid {one['pid']}) is held back: {one['by']}")
+    if shown["requests"] is None:
+        return
     echo("")
     echo_table(
         ("REQUEST", "COUNT", "REFUSED", "P50 UP TO", "P99 UP TO"),
         [
             (name, one["count"], one["errors"], duration(one["p50_seconds"]), duration(one["p99_seconds"]))
-            for name, one in sorted(requests["by_type"].items())
+            for name, one in sorted(shown["requests"]["by_type"].items())
         ],
     )
+
+
+def _numbers(shown: dict[str, Any]) -> dict[str, Any]:
+    requests = shown["requests"]
+    if requests is None:
+        return {"numbers": "are shown to keys with the right observe on everything"}
+    oddities = {name: count for name, count in shown["counters"].items() if count and name != "published"}
+    return {
+        "holds": ", ".join(f"{count} {name}" for name, count in shown["counts"].items()),
+        "requests": f"{requests['count']}, {requests['errors']} refused",
+        "events sent": shown["counters"].get("published", 0),
+        **({"counted": oddities} if oddities else {}),
+    }

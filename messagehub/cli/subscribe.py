@@ -3,33 +3,33 @@
 import datetime
 import re
 import time
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
 from messagehub.cli.options import Dir, Endpoint, Json, Timeout
 from messagehub.cli.output import complain, echo, echo_json_line, instant
-from messagehub.cli.payloads import fields_of, text_of
+from messagehub.cli.payloads import fields_of, kind_of, text_of
 from messagehub.cli.session import TURN_SECONDS, connected, interrupt
 from messagehub.cli.topics import age
 from messagehub.errors import HubError, ReceiveTimeout
 
 if TYPE_CHECKING:
     from messagehub.messaging.topic_messages import Message
-
-BUFFER = 10_000
+    from messagehub.messaging.topic_positions import Since
 
 
 def subscribe(
-    pattern: Annotated[
-        str, typer.Argument(metavar="PATTERN", help="A topic; * is any one component, a last > one or more.")
+    patterns: Annotated[
+        list[str],
+        typer.Argument(metavar="PATTERN...", help="Topics; * is any one component, a last > one or more."),
     ],
     *,
     since: Annotated[
         str | None,
         typer.Option(
-            metavar="OFFSET|TIME",
-            help="Kept topics only, from an offset (0: the oldest), a time (ISO), or so long ago (10m, 2h, 7d).",
+            metavar="OFFSET|TIME|PLACE",
+            help="Kept topics only, from an offset, a time (ISO), so long ago (10m, 2h, 7d), or oldest, newest, last.",
         ),
     ] = None,
     count: Annotated[int | None, typer.Option("--count", "-n", min=1, help="End after so many messages.")] = None,
@@ -38,7 +38,7 @@ def subscribe(
     timeout: Timeout = None,
     as_json: Json = False,
 ) -> None:
-    """Print messages as they come, one a line, until Ctrl-C or --count.
+    """Print messages as they come, one a line with the kind of their payload, until Ctrl-C or --count.
 
     Goes on when the broker restarts. What is lost is counted on stderr. With --json: JSON lines.
     With --since what kept topics hold comes first, and then what is published, each message once.
@@ -48,9 +48,9 @@ def subscribe(
     with (
         interrupt() as interrupted,
         connected(endpoint, dir, timeout) as hub,
-        hub.subscribe(pattern, buffer=BUFFER, since=begin, timeout=timeout) as subscription,
+        hub.subscribe(patterns, since=begin, timeout=timeout) as subscription,
     ):
-        complain(f"messagehub: subscribed to {pattern}")
+        complain(f"messagehub: subscribed to {subscription.pattern}")
         while not interrupted.has_come and subscription.received != count:
             try:
                 message = subscription.receive(TURN_SECONDS)
@@ -69,10 +69,14 @@ def _print(message: "Message", as_json: bool) -> None:
     if as_json:
         echo_json_line(_fields(message))
     else:
-        echo(f"{instant(message.sent_at)}  {message.topic}  {text_of(message.payload)}")
+        payload = message.payload
+        headers = f"  headers={text_of(message.headers)}" if message.headers else ""
+        echo(f"{instant(message.sent_at)}  {message.topic}  {kind_of(payload)}  {text_of(payload)}{headers}")
 
 
-def _since(text: str) -> int | float:
+def _since(text: str) -> "Since":
+    if text in ("oldest", "newest", "last"):
+        return cast("Since", text)
     if text.isascii() and text.isdigit():
         return int(text)
     if re.fullmatch(r"[0-9.]+[smhd]", text):
@@ -81,7 +85,8 @@ def _since(text: str) -> int | float:
         return datetime.datetime.fromisoformat(text).timestamp()
     except ValueError:
         raise typer.BadParameter(
-            f"{text!r} is not an offset, a time such as 2026-01-31T12:00, or so long ago such as 10m.",
+            f"{text!r} is not an offset, a time such as 2026-01-31T12:00, so long ago such as 10m, or oldest, newest or"
+            " last.",
             param_hint="--since",
         ) from None
 

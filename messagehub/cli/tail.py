@@ -40,27 +40,15 @@ def tail(
 
 
 def _show(value: Any, *, as_json: bool) -> None:
+    from messagehub.cli.values import rows_of
     from messagehub.datablock.items import Gap
 
     if isinstance(value, Gap):
         complain(f"items {value.first} to {value.last} were overwritten before they were read")
         return
-    headings, rows = _rows(value)
+    headings, rows = rows_of(value)
     if as_json:
         for row in rows:
             echo_json_line(dict(zip(headings, row, strict=True)))
     else:
         echo_table([heading.upper() for heading in headings], rows)
-
-
-def _rows(value: Any) -> tuple[list[str], list[list[Any]]]:
-    if hasattr(value, "to_pydict"):
-        columns = value.to_pydict()
-        return list(columns), [list(row) for row in zip(*columns.values(), strict=True)]
-    if hasattr(value, "dtype"):
-        names = value.dtype.names
-        if names:
-            return list(names), [[field.tolist() for field in row] for row in value.reshape(-1)]
-        rows = value if value.ndim else value.reshape(1)
-        return ["value"], [[row] for row in rows.tolist()]
-    return ["bytes"], [[bytes(value).decode("utf-8", errors="backslashreplace")]]

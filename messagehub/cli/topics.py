@@ -10,6 +10,7 @@ from messagehub.cli.options import Dir, Endpoint, Json, Timeout
 from messagehub.cli.output import duration, echo, echo_fields, echo_json, echo_table, instant
 from messagehub.cli.session import connected
 from messagehub.cli.subcommands import ListingGroup
+from messagehub.durations import seconds_of
 
 app = typer.Typer(
     name="topics",
@@ -18,16 +19,15 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The topic's name.")]
-_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _SIZES = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30}
 
 
 def age(text: str) -> float:
     """Seconds, or a number with s, m, h or d."""
-    found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)([smhd]?)", text)
-    if found is None or float(found[1]) <= 0:
-        raise typer.BadParameter(f"{text!r} is not a time such as 30s, 10m, 12h or 7d.")
-    return float(found[1]) * _UNITS[found[2] or "s"]
+    try:
+        return seconds_of(text)
+    except ValueError as error:
+        raise typer.BadParameter(f"{error}.") from None
 
 
 def size(text: str) -> int:

@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from typing import Any, TypeVar
 
+from messagehub.background import BackgroundThreads, awaitable
 from messagehub.datablock.payloads import is_arrow
 from messagehub.errors import ConfigurationError
 from registry import commands, replies
@@ -16,11 +17,16 @@ _AnyReply = TypeVar("_AnyReply", bound=replies.Reply)
 class CatalogMethods(ABC):
     """What `MessageHub` provides to them is declared here; nobody else inherits."""
 
+    _background: BackgroundThreads
+
+    @abstractmethod
+    def _limit(self, timeout: float | None) -> float: ...
+
     @abstractmethod
     def _must(self, command: commands.Command, kind: type[_AnyReply], timeout: float | None) -> _AnyReply: ...
 
     def create_channel(
-        self, channel: str, *, timeout: float | None = None, **declaration: Any
+        self, /, channel: str, *, timeout: float | None = None, **declaration: Any
     ) -> replies.ChannelCreated:
         """Declare a channel, so that it stays without members; what is declared binds its producers.
 
@@ -30,6 +36,8 @@ class CatalogMethods(ABC):
             declaration |= {"schema": arrow.from_arrow(declaration["schema"]), "schema_type": "ARROW"}
         command = commands.CreateChannel(channel=channel, **declaration)
         return self._must(command, replies.ChannelCreated, timeout)
+
+    create_channel_async = awaitable(create_channel)
 
     def register_schema(
         self, subject: str, schema: Any, *, schema_type: SchemaType = "JSON", timeout: float | None = None
@@ -41,6 +49,8 @@ class CatalogMethods(ABC):
             raise ConfigurationError(f"schema {schema!r} is no text, no JSON value and no Arrow schema")
         command = commands.RegisterSchema(subject=subject, schema=schema, schema_type=schema_type)
         return self._must(command, replies.SchemaRegistered, timeout)
+
+    register_schema_async = awaitable(register_schema)
 
     def schema(
         self,
@@ -59,6 +69,8 @@ class CatalogMethods(ABC):
         command = commands.RequestSchema(subject=subject, version=version, schema_id=schema_id, schema_hash=schema_hash)
         return self._must(command, replies.SchemaFound, timeout)
 
+    schema_async = awaitable(schema)
+
     def subjects(self, *, timeout: float | None = None) -> list[str]:
         found: list[str] = []
         after: str | None = ""
@@ -68,5 +80,9 @@ class CatalogMethods(ABC):
             after = page.next
         return found
 
+    subjects_async = awaitable(subjects)
+
     def schema_versions(self, subject: str, *, timeout: float | None = None) -> list[replies.SchemaVersionSummary]:
         return self._must(commands.ListSchemas(subject=subject), replies.SchemaList, timeout).versions
+
+    schema_versions_async = awaitable(schema_versions)

@@ -508,8 +508,8 @@ class Connection:
             self._drop(lost.message)
         now = time.monotonic()
         for waiter in list(self._pending.values()):
-            if waiter.done is not None and waiter.deadline <= now:
-                del self._pending[waiter.request_id]
+            is_late = waiter.done is not None and waiter.deadline <= now
+            if is_late and self._pending.pop(waiter.request_id, None) is not None:  # or else all have ended meanwhile
                 waiter.finish(None, BrokerTimeout("the broker did not answer in time"))
 
     def _deliver(self, reply: replies.AnyReply) -> None:

@@ -9,8 +9,8 @@ import logging
 import msgspec
 
 from messagehub.client.connection import Connection
+from messagehub.errors import HubError, from_wire, is_unable
 from registry import commands, replies
-from registry.errors import HubError
 
 log = logging.getLogger("messagehub")
 
@@ -58,11 +58,12 @@ class UnregisteredTables:
 
     def _send(self, command: commands.RegisterTable) -> None:
         def done(reply: replies.AnyReply | None, error: HubError | None) -> None:
-            said = reply if isinstance(reply, replies.Error) else error
-            if said is not None and said.retryable:
+            if isinstance(reply, replies.Error):
+                error = from_wire(reply.code, reply.message, reply.details, retryable=reply.retryable)
+            if error is not None and is_unable(error):
                 return  # asked again with the next tick
-            if said is not None:
-                log.warning("the table of channel %r was refused by the broker: %s", command.channel, said.message)
+            if error is not None:
+                log.warning("the table of channel %r was refused by the broker: %s", command.channel, error.message)
             if self._waiting.get(command.channel) is command:
                 del self._waiting[command.channel]
 

@@ -6,11 +6,12 @@ Views change on the I/O thread; a user's thread reads the view and takes events 
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 
 from messagehub.client.connection import Connection
 from messagehub.client.view import View
 from messagehub.errors import HubError
+from messagehub.event_loop import LoopShare, Sleepers
 from messagehub.protocol import Beacon, decode_event
 from registry import commands, replies
 from registry.events import AnyChannelEvent, AnySchemaEvent, AnyTopicEvent, ServiceChanged, channel_topic
@@ -36,6 +37,8 @@ class Watch:
         self._is_joining = False
         self._events: deque[AnyChannelEvent] = deque()
         self._changed = threading.Condition()
+        self._sleepers = Sleepers()
+        self._share = LoopShare()
 
     @property
     def channels(self) -> dict[str, Channel]:
@@ -60,15 +63,46 @@ class Watch:
             self._changed.wait_for(lambda: self._events or self.is_closed, timeout)
             return self._events.popleft() if self._events else None
 
+    async def get_async(self, timeout: float | None = None) -> AnyChannelEvent | None:
+        """As `get`, sleeping in the running event loop."""
+        import asyncio
+
+        if self._share.is_due():
+            await self._share
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while True:  # also who changes the view without an event wakes us
+            with self._changed:
+                is_late = deadline is not None and time.monotonic() >= deadline
+                if self._events or self.is_closed or is_late:
+                    return self._events.popleft() if self._events else None
+                woken = self._sleepers.add()
+            try:
+                async with asyncio.timeout(None if deadline is None else max(deadline - time.monotonic(), 0.0)):
+                    await woken
+            except TimeoutError:
+                pass  # what came in the last moment is taken by the next round
+            finally:
+                with self._changed:
+                    self._sleepers.remove(woken)
+            self._share.restart()
+
     def close(self) -> None:
         self._watches.remove(self)
         with self._changed:
             self.is_closed = True
             self._changed.notify_all()
+            sleepers = self._sleepers.take()
+        self._sleepers.wake(sleepers)
 
     def __iter__(self) -> Iterator[AnyChannelEvent]:
         while not self.is_closed or self._events:
             event = self.get()
+            if event is not None:
+                yield event
+
+    async def __aiter__(self) -> AsyncIterator[AnyChannelEvent]:
+        while not self.is_closed or self._events:
+            event = await self.get_async()
             if event is not None:
                 yield event
 
@@ -78,9 +112,16 @@ class Watch:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    async def __aenter__(self) -> "Watch":
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.close()
+
     def abandon(self) -> None:
         """In a forked child: the parent's lock may be held by a thread that is not here."""
         self._changed = threading.Condition()
+        self._sleepers = Sleepers()
         self.is_closed = True
 
     # -- on the I/O thread ---------------------------------------------------------------------------------
@@ -126,6 +167,8 @@ class Watch:
                 self._events.popleft()
                 self.missed += 1
             self._changed.notify_all()
+            sleepers = self._sleepers.take()
+        self._sleepers.wake(sleepers)
 
 
 class Watches:

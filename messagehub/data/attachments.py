@@ -22,7 +22,7 @@ from messagehub.datablock.errors import DataBlockError, NothingThere, PositionUn
 from messagehub.datablock.groups import Assignment
 from messagehub.datablock.items import Position, Start
 from messagehub.datablock.layout import Header
-from messagehub.datablock.reader import RingReader
+from messagehub.datablock.reader import Copy, RingReader
 from messagehub.datablock.ring import open_reader, peek
 from messagehub.entries import is_about_members
 from registry import replies
@@ -46,6 +46,7 @@ class Choice(NamedTuple):
     lossless: bool
     verify: bool
     is_member: bool = False  # of a group: nothing is opened before a share is dealt
+    copy: Copy = "auto"
 
 
 class _Noted(NamedTuple):
@@ -66,6 +67,7 @@ class Attachments:
         self._directory = directory
         self._channel = channel
         self._choice = choice
+        self._is_waited_for = choice.lossless
         self._left: dict[str, Position] = {}
         self._gone_at: dict[str, float] = {}
         self._noted: dict[str, _Noted] = {}
@@ -113,13 +115,21 @@ class Attachments:
             reader.close()
         self.readers, self._left = [], {}
 
+    def set_waited_for(self, is_waited_for: bool) -> None:
+        """Whether blocking producers wait for this consumer from now on, if it was made lossless."""
+        if self._choice.lossless and self._is_waited_for != is_waited_for:
+            self._is_waited_for = is_waited_for
+            for reader in self.readers:
+                reader.set_lossless(is_waited_for)
+
     def look(self, told: Iterable[str]) -> None:
         """Attach to what is there and not yet attached: the directory's rings and those that others `told` of."""
         self._watch()
         alive, waiting = self._directory_rings()
         listed = [*alive, *waiting, self._directory.exclusive_block(self._channel)]
         told = [path for path in told if path not in listed]
-        if not self._has_looked:
+        is_first = not self._has_looked
+        if is_first:
             self._has_looked = True
             for path in told:
                 self._note(path)
@@ -127,6 +137,8 @@ class Attachments:
         held = {reader.path for reader in self.readers}
         missing = [path for path in paths if path not in held and not self._attach(path)]
         self._let_go_of_the_dead()
+        if is_first:
+            self._tell_of_lost_position()
         self._is_producing = bool(alive)
         self.is_listed |= bool(alive or waiting)
         self.has_tables = os.path.isdir(self._directory.tables_path(self._channel))
@@ -134,7 +146,10 @@ class Attachments:
 
     def ended(self, reader: RingReader) -> None:
         """Its producer ended it and everything was read."""
-        position = self._left[reader.path] = reader.position
+        position = reader.position
+        if reader.is_replaced():  # for a group too, whose members have not read all of its numbers
+            position = position._replace(sequence=reader.head)
+        self._left[reader.path] = position
         self._has_seen_end |= not self._was_over(position.block_id, position.epoch)
         self.readers.remove(reader)
         reader.close()
@@ -202,11 +217,12 @@ class Attachments:
             path,
             expected_schema_hashes=choice.expected_schema_hashes,
             start=start,
-            lossless=choice.lossless,
+            lossless=self._is_waited_for,
             group=dealt.group if dealt else None,
             assignment=Assignment(dealt.epoch, share.index, share.count) if dealt and share else None,
             wait_for_writer=True,
             verify=choice.verify,
+            copy=choice.copy,
         )
 
     def _start(self, path: str, header: Header) -> Start:
@@ -231,6 +247,16 @@ class Attachments:
         position = Position(header.block_id, state["epoch"], state["head"])
         self._noted[header.block_id] = _Noted(position, state["has_ended"] or not state["has_writer"])
 
+    def _tell_of_lost_position(self) -> None:
+        """What was written to a ring that is gone can be neither read nor counted."""
+        start = self._choice.start
+        if not isinstance(start, str) and start and not start.keys() & self._noted.keys():
+            log.warning(
+                "channel %r: no ring that `start` names is there any more; what was written to them after that is lost,"
+                " and not counted. Reading begins with the oldest item that is there",
+                self._channel,
+            )
+
     def _was_over(self, block_id: str, epoch: int) -> bool:
         """Whether this epoch of a ring was over before the consumer."""
         noted = self._noted.get(block_id)
@@ -252,7 +278,7 @@ class Attachments:
         for reader in list(self.readers):
             if reader.is_writer_alive():
                 self._gone_at.pop(reader.path, None)
-            elif now - self._gone_at.setdefault(reader.path, now) > LINGER_SECONDS:
+            elif now - self._gone_at.setdefault(reader.path, now) > LINGER_SECONDS and reader.is_spent():
                 del self._gone_at[reader.path]
                 self._left[reader.path] = reader.position
                 self.readers.remove(reader)

@@ -22,6 +22,7 @@ from messagehub.client.heartbeats import Registration
 from messagehub.data.attachments import Attachments, Choice, Positions
 from messagehub.data.expected_schema import ExpectedSchema
 from messagehub.data.hosts import hosts_elsewhere
+from messagehub.data.items import LastRead, ReadItem, item_from, newest_of, producer_id_of, table_origin
 from messagehub.datablock.directory import Directory
 from messagehub.datablock.errors import (
     AssignmentChanged,
@@ -32,7 +33,7 @@ from messagehub.datablock.errors import (
 )
 from messagehub.datablock.items import Gap, Item
 from messagehub.datablock.locks import Descriptor
-from messagehub.datablock.reader import RingReader
+from messagehub.datablock.reader import Copy, RingReader
 from messagehub.datablock.tables import TableStore
 from messagehub.datablock.waiting import Sleeper
 from messagehub.discovery import Discovery, Source
@@ -46,6 +47,7 @@ from messagehub.errors import (
     SchemaMismatch,
     is_unable,
 )
+from messagehub.event_loop import LoopShare
 from registry import replies
 
 log = logging.getLogger("messagehub")
@@ -67,6 +69,7 @@ class Wanted(NamedTuple):
     follow: bool
     lossless: bool
     verify: bool
+    copy: Copy = "auto"
 
 
 class Consumer:
@@ -81,15 +84,19 @@ class Consumer:
         register: Callable[[], Registration],
         renew: Callable[[Registration, Callable[[HubError | None], None]], None],
         arrow_schema: Callable[[str], Any],
+        listen: Callable[["Consumer"], None],
         forget: Callable[["Consumer"], None],
     ) -> None:
         """`discover` asks all sources, within so many seconds; `register` says who reads; `arrow_schema` gives a
         registered Arrow schema by its hash.
 
-        `renew` has the broker asked once more for what holds now, and calls back on another thread.
+        `renew` has the broker asked once more for what holds now, and calls back on another thread. From `listen` on,
+        until `forget`, the broker's events about the channel call `wake`.
         """
         if wanted.on_lag not in get_args(OnLag):
             raise ConfigurationError(f"on_lag {wanted.on_lag!r} is not one of {', '.join(get_args(OnLag))}")
+        if wanted.copy not in get_args(Copy):
+            raise ConfigurationError(f"copy {wanted.copy!r} is not one of {', '.join(get_args(Copy))}")
         if isinstance(wanted.start, str) and wanted.start not in ("oldest", "latest"):
             raise ConfigurationError(f"start {wanted.start!r} is not oldest, latest or a consumer's `position`")
         self.channel = wanted.channel
@@ -104,13 +111,14 @@ class Consumer:
         self._expected = ExpectedSchema(
             wanted.channel, wanted.expected_schema_hash, wanted.expected_schema, arrow_schema=arrow_schema
         )
-        choice = Choice(wanted.start, self._expected.readable, wanted.lossless, wanted.verify, is_member)
+        choice = Choice(wanted.start, self._expected.readable, wanted.lossless, wanted.verify, is_member, wanted.copy)
         self._attached = Attachments(directory, wanted.channel, choice)
         self._tables = TableStore(directory.tables_path(wanted.channel))
         self._generation = self._before_first_table()
         self._epoch = -1
         self._unacknowledged: tuple[RingReader, int] | None = None
         self._stash: tuple[RingReader, Item | Gap] | None = None
+        self._share = LoopShare()
         self._wake: Descriptor | None = Descriptor(lambda: os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK))
         self._is_unsure = True  # where the channel is: ask
         self._has_told_of_loss = self._has_told_of_hosts = False
@@ -118,8 +126,11 @@ class Consumer:
         self._is_asking = self._has_answer = False
         self._asked_at = 0.0
         self._sleeper = Sleeper()
+        self._last = LastRead()
+        self._has_read = False
         self._is_closed = self._is_made = False
         try:
+            listen(self)  # before anybody is asked: an event that comes after the answer changes it
             self._look()
         except BaseException:
             self.close()
@@ -156,9 +167,11 @@ class Consumer:
                     return value
 
     async def read_async(self, timeout: float | None = None) -> Any:
-        """As `read`, sleeping in the running event loop."""
-        self._done_with_last()
+        """As `read`, sleeping in the running event loop, which other tasks share however much there is to read."""
         deadline = None if timeout is None else time.monotonic() + timeout
+        if self._share.is_due():
+            await self._share
+        self._done_with_last()
         while True:
             found, value = self._next()
             if found:
@@ -169,20 +182,34 @@ class Consumer:
                 return None
             if not self._arm():
                 self._after_sleep(await self._sleep_async(self._sleep_until(deadline)))
+                self._share.restart()
                 if deadline is not None and self._stash is None and time.monotonic() >= deadline:
                     self._disarm()
                     found, value = self._next()
                     return value
 
+    def read_item(self, timeout: float | None = None) -> ReadItem | Gap | None:
+        """As `read`, with the item's number, time and producer."""
+        return self._with_origin(self.read(timeout))
+
+    async def read_item_async(self, timeout: float | None = None) -> ReadItem | Gap | None:
+        return self._with_origin(await self.read_async(timeout))
+
     def latest(self) -> Any:
-        """The newest there is, wherever this consumer stands: of the first ring that has any, else of the table."""
+        """The newest item of all producers, or the newest table if that is newer, wherever this consumer stands.
+
+        A consumer that has never read is one that looks now and then: from here on a producer with when_full=block
+        does not wait for it, until it reads.
+        """
+        found = self.latest_item()
+        return None if found is None else found.value
+
+    def latest_item(self) -> ReadItem | None:
+        """As `latest`, with the item's number, time and producer."""
+        if not self._has_read:
+            self._attached.set_waited_for(False)
         self._look()
-        for reader in self._attached.readers:
-            item = reader.latest()
-            if item is not None:
-                return self._expected.applied(item.value)
-        known = self._tables.generations()
-        return self._table(known[-1]) if known else None
+        return self._newest()
 
     def acknowledge(self) -> None:
         """In a group: what was read last is done. Asking for the next one says the same."""
@@ -224,6 +251,16 @@ class Consumer:
         """Give it as `start` to go on after the last item read."""
         return self._attached.positions
 
+    @property
+    def written_at(self) -> float:
+        """When the item was written that this thread has read last, in seconds since 1970; 0 before the first."""
+        return self._last.origin[1] / 1e9
+
+    @property
+    def producer_id(self) -> str | None:
+        """Who wrote the item that this thread has read last; None before the first, and of a table."""
+        return producer_id_of(self.channel, self._last.origin)
+
     def wake(self, *, is_shared_out: bool = False) -> None:
         """From any thread: the channel changed, or is shared out anew within its groups. Look at once."""
         is_of_group = is_shared_out and self._wanted.group is not None
@@ -262,6 +299,9 @@ class Consumer:
 
     def _next(self) -> tuple[bool, Any]:
         """Whether something is there, and what."""
+        if not self._has_read:
+            self._has_read = True
+            self._attached.set_waited_for(True)
         while True:
             found = self._take()
             if found is None:
@@ -269,6 +309,7 @@ class Consumer:
             reader, taken = found
             if isinstance(taken, Item):
                 self.sequence = taken.sequence
+                self._last.origin = taken.sequence, taken.written_ns, taken.producers
                 if self._wanted.group is not None:
                     self._unacknowledged = (reader, taken.sequence)
                 return True, self._expected.applied(taken.value)
@@ -323,8 +364,28 @@ class Consumer:
                 table = self._table(generation)
                 self._generation = self.sequence = generation
                 if table is not None:
+                    self._last.origin = table_origin(self._tables, generation)
                     return True, table
         return False, None
+
+    def _newest(self) -> ReadItem | None:
+        found = newest_of(self._attached.readers)
+        known = self._tables.generations() if self._attached.has_tables else []
+        if known:
+            origin = table_origin(self._tables, known[-1])
+            if found is None or origin[1] > found.written_ns:
+                table = self._table(known[-1])
+                if table is not None:
+                    return item_from(self.channel, origin, table)
+        if found is None:
+            return None
+        origin = found.sequence, found.written_ns, found.producers
+        return item_from(self.channel, origin, self._expected.applied(found.value))
+
+    def _with_origin(self, value: Any) -> ReadItem | Gap | None:
+        if value is None or isinstance(value, Gap):
+            return value
+        return item_from(self.channel, self._last.origin, value)
 
     def _table(self, generation: int) -> Any:
         """None if it was retired meanwhile."""

@@ -39,8 +39,8 @@ class ExpectedSchema:
         return SchemaMismatch(
             f"channel {self._channel!r} has schema {written!r}, the consumer expects {self._hash!r}",
             channel=self._channel,
-            expected=written,
-            actual=self._hash,
+            expected=self._hash,
+            actual=written,
         )
 
     def applied(self, value: Any) -> Any:

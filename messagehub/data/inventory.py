@@ -9,12 +9,12 @@ import msgspec
 from messagehub.datablock import manifests
 from messagehub.datablock.directory import Directory
 from messagehub.datablock.errors import DataBlockError, NameRefused, TableMissing, WriterGone
+from messagehub.datablock.holders import Holder, told
 from messagehub.datablock.identity import host
 from messagehub.datablock.items import Item
-from messagehub.datablock.lanes import live_lanes
 from messagehub.datablock.layout import Checksum, Kind
-from messagehub.datablock.ring import describe, lane_directory, open_reader
-from messagehub.datablock.segment import read_header
+from messagehub.datablock.ring import describe, open_reader
+from messagehub.datablock.segment import read_head, read_header
 from messagehub.datablock.tables import TableStore
 
 
@@ -32,7 +32,19 @@ class BlockInfo(msgspec.Struct, kw_only=True):
     epoch: int = 0
     pid: int | None = None
     readers: int = 0
+    slots: int = 0
+    held: int = 0  # slots that readers keep
+    skipped: int = 0  # items that were not written because readers held every slot
+    is_waiting: bool = False  # its writer waits for readers
+    holders: list[Holder] = []
     flaw: str | None = None
+
+    @property
+    def held_back(self) -> str | None:
+        """By whom its producer is held back at this moment, if it is."""
+        if self.state == "live" and (self.is_waiting or (self.slots and self.held >= self.slots)):
+            return told(self.holders)
+        return None
 
 
 class Verified(msgspec.Struct, kw_only=True):
@@ -56,13 +68,34 @@ class Verified(msgspec.Struct, kw_only=True):
 def inventory(directory: Directory) -> list[BlockInfo]:
     found = []
     for channel in directory.channels():
-        names = {name: listed.producer_id for listed in directory.producers(channel) if listed.entry is not None
-                 for name in listed.entry.blocks}  # fmt: skip
-        exclusive = directory.relative(directory.exclusive_block(channel))
-        if os.path.exists(os.path.join(directory.root, exclusive)):
-            names.setdefault(exclusive, "")
-        found += [_ring(directory, channel, name, producer_id) for name, producer_id in names.items()]
+        found += rings(directory, channel)
         found += _tables(directory, channel)
+    return found
+
+
+def rings(directory: Directory, channel: str) -> list[BlockInfo]:
+    """The rings of one channel on this host."""
+    names = {name: listed.producer_id for listed in directory.producers(channel) if listed.entry is not None
+             for name in listed.entry.blocks}  # fmt: skip
+    exclusive = directory.relative(directory.exclusive_block(channel))
+    if os.path.exists(os.path.join(directory.root, exclusive)):
+        names.setdefault(exclusive, "")
+    return [_ring(directory, channel, name, producer_id) for name, producer_id in names.items()]
+
+
+def rings_written(directory: Directory, channel: str) -> dict[str, int]:
+    """How many items each ring of a channel has been given, by the ring's id. No ring is mapped for this."""
+    names = {name for listed in directory.producers(channel, with_refused=True) if listed.entry is not None
+             for name in listed.entry.blocks}  # fmt: skip
+    paths = {directory.exclusive_block(channel), *(os.path.join(directory.root, name) for name in names)}
+    found = {}
+    for path in paths:
+        try:
+            if directory.may_hold(channel, path):
+                fixed, head = read_head(path)
+                found[fixed.block_id] = head
+        except (DataBlockError, FileNotFoundError):
+            continue  # gone, or damaged, which `messagehub doctor` reports
     return found
 
 
@@ -115,7 +148,6 @@ def _ring(directory: Directory, channel: str, name: str, producer_id: str) -> Bl
     path = os.path.join(directory.root, name)
     try:
         fixed, changing = describe(path)
-        readers = live_lanes(lane_directory(path, fixed))
     except (DataBlockError, FileNotFoundError) as error:
         state = "damaged" if os.path.exists(path) else "missing"
         return BlockInfo(channel=channel, shm_name=f"/{name}", state=state, producer_id=producer_id, flaw=str(error))
@@ -130,7 +162,12 @@ def _ring(directory: Directory, channel: str, name: str, producer_id: str) -> Bl
         head=changing["head"],
         epoch=changing["epoch"],
         pid=changing["writer_pid"] if changing["has_writer"] else None,
-        readers=readers,
+        readers=changing["readers"],
+        slots=fixed.geometry.slot_count,
+        held=sum(holder.held for holder in changing["holders"]),
+        skipped=changing["skipped"],
+        is_waiting=changing["is_waiting"],
+        holders=changing["holders"],
     )
 
 

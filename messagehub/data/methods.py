@@ -10,6 +10,7 @@ from messagehub.data.consumers import Consumer, OnLag, Wanted
 from messagehub.data.producers import Producer, Shape, open_producer, ring_path
 from messagehub.datablock.identity import ProcessIdentity
 from messagehub.datablock.payloads import is_arrow
+from messagehub.datablock.reader import Copy
 from messagehub.discovery import Discovery
 from messagehub.discovery.chain import Chain
 from messagehub.errors import BrokerRequired, ConfigurationError
@@ -102,6 +103,7 @@ class DataMethods(ABC):
         follow: bool = True,
         lossless: bool = True,
         verify: bool = False,
+        copy: Copy = "auto",
         consumer_id: str | None = None,
         metadata: dict[str, Any] | None = None,
         timeout: float | None = None,
@@ -114,7 +116,9 @@ class DataMethods(ABC):
         `on_lag`: what was overwritten before it was read is skipped with one warning, comes as a `Gap`, or is raised as
         DataLost; `missed` counts it. `follow`: iteration ends when a stream ends while it is read; False: also when
         nobody produces to begin with. `lossless`: a producer with when_full=block waits for this reader. `verify`:
-        compare checksums, and validate Arrow data in full.
+        compare checksums, and validate Arrow data in full. `copy`: values share memory with the producer while this
+        process keeps few of them, and are copies beyond that; with `never` they always share it, and a producer whose
+        slots are all kept skips items (overwrite) or waits (block).
         """
         expected = None if expected_schema is None else hash_of(expected_schema)
         logical = names.check_channel(names.logical(channel))
@@ -140,6 +144,7 @@ class DataMethods(ABC):
                 follow=follow,
                 lossless=lossless,
                 verify=verify,
+                copy=copy,
             ),
             self._chain.files.directory,
             discover=lambda seconds: self._discover_now(
@@ -148,9 +153,9 @@ class DataMethods(ABC):
             register=lambda: self._register(command, timeout, required=group is not None),
             renew=lambda registration, done: self._heartbeats.renew(registration, done, timeout=self._limit(timeout)),
             arrow_schema=lambda schema_hash: self._arrow_schema(schema_hash, timeout),
+            listen=self._group_news.add,
             forget=self._forget_consumer,
         )
-        self._group_news.add(consumer)
         return self._keep(consumer)
 
     # -- inside --------------------------------------------------------------------------------------------

@@ -11,8 +11,9 @@ from typing import Any, NamedTuple
 from messagehub.client.heartbeats import Registration
 from messagehub.datablock.errors import NameTaken
 from messagehub.datablock.layout import MAX_SLOT_BYTES, MAX_SLOTS, Checksum, Kind, WhenFull
+from messagehub.datablock.loans import Loan
 from messagehub.datablock.ring import RingSpec, open_writer
-from messagehub.datablock.writer import Loan, RingWriter, Written
+from messagehub.datablock.writer import RingWriter, Written
 from messagehub.discovery.via_files import ViaFiles
 from messagehub.errors import ConfigurationError, ProducerAlreadyRegistered
 from messagehub.payload_schema import PayloadSchema
@@ -89,11 +90,18 @@ class Producer:
         """Of the newest payload in the ring; 0 before the first."""
         return self._writer.head
 
+    @property
+    def skipped(self) -> int:
+        """How many items of this ring were not written, because readers held every slot of an overwriting producer."""
+        return self._writer.skipped
+
     def write(self, payload: Any, timeout: float | None = None) -> int:
         """Publish a batch, table, array or bytes and return its sequence number.
 
         It is one item with its shape, order and dtype, and one larger than a slot is refused. With `split_rows` a
-        batch may become several: `last_written` has the first and the last number.
+        batch may become several: `last_written` has the first and the last number. All of them are written, or none.
+        A producer with when_full=overwrite never waits for readers: if they hold every slot, the item is skipped,
+        `skipped` counts it, and its readers count it as missed. `timeout` is how long one with when_full=block waits.
         """
         if self.registration.is_closed:
             self.registration.check_open()

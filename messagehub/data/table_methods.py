@@ -1,5 +1,6 @@
 """The facade's methods about tables: publish, check, drop, list; and the end of a channel with its table."""
 
+import logging
 import time
 from abc import ABC, abstractmethod
 from typing import Any, TypeVar
@@ -12,17 +13,19 @@ from messagehub.datablock.tables import Mode
 from messagehub.discovery.chain import Chain
 from messagehub.entries import table_command, table_details
 from messagehub.errors import (
-    BrokerUnavailable,
     ChannelNotFound,
     ConfigurationError,
     HubError,
-    ProtocolError,
-    Refusal,
     TableNotFound,
+    TableOnOtherHost,
+    is_unable,
 )
 from registry import commands, names, replies
 from registry.formats import arrow
 
+log = logging.getLogger("messagehub")
+
+_NOT_HERE = (ChannelNotFound, TableNotFound, TableOnOtherHost)
 _AnyReply = TypeVar("_AnyReply", bound=replies.Reply)
 
 
@@ -100,10 +103,10 @@ class TableMethods(ABC):
         command = table_command(self._chain.files.directory, channel, manifest)
         try:
             self._must(command, replies.TableRegistered, timeout)
-        except (Refusal, ProtocolError):
-            self._chain.files.tables(channel).withdraw(manifest.generation)
-            raise
         except HubError as error:
+            if not is_unable(error):
+                self._chain.files.tables(channel).withdraw(manifest.generation)
+                raise
             self._warn(error)
             self._unregistered_tables.add(command)
             return False
@@ -113,29 +116,41 @@ class TableMethods(ABC):
     def drop_table(self, channel: str, *, forget: bool = False, timeout: float | None = None) -> replies.TableDropped:
         """Remove a channel's table, all its generations, from the memory of this host and from the registry.
 
+        Where the registry's table is on another host, an older one of this host is removed, and that one stays.
         `forget`: only the registry's record ends, for a table of a host that is gone.
         """
         channel = names.check_channel(channel)
         command = commands.DropTable(channel=channel, host=None if forget else self._identity.host)
+        elsewhere: TableOnOtherHost | None = None
         try:
             dropped: replies.TableDropped | None = self._must(command, replies.TableDropped, timeout)
-        except (ChannelNotFound, TableNotFound, BrokerUnavailable) as error:
-            if forget:
+        except HubError as error:
+            if forget or not (is_unable(error) or isinstance(error, _NOT_HERE)):
                 raise
             dropped = None
-            if isinstance(error, BrokerUnavailable):
+            if is_unable(error):
                 self._warn(error)
+            elif isinstance(error, TableOnOtherHost):
+                elsewhere = error
         if forget:
             assert dropped is not None
             return dropped
         self._unregistered_tables.discard(channel)
         try:
             here = self._chain.files.ask(command, timeout=self._limit(timeout))
-        except TableNotFound:
+        except (ChannelNotFound, TableNotFound):
             if dropped is None:
-                raise
+                said = f"channel {channel!r} has no table, neither in the registry nor in the memory of this host"
+                raise elsewhere or TableNotFound(said, channel=channel) from None
             return dropped
         assert isinstance(here, replies.TableDropped)
+        if elsewhere is not None:
+            log.warning(
+                "the table of channel %r in the memory of this host is dropped; the one that is registered is on host"
+                " %s and stays",
+                channel,
+                elsewhere.details["host"],
+            )
         return dropped or here
 
     def tables(self, prefix: str = "", *, timeout: float | None = None) -> list[replies.TableSummary]:

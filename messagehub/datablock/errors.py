@@ -281,11 +281,10 @@ class PayloadLargerThanSlot(PayloadRefused):
 class PayloadLargerThanRing(PayloadRefused):
     code = "PAYLOAD_LARGER_THAN_RING"
 
-    def __init__(self, pieces: int, slot_count: int, slot_bytes: int) -> None:
-        needed = -(-pieces * slot_bytes // slot_count)
+    def __init__(self, pieces: int, most: int, slot_bytes: int, capacity: int) -> None:
         super().__init__(
-            f"the payload needs {pieces} slots of {slot_bytes} bytes, the ring has {slot_count}. "
-            f"Use a capacity >= {pieces} or a page_size of about {needed}."
+            f"the payload needs {pieces} slots of {slot_bytes} bytes, and a write may take {most} of this ring's. "
+            f"Use a capacity >= {capacity} or a page_size of about {-(-pieces * slot_bytes // most)}."
         )
 
 
@@ -293,11 +292,10 @@ class RingFull(DataBlockError):
     code = "RING_FULL"
     retryable = True
 
-    def __init__(self, path: str, slot_count: int, waited_seconds: float, published: int = 0) -> None:
-        self.published = published  # pieces of this payload that readers already have
+    def __init__(self, path: str, slot_count: int, waited_seconds: float, held_back_by: str) -> None:
         super().__init__(
-            f"all {slot_count} slots of {path} are unread or held by readers after {waited_seconds:.3f} s. "
-            "Wait longer, read faster, add slots, or use when_full='overwrite'."
+            f"too few of the {slot_count} slots of {path} were free within {waited_seconds:.3f} s: {held_back_by}. "
+            "Let those read faster or keep less, add slots, wait longer, or use when_full='overwrite'."
         )
 
 

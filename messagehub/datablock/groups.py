@@ -53,6 +53,23 @@ def group_files(names: Iterable[str]) -> set[str]:
     return {name for _, name in best.values()}
 
 
+def group_name(file_name: str) -> str:
+    """Of a name that `group_files` gave."""
+    return file_name.rpartition("@")[0]
+
+
+def group_floor(path: str) -> int:
+    """How far the slowest member has come; for who only looks, and maps nothing that others could shorten."""
+    descriptor = open_trusted(path, os.O_RDONLY)
+    try:
+        content = os.pread(descriptor.fd, _file_bytes(4096, 0), 0)
+    finally:
+        descriptor.close()
+    words = memoryview(content[: len(content) // 8 * 8]).cast("Q")
+    count = words[_COUNT] if len(words) > _COUNT else 0
+    return min(words[_LINE : _LINE * (1 + min(count, 4096)) : _LINE].tolist(), default=0)
+
+
 class GroupCursors:
     """One epoch's file, for the writer and for members."""
 

@@ -1,5 +1,6 @@
 """What a reader hands out."""
 
+from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 from .layout import FLAT, Shape
@@ -14,24 +15,51 @@ class Position(NamedTuple):
     sequence: int
 
 
-class Gap(NamedTuple):
-    """Sequences that were overwritten before this reader came to them."""
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Sequences that were lost before this reader came to them. Not a sequence itself: it is no value of a channel."""
 
     first: int
     last: int
 
 
+Producers = tuple[tuple[int, str], ...]
+"""Who wrote a ring: the first sequence of each producer, and its id."""
+
+
+def producer_of(sequence: int, producers: Producers) -> str:
+    return next(producer_id for first, producer_id in reversed(producers) if first <= sequence)
+
+
 class Item:
-    """One payload; `value` and `buffer` share the slot's memory and hold the slot while they exist."""
+    """One payload; `value` and `buffer` share the slot's memory and hold the slot while they exist, or are a copy.
 
-    __slots__ = ("_codec", "_shape", "buffer", "epoch", "sequence")
+    `written_ns` is the time of writing in nanoseconds since 1970; 0 in a block of an earlier version.
+    """
 
-    def __init__(self, sequence: int, epoch: int, buffer: Any, codec: Codec, shape: Shape = FLAT) -> None:
+    __slots__ = ("_codec", "_shape", "buffer", "epoch", "producers", "sequence", "written_ns")
+
+    def __init__(
+        self,
+        sequence: int,
+        epoch: int,
+        buffer: Any,
+        codec: Codec,
+        shape: Shape = FLAT,
+        written_ns: int = 0,
+        producers: Producers = ((0, ""),),
+    ) -> None:
         self.sequence = sequence
         self.epoch = epoch
         self.buffer = buffer
+        self.written_ns = written_ns
+        self.producers = producers
         self._codec = codec
         self._shape = shape
+
+    @property
+    def producer_id(self) -> str:
+        return producer_of(self.sequence, self.producers)
 
     @property
     def value(self) -> Any:

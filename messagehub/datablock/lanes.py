@@ -1,8 +1,8 @@
 """Lanes: what a writer knows of its readers.
 
 A lane is a small file made by one reader and mapped read-only by the writer: the reader's cursor, its ticket
-(not 0 while it sleeps), whether it must not lose anything. Beside it lies the reader's bell. The lanes of a
-block share a directory and an index file.
+(not 0 while it sleeps), whether it must not lose anything, its process and how many slots it keeps. Beside it
+lies the reader's bell. The lanes of a block share a directory and an index file.
 
 Rule 1: a lane's owner holds its lock from before it has a name, so a lane with a free lock is dead.
 Rule 2: lane, then bell, then a new random token in the index. A writer that reads the token before it lists
@@ -11,6 +11,7 @@ Rule 3: only lanes of the writer's own user, or of its group in a group's place,
 the file under it.
 """
 
+import contextlib
 import errno
 import os
 import secrets
@@ -26,7 +27,8 @@ from .errors import (
     SymlinkRefused,
     TruncatedBlock,
 )
-from .groups import GroupCursors, group_files
+from .groups import GroupCursors, group_files, group_floor, group_name
+from .holders import Holder
 from .locks import OWNER, exclusive, is_locked, try_lock
 from .segment import Segment, make_own_directory, map_file, open_trusted, remove_file
 from .sharing import group_of, list_directory, parent_of
@@ -35,6 +37,8 @@ from .wakeup import Bell, NoBell, Ringer
 CURSOR: Final = 0
 TICKET: Final = 8
 LOSSLESS: Final = 16
+PID: Final = 24  # 0 in lanes of earlier versions, which do not count their slots either
+HELD: Final = 32
 LANE_BYTES: Final = 4096
 INDEX: Final = "index"
 WRITER_BELL: Final = "writer.bell"
@@ -92,6 +96,7 @@ class Lane:
         self._segment = Segment.create(self._path, LANE_BYTES)
         self.words = self._segment.words
         self.words[LOSSLESS] = lossless
+        self.words[PID] = os.getpid()
         if not try_lock(self._segment.descriptor.fd, _OWNED):
             raise HandleClosed("lane")
         self._segment.publish()
@@ -101,6 +106,13 @@ class Lane:
         except BaseException:
             self.close()  # nobody would, and its files would stay
             raise
+
+    def set_lossless(self, lossless: bool) -> None:
+        """Whether a blocking writer waits for this reader from now on; it looks at the lanes again before it writes."""
+        if self._segment.descriptor.fd >= 0 and bool(self.words[LOSSLESS]) != lossless:
+            self.words[LOSSLESS] = lossless
+            with contextlib.suppress(NothingThere):  # the ring was replaced: nobody writes it any more
+                announce(self.directory)
 
     def close(self) -> None:
         if self._segment.descriptor.fd >= 0:  # in a forked child the files are the parent's
@@ -116,6 +128,9 @@ class NoLane:
         self.words = memoryview(bytearray(LANE_BYTES)).cast("Q")
         self.bell = NoBell()
 
+    def set_lossless(self, lossless: bool) -> None:
+        """Its writer cannot wait for it."""
+
     def close(self) -> None:
         """There is nothing to close."""
 
@@ -123,7 +138,7 @@ class NoLane:
 class _Seen:
     """The writer's side of one lane."""
 
-    __slots__ = ("descriptor", "is_lossless", "path", "ringer", "rung", "words")
+    __slots__ = ("descriptor", "path", "ringer", "rung", "words")
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -132,7 +147,6 @@ class _Seen:
         if size < LANE_BYTES:
             raise TruncatedBlock(path, LANE_BYTES, size)
         self.words = memoryview(map_file(self.descriptor.fd, LANE_BYTES, writable=False)).cast("Q")
-        self.is_lossless = bool(self.words[LOSSLESS])
         self.ringer = Ringer(_bell_path(path))
         self.rung = 0
 
@@ -180,7 +194,7 @@ class LaneBoard:
         """The highest sequence that every lossless lane and every group is done with."""
         lowest = _UNLIMITED
         for lane in self._all:
-            if lane.is_lossless:
+            if lane.words[LOSSLESS]:
                 cursor = lane.words[CURSOR]  # once: read again it may have passed a slower reader's
                 lowest = min(lowest, cursor)
         for group in self._groups.values():
@@ -195,6 +209,13 @@ class LaneBoard:
         if dead:
             self._all = list(self._lanes.values())
         return bool(dead)
+
+    def holders(self, head: int) -> list[Holder]:
+        """Every reader and group, with what it keeps from a writer that has come to `head`."""
+        found = [_holder(lane.words, head) for lane in self._all]
+        for name, group in self._groups.items():
+            found.append(Holder(None, 0, max(0, head - group.floor()), group_name(name)))
+        return found
 
     def ring(self) -> None:
         """Wake every reader that says it sleeps, once a ticket."""
@@ -237,22 +258,33 @@ class LaneBoard:
         remove_file(lane.path)
 
 
-def live_lanes(directory: str) -> int:
-    """How many readers hold a lane here."""
+def live_readers(directory: str, head: int) -> list[Holder]:
+    """The readers that hold a lane here, and the groups. Files are read, not mapped: somebody may shorten one."""
     try:
         names = os.listdir(directory)
     except FileNotFoundError:
-        return 0
-    count = 0
-    for name in names:
+        return []
+    found = []
+    for name in sorted(names):
         if name.endswith(".lane"):
             try:
                 descriptor = open_trusted(os.path.join(directory, name), os.O_RDONLY)
             except NothingThere:
                 continue
-            count += is_locked(descriptor.fd, _OWNED)
+            if is_locked(descriptor.fd, _OWNED):
+                content = os.pread(descriptor.fd, LANE_BYTES, 0).ljust(LANE_BYTES, b"\0")
+                found.append(_holder(memoryview(content).cast("Q"), head))
             descriptor.close()
-    return count
+    for name in sorted(group_files(names)):
+        with contextlib.suppress(NothingThere):
+            floor = group_floor(os.path.join(directory, name))
+            found.append(Holder(None, 0, max(0, head - floor), group_name(name)))
+    return found
+
+
+def _holder(words: memoryview, head: int) -> Holder:
+    unread = max(0, head - words[CURSOR]) if words[LOSSLESS] else None
+    return Holder(words[PID] or None, words[HELD], unread)
 
 
 def _bell_path(lane_path: str) -> str:

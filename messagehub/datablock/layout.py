@@ -2,7 +2,8 @@
 
     0      fixed header: written before the block gets its name, never changed afterwards
     2048   the words that change, each alone on its cache line, each with one writer
-    4096   schema (Arrow message or NumPy description), then scratch of the writer's encoder
+    4096   schema (Arrow message or NumPy description), then scratch of the writer's encoder and, at its end, a word a
+           slot: when its item was written
     table  one cache line a slot: sequence, length, checksum, hint, shape
     data   the slots, `stride_bytes` apart
 
@@ -69,12 +70,18 @@ class State(IntEnum):
 
 
 # Indexes into the block seen as 8-byte words.
+HAS_TIMES: Final = 255  # 1 where the block has a word a slot for times; blocks of earlier versions have 0 here
 HEAD: Final = 256
 EPOCH: Final = 264
 STATE: Final = 272
 WRITER_PID: Final = 280
 WRITER_START: Final = 288
 WRITER_TICKET: Final = 296  # not 0 while the writer waits for room: ring it
+SKIPPED: Final = 304  # items that an overwriting writer did not write because readers held every slot
+SUCCESSORS: Final = 312  # how many producers of another name have taken the ring over
+_SUCCESSOR_BYTES: Final = 136  # the first sequence of its own, then its name
+_SUCCESSORS_OFFSET: Final = 2560
+MAX_SUCCESSORS: Final = 8
 
 # Offsets of words within a slot's cache line.
 SEQUENCE: Final = 0
@@ -111,6 +118,11 @@ class Geometry:
     @property
     def scratch_offset(self) -> int:
         return HEADER_BYTES + _up(self.schema_bytes, LINE_BYTES)
+
+    @property
+    def times(self) -> int:
+        """The first word of the times."""
+        return (self.table_offset - times_bytes(self.slot_count)) // 8
 
     @property
     def table_offset(self) -> int:
@@ -286,6 +298,34 @@ def unpack_shape(shape: Shape) -> tuple[tuple[int, ...], bool]:
         raise ValueError(f"an array of {dimensions} dimensions")
     sizes = [size for word in shape[1:] for size in (word & 0xFFFFFFFF, word >> 32)]
     return tuple(sizes[:dimensions]), bool(shape[0] & _COLUMNS_FIRST)
+
+
+def times_bytes(slot_count: int) -> int:
+    return _up(8 * slot_count, LINE_BYTES)
+
+
+def scratch_bytes(encoder_bytes: int, slot_count: int) -> int:
+    """What the writer's encoder needs, and the times behind it."""
+    return _up(encoder_bytes, LINE_BYTES) + times_bytes(slot_count)
+
+
+def add_successor(words: memoryview, data: memoryview, first_sequence: int, producer_id: str) -> None:
+    """Note that another producer writes from `first_sequence` on. There must be room: `MAX_SUCCESSORS`."""
+    count = words[SUCCESSORS]
+    offset = _SUCCESSORS_OFFSET + count * _SUCCESSOR_BYTES
+    data[offset + 8 : offset + _SUCCESSOR_BYTES] = _text(producer_id, 128).ljust(128, b"\0")
+    words[offset // 8] = first_sequence
+    words[SUCCESSORS] = count + 1
+
+
+def successors(words: memoryview, data: memoryview) -> list[tuple[int, str]]:
+    """(first sequence, producer id) of those who took the ring over under another name, in order."""
+    found = []
+    for index in range(min(words[SUCCESSORS], MAX_SUCCESSORS)):
+        offset = _SUCCESSORS_OFFSET + index * _SUCCESSOR_BYTES
+        name = bytes(data[offset + 8 : offset + _SUCCESSOR_BYTES]).rstrip(b"\0").decode(errors="replace")
+        found.append((words[offset // 8], name))
+    return found
 
 
 def _text(value: str, limit: int) -> bytes:

@@ -10,6 +10,7 @@ Rule 4: who only wants to know probes (`is_locked`); taking a lock to find out w
 """
 
 import fcntl
+import itertools
 import os
 import struct
 import sys
@@ -21,6 +22,7 @@ from collections.abc import Callable
 from typing import Final
 
 from .errors import Busy, HandleClosed, NotLinux
+from .holders import HeldSlots
 
 # Bytes far beyond any file: locks need no bytes to exist.
 OWNER: Final = 1 << 40  # exclusive: the writer of a block, the owner of an entry or a lane
@@ -139,6 +141,9 @@ os.register_at_fork(before=_gate.acquire, after_in_parent=_gate.release, after_i
 # --- pins ------------------------------------------------------------------------------------------------
 
 
+_numbers = itertools.count()
+
+
 class Pin:
     """Holds one slot, and the mapping its view points into, for as long as anything refers to it."""
 
@@ -160,7 +165,14 @@ class Pins:
     lock: it queues the slot, and whoever holds the mutex settles the queue after letting go.
     """
 
-    def __init__(self, descriptor: Descriptor, mapping: object, slot_count: int) -> None:
+    def __init__(
+        self, descriptor: Descriptor, mapping: object, slot_count: int, held_slots: HeldSlots | None = None
+    ) -> None:
+        """`held_slots` is what the whole process keeps of the ring."""
+        self.held_slots = HeldSlots() if held_slots is None else held_slots
+        self.held_word = memoryview(bytearray(8)).cast("Q")  # or where others see how many slots are kept here
+        self._first_entry = next(_numbers) << 32
+        self._slots_held = 0
         self._descriptor = descriptor
         self._mapping = mapping
         self._counts = [0] * slot_count
@@ -181,6 +193,8 @@ class Pins:
             try:
                 if not self._counts[slot]:
                     set_lock(fd, OFD_SETLK, self._lock[slot])
+                    self.held_slots.add(self._first_entry + slot)
+                    self.held_word[0] = self._slots_held = self._slots_held + 1
             except BlockingIOError:
                 pin = None
             else:
@@ -230,6 +244,8 @@ class Pins:
         if self._counts[slot] or self._descriptor.fd < 0:
             return False
         set_lock(self._descriptor.fd, OFD_SETLK, self._unlock[slot])
+        self.held_slots.discard(self._first_entry + slot)
+        self.held_word[0] = self._slots_held = self._slots_held - 1
         if self._closing and self._held == 0:
             self._descriptor.close()
         return True

@@ -10,12 +10,14 @@ write the block, or where the reader asks for it: numbers cost nothing, strings 
 """
 
 import json
+import sys
 from collections.abc import Callable
 from functools import cache
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from .errors import EntryDamaged, PayloadDamaged, PayloadLargerThanSlot, PayloadRefused, PayloadSchemaMismatch
 from .layout import FLAT, MAX_DIMENSIONS, PayloadFormat, Shape, pack_shape, unpack_shape
+from .nulls import check_nulls, columns_without_nulls
 from .segment import Segment
 
 
@@ -42,8 +44,11 @@ class Codec(Protocol):
     def decode(self, buffer: Any, shape: Shape, /) -> Any: ...
 
 
+SMALL_BYTES: Final = 32 << 10
+
+
 class RawCodec:
-    """Bytes in, a read-only memoryview out."""
+    """Bytes in; bytes out where they are small (`SMALL_BYTES`), else a read-only memoryview of the slot."""
 
     payload_format = PayloadFormat.RAW
     description = b""
@@ -52,6 +57,8 @@ class RawCodec:
     def pieces(self, payload: Any, slot_bytes: int) -> list[Piece]:
         if type(payload) is bytes and len(payload) <= slot_bytes:
             return [Piece(payload, len(payload))]
+        if _is_masked(payload):
+            raise PayloadRefused(_MASKED)
         try:
             view = memoryview(payload)
             if view.format != "B" or view.ndim != 1:
@@ -70,8 +77,8 @@ class RawCodec:
 
         return encode
 
-    def decode(self, buffer: Any, _shape: Shape) -> memoryview:
-        return memoryview(buffer)
+    def decode(self, buffer: Any, _shape: Shape) -> bytes | memoryview:
+        return buffer.to_pybytes() if buffer.size <= SMALL_BYTES else memoryview(buffer)
 
 
 class NumpyCodec:
@@ -110,10 +117,8 @@ class NumpyCodec:
             payload = np.asarray(payload)
         if not isinstance(payload, np.ndarray) or payload.dtype != self.dtype:
             raise PayloadSchemaMismatch(str(self.dtype), str(getattr(payload, "dtype", type(payload).__name__)))
-        if isinstance(payload, np.ma.MaskedArray):
-            raise PayloadRefused(
-                "the mask of a masked array would be lost. Write array.filled(…), or the mask as a field."
-            )
+        if _is_masked(payload):
+            raise PayloadRefused(_MASKED)
         if payload.nbytes > slot_bytes:
             raise PayloadLargerThanSlot(payload.nbytes, slot_bytes)
         columns_first = payload.flags.fnc
@@ -167,6 +172,7 @@ class ArrowCodec:
         # Arrow's writer sends the schema with the first batch: that one goes to the scratch area.
         self.scratch_bytes = len(self.description) + pa.ipc.get_record_batch_size(self._empty) + 256
         self._size: Callable[[Any], int] = pa.ipc.get_record_batch_size
+        self._columns_without_nulls = columns_without_nulls(schema)
 
     def pieces(self, payload: Any, slot_bytes: int) -> list[Piece]:
         pa = self._pa
@@ -180,6 +186,8 @@ class ArrowCodec:
         for batch in batches:
             if not batch.schema.equals(self.schema):
                 raise PayloadSchemaMismatch(str(self.schema), str(batch.schema))
+            if self._columns_without_nulls:
+                check_nulls(batch, self._columns_without_nulls)
             size = self._size(batch)
             if size <= slot_bytes:
                 found.append(Piece(batch, size))
@@ -242,6 +250,8 @@ class ArrowCodec:
             columns = [pa.array(payload[field.name], type=field.type) for field in self.schema]
         except (pa.ArrowException, TypeError) as error:
             raise PayloadSchemaMismatch(str(self.schema), str(error)) from None
+        for column, field in zip(columns, self.schema, strict=True):
+            _check_range(payload[field.name], column, field)
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
 
@@ -281,6 +291,29 @@ class ArrowStreamCodec(ArrowCodec):
         with self._pa.ipc.new_stream(sink, self.schema) as writer:
             writer.write_batch(batch)
         return int(sink.size())
+
+
+_MASKED: Final = "the mask of a masked array would be lost. Write array.filled(…), or the mask as a field."
+
+
+def _is_masked(payload: Any) -> bool:
+    """Asked without importing NumPy for those who never use it."""
+    numpy = sys.modules.get("numpy")
+    return numpy is not None and isinstance(payload, numpy.ma.MaskedArray)
+
+
+def _check_range(given: Any, column: Any, field: Any) -> None:
+    """Refuse a finite number that became infinite: pyarrow checks whole numbers only."""
+    import numpy as np
+    import pyarrow as pa
+
+    if not pa.types.is_floating(field.type) or given.dtype.kind != "f" or given.itemsize * 8 <= field.type.bit_width:
+        return
+    taken = column.to_numpy(zero_copy_only=False)
+    if (np.isinf(taken) & np.isfinite(np.ma.getdata(given))).any():
+        raise PayloadRefused(
+            f"column {field.name!r} has a number that is too large for {field.type}. Declare it as double."
+        )
 
 
 def codec_for(schema: Any, *, split_rows: bool = False) -> Codec:

@@ -1,14 +1,19 @@
 """A reader of a ring: maps it read-only, pins what it hands out.
 
 Read: is the slot's sequence the one wanted (no system call)? → shared lock → look again → a view whose last
-reference unlocks. What is not there any more is reported as a `Gap`, never skipped in silence.
+reference unlocks, or a copy once this process keeps its share of the slots (see `holders`). What is not there any
+more is reported as a `Gap`, never skipped in silence.
 
 Rule 1: before sleeping: store a ticket, probe the writer's lock (which is the barrier too), look again.
 Rule 2: a slot that is published but still locked is not lost: its writer will unlock it, and ring then.
 """
 
+import os
 import time
 from collections.abc import AsyncIterator, Iterator
+from typing import Literal
+
+from messagehub.event_loop import LoopShare
 
 from .errors import (
     ChecksumMismatch,
@@ -22,12 +27,14 @@ from .errors import (
     WriterGone,
 )
 from .groups import Assignment, Membership
-from .items import Gap, Item, Position, Start
-from .lanes import CURSOR, TICKET, WRITER_BELL, Lane, NoLane, has_lane_index
+from .holders import held_slots, share_of
+from .items import Gap, Item, Position, Producers, Start
+from .lanes import CURSOR, HELD, TICKET, WRITER_BELL, Lane, NoLane, has_lane_index
 from .layout import (
     CHECKSUM,
     EPOCH,
     FLAT,
+    HAS_TIMES,
     HEAD,
     HINT,
     LENGTH,
@@ -43,6 +50,8 @@ from .layout import (
     Shape,
     State,
     WhenFull,
+    successors,
+    times_bytes,
 )
 from .locks import (
     ATTACHED,
@@ -63,6 +72,8 @@ from .writer import checksum
 _WRITER = exclusive(OWNER)
 _LATEST_ATTEMPTS = 64
 _FINISH_SECONDS = 0.05
+Copy = Literal["auto", "never"]
+"""`auto`: copies once this process keeps its share of the slots. `never`: always the slot's own memory."""
 
 
 class _WriterBell:
@@ -96,6 +107,7 @@ class RingReader:
         assignment: Assignment | None = None,
         wait_for_writer: bool = False,
         verify: bool = False,
+        copy: Copy = "auto",
     ) -> None:
         """`lossless`: a blocking writer waits for this reader. `wait_for_writer`: sleep over its restarts."""
         import pyarrow as pa
@@ -110,41 +122,50 @@ class RingReader:
         self._verify = self.header.checksum == Checksum.VERIFY or (verify and self.header.checksum == Checksum.WRITE)
         self._has_shapes = self.header.payload_format == PayloadFormat.NUMPY
         geometry = self.header.geometry
-        self._slot_bytes = geometry.slot_bytes
-        self._slot_count = geometry.slot_count
+        self._slot_bytes, self._slot_count = geometry.slot_bytes, geometry.slot_count
         self._first_line = geometry.line(0)
         self._line = [geometry.line(slot) for slot in range(geometry.slot_count)]
         self._offset = [geometry.slot_offset(slot) for slot in range(geometry.slot_count)]
+        self._times = _times(segment)
+        self._epoch, self._producers = 0, self._known_producers()
         self._address = pa.py_buffer(segment.mapping).address
-        self._foreign_buffer = pa.foreign_buffer
+        self._foreign_buffer, self._own_buffer = pa.foreign_buffer, pa.py_buffer
         if not try_lock(self._descriptor.fd, shared(ATTACHED)):
             raise NothingThere(path)  # a cleaner has it, and is about to unlink it
         if not segment.is_published():
             raise NothingThere(path)
-        self._pins = Pins(self._descriptor, segment.mapping, geometry.slot_count)
+        self._pins = Pins(self._descriptor, segment.mapping, geometry.slot_count, held_slots(self.header.block_id))
+        self._most_held = geometry.slot_count if copy == "never" else share_of(geometry.slot_count)
         self._writer_bell = _WriterBell(segment.words, Ringer(f"{lanes}/{WRITER_BELL}"))
         self._pins.on_free = self._writer_bell.ring
         self._watch: ProcessWatch | None = None
         self._watch_fired = False
+        self._share = LoopShare()
         self._member: Membership | None = None
         if (group is None) != (assignment is None):
             raise ValueError("a group and an assignment go together")
-        honoured = lossless and group is None and self.header.when_full != WhenFull.OVERWRITE
+        self._may_be_lossless = group is None and self.header.when_full != WhenFull.OVERWRITE
+        honoured = lossless and self._may_be_lossless
         self._lane: Lane | NoLane
         try:
             if group is not None and assignment is not None:
                 self._member = Membership(lanes, group, assignment, self._start_after(start))
             self._lane = Lane(lanes, lossless=honoured)
         except (RootUnusable, NothingThere):
-            if not segment.is_published() or has_lane_index(lanes):
-                raise NothingThere(path) from None  # replaced, cleaned or shared out anew at this moment
-            if honoured or group is not None:
-                raise ReaderFilesGone(lanes) from None
-            self._lane = NoLane()
+            self._lane = self._without_files(segment, lanes, is_needed=honoured or group is not None)
         self._lane_words = self._lane.words
+        self._pins.held_word = self._lane_words[HELD : HELD + 1]
         # Until here the lane's cursor was 0: a blocking writer overwrites nothing once it sees the lane.
         self._cursor = self._start_after(start) if self._member is None else self._member.position
         self._lane_words[CURSOR] = self._cursor
+
+    def _without_files(self, segment: Segment, lanes: str, *, is_needed: bool) -> NoLane:
+        """What to read with where the readers' files cannot be used, unless the writer or a group relies on them."""
+        if not segment.is_published() or has_lane_index(lanes):
+            raise NothingThere(self.path) from None  # replaced, cleaned or shared out anew at this moment
+        if is_needed:
+            raise ReaderFilesGone(lanes) from None
+        return NoLane()
 
     # --- reading
 
@@ -171,8 +192,10 @@ class RingReader:
                 return found
 
     async def read_async(self, timeout_seconds: float | None = None) -> Item | Gap | None:
-        """As `read`, sleeping in the running event loop."""
+        """As `read`, sleeping in the running event loop, which other tasks share however much there is to read."""
         deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
+        if self._share.is_due():
+            await self._share
         while True:
             found = self._take() or self._arm()
             if found is not None:
@@ -182,6 +205,7 @@ class RingReader:
                 self._lane_words[TICKET] = 0
                 return None
             self._watch_fired = await sleep_async(self._lane.bell, left, self._watch)
+            self._share.restart()
 
     def latest(self) -> Item | None:
         """The newest item, wherever this reader stands; None if there is none (yet)."""
@@ -194,6 +218,20 @@ class RingReader:
             if item is not None:
                 return item
         return None
+
+    def newest_ns(self) -> int:
+        """When the item that `latest` would give was written; -1 if there is none."""
+        live = self._live(1)
+        if not live:
+            return -1
+        return self._words[self._times + live[-1][1]] if self._times else 0
+
+    def set_lossless(self, lossless: bool) -> None:
+        """Whether a blocking writer waits for this reader from now on."""
+        if self._may_be_lossless:
+            self._lane.set_lossless(lossless)
+            if self._words[WRITER_TICKET]:
+                self._writer_bell.ring()
 
     def acknowledge(self, sequence: int) -> None:
         """For members of a group: this share is done up to `sequence`. Unacknowledged items go to others."""
@@ -272,7 +310,15 @@ class RingReader:
 
     def is_spent(self) -> bool:
         """Nobody writes it and nothing in it is unread."""
-        return not self.is_writer_alive() and self._cursor >= self._words[HEAD]
+        return not self.is_writer_alive() and not self.has_unread()
+
+    def has_unread(self) -> bool:
+        want = self._cursor + 1 if self._member is None else self._member.next_after(self._cursor)
+        return self._words[HEAD] >= want
+
+    def is_replaced(self) -> bool:
+        """Whether a ring of another shape has taken its name."""
+        return os.fstat(self._descriptor.fd).st_nlink == 0
 
     def close(self) -> None:
         """Views that were handed out stay valid and keep their slots."""
@@ -335,8 +381,18 @@ class RingReader:
         offset = self._offset[slot]
         if self._verify and words[line + CHECKSUM] != checksum(self._data[offset : offset + length], sequence, shape):
             raise ChecksumMismatch(self.path, f"sequence {sequence}")
-        buffer = self._foreign_buffer(self._address + offset, length, base=pin)
-        return Item(sequence, words[EPOCH], buffer, self._codec, shape)
+        if len(self._pins.held_slots) > self._most_held:
+            buffer = self._own_buffer(bytes(self._data[offset : offset + length]))
+        else:
+            buffer = self._foreign_buffer(self._address + offset, length, base=pin)
+        epoch = words[EPOCH]
+        if epoch != self._epoch:
+            self._epoch, self._producers = epoch, self._known_producers()
+        written_ns = words[self._times + slot] if self._times else 0
+        return Item(sequence, epoch, buffer, self._codec, shape, written_ns, self._producers)
+
+    def _known_producers(self) -> Producers:
+        return ((0, self.header.producer_id), *successors(self._words, self._data))
 
     def _shape(self, line: int) -> Shape:
         kind, first, second, third = self._words[line + SHAPE : line + SHAPE + 4].tolist()
@@ -430,3 +486,15 @@ class RingReader:
     def _check_open(self) -> None:
         if self._descriptor.fd < 0:
             raise HandleClosed("reader")
+
+
+def _times(segment: Segment) -> int:
+    """The first word of the slots' times; 0 in a block of an earlier version, which has none."""
+    geometry = segment.header().geometry
+    if segment.words[HAS_TIMES] == 0:
+        return 0
+    if geometry.scratch_bytes < times_bytes(geometry.slot_count):
+        raise HeaderInconsistent(
+            segment.path, f"times of {geometry.slot_count} slots in {geometry.scratch_bytes} bytes"
+        )
+    return geometry.times

@@ -2,7 +2,8 @@
 
 A ring outlives its writer. Whoever opens it for writing next takes the writer lock, raises the epoch and goes
 on after the highest sequence found. A ring of another shape or schema is ended first, so that its readers
-hear of it, and replaced.
+hear of it, and replaced. The new ring has the id of the old one and goes on with its numbers, so a position in the old
+ring is one in the new ring, and what was not read of the old one is seen to be missing.
 """
 
 import os
@@ -10,7 +11,7 @@ import time
 import uuid
 from collections.abc import Collection
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from .errors import (
     HeaderInconsistent,
@@ -23,28 +24,37 @@ from .errors import (
 from .groups import Assignment
 from .identity import ProcessIdentity
 from .items import Start
-from .lanes import LaneBoard, live_lanes, make_lane_directory, remove_lane_directory
+from .lanes import LaneBoard, live_readers, make_lane_directory, remove_lane_directory
 from .layout import (
     EPOCH,
+    HAS_TIMES,
     HEAD,
     HEADER_BYTES,
+    MAX_SUCCESSORS,
+    SKIPPED,
     STATE,
+    SUCCESSORS,
     WRITER_PID,
+    WRITER_TICKET,
     Checksum,
     Geometry,
     Header,
     Kind,
     State,
     WhenFull,
+    add_successor,
+    scratch_bytes,
+    successors,
 )
 from .locks import OWNER, exclusive, is_locked, try_lock
 from .payloads import Codec, codec_of
-from .reader import RingReader
+from .reader import Copy, RingReader
 from .segment import Segment, remove_file
 from .sharing import group_of, is_written_by_others
 from .writer import RingWriter
 
 _SLOTS = {Kind.DOUBLE_BUFFER: 2, Kind.SINGLE: 1}
+_MOST_ITEMS = 1 << 62  # more than a century of writing: a ring that says more is damaged, and nobody goes on with it
 
 
 @dataclass(frozen=True)
@@ -72,7 +82,8 @@ def open_writer(path: str, spec: RingSpec, codec: Codec) -> RingWriter:
     """
     header = _header(path, spec, codec)
     while True:
-        writer = _take_over(path, header, codec) or _create(path, header, codec)
+        found = _take_over(path, header, codec)
+        writer = found if isinstance(found, RingWriter) else _create(path, header, codec, found)
         if writer is not None:
             return writer
 
@@ -87,6 +98,7 @@ def open_reader(
     assignment: Assignment | None = None,
     wait_for_writer: bool = False,
     verify: bool = False,
+    copy: Copy = "auto",
 ) -> RingReader:
     """Attach read-only. The schema hash is compared, where any is expected, before the first payload byte is used."""
     segment = Segment.attach(path)
@@ -108,6 +120,7 @@ def open_reader(
             assignment=assignment,
             wait_for_writer=wait_for_writer,
             verify=verify,
+            copy=copy,
         )
     except BaseException:
         segment.descriptor.close()  # its lock must not wait for the exception to be forgotten
@@ -122,12 +135,13 @@ def lane_directory(path: str, header: Header) -> str:
 
 
 def _header(path: str, spec: RingSpec, codec: Codec) -> Header:
+    slot_count = _SLOTS.get(spec.kind, spec.slot_count)
     geometry = Geometry(
         slot_bytes=spec.slot_bytes,
-        slot_count=_SLOTS.get(spec.kind, spec.slot_count),
+        slot_count=slot_count,
         page_bytes=spec.page_bytes,
         schema_bytes=len(codec.description),
-        scratch_bytes=codec.scratch_bytes,
+        scratch_bytes=scratch_bytes(codec.scratch_bytes, slot_count),
     )
     flaw = geometry.flaw()
     if flaw is not None:
@@ -152,12 +166,26 @@ def _header(path: str, spec: RingSpec, codec: Codec) -> Header:
     )
 
 
-def _create(path: str, header: Header, codec: Codec) -> RingWriter | None:
+class _Replaced(NamedTuple):
+    """What a new ring goes on with."""
+
+    block_id: str
+    epoch: int
+    head: int
+
+
+def _create(path: str, header: Header, codec: Codec, replaced: _Replaced | None) -> RingWriter | None:
     """None if someone else created it first."""
+    if replaced is not None:
+        lanes = os.path.join(os.path.dirname(header.lanes), replaced.block_id)
+        header = replace(header, block_id=replaced.block_id, lanes=lanes)
     segment = Segment.create(path, header.geometry.file_bytes)
     packed = header.pack(codec.description)
     segment.data[: len(packed)] = packed
     segment.data[HEADER_BYTES : HEADER_BYTES + len(codec.description)] = codec.description
+    segment.words[HAS_TIMES] = 1
+    if replaced is not None:
+        segment.words[HEAD], segment.words[EPOCH] = replaced.head, replaced.epoch
     if not try_lock(segment.descriptor.fd, exclusive(OWNER)):
         raise NameTaken(path, None)
     lanes = lane_directory(path, header)
@@ -170,7 +198,7 @@ def _create(path: str, header: Header, codec: Codec) -> RingWriter | None:
     return RingWriter(segment, codec, lanes)
 
 
-def _take_over(path: str, header: Header, codec: Codec) -> RingWriter | None:
+def _take_over(path: str, header: Header, codec: Codec) -> RingWriter | _Replaced | None:
     """None if there is nothing that this writer could go on with (any more)."""
     try:
         segment = Segment.attach(path, writable=True)
@@ -189,10 +217,11 @@ def _take_over(path: str, header: Header, codec: Codec) -> RingWriter | None:
     if not segment.is_published():
         return None
     make_lane_directory(lanes)
-    if _same_stream(segment, found, header, codec):
+    if _same_stream(segment, found, header, codec) and _has_room_for_name(segment, found, header.producer_id):
+        if header.producer_id != _last_producer(segment, found):  # before the epoch changes, so that readers look
+            add_successor(segment.words, segment.data, _head_of(segment, found) + 1, header.producer_id)
         return RingWriter(segment, codec, lanes)
-    _replace(segment, lanes)
-    return None
+    return _replace(segment, found, lanes)
 
 
 def _same_stream(segment: Segment, found: Header, header: Header, codec: Codec) -> bool:
@@ -206,6 +235,22 @@ def _same_stream(segment: Segment, found: Header, header: Header, codec: Codec) 
     )
 
 
+def _head_of(segment: Segment, found: Header) -> int:
+    """The highest sequence in a ring: a writer that died may not have stored it as the head."""
+    lines = [segment.words[found.geometry.line(slot)] for slot in range(found.geometry.slot_count)]
+    return max(segment.words[HEAD], *lines)
+
+
+def _last_producer(segment: Segment, found: Header) -> str:
+    names = [producer_id for _, producer_id in successors(segment.words, segment.data)]
+    return names[-1] if names else found.producer_id
+
+
+def _has_room_for_name(segment: Segment, found: Header, producer_id: str) -> bool:
+    is_known = producer_id == _last_producer(segment, found)
+    return is_known or segment.words[SUCCESSORS] < MAX_SUCCESSORS
+
+
 def _discard(segment: Segment) -> None:
     """A damaged ring whose writer is gone. Cleaners find its lanes, and readers keep what they have."""
     if not try_lock(segment.descriptor.fd, exclusive(OWNER)):
@@ -215,7 +260,9 @@ def _discard(segment: Segment) -> None:
     segment.descriptor.close()
 
 
-def _replace(segment: Segment, lanes: str) -> None:
+def _replace(segment: Segment, found: Header, lanes: str) -> _Replaced | None:
+    """End and remove a ring whose writer lock is ours."""
+    head, epoch = _head_of(segment, found), segment.words[EPOCH]
     segment.words[STATE] = State.ENDED
     board = LaneBoard(lanes)
     board.ring()
@@ -223,6 +270,7 @@ def _replace(segment: Segment, lanes: str) -> None:
     remove_file(segment.path)
     remove_lane_directory(lanes)
     segment.descriptor.close()
+    return _Replaced(found.block_id, epoch, head) if max(head, epoch) < _MOST_ITEMS else None
 
 
 def peek(path: str) -> tuple[Header, dict[str, Any]]:
@@ -235,10 +283,13 @@ def peek(path: str) -> tuple[Header, dict[str, Any]]:
         "has_ended": segment.words[STATE] == State.ENDED,
         "writer_pid": segment.words[WRITER_PID],
         "has_writer": is_locked(segment.descriptor.fd, exclusive(OWNER)),
+        "is_waiting": segment.words[WRITER_TICKET] != 0,
+        "skipped": segment.words[SKIPPED],
     }
 
 
 def describe(path: str) -> tuple[Header, dict[str, Any]]:
-    """As `peek`, for people: with the number of readers, each of which is looked at."""
+    """As `peek`, for people: with the readers, each of which is looked at."""
     header, state = peek(path)
-    return header, state | {"readers": live_lanes(lane_directory(path, header)) if header.lanes else 0}
+    found = live_readers(lane_directory(path, header), state["head"]) if header.lanes else []
+    return header, state | {"readers": sum(holder.group is None for holder in found), "holders": found}

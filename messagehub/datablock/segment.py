@@ -12,6 +12,7 @@ import errno
 import mmap
 import os
 import stat
+import sys
 from collections.abc import Iterator
 from typing import Final
 
@@ -30,7 +31,7 @@ from .errors import (
     WritableByOthers,
     WrongMagic,
 )
-from .layout import HEADER_BYTES, Header, claimed_schema_bytes
+from .layout import HEAD, HEADER_BYTES, Header, claimed_schema_bytes
 from .locks import Descriptor, require_linux
 from .sharing import FILE_MODE, group_of, judge, make_shared_directory, parent_of, share
 
@@ -237,12 +238,17 @@ def open_bell(path: str, flags: int) -> Descriptor:
 
 def read_header(path: str) -> Header:
     """Without a mapping: who looks at the blocks of others is not killed by one that is shortened meanwhile."""
+    return read_head(path)[0]
+
+
+def read_head(path: str) -> tuple[Header, int]:
+    """A block's header and, of a ring, how many items were written to it; without a mapping too."""
     descriptor = open_trusted(path, os.O_RDONLY)
     try:
         size = os.fstat(descriptor.fd).st_size
         head = os.pread(descriptor.fd, HEADER_BYTES, 0).ljust(HEADER_BYTES, b"\0")
         schema = os.pread(descriptor.fd, min(claimed_schema_bytes(head), size), HEADER_BYTES)
-        return Header.unpack(head + schema, path, size)
+        return Header.unpack(head + schema, path, size), int.from_bytes(head[HEAD * 8 : HEAD * 8 + 8], sys.byteorder)
     finally:
         descriptor.close()
 

@@ -35,6 +35,7 @@ from .identity import ProcessIdentity, host
 from .layout import Checksum
 from .locks import OWNER, Descriptor, exclusive, lock_within
 from .manifests import Manifest, Part, Retention
+from .nulls import checked
 from .segment import make_own_directory, open_lock, open_trusted, remove_file, replace_file
 from .snapshot import Snapshot
 from .table_blocks import write_block
@@ -298,7 +299,7 @@ class Transaction:
         # The token tells a replayed attempt from the one that a crash left behind.
         name = f"{self.id}-{part}-{attempt}x{secrets.token_hex(4)}.arrow"
         path = os.path.join(self.store.path, name)
-        rows, size_bytes = write_block(path, batches, schema, checksum)
+        rows, size_bytes = write_block(path, checked(batches, schema), schema, checksum)
         if not self.is_open():
             self.store.abort(self)  # collects this block unless a commit named it meanwhile
             raise TransactionEnded(self.id)

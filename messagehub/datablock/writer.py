@@ -4,22 +4,25 @@ Write: lock a slot exclusively → sequence = 0 → payload → length, checksum
 unlock → wake who sleeps. Dying between any two of these leaves a slot that is either whole or empty.
 
 Rule 1: sequences are not tied to slots: the oldest slot that nobody holds is next, so a reader that keeps a
-view never stops an overwriting writer.
+view never stops an overwriting writer. If readers hold every slot, an overwriting writer skips the item: its number is
+used up, so that readers count it as missed, and `skipped` counts it too.
 Rule 2: a number is never used twice, over all epochs of a block.
 Rule 3: with BLOCK and ERROR no slot is taken before every live lossless lane and every group is done with it.
+Rule 4: a payload of several items gets all its slots before the first of them is changed: it is written, or not.
 """
 
 import ctypes
+import logging
 import struct
 import threading
 import time
-import weakref
 import zlib
 from collections import deque
-from types import TracebackType
+from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 from .errors import HandleClosed, PayloadLargerThanRing, PayloadLargerThanSlot, PayloadRefused, RingFull
+from .holders import most_of, slots_for, told
 from .identity import ProcessIdentity
 from .lanes import WRITER_BELL, LaneBoard
 from .layout import (
@@ -31,6 +34,7 @@ from .layout import (
     LENGTH,
     SEQUENCE,
     SHAPE,
+    SKIPPED,
     STATE,
     WRITER_PID,
     WRITER_START,
@@ -41,14 +45,26 @@ from .layout import (
     State,
     WhenFull,
 )
+from .loans import Loan
 from .locks import FIRST_SLOT, OFD_SETLK, exclusive, free, set_lock, unlock
-from .payloads import Codec
+from .payloads import Codec, Piece
 from .segment import Segment
 from .wakeup import Bell
 
 _UNLIMITED: Final = (1 << 64) - 1
 # How often a writer that waits for room looks whether the reader it waits for still lives.
 _PROBE_SECONDS: Final = 0.05
+# How soon a slot that a reader held is tried again while there are others: each attempt costs a system call.
+_HELD_SECONDS: Final = 0.01
+# How long an overwriting writer waits for readers that hold every slot, perhaps only while they copy; and for how long
+# after that it does not wait again.
+_GRACE_SECONDS: Final = 0.01
+_NO_GRACE_SECONDS: Final = 1.0
+# A writer that waits for so long says for whom, and how often one that skips items says so.
+_TELL_SECONDS: Final = 1.0
+_TELL_AGAIN_SECONDS: Final = 10.0
+
+log = logging.getLogger("messagehub")
 
 
 class Written(NamedTuple):
@@ -87,6 +103,9 @@ class RingWriter:
         self._bell = Bell(f"{lanes}/{WRITER_BELL}")
         self._sequences = [self._words[line + SEQUENCE] for line in self._line]
         self._order = deque(sorted(slots, key=self._sequences.__getitem__))
+        self._held: list[int] = []  # slots that a reader held when their turn came; tried again at `_look_at`
+        self._look_at = self._no_grace_until = self._tell_at = 0.0
+        self._times = geometry.times
         self._head = max(self._words[HEAD], *self._sequences)
         self._begin_epoch()
         self._floor = self._board.floor() if self._honours_lanes else _UNLIMITED
@@ -100,30 +119,58 @@ class RingWriter:
     def epoch(self) -> int:
         return self._words[EPOCH]
 
-    def write(self, payload: Any, timeout_seconds: float | None = None) -> Written:
-        """Publish a payload: one item, or several where its codec splits rows.
+    @property
+    def skipped(self) -> int:
+        """How many items of this ring were not written because readers held every slot."""
+        return self._words[SKIPPED]
 
-        Nothing is published if it is refused. If the ring stays full in the middle of a split payload,
-        RingFull says how many pieces are out.
+    def write(self, payload: Any, timeout_seconds: float | None = None) -> Written:
+        """Publish a payload: one item, or several where its codec splits rows. Nothing is published if it is refused.
+
+        An overwriting writer never waits for readers: if they hold every slot, the item is skipped.
         """
         pieces = self._codec.pieces(payload, self._slot_bytes)
-        if len(pieces) > self._slot_count:
-            raise PayloadLargerThanRing(len(pieces), self._slot_count, self._slot_bytes)
         if self._descriptor.fd < 0:  # before the mutex: in a forked child it may be held for ever
             raise HandleClosed("writer")
+        if len(pieces) > 1:
+            return self._write_several(pieces, timeout_seconds)
+        piece, size, shape = pieces[0]
         with self._mutex:
-            first = sequence = self._head + 1
-            for piece, size, shape in pieces:
-                slot = self._claim(timeout_seconds, self._head + 1 - first)
-                try:
-                    self._encode(piece, self._offset[slot], size)
-                except BaseException:
-                    self._abandon(slot)
-                    raise
-                sequence = self._publish(slot, size, shape)
-        return Written(first, sequence)
+            slot = self._claim(timeout_seconds)
+            if slot is None:
+                return self._skip(1)
+            try:
+                self._encode(piece, self._offset[slot], size)
+            except BaseException:
+                self._abandon(slot)
+                raise
+            sequence = self._publish(slot, size, shape)
+        return Written(sequence, sequence)
 
-    def loan(self, size: int, timeout_seconds: float | None = None) -> "Loan":
+    def _write_several(self, pieces: Sequence[Piece], timeout_seconds: float | None) -> Written:
+        count, most = len(pieces), most_of(self._slot_count)
+        if count > most:
+            raise PayloadLargerThanRing(count, most, self._slot_bytes, slots_for(count))
+        with self._mutex:
+            self._take_back()
+            slots = self._free_slots(count) or self._wait_for_slots(count, timeout_seconds)
+            if not slots:
+                return self._skip(count)
+            for slot in slots:
+                self._clear(slot)
+            try:
+                for slot, (piece, size, _) in zip(slots, pieces, strict=True):
+                    self._encode(piece, self._offset[slot], size)
+            except BaseException:
+                for slot in slots:
+                    self._abandon(slot)
+                raise
+            first = self._head + 1
+            for slot, (_, size, shape) in zip(slots, pieces, strict=True):
+                self._publish(slot, size, shape)
+            return Written(first, self._head)
+
+    def loan(self, size: int, timeout_seconds: float | None = None) -> Loan:
         """A slot to fill in place (raw and NumPy): `with writer.loan(n) as loan: loan.buffer[:] = …`."""
         if self._codec.payload_format not in (PayloadFormat.RAW, PayloadFormat.NUMPY):
             raise PayloadRefused("an Arrow block takes record batches: use write(batch) instead of a loan.")
@@ -131,10 +178,11 @@ class RingWriter:
             raise PayloadLargerThanSlot(size, self._slot_bytes)
         self._check_open()
         with self._mutex:
-            slot = self._claim(timeout_seconds, 0)
+            slot = self._claim(timeout_seconds)
         # An exporter of its own: it lives as long as the last view of the loan's buffer.
-        lent = (ctypes.c_ubyte * size).from_buffer(self._segment.mapping, self._offset[slot])
-        return Loan(self, slot, lent)
+        kind = ctypes.c_ubyte * size
+        lent = kind() if slot is None else kind.from_buffer(self._segment.mapping, self._offset[slot])
+        return Loan(slot, lent, finish=self._finish_loan, when_dropped=self._loan_dropped)
 
     def close(self) -> None:
         """End the stream: who has read everything gets StreamEnded. The block stays for its linger time."""
@@ -167,38 +215,74 @@ class RingWriter:
         if self._descriptor.fd < 0:
             raise HandleClosed("writer")
 
-    def _claim(self, timeout_seconds: float | None, published: int) -> int:
+    def _claim(self, timeout_seconds: float | None) -> int | None:
+        """A locked and empty slot. None: the ring overwrites, and readers hold every slot."""
         self._take_back()
         slot = self._free_slot()
         if slot is None:
-            slot = self._wait_for_slot(timeout_seconds, published)
+            found = self._wait_for_slots(1, timeout_seconds)
+            if not found:
+                return None
+            slot = found[0]
+        self._clear(slot)
+        return slot
+
+    def _clear(self, slot: int) -> None:
         self._words[self._line[slot] + SEQUENCE] = 0
         self._sequences[slot] = 0
-        return slot
+
+    def _free_slots(self, count: int) -> list[int]:
+        """So many locked slots with what is in them, or none."""
+        found: list[int] = []
+        while len(found) < count:
+            slot = self._free_slot()
+            if slot is None:
+                for taken in reversed(found):
+                    self._order.appendleft(taken)
+                    unlock(self._descriptor.fd, self._unlock[taken])
+                if found:
+                    self._board.ring()  # who found one of them locked meanwhile sleeps
+                return []
+            found.append(slot)
+        return found
 
     def _free_slot(self) -> int | None:
         fd = self._descriptor.fd
         if fd < 0:
             raise HandleClosed("writer")
+        if self._held and time.monotonic() >= self._look_at:
+            self._look_again()
         order = self._order
-        for place, slot in enumerate(order):
+        while order:
+            slot = order[0]
             if self._sequences[slot] > self._floor:
                 self._floor = self._board.floor()
                 if self._sequences[slot] > self._floor:
                     return None  # all that follow are newer still
             try:
                 set_lock(fd, OFD_SETLK, self._lock[slot])
-            except BlockingIOError:
-                continue  # a reader holds it
+            except BlockingIOError:  # a reader holds it
+                self._held.append(order.popleft())
+                self._look_at = time.monotonic() + _HELD_SECONDS
+                continue
             # Only now: a new reader announces its lane, then looks which slots are locked. So either it is
             # seen here, or it sees that this slot is taken.
             if self._index[0] != self._board.token and self._is_needed(slot):
                 unlock(fd, self._unlock[slot])
                 self._board.ring()  # who found the slot locked meanwhile sleeps, with unread data in it
                 return None
-            del order[place]
+            order.popleft()
             return slot
         return None
+
+    def _look_again(self) -> None:
+        """Put the slots that readers held back into the order: they are older than all others but the empty ones."""
+        order, empty = self._order, []
+        while order and self._sequences[order[0]] == 0:
+            empty.append(order.popleft())
+        order.extendleft(sorted(self._held, key=self._sequences.__getitem__, reverse=True))
+        order.extendleft(empty)
+        self._held = []
 
     def _is_needed(self, slot: int) -> bool:
         """Whether a lane that has just appeared is not done with a slot."""
@@ -207,10 +291,13 @@ class RingWriter:
             self._floor = self._board.floor()
         return self._sequences[slot] > self._floor
 
-    def _wait_for_slot(self, timeout_seconds: float | None, published: int) -> int:
+    def _wait_for_slots(self, count: int, timeout_seconds: float | None) -> list[int]:
+        """So many locked slots. None at all: the ring overwrites, and readers hold too many."""
         if self.header.when_full == WhenFull.ERROR:
             timeout_seconds = 0.0
         started = time.monotonic()
+        skips_at = started + (_GRACE_SECONDS if started >= self._no_grace_until else 0.0)
+        has_told = False
         try:
             while True:
                 self._words[WRITER_TICKET] = self._bell.next_ticket()
@@ -219,20 +306,61 @@ class RingWriter:
                 if self._honours_lanes:
                     self._floor = self._board.floor()
                 self._take_back()
-                slot = self._free_slot()
-                if slot is not None:
-                    return slot
-                waited = time.monotonic() - started
+                self._look_again()
+                slots = self._free_slots(count)
+                if slots:
+                    return slots
+                now = time.monotonic()
+                waited = now - started
+                lent = self._slot_count - len(self._order) - len(self._held)
+                may_skip = not self._honours_lanes and count <= self._slot_count - lent
+                if may_skip and (now >= skips_at or (timeout_seconds is not None and waited >= timeout_seconds)):
+                    return []
                 if timeout_seconds is not None and waited >= timeout_seconds:
-                    raise RingFull(self.path, self._slot_count, waited, published)
+                    raise RingFull(self.path, self._slot_count, waited, self._held_back_by(lent))
+                if waited >= _TELL_SECONDS and not has_told:
+                    has_told = True
+                    log.warning(
+                        "the producer of channel %r has waited %.0f s for room: %s",
+                        self.header.channel,
+                        waited,
+                        self._held_back_by(lent),
+                    )
                 left = _PROBE_SECONDS if timeout_seconds is None else timeout_seconds - waited
-                self._bell.sleep(min(left, _PROBE_SECONDS))
+                self._bell.sleep(min(left, _PROBE_SECONDS, max(skips_at - now, 0.0) if may_skip else left))
         finally:
             self._words[WRITER_TICKET] = 0
+
+    def _held_back_by(self, lent: int) -> str:
+        if lent == self._slot_count:
+            return "loans of this producer that were not committed hold all of them"
+        return told(self._board.holders(self._head))
+
+    def _skip(self, count: int) -> Written:
+        """Use up the numbers of items that cannot be written, so that readers count them as missed."""
+        now = time.monotonic()
+        self._no_grace_until = now + _NO_GRACE_SECONDS
+        first, self._head = self._head + 1, self._head + count
+        self._words[SKIPPED] += count
+        self._words[HEAD] = self._head
+        self._board.ring()
+        if now >= self._tell_at:
+            self._tell_at = now + _TELL_AGAIN_SECONDS
+            log.warning(
+                "channel %r: item %d was skipped, because readers hold all %d slots (%s). The producer goes on; it has"
+                " skipped %d items so far. Let the readers keep fewer values, or give the producer more capacity",
+                self.header.channel,
+                first,
+                self._slot_count,
+                told(self._board.holders(self._head)),
+                self._words[SKIPPED],
+            )
+        return Written(first, self._head)
 
     def _publish(self, slot: int, size: int, shape: Shape = FLAT) -> int:
         words, line, sequence = self._words, self._line[slot], self._head + 1
         words[line + LENGTH] = size
+        words[self._times + slot] = time.time_ns()
         if self._has_shapes:
             words[line + SHAPE], words[line + SHAPE + 1], words[line + SHAPE + 2], words[line + SHAPE + 3] = shape
         if self._has_checksum:
@@ -260,10 +388,10 @@ class RingWriter:
         while self._dropped:
             self._abandon(self._dropped.popleft())
 
-    def _loan_dropped(self, slot: int) -> None:
+    def _loan_dropped(self, slot: int | None) -> None:
         """Runs in finalizers, so perhaps inside a write of this very thread: it never waits for the mutex. Whoever
         holds that takes the slot back with the next claim."""
-        if self._descriptor.fd < 0:
+        if self._descriptor.fd < 0 or slot is None:
             return
         self._dropped.append(slot)
         if self._mutex.acquire(blocking=False):
@@ -272,54 +400,14 @@ class RingWriter:
             finally:
                 self._mutex.release()
 
-    def _finish_loan(self, slot: int, size: int | None) -> int | None:
+    def _finish_loan(self, slot: int | None, size: int | None) -> int | None:
         self._check_open()
         with self._mutex:
             if size is None:
-                self._abandon(slot)
+                if slot is not None:
+                    self._abandon(slot)
                 return None
-            return self._publish(slot, size)
-
-
-class Loan:
-    """A claimed slot. Keep no array over `buffer` after the end: it would change what readers see.
-
-    One that is neither committed nor aborted gives its slot back when it and the last view of its buffer are gone.
-    """
-
-    def __init__(self, writer: RingWriter, slot: int, lent: "ctypes.Array[ctypes.c_ubyte]") -> None:
-        self.buffer = memoryview(lent).cast("B")
-        self.sequence: int | None = None
-        self._writer = writer
-        self._slot = slot
-        self._when_dropped = weakref.finalize(lent, writer._loan_dropped, slot)
-        self._when_dropped.atexit = False
-
-    def commit(self, size: int | None = None) -> int | None:
-        """Publish the first `size` bytes (all by default) and return the sequence."""
-        size = self.buffer.nbytes if size is None else size
-        if not 0 <= size <= self.buffer.nbytes:
-            raise PayloadLargerThanSlot(size, self.buffer.nbytes)
-        return self._end(size)
-
-    def abort(self) -> None:
-        self._end(None)
-
-    def _end(self, size: int | None) -> int | None:
-        if self._when_dropped.detach() is not None:
-            self.sequence = self._writer._finish_loan(self._slot, size)
-        return self.sequence
-
-    def __enter__(self) -> "Loan":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
-    ) -> None:
-        if kind is None:
-            self.commit()
-        else:
-            self.abort()
+            return self._skip(1).last if slot is None else self._publish(slot, size)
 
 
 def checksum(payload: Any, sequence: int, shape: Shape = FLAT) -> int:

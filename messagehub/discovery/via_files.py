@@ -208,11 +208,15 @@ class ViaFiles:
     # -- changing ------------------------------------------------------------------------------------------
 
     def _drop_table(self, command: commands.DropTable, _timeout: float) -> replies.Reply:
+        """Also what is too damaged to be shown is removed; whoever asked is told that no table was there."""
         channel = names.check_channel(names.logical(command.channel))
-        newest = newest_table(self.directory, channel)
-        if not self.tables(channel).drop() or newest is None:
-            raise TableNotFound(f"channel {channel!r} has no table in the memory of this host", channel=channel)
-        return replies.TableDropped(channel=channel, table=table_of(newest, None, now=newest.committed_at), revision=0)
+        try:
+            reply = self._replay(channel).apply(command, now=time.time()).reply
+        except (ChannelNotFound, TableNotFound):
+            self.tables(channel).drop()
+            raise
+        self.tables(channel).drop()
+        return reply
 
     def tables(self, channel: str) -> TableStore:
         return TableStore(self.directory.tables_path(channel))

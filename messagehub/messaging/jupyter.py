@@ -25,10 +25,12 @@ import queue
 import threading
 import time
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
+from messagehub.errors import ConfigurationError
+from messagehub.messaging.callbacks import check_callback
 from messagehub.messaging.kernel_link import GRACE_SECONDS, End, Inbox, KernelLink
 from messagehub.messaging.kernel_outputs import (
     ClearOutput,
@@ -39,6 +41,7 @@ from messagehub.messaging.kernel_outputs import (
     ExecutionTimedOut,
     Failure,
     Input,
+    InputRequest,
     KernelClosed,
     KernelDied,
     KernelNotFound,
@@ -66,6 +69,7 @@ __all__ = [
     "ExecutionTimedOut",
     "Failure",
     "Input",
+    "InputRequest",
     "Kernel",
     "KernelClosed",
     "KernelDied",
@@ -88,17 +92,22 @@ __all__ = [
 DEFAULT_LIMITS = StreamLimits(idle_seconds=math.inf)
 """A silent computation may take hours: the kernel's life, not its chatter, bounds an execution unless limits say so."""
 
+OnInput = Callable[[str], str]
+"""Called with the prompt of `input()`; returns what it is to return."""
+
 
 class Execution:
     """One piece of code on its way through a kernel. One thread reads it, once, in order."""
 
-    def __init__(self, kernel: Kernel, link: KernelLink, code: dict[str, Any]) -> None:
+    def __init__(self, kernel: Kernel, link: KernelLink, code: dict[str, Any], on_input: OnInput | None) -> None:
+        self._on_input = on_input
         self._kernel = kernel  # keeps the kernel alive as long as somebody may still read
         self._link = link
         self._inbox: Inbox = queue.SimpleQueue()
         self.outputs: list[Output] = []  # what was read so far
         self._end: End | None = None
         self.request_id = link.submit(code, self._inbox)
+        weakref.finalize(self, link.forget, self.request_id).atexit = False
 
     def read(self, timeout_seconds: float | None = None) -> Output | None:
         """The next output as it comes; None after the last.
@@ -110,17 +119,42 @@ class Execution:
             try:
                 item = self._inbox.get(timeout=timeout_seconds)
             except queue.Empty:
-                raise ExecutionTimedOut(f"nothing came for {timeout_seconds} s") from None
+                raise ExecutionTimedOut(f"nothing came in {timeout_seconds:.4g} s: the code still runs") from None
             if isinstance(item, Message) and item.kind == EXPIRED:
                 item = End(item.body.error)
             if isinstance(item, Message):
-                output = typed_output(item)
-                self.outputs.append(output)
-                return output
+                return self._taken(item)
             self._end = item
         if self._end.why is not None:
             raise self._end.why()
         return None
+
+    def read_late(self, timeout_seconds: float = 0.0) -> Output | None:
+        """After the end: the next output that came since, such as what a thread of the code prints; None without one.
+
+        Late outputs come for as long as somebody holds the execution, and are among its `outputs`. The kernel says
+        whose they are: once other code has run, ipykernel takes what a thread prints for that code's.
+        """
+        if self._end is None:
+            raise ConfigurationError("late outputs come after the end: read the execution, or wait, first")
+        try:
+            item = self._inbox.get(timeout=timeout_seconds)
+        except queue.Empty:
+            return None
+        return self._taken(item) if isinstance(item, Message) else None
+
+    def _taken(self, message: Message) -> Output:
+        output = typed_output(message)
+        self.outputs.append(output)
+        if isinstance(output, InputRequest) and self._on_input is not None:
+            self.answer(self._on_input(output.prompt))
+        return output
+
+    def answer(self, text: str) -> None:
+        """What `input()` returns in the code, which waits for it since an `InputRequest` came."""
+        if not isinstance(text, str):
+            raise ConfigurationError(f"input() returns text, not {text!r}")
+        self._link.answer(self.request_id, text)
 
     def __iter__(self) -> Iterator[Output]:
         return iter(self.read, None)
@@ -128,8 +162,11 @@ class Execution:
     def wait(self, timeout_seconds: float | None = None) -> Completed:
         """Read to the end and return everything, also what was read before."""
         deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
-        while self.read(None if deadline is None else max(0.0, deadline - time.monotonic())) is not None:
-            continue
+        try:
+            while self.read(None if deadline is None else max(0.0, deadline - time.monotonic())) is not None:
+                continue
+        except ExecutionTimedOut:
+            raise ExecutionTimedOut(f"the code still runs after {timeout_seconds} s") from None
         reply = next((output for output in self.outputs if isinstance(output, Reply)), None)
         if reply is None:
             raise KernelOutputUnreadable("the kernel's reply to this execution could not be read")
@@ -138,6 +175,7 @@ class Execution:
     def close(self) -> None:
         """Stop listening; the code runs on. What still comes is an orphan."""
         self._link.finish(self.request_id, functools.partial(ExecutionClosed, "the execution was closed"))
+        self._link.forget(self.request_id)
 
     def __enter__(self) -> Self:
         return self
@@ -225,21 +263,32 @@ class Kernel:
         """The process of a kernel started here."""
         return self._parts.process.pid if self._parts.process else None
 
-    def execute(self, code: str, *, stop_on_error: bool = False) -> Execution:
+    def execute(
+        self,
+        code: str,
+        *,
+        stop_on_error: bool = False,
+        allow_input: bool = False,
+        on_input: OnInput | None = None,
+    ) -> Execution:
         """Send code and return at once; read the outputs as they come.
 
-        `stop_on_error` makes an error of this code abort the requests that wait behind it.
+        `stop_on_error` makes an error of this code abort the requests that wait behind it. `on_input(prompt)` is called
+        by whoever reads when the code calls `input()`, which returns what it returns. With `allow_input` the reader
+        gets an `InputRequest` and calls `execution.answer(text)`. Without either `input()` fails in the code.
         """
         self._check_owner()
+        if on_input is not None:
+            check_callback(on_input, name="on_input", arguments=("prompt",))
         content = {
             "code": code,
             "silent": False,
             "store_history": True,
             "user_expressions": {},
-            "allow_stdin": False,
+            "allow_stdin": allow_input or on_input is not None,
             "stop_on_error": stop_on_error,
         }
-        return Execution(self, self._parts.link, content)
+        return Execution(self, self._parts.link, content, on_input)
 
     def interrupt(self) -> None:
         """Raise KeyboardInterrupt (or its like) in the code that runs now; what waits runs after it."""

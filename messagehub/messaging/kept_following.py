@@ -7,6 +7,7 @@ proxy was away, or was dropped on the way, is found so.
 import logging
 import threading
 import time
+from collections.abc import Iterable
 
 from messagehub.client.connection import Connection
 from messagehub.errors import BrokerUnavailable, Forbidden, HubError, TopicNotFound, Unauthorized
@@ -35,7 +36,7 @@ class KeptFollower:
 
     def add(self, subscription: KeptSubscription, *, timeout: float) -> None:
         """Begin; raises what speaks against it now: no broker, or a topic that is not kept."""
-        subscription.follow(self.topics(subscription.pattern, timeout=timeout))
+        subscription.follow(self.topics(subscription.patterns, timeout=timeout))
         if subscription.failure is not None:
             raise subscription.failure
         with self._lock:
@@ -60,18 +61,19 @@ class KeptFollower:
         if thread is not None and thread is not threading.current_thread():
             thread.join(CLOSE_SECONDS)
 
-    def topics(self, pattern: str, *, timeout: float) -> list[KeptTopic]:
-        """The kept topics that match."""
+    def topics(self, patterns: Iterable[str], *, timeout: float) -> list[KeptTopic]:
+        """The kept topics that match any of the patterns."""
         deadline = time.monotonic() + timeout
-        found: list[KeptTopic] = []
-        after: str | None = ""
-        while after is not None:
-            asked = commands.ListTopics(pattern=pattern, after=after)
-            remaining = max(deadline - time.monotonic(), 0.001)
-            page = self._connection.ask(asked, replies.TopicList, timeout=remaining, is_patient=True)
-            found += page.topics
-            after = page.next
-        return found
+        found: dict[str, KeptTopic] = {}
+        for pattern in patterns:
+            after: str | None = ""
+            while after is not None:
+                asked = commands.ListTopics(pattern=pattern, after=after)
+                remaining = max(deadline - time.monotonic(), 0.001)
+                page = self._connection.ask(asked, replies.TopicList, timeout=remaining, is_patient=True)
+                found |= {topic.name: topic for topic in page.topics}
+                after = page.next
+        return list(found.values())
 
     # -- on the thread -------------------------------------------------------------------------------------
 
@@ -97,10 +99,10 @@ class KeptFollower:
 
     def _look(self, *, is_due: bool) -> None:
         wanting = [one for one in self.subscriptions if is_due or one.wants_topics]
-        for pattern in {one.pattern for one in wanting}:
-            asking = [one for one in wanting if one.pattern == pattern]
+        for patterns in {one.patterns for one in wanting}:
+            asking = [one for one in wanting if one.patterns == patterns]
             try:
-                found = self.topics(pattern, timeout=ASK_SECONDS)
+                found = self.topics(patterns, timeout=ASK_SECONDS)
             except NOT_ALLOWED as refused:
                 for one in asking:
                     one.refuse(refused)

@@ -21,7 +21,7 @@ import zmq
 from jupyter_client.client import KernelClient
 from traitlets import TraitError
 
-from messagehub.messaging.kernel_outputs import KernelDied, KernelNotFound, KernelNotReady
+from messagehub.messaging.kernel_outputs import ExecutionClosed, KernelDied, KernelNotFound, KernelNotReady
 from messagehub.messaging.kernel_process import KernelProcess
 from messagehub.messaging.streams import Message, StreamRouter
 
@@ -40,6 +40,7 @@ class _Ports(msgspec.Struct):
     shell_port: int
     iopub_port: int
     control_port: int
+    stdin_port: int
 
 
 class _Parent(msgspec.Struct):
@@ -104,6 +105,7 @@ class KernelLink:
             self._shell = client.connect_shell(identity=self._session.bsession)
             self._control = client.connect_control(identity=self._session.bsession)
             self._iopub = client.connect_iopub()
+            self._stdin = client.connect_stdin(identity=self._session.bsession)
         except (OSError, msgspec.MsgspecError, TraitError, zmq.ZMQError) as unusable:
             self._context.destroy(linger=0)
             raise KernelNotFound(f"connection file {connection_file} is of no use: {unusable}") from unusable
@@ -136,12 +138,28 @@ class KernelLink:
             self.check()
             self._leave(self._control, kind, uuid.uuid4().hex, content)
 
+    def answer(self, request_id: str, text: str) -> None:
+        """What `input()` returns in the code of a request; ExecutionClosed or the like when that has ended."""
+        with self._lock:
+            self.check()
+            if request_id not in self._open:
+                raise ExecutionClosed("the execution has ended: nothing waits for an answer")
+            self._leave(self._stdin, "input_reply", uuid.uuid4().hex, {"value": text})
+
     def finish(self, request_id: str, why: Reason | None) -> None:
+        """End a request: complete, or for a reason. What a thread of complete code still prints goes to its reader."""
         with self._lock:
             ended = self._open.pop(request_id, None)
         if ended is not None:
-            self._router.unregister(request_id)
+            if why is None:
+                self._router.complete(request_id)
+            else:
+                self._router.unregister(request_id)
             ended.inbox.put(End(why))
+
+    def forget(self, request_id: str) -> None:
+        """Nobody reads on: what still comes for a request that has ended is an orphan."""
+        self._router.unregister(request_id)
 
     def close(self, why: Reason, *, shut_down: bool) -> None:
         """End the link, asking the kernel to leave as well if `shut_down`. Harmless when it has ended."""
@@ -184,7 +202,7 @@ class KernelLink:
     def _serve(self) -> Reason:
         death = self._monitor if self._process is None else self._process.pidfd
         poller = zmq.Poller()
-        for source in (self._wake, death, self._shell, self._control, self._iopub):
+        for source in (self._wake, death, self._shell, self._control, self._iopub, self._stdin):
             poller.register(source, zmq.POLLIN)
         probe_at = -math.inf
         while self._closing is None:
@@ -227,7 +245,7 @@ class KernelLink:
 
         Outputs first: a reply that came together with them then stands after them, where readers expect it.
         """
-        for socket in (self._iopub, self._shell, self._control):
+        for socket in (self._iopub, self._shell, self._control, self._stdin):
             for _ in range(RECEIVE_BURST):
                 try:
                     _, raw = self._session.recv(socket)

@@ -18,7 +18,7 @@ class KernelNotFound(HubError):
     code = "KERNEL_NOT_FOUND"
 
 
-class KernelNotReady(HubError):
+class KernelNotReady(HubError, TimeoutError):
     """The kernel did not answer in time after its start or on connecting."""
 
     code = "KERNEL_NOT_READY"
@@ -49,7 +49,7 @@ class KernelNotOwned(HubError):
     code = "KERNEL_NOT_OWNED"
 
 
-class ExecutionTimedOut(HubError):
+class ExecutionTimedOut(HubError, TimeoutError):
     """The next output, or the end, did not come in time. The code still runs; waiting again is fine."""
 
     code = "EXECUTION_TIMED_OUT"
@@ -119,6 +119,13 @@ class Comm(Output, frozen=True, kw_only=True):
     buffers: tuple[bytes, ...] = ()
 
 
+class InputRequest(Output, frozen=True, kw_only=True):
+    """The code calls `input()`, and waits for `execution.answer(…)`; `password` asks not to show what is typed."""
+
+    prompt: str = ""
+    password: bool = False
+
+
 class Reply(Output, frozen=True, kw_only=True):
     """The end of the code itself: "ok", "error" or "aborted". Outputs may still follow."""
 
@@ -139,6 +146,7 @@ _OUTPUT_TYPES: Mapping[str, type[Output]] = {
     "comm_msg": Comm,
     "comm_close": Comm,
     "execute_reply": Reply,
+    "input_request": InputRequest,
 }
 
 
@@ -161,7 +169,11 @@ class Completed:
 
     @property
     def stdout(self) -> str:
-        return "".join(o.text for o in self.outputs if isinstance(o, Text) and o.name == "stdout")
+        return self._text("stdout")
+
+    @property
+    def stderr(self) -> str:
+        return self._text("stderr")
 
     @property
     def result(self) -> Result | None:
@@ -170,3 +182,6 @@ class Completed:
     @property
     def error(self) -> Failure | None:
         return next((o for o in self.outputs if isinstance(o, Failure)), None)
+
+    def _text(self, name: str) -> str:
+        return "".join(o.text for o in self.outputs if isinstance(o, Text) and o.name == name)

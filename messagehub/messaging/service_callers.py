@@ -11,6 +11,7 @@ Rule 4: what was read is admitted by one thread at a time: the one that has read
 ended the pause.
 """
 
+import asyncio
 import select
 import socket
 import struct
@@ -18,7 +19,8 @@ import threading
 from collections import deque
 from time import monotonic
 
-from messagehub.errors import RequestTimeout
+from messagehub.background import wake
+from messagehub.errors import RequestCancelled, RequestTimeout
 from messagehub.messaging.service_frames import (
     CALL,
     EVERYTHING,
@@ -32,6 +34,7 @@ from messagehub.messaging.service_frames import (
 PATIENCE_SECONDS = 30.0
 MOST_UNTAKEN_BYTES = 64 * 2**20
 MOST_BLOCKED, MOST_BLOCKED_BYTES = 1000, 8 * 2**20
+MOST_CANCELLED = 10_000
 _IN, _OUT, _ONCE = select.EPOLLIN, select.EPOLLOUT, select.EPOLLONESHOT
 _CUT = -1  # in place of what is unread of a stream: its reader cannot be given all of it any more
 _CREDENTIALS = struct.Struct("iII")  # pid, uid, gid
@@ -55,6 +58,7 @@ class Caller:
         self._epoll = epoll
         self._lock = threading.Lock()
         self._taken = threading.Condition(self._lock)
+        self._wakers: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
         self._is_gone = False
         self._is_to_be_read = True
         self._outbox: deque[bytes] = deque()
@@ -65,6 +69,7 @@ class Caller:
         """Whether more waits for room than one connection may have waiting: `pauses` then says what to do."""
         self._is_paused = False
         self._unread: dict[int, int] = {}  # of streams: bytes of partial results that their readers have not taken
+        self._cancelled: dict[int, None] = {}  # requests whose answers nobody waits for; the oldest is forgotten
 
     def start(self) -> None:
         self._epoll.register(self.fd, _IN | _ONCE)
@@ -112,7 +117,7 @@ class Caller:
         with self._lock:
             self._is_paused = self.is_crowded
             if self._is_paused:
-                self._taken.notify_all()
+                self._tell_streams()
             return self._is_paused
 
     def _count_blocked(self, messages: int, size_bytes: int) -> None:
@@ -130,37 +135,79 @@ class Caller:
         """False when a partial result could not be sent in time: what was sent is not all of it."""
         with self._lock:
             is_whole = self._unread.pop(number, 0) != _CUT
-            self._taken.notify_all()
+            self._tell_streams()
             return is_whole
 
+    @property
+    def is_gone(self) -> bool:
+        """Whether its connection has ended."""
+        return self._is_gone
+
+    def has_cancelled(self, number: int) -> bool:
+        """Whether it said that it does not wait for the answer to this request any more."""
+        return number in self._cancelled
+
+    def forget(self, number: int) -> None:
+        """The request is answered."""
+        if self._cancelled:
+            with self._lock:
+                self._cancelled.pop(number, None)
+
     def took(self, number: int, amount: int) -> None:
-        """The reader of a stream has taken so many bytes more, or wants nothing more."""
+        """The reader of a stream has taken so many bytes more, or whoever asked wants nothing more."""
         with self._lock:
             if amount == EVERYTHING:
                 self._unread.pop(number, None)
+                self._cancelled[number] = None
+                if len(self._cancelled) > MOST_CANCELLED:  # answers had left before most of these were cancelled
+                    del self._cancelled[next(iter(self._cancelled))]
             elif self._unread.get(number, _CUT) != _CUT:
                 self._unread[number] = max(self._unread[number] - amount, 0)
-            self._taken.notify_all()
+            self._tell_streams()
 
     def stream(self, number: int, frame: bytes, deadline: float) -> None:
-        """Send a partial result when its reader has taken most of the earlier ones; not to one that has left.
+        """Send a partial result when its reader has taken most of the earlier ones.
 
-        RequestTimeout when that is not in time, now and for all that follow. What a paused connection says is not read,
-        so that its readers cannot be waited for.
+        RequestTimeout when that is not in time, now and for all that follow; RequestCancelled when the reader has left.
+        What a paused connection says is not read, so that its readers cannot be waited for.
         """
-
-        def has_room() -> bool:
-            return self._is_gone or self._is_paused or self._unread.get(number, 0) <= WINDOW_BYTES
-
         with self._lock:
-            if not self._taken.wait_for(has_room, max(deadline - monotonic(), 0.0)):
-                self._unread[number] = _CUT
-            if self._unread.get(number) == _CUT:
-                raise RequestTimeout("the caller did not read the earlier partial results in time")
-            if number not in self._unread:
-                return
-            self._unread[number] += len(frame)
+            self._taken.wait_for(lambda: self._has_room(number), max(deadline - monotonic(), 0.0))
+            self._reserve(number, len(frame))
         self.send(frame)
+
+    async def stream_async(self, number: int, frame: bytes, deadline: float) -> None:
+        """As `stream`."""
+        loop = asyncio.get_running_loop()
+        while True:
+            woken: asyncio.Future[None] = loop.create_future()
+            with self._lock:
+                if self._has_room(number) or monotonic() >= deadline:
+                    self._reserve(number, len(frame))
+                    break
+                self._wakers.append((loop, woken))
+            await asyncio.wait([woken], timeout=max(deadline - monotonic(), 0.0))
+        self.send(frame)
+
+    def _has_room(self, number: int) -> bool:
+        return self._is_gone or self._is_paused or self._unread.get(number, 0) <= WINDOW_BYTES
+
+    def _reserve(self, number: int, size_bytes: int) -> None:
+        """With the lock, after waiting for room."""
+        if self._is_gone or number in self._cancelled:
+            raise RequestCancelled("whoever asked wants no more partial results")
+        if not self._has_room(number):
+            self._unread[number] = _CUT
+        if self._unread.get(number, _CUT) == _CUT:
+            raise RequestTimeout("the caller did not read the earlier partial results in time")
+        self._unread[number] += size_bytes
+
+    def _tell_streams(self) -> None:
+        """With the lock: wake the handlers that wait for room."""
+        self._taken.notify_all()
+        wakers, self._wakers = self._wakers, []
+        for loop, woken in wakers:
+            wake(loop, woken)
 
     def is_to_be_read(self, events: int) -> bool:
         """What its event asks for: the outbox is emptied here; True has the caller read, and then `read_on`."""
@@ -197,7 +244,7 @@ class Caller:
         with self._lock:
             if not self._is_gone:
                 self._is_gone = True
-                self._taken.notify_all()
+                self._tell_streams()
                 self._epoll.unregister(self.fd)
                 self.socket.close()
 
@@ -215,7 +262,7 @@ class Caller:
             self._untaken_bytes -= sent
             if sent:
                 self._taken_at = monotonic()
-                self._taken.notify_all()
+                self._tell_streams()
             if sent < len(frame):
                 self._outbox[0] = frame[sent:]
                 return
@@ -233,7 +280,7 @@ class Caller:
     def _give_up(self) -> None:
         self._outbox.clear()
         self._untaken_bytes = 0
-        self._taken.notify_all()
+        self._tell_streams()
         try:
             self.socket.shutdown(socket.SHUT_RDWR)
         except OSError:

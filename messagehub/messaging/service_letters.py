@@ -7,7 +7,15 @@ from typing import Any, Literal
 from messagehub.errors import ConfigurationError, HubError
 from messagehub.messaging.service_frames import PRIORITIES, SEND, call
 from messagehub.messaging.service_mailbox import Job
-from messagehub.messaging.topic_messages import check_size, decode_headers, encode_headers, encode_payload
+from messagehub.messaging.service_payloads import PayloadEncoder, is_too_large
+from messagehub.messaging.topic_messages import (
+    arrow_kind,
+    check_size,
+    decode_headers,
+    encode_headers,
+    encode_payload,
+)
+from messagehub.topic_frames import IN_BLOCK
 from registry.records import DeadLetter, Priority
 
 MOST_LETTER_BYTES = 65_536
@@ -19,7 +27,10 @@ _PRIORITY = {name: number for number, name in enumerate(PRIORITIES)}
 
 
 class Outgoing:
-    __slots__ = ("address", "body", "deadline", "form", "headers", "idempotent", "kind", "priority", "retries")
+    __slots__ = (
+        *("address", "attempts", "body", "deadline", "form", "headers"),
+        *("encoder", "idempotent", "kind", "large", "priority", "retries"),
+    )
 
     def __init__(
         self,
@@ -28,6 +39,7 @@ class Outgoing:
         payload: Any,
         *,
         deadline: float,
+        encoder: PayloadEncoder,
         headers: dict[str, Any] | None = None,
         priority: Priority = "normal",
         retries: int = 0,
@@ -35,7 +47,9 @@ class Outgoing:
     ) -> None:
         if priority not in _PRIORITY:
             raise ConfigurationError(f"priority is one of {', '.join(PRIORITIES)}, not {priority!r}")
-        self.kind, self.body = encode_payload(payload)
+        self.large = payload if is_too_large(payload) else None
+        self.encoder = encoder
+        self.kind, self.body = encode_payload(payload) if self.large is None else (arrow_kind(payload), b"")
         self.headers = encode_headers(headers) if headers else b""
         check_size(len(self.headers) + len(self.body))
         self.form = form
@@ -44,19 +58,25 @@ class Outgoing:
         self.deadline = deadline
         self.retries = retries
         self.idempotent = idempotent
+        self.attempts = 0
 
     def frame(self, number: int, target: bytes) -> bytes:
-        return call(self.form, self.priority, self.kind, number, self.deadline, target, self.headers, self.body)
+        kind, body = (self.kind, self.body) if self.large is None else self.encoder.encode(self.large)
+        return call(self.form, self.priority, kind, number, self.deadline, target, self.headers, body)
 
-    def letter(self, sender: str, error: HubError, attempts: int) -> DeadLetter:
+    def letter(self, sender: str, error: HubError) -> DeadLetter:
         form: Literal["request", "send"] = "send" if self.form == SEND else "request"
-        return _letter(self.address, form, sender, error, attempts, self.headers, self.kind, self.body)
+        size_bytes = len(self.body) if self.large is None else self.large.nbytes
+        return _letter(self.address, form, sender, error, self.attempts, self.headers, self.kind, self.body, size_bytes)
 
 
 def letter_of(address: str, job: Job, error: HubError) -> DeadLetter:
     """Of a message that a worker took and will not handle."""
     headers, body = job.frame[job.headers_at : job.body_at], job.frame[job.body_at :]
-    return _letter(address, "send", job.caller.sender, error, 1, headers, job.kind, body)
+    size_bytes = len(body)
+    if job.kind & IN_BLOCK:
+        body, size_bytes = b"", getattr(job.block, "nbytes", 0)
+    return _letter(address, "send", job.caller.sender, error, 1, headers, job.kind & ~IN_BLOCK, body, size_bytes)
 
 
 def _letter(
@@ -68,6 +88,7 @@ def _letter(
     headers: bytes,
     kind: int,
     body: bytes,
+    size_bytes: int,
 ) -> DeadLetter:
     try:
         said = decode_headers(headers) if len(headers) <= MOST_LETTER_BYTES else {}
@@ -82,7 +103,7 @@ def _letter(
         attempts=attempts,
         headers=said,
         payload_kind=_KINDS[kind],
-        payload_base64=base64.b64encode(body).decode() if len(body) <= MOST_LETTER_BYTES else None,
-        payload_bytes=len(body),
+        payload_base64=base64.b64encode(body).decode() if size_bytes <= MOST_LETTER_BYTES else None,
+        payload_bytes=size_bytes,
         at=time.time(),
     )

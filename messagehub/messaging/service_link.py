@@ -13,8 +13,9 @@ import queue
 import select
 import socket
 import threading
+from collections.abc import Callable
 from time import monotonic
-from typing import ClassVar, Protocol
+from typing import Any, Protocol
 
 from messagehub.errors import HubError, NoResponse, RequestTimeout, RouteError, SendTimeout
 from messagehub.messaging.service_frames import (
@@ -40,7 +41,8 @@ from messagehub.messaging.service_frames import (
     proof_of,
 )
 from messagehub.messaging.service_metrics import ServiceMetrics
-from messagehub.topic_frames import ARROW_TABLE
+from messagehub.messaging.service_payloads import attached, is_known_kind
+from messagehub.topic_frames import IN_BLOCK
 from registry.records import Worker
 
 HAND_OVER_SECONDS = 5.0
@@ -58,7 +60,7 @@ class Reading(Protocol):
 class Waiting(Protocol):
     """Someone whose request is on its way. Called by whoever reads; `reads_itself` when it comes for its answer."""
 
-    reads_itself: ClassVar[bool]
+    reads_itself: bool
 
     def take(self, form: int, kind: int, load: int, frame: bytes) -> None: ...
 
@@ -69,15 +71,20 @@ class Waiting(Protocol):
 
 
 class Answer:
-    """The one answer to a request. `news` wakes its thread: the answer is here, or it is its turn to read."""
+    """The one answer to a request. `news` wakes its thread: the answer is here, or it is its turn to read.
 
-    __slots__ = ("error", "form", "frame", "is_awaited", "kind", "load", "news")
-    reads_itself: ClassVar[bool] = True
+    Where no thread comes for it, `on_arrival` is called by whoever reads.
+    """
+
+    __slots__ = ("block", "error", "form", "frame", "is_awaited", "kind", "load", "news", "on_arrival", "reads_itself")
 
     def __init__(self) -> None:
+        self.reads_itself = True
+        self.on_arrival: Callable[[], None] | None = None
         self.form = -1
         self.kind = self.load = 0
         self.frame = b""
+        self.block: Any = None
         self.error: HubError | None = None
         self.is_awaited = False
         self.news: queue.SimpleQueue[None] = queue.SimpleQueue()
@@ -87,13 +94,19 @@ class Answer:
         return self.form >= 0 or self.error is not None
 
     def take(self, form: int, kind: int, load: int, frame: bytes) -> None:
+        if kind & IN_BLOCK:
+            self.block = attached(kind, frame, ANSWER.size, "a reply")
         self.kind, self.load, self.frame, self.form = kind, load, frame, form
         if self.is_awaited:
             self.news.put(None)
+        if self.on_arrival is not None:
+            self.on_arrival()
 
     def lose(self, error: HubError) -> None:
         self.error = error
         self.news.put(None)
+        if self.on_arrival is not None:
+            self.on_arrival()
 
     def wake(self) -> bool:
         if self.is_awaited:
@@ -149,12 +162,6 @@ class Link:
             self.give_up(number)
             raise
 
-    def begin(self, number: int, frame: bytes, deadline: float) -> "tuple[Link, Answer]":
-        """Send, and `finish` later."""
-        answer = Answer()
-        self.post(number, frame, answer, deadline)
-        return self, answer
-
     def finish(self, number: int, answer: Answer, deadline: float) -> Answer:
         """Wait for the answer to what was posted; raises as `ask` does."""
         if not answer.has_arrived:
@@ -207,12 +214,48 @@ class Link:
             raise
         self._metrics.count("sent")
 
-    def tell(self, frame: bytes, deadline: float) -> None:
-        """Send what gets no answer. It may be lost with the link, or at the deadline, as whoever waits will see."""
+    def post_at_once(self, number: int, frame: bytes, waiting: Waiting) -> bool:
+        """Send without waiting; False when that cannot be done now, and nothing was sent.
+
+        What is sent in part has to be completed with `complete`: `is_unsent` says so.
+        """
+        if not self._sending.acquire(blocking=False):
+            return False
+        try:
+            if self.is_ended or self._unsent:
+                return False
+            self._pending[number] = waiting
+            try:
+                sent = self._socket.send(frame)
+            except OSError as error:
+                self._pending.pop(number, None)
+                self.is_ended = self.is_ended or not isinstance(error, BlockingIOError)
+                return False
+            self._unsent = frame[sent:]
+        finally:
+            self._sending.release()
+        self._metrics.count("sent")
+        return True
+
+    @property
+    def is_unsent(self) -> bool:
+        """Whether a message was sent only in part. Nothing else can be sent before the rest of it."""
+        return bool(self._unsent)
+
+    def complete(self, deadline: float) -> None:
+        """Send the rest of what was sent in part."""
+        self.tell(b"", deadline)
+
+    def tell(self, frame: bytes, deadline: float) -> bool:
+        """Send what gets no answer; False when it was not taken until the deadline. It may be lost with the link."""
         try:
             self._send(frame, deadline)
-        except (NotSent, SendTimeout):
+        except NotSent:
             self.leave()
+        except SendTimeout:
+            self.leave()
+            return False
+        return True
 
     def give_up(self, number: int) -> bool:
         """Nobody waits for this any more: what still comes is late. False when the answer is here."""
@@ -223,7 +266,7 @@ class Link:
 
     def leave(self) -> None:
         """After using the link: see that what is still to come is read, or that a lost link is closed."""
-        if self.is_ended and not self._pending and not self.is_lost:
+        if self.is_lost if self._pending else self.is_ended and not self.is_lost:
             self.lose("the worker has ended")
         if self.is_lost:
             self._bury()
@@ -293,7 +336,7 @@ class Link:
             return
         for frame in frames:
             _, form, kind, number, load = _unpack(frame)
-            if not REPLY <= form <= EXPIRED or kind > ARROW_TABLE:
+            if not REPLY <= form <= EXPIRED or not is_known_kind(kind):
                 self.lose("the worker sent what is no answer")
                 return
             waiting = self._pending.get(number) if form == PARTIAL else self._pending.pop(number, None)

@@ -1,9 +1,11 @@
 """All links of a hub, and the one thread that reads what no caller reads itself."""
 
+import io
 import logging
 import os
 import select
 import threading
+from collections import deque
 from collections.abc import Callable
 from time import monotonic
 
@@ -17,6 +19,7 @@ from registry.records import Worker
 log = logging.getLogger("messagehub.services")
 
 CLOSE_SECONDS = 5.0
+_ONE = (1).to_bytes(8, "little")  # what wakes an eventfd
 
 
 class Reader:
@@ -26,7 +29,8 @@ class Reader:
         self._links: dict[int, Link] = {}
         self._lock = threading.Lock()
         self._epoll: select.epoll | None = None
-        self._wake_fd = -1
+        self._wake: io.FileIO | None = None
+        self._left: deque[Callable[[], None]] = deque()
         self._thread: threading.Thread | None = None
         self._is_closed = False
 
@@ -49,40 +53,57 @@ class Reader:
                 del self._links[link.fd]
                 self._epoll.unregister(link.fd)
 
+    def run_soon(self, job: Callable[[], None]) -> None:
+        """Have the thread do this. For finalizers, which may take no lock; dropped when no thread runs."""
+        self._left.append(job)
+        wake = self._wake
+        if wake is not None:
+            try:
+                wake.write(_ONE)
+            except (ValueError, OSError):
+                pass  # it has just ended, and so have all links
+
     def close(self) -> None:
         with self._lock:
             self._is_closed = True
             thread = self._thread
-            if thread is not None:
-                os.eventfd_write(self._wake_fd, 1)
+            if self._wake is not None:
+                self._wake.write(_ONE)
         if thread is not None and thread is not threading.current_thread():
             thread.join(CLOSE_SECONDS)
 
     def abandon(self) -> None:
-        if self._epoll is not None:
+        if self._epoll is not None and self._wake is not None:
             self._epoll.close()
-            os.close(self._wake_fd)
+            self._wake.close()
 
     def _start(self) -> select.epoll:
         self._epoll = select.epoll()
-        self._wake_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        self._epoll.register(self._wake_fd, select.EPOLLIN)
+        self._wake = io.FileIO(os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK), "r+")
+        self._epoll.register(self._wake.fileno(), select.EPOLLIN)
         self._thread = threading.Thread(target=self._run, args=(self._epoll,), name="messagehub-answers", daemon=True)
         self._thread.start()
         return self._epoll
 
     def _run(self, epoll: select.epoll) -> None:
+        wake = self._wake
+        assert wake is not None
+
         def turn() -> None:
             for fd, _ in epoll.poll():
                 link = self._links.get(fd)
                 if link is not None:
                     self._read(link)
+                elif fd == wake.fileno():
+                    wake.read(len(_ONE))
+                    while self._left:
+                        self._left.popleft()()
 
         keep_turning(turn, what="the thread of answers", log=log, is_over=lambda: self._is_closed)
         with self._lock:
             epoll.close()
-            os.close(self._wake_fd)
-            self._epoll = None
+            self._epoll = self._wake = None
+            wake.close()
 
     def _read(self, link: Link) -> None:
         try:
@@ -97,11 +118,16 @@ class Links:
     def __init__(self, sender: str, metrics: ServiceMetrics) -> None:
         self._sender = sender
         self._metrics = metrics
-        self._reader = Reader()
+        self.reader = Reader()
         self._links: dict[Place, Link] = {}
         self._connecting: dict[Place, threading.Lock] = {}
         self._lock = threading.Lock()
         self._is_closed = False
+
+    def find(self, worker: Worker) -> Link | None:
+        """The link to a worker, if there is one."""
+        link = self._links.get(place_of(worker))
+        return link if link is not None and not link.is_ended else None
 
     def to(self, worker: Worker, deadline: float) -> Link:
         """The link to a worker, made when there is none."""
@@ -116,7 +142,7 @@ class Links:
         try:
             link = self._links.get(place)
             if link is None or link.is_ended:
-                link = Link(worker, self._sender, deadline, self._metrics, self._reader)
+                link = Link(worker, self._sender, deadline, self._metrics, self.reader)
                 with self._lock:
                     if self._is_closed:
                         link.close()
@@ -127,8 +153,7 @@ class Links:
             connecting.release()
 
     def is_alive(self, worker: Worker) -> bool:
-        link = self._links.get(place_of(worker))
-        return link is not None and not link.is_ended
+        return self.find(worker) is not None
 
     def drop_lost(self, is_known: Callable[[Place], bool]) -> None:
         """Forget links that are lost, and close idle ones to whom nobody serves any more."""
@@ -147,11 +172,11 @@ class Links:
             self._links.clear()
         for link in links:
             link.lose("this hub is closed")
-        self._reader.close()
+        self.reader.close()
         for link in links:
             link.close()
 
     def abandon(self) -> None:
         for link in self._links.values():
             link.abandon()
-        self._reader.abandon()
+        self.reader.abandon()

@@ -3,7 +3,7 @@
 Rule 1: a message is in the mailbox, in a handler, or answered for; the counts add up:
 received == handled + dropped + refused + expired + what is queued.
 Rule 2: at most `concurrency` messages are in handlers.
-Rule 3: a request whose deadline has passed is never given to a handler: its caller has been told that it timed out.
+Rule 3: a request that was cancelled, or whose deadline has passed, is never given to a handler: nobody waits for it.
 The deadline of what is only sent is for the way into the mailbox.
 """
 
@@ -11,7 +11,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Mapping
 from time import monotonic
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from messagehub.errors import ConfigurationError
 from messagehub.messaging.service_callers import Caller
@@ -27,7 +27,7 @@ BY_PRIORITY: Mapping[Priority, Overflow] = {"high": "block", "normal": "error", 
 class Job:
     """A message on its way to a handler."""
 
-    __slots__ = ("body_at", "caller", "deadline", "form", "frame", "headers_at", "kind", "number", "priority")
+    __slots__ = ("block", "body_at", "caller", "deadline", "form", "frame", "headers_at", "kind", "number", "priority")
 
     def __init__(
         self,
@@ -40,7 +40,10 @@ class Job:
         frame: bytes,
         headers_at: int,
         body_at: int,
+        block: Any = None,
     ) -> None:
+        """`block` is the table in shared memory that the frame refers to."""
+        self.block = block
         self.caller = caller
         self.form = form
         self.priority = priority
@@ -125,7 +128,7 @@ class Mailbox:
             while self._queued and self.busy < self.concurrency:
                 job = (self._queues[0] or self._queues[1] or self._queues[2]).popleft()
                 self._queued -= 1
-                if job.form == SEND or job.deadline > monotonic():
+                if job.form == SEND or (job.deadline > monotonic() and not job.caller.has_cancelled(job.number)):
                     self.busy += 1
                     taken = job
                     break
@@ -154,10 +157,10 @@ class Mailbox:
         with self._lock:
             self.is_closed = True
 
-    def drain(self, timeout: float) -> list[Job]:
-        """Wait until all is handled; what is left at the timeout is taken out and returned."""
+    def drain(self, timeout: float, still_busy: int = 0) -> list[Job]:
+        """Wait until all is handled but what is `still_busy`; what is left at the timeout is taken out and returned."""
         with self._lock:
-            self._drained.wait_for(lambda: not self.busy and not self._queued, timeout)
+            self._drained.wait_for(lambda: self.busy <= still_busy and not self._queued, timeout)
             left = [job for queue in self._queues for job in queue]
             for queue in self._queues:
                 queue.clear()

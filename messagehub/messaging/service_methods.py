@@ -1,13 +1,17 @@
-"""The facade's methods about services: `hub.serve`, `hub.request`, `hub.send`, `hub.stream`."""
+"""The facade's methods about services: `hub.serve`, `hub.request`, `hub.send`, `hub.stream`, and those to await."""
 
+import asyncio
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any
 
-from messagehub.errors import ConfigurationError
+from messagehub.background import BackgroundThreads, awaitable
+from messagehub.errors import BrokerRequired, BrokerTimeout, BrokerUnavailable, ConfigurationError
+from messagehub.messaging.service_frames import REQUEST, SEND
 from messagehub.messaging.service_mailbox import Overflow
 from messagehub.messaging.service_replies import PendingReply
+from messagehub.messaging.service_resending import Resent, resend
 from messagehub.messaging.service_streams import StreamedReply
 from messagehub.messaging.service_workers import Handler, Served
 from messagehub.messaging.services import Services
@@ -21,6 +25,7 @@ class ServiceMethods(ABC):
     """What `MessageHub` provides to them is declared here; nobody else inherits."""
 
     _services: Services
+    _background: BackgroundThreads
 
     @abstractmethod
     def ask(self, command: commands.Command, *, timeout: float | None = None) -> replies.AnyReply: ...
@@ -30,6 +35,15 @@ class ServiceMethods(ABC):
 
     @abstractmethod
     def _role(self, kind: str) -> str: ...
+
+    def _ask_broker(self, command: commands.Command, *, timeout: float | None) -> replies.AnyReply:
+        """As `ask`; without a broker it raises what `serve`, `request` and the methods about topics raise."""
+        try:
+            return self.ask(command, timeout=timeout)
+        except BrokerTimeout:
+            raise
+        except BrokerUnavailable as missing:
+            raise BrokerRequired(f"services need a broker: {missing.message}", **missing.details) from missing
 
     def serve(
         self,
@@ -48,6 +62,9 @@ class ServiceMethods(ABC):
         (default), random or least_busy. Up to `concurrency` handlers run at once and up to `mailbox` messages wait;
         `overflow` says what becomes of more: block, drop or error, for all or by priority (high blocks, normal is an
         error, low is dropped). Registered until closed, also across restarts of the broker.
+
+        What a generator yields is streamed. An `async def` handler is awaited in the event loop that runs here now, or
+        without one in a loop of the hub's own.
         """
         _check_handler(handler)
         return self._services.serve(
@@ -58,6 +75,36 @@ class ServiceMethods(ABC):
             mailbox=mailbox,
             overflow=overflow,
             strategy=strategy,
+            timeout=self._limit(timeout),
+            loop=asyncio._get_running_loop(),
+        )
+
+    async def serve_async(
+        self,
+        address: str,
+        handler: Handler,
+        *,
+        concurrency: int = 1,
+        mailbox: int = 100,
+        overflow: Overflow | Mapping[Priority, Overflow] | None = None,
+        strategy: Strategy | None = None,
+        timeout: float | None = None,
+    ) -> Served:
+        """As `serve`, to be awaited."""
+        _check_handler(handler)
+        loop = asyncio.get_running_loop()
+        return await self._background.call(
+            lambda remaining: self._services.serve(
+                address,
+                handler,
+                worker_id=self._role("worker"),
+                concurrency=concurrency,
+                mailbox=mailbox,
+                overflow=overflow,
+                strategy=strategy,
+                timeout=remaining,
+                loop=loop,
+            ),
             timeout=self._limit(timeout),
         )
 
@@ -77,7 +124,30 @@ class ServiceMethods(ABC):
         `timeout` bounds it all. `retries` are for what was certainly not handled (nobody there, not reached, mailbox
         full or closed), with growing pauses; with `idempotent` also for workers that ended before they answered.
         """
-        return self._services.request(
+        return self._services.requests.request(
+            address,
+            payload,
+            timeout=timeout,
+            retries=retries,
+            headers=headers,
+            priority=priority,
+            idempotent=idempotent,
+        )
+
+    async def request_async(
+        self,
+        address: str,
+        payload: Any = None,
+        *,
+        timeout: float | None = None,
+        retries: int = 0,
+        headers: dict[str, Any] | None = None,
+        priority: Priority = "normal",
+        idempotent: bool = False,
+    ) -> Any:
+        """As `request`, to be awaited. When the task is cancelled, so is the request."""
+        return await self._services.requests.ask_async(
+            REQUEST,
             address,
             payload,
             timeout=timeout,
@@ -96,13 +166,21 @@ class ServiceMethods(ABC):
         retries: int = 0,
         headers: dict[str, Any] | None = None,
         priority: Priority = "normal",
+        idempotent: bool = False,
     ) -> PendingReply:
-        """As `request`, without waiting: `result()` of what it returns does. Many may be on their way from one thread.
+        """As `request`, without waiting: `result()` of what it returns does, and `await`. Many may be on their way.
 
-        Take every result: what nobody takes is given up only when the hub is closed.
+        The request is sent when this returns. In a running event loop it does not wait for that either, and what goes
+        wrong on the way is raised with the result.
         """
-        return self._services.begin(
-            address, payload, timeout=timeout, retries=retries, headers=headers, priority=priority
+        return self._services.requests.begin(
+            address,
+            payload,
+            timeout=timeout,
+            retries=retries,
+            headers=headers,
+            priority=priority,
+            idempotent=idempotent,
         )
 
     def send(
@@ -116,7 +194,24 @@ class ServiceMethods(ABC):
         priority: Priority = "normal",
     ) -> None:
         """A message that wants no reply; returns when it is in the worker's mailbox."""
-        self._services.send(address, payload, timeout=timeout, retries=retries, headers=headers, priority=priority)
+        self._services.requests.send(
+            address, payload, timeout=timeout, retries=retries, headers=headers, priority=priority
+        )
+
+    async def send_async(
+        self,
+        address: str,
+        payload: Any = None,
+        *,
+        timeout: float | None = None,
+        retries: int = 0,
+        headers: dict[str, Any] | None = None,
+        priority: Priority = "normal",
+    ) -> None:
+        """As `send`, to be awaited."""
+        await self._services.requests.ask_async(
+            SEND, address, payload, timeout=timeout, retries=retries, headers=headers, priority=priority
+        )
 
     def stream(
         self,
@@ -127,10 +222,21 @@ class ServiceMethods(ABC):
         retries: int = 0,
         headers: dict[str, Any] | None = None,
         priority: Priority = "normal",
+        idempotent: bool = False,
     ) -> StreamedReply:
-        """A request whose partial results (`context.stream`) are iterated as they come; `result` is the reply."""
-        return self._services.stream(
-            address, payload, timeout=timeout, retries=retries, headers=headers, priority=priority
+        """A request whose partial results (`context.stream`) are iterated as they come; `result` is the reply.
+
+        Also `async for`, and `await` for the reply: in a running event loop this does not wait for anything. A request
+        is tried again only until its first partial result.
+        """
+        return self._services.requests.stream(
+            address,
+            payload,
+            timeout=timeout,
+            retries=retries,
+            headers=headers,
+            priority=priority,
+            idempotent=idempotent,
         )
 
     def services(self, prefix: str = "", *, timeout: float | None = None) -> list[replies.ServiceSummary]:
@@ -138,23 +244,44 @@ class ServiceMethods(ABC):
         found: list[replies.ServiceSummary] = []
         after: str | None = ""
         while after is not None:
-            page = self.ask(commands.ListServices(prefix=prefix, after=after, limit=PAGE), timeout=timeout)
+            page = self._ask_broker(commands.ListServices(prefix=prefix, after=after, limit=PAGE), timeout=timeout)
             assert isinstance(page, replies.ServiceList)
             found += page.services
             after = page.next
         return found
 
+    services_async = awaitable(services)
+
     def remove_pool(self, address: str, *, timeout: float | None = None) -> None:
         """Forget an empty pool; its workers have to leave first."""
-        self.ask(commands.RemovePool(address=address), timeout=timeout)
+        self._ask_broker(commands.RemovePool(address=address), timeout=timeout)
+
+    remove_pool_async = awaitable(remove_pool)
 
     def dead_letters(
         self, address: str | None = None, *, limit: int = 100, timeout: float | None = None
     ) -> replies.DeadLetterList:
         """The newest messages that were given up, by whichever process; the broker keeps a bounded number."""
-        listed = self.ask(commands.ListDeadLetters(address=address, limit=limit), timeout=timeout)
+        listed = self._ask_broker(commands.ListDeadLetters(address=address, limit=limit), timeout=timeout)
         assert isinstance(listed, replies.DeadLetterList)
         return listed
+
+    dead_letters_async = awaitable(dead_letters)
+
+    def resend_dead_letters(
+        self, address: str | None = None, *, limit: int = 100, timeout: float | None = None
+    ) -> Resent:
+        """Send the newest dead letters, or those to one address, again, and forget those that were sent.
+
+        Nobody waits for replies: a request is sent as a message. `timeout` is for each of them.
+        """
+        return resend(
+            self.dead_letters(address, limit=limit, timeout=timeout).letters,
+            lambda to, payload, headers: self.send(to, payload, headers=headers or None, timeout=timeout),
+            lambda number: self._ask_broker(commands.RemoveDeadLetters(numbers=[number]), timeout=timeout),
+        )
+
+    resend_dead_letters_async = awaitable(resend_dead_letters)
 
 
 def _check_handler(handler: Any) -> None:

@@ -46,8 +46,9 @@ from messagehub.messaging.service_frames import (
 )
 from messagehub.messaging.service_mailbox import Job, Outcome
 from messagehub.messaging.service_metrics import ServiceMetrics
+from messagehub.messaging.service_payloads import attached, is_known_kind
 from messagehub.supervision import keep_turning
-from messagehub.topic_frames import ARROW_TABLE
+from messagehub.topic_frames import IN_BLOCK
 
 if TYPE_CHECKING:
     from messagehub.messaging.service_workers import Served
@@ -98,7 +99,7 @@ class ServiceServer:
             if present is not served:
                 where = {"address": present.address, "worker_id": present.worker_id}
                 raise DuplicateRegistration(f"this hub serves as {present.worker_id!r} already", **where)
-            self._wanted += served.mailbox.concurrency + (not self._wanted)
+            self._wanted += _threads_for(served) + (not self._wanted)
             while len(self._threads) < self._needed():
                 thread = threading.Thread(target=self._run, name="messagehub-service", daemon=True)
                 self._threads.add(thread)
@@ -107,7 +108,7 @@ class ServiceServer:
     def remove(self, served: "Served") -> None:
         with self._lock:
             if self._served.pop(served.worker_id.encode(), None) is not None:
-                self._wanted -= served.mailbox.concurrency
+                self._wanted -= _threads_for(served)
                 self._ending.append(served)
         self.nudge()
 
@@ -145,7 +146,7 @@ class ServiceServer:
 
     def _needed(self) -> int:
         """With the lock: threads for all that is served, and those whose handlers outlast their service."""
-        self._ending = [served for served in self._ending if served.mailbox.busy]
+        self._ending = [served for served in self._ending if served.mailbox.busy and not served.is_async]
         return self._wanted + sum(served.mailbox.busy for served in self._ending)
 
     def abandon(self) -> None:
@@ -403,11 +404,23 @@ class ServiceServer:
             if mailbox.has_work():
                 self.nudge()
             self.let_in(served)
+            if served.is_async:
+                is_begun = served.start(job, lambda: self._done(served))
+                job = mailbox.take(is_done=not is_begun)
+                continue
             try:
                 served.handle(job)
             except Exception:  # a defect of ours must not end the thread
                 log.exception("internal error while handling a message to %s", served.address)
             job = mailbox.take(is_done=True)
+        self.let_in(served)
+
+    def _done(self, served: "Served") -> None:
+        """In the event loop of a handler: a message is handled, and the next may begin."""
+        job = served.mailbox.take(is_done=True)
+        while job is not None:
+            is_begun = served.start(job, lambda: self._done(served))
+            job = served.mailbox.take(is_done=not is_begun)
         self.let_in(served)
 
     def let_in(self, served: "Served") -> None:
@@ -429,15 +442,21 @@ class ServiceServer:
             caller.close()
 
 
+def _threads_for(served: "Served") -> int:
+    """How many threads its handlers may keep busy at once; those in an event loop keep one busy for a moment."""
+    return 1 if served.is_async else served.mailbox.concurrency
+
+
 def _job(caller: Caller, frame: bytes) -> Job | None:
     """None for what is no message."""
     _, form, priority, kind, number, deadline, target_bytes, headers_bytes = _unpack(frame)
     headers_at = CALL.size + target_bytes
     body_at = headers_at + headers_bytes
-    is_known = GREETING < form <= STREAM and priority < len(PRIORITIES) and kind <= ARROW_TABLE
+    is_known = GREETING < form <= STREAM and priority < len(PRIORITIES) and is_known_kind(kind)
     if not is_known or body_at > len(frame) or not deadline < MOST_DEADLINE:  # nor what is no number
         return None
-    return Job(caller, form, priority, kind, number, deadline, frame, headers_at, body_at)
+    block = attached(kind, frame, body_at, caller.sender) if kind & IN_BLOCK else None
+    return Job(caller, form, priority, kind, number, deadline, frame, headers_at, body_at, block)
 
 
 def _hear_more(caller: Caller, frame: bytes) -> bool:

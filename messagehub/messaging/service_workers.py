@@ -1,18 +1,22 @@
 """What a hub serves: a handler behind an address, kept registered until it is closed."""
 
+import asyncio
+import contextlib
+import functools
+import inspect
 import logging
-from collections.abc import Callable, Mapping
-from math import inf
+from collections.abc import Callable, Generator, Mapping
+from contextvars import ContextVar
 from typing import Any
 
 from messagehub.client.heartbeats import Registration
-from messagehub.errors import HandlerFailed, HubError, MailboxClosed
+from messagehub.errors import HandlerFailed, HubError, MailboxClosed, RequestCancelled
+from messagehub.messaging.handler_loop import HandlerLoop
 from messagehub.messaging.service_context import Asks, ServiceContext, ServiceMessage
 from messagehub.messaging.service_frames import (
     EXPIRED,
     FAILED,
     PARTIAL,
-    PRIORITIES,
     REPLY,
     SEND,
     STREAM,
@@ -22,7 +26,9 @@ from messagehub.messaging.service_frames import (
 from messagehub.messaging.service_keys import WorkerKeys
 from messagehub.messaging.service_mailbox import Job, Mailbox, Overflow
 from messagehub.messaging.service_metrics import ServiceMetrics
+from messagehub.messaging.service_payloads import PayloadEncoder, is_too_large
 from messagehub.messaging.service_server import ServiceServer
+from messagehub.messaging.signals import wait_for_signal, wait_for_signal_async
 from messagehub.messaging.topic_messages import check_size, encode_payload
 from registry.records import Priority
 
@@ -30,6 +36,7 @@ log = logging.getLogger("messagehub.services")
 
 DRAIN_SECONDS = 5.0
 Handler = Callable[[ServiceMessage, ServiceContext], Any]
+_handling: "ContextVar[Served | None]" = ContextVar("messagehub_handling", default=None)
 OnDropped = Callable[["Served", Job, HubError], None]
 
 
@@ -49,6 +56,9 @@ class Served:
         server: ServiceServer,
         asks: Asks,
         on_dropped: OnDropped,
+        loop: asyncio.AbstractEventLoop | None,
+        own_loop: HandlerLoop,
+        encoder: PayloadEncoder,
     ) -> None:
         self.address = address
         self.worker_id = worker_id
@@ -58,8 +68,18 @@ class Served:
         self._handler = handler
         self._metrics = metrics
         self._server = server
-        self._asks = asks
+        self.asks = asks
         self._on_dropped = on_dropped
+        self._encoder = encoder
+        self._own_loop = own_loop
+        self._loop = (loop or own_loop.get()) if _is_async(handler) else None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._is_closed = False
+
+    @property
+    def is_async(self) -> bool:
+        """Whether messages are handled in an event loop, so that no thread is busy with them."""
+        return self._loop is not None
 
     @property
     def is_registered(self) -> bool:
@@ -68,42 +88,77 @@ class Served:
 
     def handle(self, job: Job) -> None:
         """One message, on one of the server's threads."""
-        self._metrics.count("handled")
-        message = ServiceMessage(
-            self.address,
-            job.caller.sender,
-            PRIORITIES[job.priority],
-            job.form != SEND,
-            job.kind,
-            job.frame,
-            (job.headers_at, job.body_at),
-        )
-
-        def give(payload: Any, is_last: bool) -> None:
-            self._answer(job, payload, is_last)
-
-        context = ServiceContext(
-            message,
-            worker_id=self.worker_id,
-            deadline=inf if job.form == SEND else job.deadline,
-            is_streamed=job.form == STREAM,
-            answer=give,
-            asks=self._asks,
-        )
+        message, context = self._opened(job)
+        token = _handling.set(self)
         try:
             result = self._handler(message, context)
-        except HubError as error:
-            self._fail(message, context, error)
-        except BaseException as error:  # also an exit or a cancelled task: it ends this message, not our thread
-            log.exception("the handler of %s failed at %r", self.address, message)
-            name = type(error).__name__
-            self._fail(message, context, HandlerFailed(f"{name}: {_text(error)}", error=name, address=self.address))
+            if inspect.isgenerator(result):
+                result = _stream_all(result, message, context)
+            elif inspect.isawaitable(result) or inspect.isasyncgen(result):  # which its signature does not say
+                finished = _finish_async(result, message, context)
+                result = asyncio.run_coroutine_threadsafe(finished, self._own_loop.get()).result()
+        except BaseException as error:  # noqa: BLE001  also an exit: it ends this message, not our thread
+            self._failed(message, context, error)
         else:
-            if message.is_request and not context.is_answered and not context.is_deferred:
-                context.reply(result)
+            self._returned(message, context, result)
+        finally:
+            _handling.reset(token)
 
-    def close(self, *, timeout: float = DRAIN_SECONDS) -> None:
-        """Unregister, then handle what has been taken; what is left at the timeout is refused. Idempotent."""
+    def start(self, job: Job, on_done: Callable[[], None]) -> bool:
+        """Have one message handled in the handler's event loop; False when that has ended."""
+        loop = self._loop
+        assert loop is not None
+
+        def begin() -> None:
+            task = loop.create_task(self._handle_async(job))
+            self._tasks.add(task)
+            task.add_done_callback(end)
+
+        def end(task: asyncio.Task[None]) -> None:
+            self._tasks.discard(task)
+            on_done()
+
+        try:
+            loop.call_soon_threadsafe(begin)
+        except RuntimeError:
+            message, context = self._opened(job)
+            ended = HandlerFailed("the event loop of the handler has ended", error="RuntimeError", address=self.address)
+            self._failed(message, context, ended)
+            return False
+        return True
+
+    async def _handle_async(self, job: Job) -> None:
+        message, context = self._opened(job)
+        _handling.set(self)
+        try:
+            result = await _finish_async(self._handler(message, context), message, context)
+        except BaseException as error:  # noqa: BLE001  also a cancelled task: it ends this message, not the loop
+            self._failed(message, context, error)
+            return
+        if is_too_large(result):  # its block takes a while to write
+            await asyncio.to_thread(self._returned, message, context, result)
+        else:
+            self._returned(message, context, result)
+
+    def _opened(self, job: Job) -> tuple[ServiceMessage, ServiceContext]:
+        self._metrics.count("handled")
+        message = ServiceMessage(self.address, job)
+        return message, ServiceContext(message, job, self)
+
+    def _returned(self, message: ServiceMessage, context: ServiceContext, result: Any) -> None:
+        if message.is_request and not context.is_answered and not context.is_deferred:
+            context.reply(result)
+
+    def _failed(self, message: ServiceMessage, context: ServiceContext, error: BaseException) -> None:
+        if isinstance(error, HubError):
+            self._fail(message, context, error)
+            return
+        log.error("the handler of %s failed at %r", self.address, message, exc_info=error)
+        name = type(error).__name__
+        self._fail(message, context, HandlerFailed(f"{name}: {_text(error)}", error=name, address=self.address))
+
+    def stop_taking(self) -> None:
+        """Unregister, and take nothing more."""
         if self.mailbox.is_closed:
             return
         if self.registration is not None:
@@ -111,7 +166,15 @@ class Served:
         self.mailbox.close()
         self._server.let_in(self)  # who waited for room is told
         self._server.nudge()
-        for job in self.mailbox.drain(timeout):
+
+    def close(self, *, timeout: float = DRAIN_SECONDS) -> None:
+        """Unregister, then handle what has been taken; what is left at the timeout is refused. Idempotent."""
+        self.stop_taking()
+        if self._is_closed:
+            return
+        self._is_closed = True
+        is_handling = _handling.get() is self  # a handler does not wait for itself
+        for job in self.mailbox.drain(timeout, still_busy=int(is_handling)):
             error = MailboxClosed(f"{self.address} ended before it came to this message", address=self.address)
             self._metrics.count("refused")
             if job.form == SEND:
@@ -126,6 +189,33 @@ class Served:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def abandon(self) -> None:
+        """In a forked child: it is the parent's."""
+        self.mailbox.is_closed = self._is_closed = True
+
+    async def close_async(self, *, timeout: float = DRAIN_SECONDS) -> None:
+        """As `close`, while the event loop goes on."""
+        await asyncio.to_thread(self.close, timeout=timeout)
+
+    def run(self, *, drain_seconds: float = DRAIN_SECONDS) -> None:
+        """Serve until this process gets SIGTERM or SIGINT, then close, with so long for what has been taken.
+
+        Only in the main thread. A second signal ends the process as it would without this.
+        """
+        wait_for_signal()
+        self.close(timeout=drain_seconds)
+
+    async def run_async(self, *, drain_seconds: float = DRAIN_SECONDS) -> None:
+        """As `run`, for programs with an event loop."""
+        await wait_for_signal_async()
+        await self.close_async(timeout=drain_seconds)
+
+    async def __aenter__(self) -> "Served":
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close_async()
+
     def __repr__(self) -> str:
         state = "closed" if self.mailbox.is_closed else "registered" if self.is_registered else "waiting for a broker"
         return f"<{self.address} by {self.worker_id}: {state}>"
@@ -133,19 +223,22 @@ class Served:
     def _fail(self, message: ServiceMessage, context: ServiceContext, error: HubError) -> None:
         if message.is_request and not context.is_answered:
             context.fail(error)
-        else:
+        elif not isinstance(error, RequestCancelled):
             log.warning("%r failed, and nobody is left to tell: %s", message, error)
 
-    def _answer(self, job: Job, payload: Any, is_last: bool) -> None:
+    def answer(self, job: Job, payload: Any, is_last: bool) -> None:
         load = max(self.mailbox.load - is_last, 0)
-        if is_last and job.form == STREAM and not job.caller.close_stream(job.number):
+        is_whole = not (is_last and job.form == STREAM) or job.caller.close_stream(job.number)
+        if is_last:
+            job.caller.forget(job.number)
+        if not is_whole or (is_last and isinstance(payload, RequestCancelled)):
             job.caller.send(answer(EXPIRED, 0, job.number, load, b""))
             return
         if isinstance(payload, HubError):
             job.caller.send(failure(job.number, load, payload, FAILED))
             return
         try:
-            kind, body = encode_payload(payload)
+            kind, body = self._encoder.encode(payload) if is_last else encode_payload(payload)
             check_size(len(body))
         except Exception as error:  # also what Arrow raises of a payload of its own
             if not is_last:
@@ -160,12 +253,51 @@ class Served:
         else:
             job.caller.stream(job.number, answer(PARTIAL, kind, job.number, load, body), job.deadline)
 
+    async def stream_async(self, job: Job, payload: Any) -> None:
+        kind, body = encode_payload(payload)
+        check_size(len(body))
+        frame = answer(PARTIAL, kind, job.number, self.mailbox.load, body)
+        await job.caller.stream_async(job.number, frame, job.deadline)
+
     def expire(self, job: Job) -> None:
         """Its caller has given up, or is about to."""
         self._metrics.count("expired")
         if job.form == STREAM:
             job.caller.close_stream(job.number)
+        job.caller.forget(job.number)
         job.caller.send(answer(EXPIRED, 0, job.number, self.mailbox.load, b""))
+
+
+def _is_async(handler: Handler) -> bool:
+    """Whether a call gives something to await, or an asynchronous generator."""
+    while isinstance(handler, functools.partial):
+        handler = handler.func
+    is_plain = inspect.isroutine(handler) or inspect.isclass(handler)
+    function = handler if is_plain else getattr(handler, "__call__", handler)  # noqa: B004  the method is wanted
+    return inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function)
+
+
+def _stream_all(partials: Generator[Any, Any, Any], message: ServiceMessage, context: ServiceContext) -> Any:
+    """Send what a generator yields as partial results; returns what it returns."""
+    with contextlib.closing(partials):
+        while True:
+            try:
+                partial = next(partials)
+            except StopIteration as ended:
+                return ended.value
+            if message.is_request:
+                context.stream(partial)
+
+
+async def _finish_async(result: Any, message: ServiceMessage, context: ServiceContext) -> Any:
+    """Await what an asynchronous handler gave; what a generator yields is sent as partial results."""
+    if not inspect.isasyncgen(result):
+        return await result
+    async with contextlib.aclosing(result):
+        async for partial in result:
+            if message.is_request:
+                await context.stream_async(partial)
+    return None
 
 
 def _text(error: BaseException) -> str:

@@ -39,7 +39,7 @@ EXPIRED = "request_expired"
 """The kind of the message that ends a request without activity; its body is a `RequestExpired`."""
 JUPYTER_CATEGORIES: Mapping[str, frozenset[str]] = {
     "status": frozenset({"status"}),
-    "execution": frozenset({"execute_input", "execute_result", "execute_reply", "error"}),
+    "execution": frozenset({"execute_input", "execute_result", "execute_reply", "error", "input_request"}),
     "stream": frozenset({"stream"}),
     "display": frozenset({"display_data", "update_display_data", "clear_output"}),
     "comm": frozenset({"comm_open", "comm_msg", "comm_close"}),
@@ -148,6 +148,7 @@ class _Request:
     put_by_kind: dict[str, Callable[[Message], object]]
     queues: list[Sink]
     active_at: float
+    is_complete: bool = False
 
 
 class Tap:
@@ -290,6 +291,13 @@ class StreamRouter:
                 self._deliver(put_by_kind[message.kind], message)
             return len(early)
 
+    def complete(self, request_id: str) -> None:
+        """The request is done. What still comes for it goes into its queues until it is unregistered or idle."""
+        with self._lock:
+            request = self._requests.get(request_id)
+            if request is not None:
+                request.is_complete = True
+
     def unregister(self, request_id: str) -> bool:
         """Forget a request; False when it was not (or no longer) known. Its queues keep what they hold."""
         with self._lock:
@@ -319,11 +327,13 @@ class StreamRouter:
                 for request_id, request in self._requests.copy().items()
                 if request_id is not None and now - request.active_at >= self.limits.idle_seconds
             }
-            expired = [RequestExpired(request_id, now - request.active_at) for request_id, request in idle.items()]
-            for event, request in zip(expired, idle.values(), strict=True):
-                self._requests.pop(event.request_id, None)
-                for sink in request.queues:
-                    _put_last(sink, Message(event.request_id, EXPIRED, event))
+            expired = []
+            for request_id, request in idle.items():
+                self._requests.pop(request_id, None)
+                if not request.is_complete:
+                    expired.append(event := RequestExpired(request_id, now - request.active_at))
+                    for sink in request.queues:
+                        _put_last(sink, Message(request_id, EXPIRED, event))
             gone = self._orphans.expire(now)
             self._dropped += gone
             self._prune_taps()
@@ -343,7 +353,7 @@ class StreamRouter:
         with self._lock:
             self._prune_taps()
             return StreamStats(
-                active_requests=len(self._requests),
+                active_requests=sum(not request.is_complete for request in self._requests.values()),
                 orphans=len(self._orphans),
                 subscribers=len(self._taps),
                 received=self._received,

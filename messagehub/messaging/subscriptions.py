@@ -5,25 +5,32 @@ buffer, since on few cores it may only lack the processor; a slow one earns the 
 Rule 2: every message that does not reach the reader is counted: `lost_in_transit` on the way to this process, by the
 gaps in each publisher's numbers, `lost_in_buffer` by the overflow policy.
 Rule 3: a subscription ends once. What was in its buffer can still be read.
+Rule 4: whoever reads with `async` lets other tasks of the loop run every few milliseconds, however much is buffered.
 """
 
 import asyncio
+import inspect
 import logging
 import threading
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator
-from typing import Literal, get_args
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from typing import Literal, cast, get_args
 
 from messagehub.errors import ConfigurationError, HubError, ReceiveTimeout, SubscriberTooSlow, SubscriptionClosed
+from messagehub.event_loop import LoopShare, Sleepers
+from messagehub.messaging.callbacks import awaited, check_callback, is_async
 from messagehub.messaging.topic_messages import Message
-from registry.topic_patterns import Pattern
+from registry.topic_patterns import Patterns
 
 log = logging.getLogger("messagehub.topics")
 
 MOMENT_SECONDS = 0.005
 HOT_SECONDS = 0.002
 DRIVE_SECONDS = 0.01
+MOST_AT_ONCE = 500
+"""How much room a reader makes before the receiving thread is woken, and how many messages it receives by itself."""
+BUFFER = 65_536
 BUFFER_BYTES = 64 * 2**20
 Overflow = Literal["drop_oldest", "drop_newest", "disconnect", "block"]
 Callback = Callable[[Message], object]
@@ -36,7 +43,7 @@ class Subscription:
 
     def __init__(
         self,
-        pattern: Pattern,
+        patterns: Patterns,
         *,
         buffer: int,
         buffer_bytes: int = BUFFER_BYTES,
@@ -44,19 +51,23 @@ class Subscription:
         on_close: Callable[["Subscription"], None],
         drive: Drive | None = None,
     ) -> None:
-        if buffer < 1 or buffer_bytes < 1:
-            raise ConfigurationError(f"a buffer holds at least one message and byte, not {min(buffer, buffer_bytes)}")
+        if not isinstance(buffer, int) or isinstance(buffer, bool) or buffer < 1:
+            raise ConfigurationError(f"buffer is a number of messages, at least 1, not {buffer!r}")
+        if buffer_bytes < 1:
+            raise ConfigurationError(f"buffer_bytes is at least 1, not {buffer_bytes!r}")
         if overflow not in get_args(Overflow):
             raise ConfigurationError(f"overflow is one of {', '.join(get_args(Overflow))}, not {overflow!r}")
-        self.pattern = pattern.text
-        self.matches = pattern.matches
-        self.prefix = pattern.prefix
+        self.patterns = patterns.texts
+        self.pattern = patterns.text
+        self.matches = patterns.matches
+        self.prefixes = patterns.prefixes
         self.received = 0
         self.lost_in_transit = 0
         self.lost_in_buffer = 0
         self.failure: HubError | None = None
         self.is_closed = False
         self._size = buffer
+        self._at_once = min(max(buffer // 2, 1), MOST_AT_ONCE)
         self._size_bytes = buffer_bytes
         self._bytes_in = self._bytes_out = 0  # one counter for each side, so that neither needs a lock
         self._overflow = overflow
@@ -66,11 +77,13 @@ class Subscription:
         self.is_awaited = 0  # how many readers wait to be woken
         self._drive = drive
         self._is_hot = False  # the last message came so soon that the next is worth receiving by oneself
-        self._sleepers: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
+        self._sleepers = Sleepers()
         self._is_waiting_for_room = False
         self._next_moment_at = 0
         self._has_warned = False
         self._thread: threading.Thread | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._share = LoopShare()
 
     @property
     def lost(self) -> int:
@@ -93,7 +106,7 @@ class Subscription:
             began_at = time.monotonic()
             if self._is_hot and self._drive is not None:
                 seconds = DRIVE_SECONDS if deadline is None else min(DRIVE_SECONDS, max(deadline - began_at, 0.0))
-                if self._drive(self._is_readable, seconds, max(self._size // 2, 1)) and self._buffer:
+                if self._drive(self._is_readable, seconds, self._at_once) and self._buffer:
                     continue  # without a message it is closed, which is said below
             with self._changed:
                 self.is_awaited += 1
@@ -119,58 +132,122 @@ class Subscription:
         except SubscriptionClosed:
             raise StopIteration from None
 
-    def __aiter__(self) -> AsyncIterator[Message]:
-        return self
-
-    async def __anext__(self) -> Message:
+    async def receive_async(self, timeout: float | None = None) -> Message:
+        """As `receive`, sleeping in the running event loop."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        if self._share.is_due():
+            await self._share
         while (message := self._take()) is None:
-            sleeper = (asyncio.get_running_loop(), asyncio.get_running_loop().create_future())
             with self._changed:
                 if self._buffer:
                     continue
                 if self.is_closed:
-                    if self.failure is not None:
-                        raise self.failure
-                    raise StopAsyncIteration
-                self._sleepers.append(sleeper)
+                    raise self.failure or SubscriptionClosed(f"the subscription to {self.pattern!r} is closed")
+                woken = self._sleepers.add()
                 self.is_awaited += 1
             try:
-                await sleeper[1]
+                async with asyncio.timeout(None if deadline is None else deadline - time.monotonic()):
+                    await woken
+            except TimeoutError:
+                if not self._is_readable():
+                    raise ReceiveTimeout(f"no message of {self.pattern!r} came in {timeout} s") from None
             finally:
                 with self._changed:
                     self.is_awaited -= 1
-                    if sleeper in self._sleepers:
-                        self._sleepers.remove(sleeper)
+                    self._sleepers.remove(woken)
+            self._share.restart()
         return message
 
+    def __aiter__(self) -> AsyncIterator[Message]:
+        return self
+
+    async def __anext__(self) -> Message:
+        try:
+            return await self.receive_async()
+        except SubscriptionClosed:
+            raise StopAsyncIteration from None
+
     def call(self, callback: Callback) -> None:
-        """Hand every message to the callback, on a thread that ends with the subscription."""
+        """Hand every message to the callback, one after the other, until the subscription ends.
+
+        An `async def` callback is awaited in the event loop that runs here. Where none runs, and for every other
+        callback, that is done on a thread of its own.
+        """
+        check_callback(callback, name="callback", arguments=("message",))
+        is_awaited = is_async(callback)
+        if is_awaited and _runs_a_loop():
+            self._task = asyncio.get_running_loop().create_task(self._await_calls(callback))
+            return
 
         def run() -> None:
-            try:
-                for message in self:
-                    try:
-                        callback(message)
-                    except BaseException:  # also an exit: a callback's defect concerns one message
-                        log.exception("the callback of %r failed at %r", self.pattern, message)
-            except HubError as ended:  # why there will be no more, as `failure` says too
-                log.warning("%s", ended.message)
+            if is_awaited:
+                asyncio.run(self._await_calls(callback))
+            else:
+                self._make_calls(callback)
 
         self._thread = threading.Thread(target=run, name="messagehub-callback", daemon=True)
         self._thread.start()
 
+    def _make_calls(self, callback: Callback) -> None:
+        runner = asyncio.Runner()  # opens a loop when it is first used
+        try:
+            for message in self:
+                try:
+                    result = callback(message)
+                    if result is not None and inspect.isawaitable(result):
+                        runner.run(awaited(result))
+                except BaseException:  # also an exit: a callback's defect concerns one message
+                    log.exception("the callback of %r failed at %r", self.pattern, message)
+        except HubError as ended:  # why there will be no more, as `failure` says too
+            log.warning("%s", ended.message)
+        finally:
+            runner.close()
+
+    async def _await_calls(self, callback: Callback) -> None:
+        try:
+            async for message in self:
+                try:
+                    await cast("Awaitable[object]", callback(message))
+                except asyncio.CancelledError:
+                    raise
+                except BaseException:
+                    log.exception("the callback of %r failed at %r", self.pattern, message)
+        except HubError as ended:
+            log.warning("%s", ended.message)
+        finally:  # where the task is cancelled, nobody reads any more
+            self._on_close(self)
+            self.end()
+
     def close(self, *, timeout: float = 5.0) -> None:
-        """Unsubscribe. Iterating ends after what is buffered; a callback has had it all when this returns."""
+        """Unsubscribe. Iterating ends after what is buffered; a callback has had it all when this returns.
+
+        An `async def` callback in an event loop goes on with what is buffered: `close_async` waits for it.
+        """
         self._on_close(self)
         self.end()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(timeout)
+
+    async def close_async(self, *, timeout: float = 5.0) -> None:
+        """As `close`, and wait in the event loop until a callback has had all that is buffered."""
+        self._on_close(self)
+        self.end()
+        if self._thread is not None:
+            await asyncio.to_thread(self.close, timeout=timeout)
+        elif self._task is not None and self._task is not asyncio.current_task():
+            await asyncio.wait({self._task}, timeout=timeout)
 
     def __enter__(self) -> "Subscription":
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    async def __aenter__(self) -> "Subscription":
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close_async()
 
     def _take(self) -> Message | None:
         try:
@@ -179,7 +256,7 @@ class Subscription:
             return None
         self.received += 1
         self._bytes_out += message.frame_bytes
-        if self._is_waiting_for_room and len(self._buffer) <= self._size // 2:
+        if self._is_waiting_for_room and len(self._buffer) <= self._size - self._at_once:
             with self._changed:
                 self._changed.notify_all()
         return message
@@ -237,8 +314,8 @@ class Subscription:
     def abandon(self) -> None:
         """In a forked child: the parent's lock may be held by a thread that is not here."""
         self._changed = threading.Condition()
-        self._sleepers = []
-        self._thread = None
+        self._sleepers = Sleepers()
+        self._thread = self._task = None
         self._on_close = _nothing
         self.is_closed = True
 
@@ -250,10 +327,10 @@ class Subscription:
         self.wake()
         with self._changed:
             self._is_waiting_for_room = True
-            has_room = self._changed.wait_for(lambda: len(self._buffer) <= self._size // 2, MOMENT_SECONDS)
+            has_room = self._changed.wait_for(lambda: len(self._buffer) <= self._size - self._at_once, MOMENT_SECONDS)
             self._is_waiting_for_room = False
         if not has_room:
-            self._next_moment_at = self.received + self._size // 2 + 1
+            self._next_moment_at = self.received + self._at_once + 1
         return not self._is_full()
 
     def _drop_oldest(self) -> None:
@@ -266,12 +343,8 @@ class Subscription:
     def wake(self) -> None:
         with self._changed:
             self._changed.notify_all()
-            sleepers, self._sleepers = self._sleepers, []
-        for loop, woken in sleepers:
-            try:
-                loop.call_soon_threadsafe(_set, woken)
-            except RuntimeError:
-                continue  # the loop was closed under its reader
+            sleepers = self._sleepers.take()
+        self._sleepers.wake(sleepers)
 
     def _warn(self, why: str) -> None:
         if not self._has_warned:
@@ -279,10 +352,13 @@ class Subscription:
             log.warning("a subscriber of %r begins to lose messages: %s; `lost` counts them", self.pattern, why)
 
 
+def _runs_a_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
 def _nothing(_: Subscription) -> None:
     """What leads out of a forked child: locks that the parent's threads may have held."""
-
-
-def _set(woken: "asyncio.Future[None]") -> None:
-    if not woken.done():
-        woken.set_result(None)

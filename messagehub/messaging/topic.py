@@ -1,16 +1,22 @@
 """One topic as an object: keep it, publish to it, read it, delete it."""
 
+import datetime
+import operator
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from messagehub.errors import SendTimeout
-from messagehub.messaging.kept_subscriptions import Since
+from messagehub.durations import RULE, seconds_of
+from messagehub.errors import ConfigurationError, SendTimeout
 from messagehub.messaging.subscriptions import Overflow, Subscription
+from messagehub.messaging.topic_positions import Since
 from messagehub.messaging.topics import Topics
 from registry import commands, replies
 from registry.records import Keep, KeptTopic
 from registry.topic_patterns import check_topic
+
+Bounds = Keep | int | datetime.timedelta | str
+"""How much is retained: a number of messages, an age, or several bounds at once."""
 
 
 class Topic:
@@ -20,7 +26,7 @@ class Topic:
         self._topics = topics
         self._timeout = timeout
 
-    def keep(self, keep: Keep, *, replace: bool = False, timeout: float | None = None) -> KeptTopic:
+    def keep(self, keep: Bounds, *, replace: bool = False, timeout: float | None = None) -> KeptTopic:
         """Store what is published from now on, as much as the bounds say. Idempotent.
 
         Whatever is published, by whichever process, after this has returned is stored: while others may still publish
@@ -28,7 +34,7 @@ class Topic:
         the topic is retained then, and saying it again waits for the rest.
         """
         deadline = time.monotonic() + self._limit(timeout)
-        reply = self._ask(commands.KeepTopic(topic=self.name, keep=keep, replace=replace), timeout)
+        reply = self._ask(commands.KeepTopic(topic=self.name, keep=_bounds(keep), replace=replace), timeout)
         assert isinstance(reply, replies.TopicKept)
         remaining = max(deadline - time.monotonic(), 0.0)
         time.sleep(min(reply.settles_in_seconds, remaining))
@@ -64,7 +70,7 @@ class Topic:
         self,
         *,
         since: Since | None = None,
-        buffer: int = 100,
+        buffer: int | None = None,
         overflow: Overflow | None = None,
         timeout: float | None = None,
     ) -> Subscription:
@@ -83,3 +89,20 @@ class Topic:
 
     def _ask(self, command: commands.Command, timeout: float | None) -> replies.AnyReply:
         return self._topics().ask(command, timeout=self._limit(timeout))
+
+
+def _bounds(keep: Any) -> Keep:
+    if isinstance(keep, Keep):
+        return keep
+    try:
+        if isinstance(keep, datetime.timedelta) and keep > datetime.timedelta():
+            return Keep(seconds=keep.total_seconds())
+        if isinstance(keep, str):
+            return Keep(seconds=seconds_of(keep))
+        if not isinstance(keep, bool) and (messages := operator.index(keep)) >= 1:
+            return Keep(messages=messages)
+    except (TypeError, ValueError):
+        pass  # refused below
+    raise ConfigurationError(
+        f"keep is a number of messages, at least 1, an age (a timedelta, or {RULE}) or a Keep, not {keep!r}"
+    )

@@ -13,6 +13,8 @@ import msgspec
 
 from messagehub.errors import DataLost, InvalidRequest, MalformedRequest, MessageTooLarge
 from messagehub.messaging.arrow_compression import is_compressed
+from messagehub.messaging.arrow_values import PLAIN_TYPES, as_arrow, restored
+from messagehub.messaging.json_advice import conversion_of
 from messagehub.messaging.message_blocks import attach
 from messagehub.topic_frames import (
     ARROW_BATCH,
@@ -28,7 +30,7 @@ from registry.replies import StoredMessage
 
 MAX_MESSAGE_BYTES = 2**20
 END_OF_TIME = 253_402_300_800.0  # the year 10000, which `datetime` cannot say
-_encode_json = msgspec.json.Encoder().encode
+_encode_json = msgspec.json.Encoder(enc_hook=lambda number: number.item()).encode  # of NumPy, the only others let in
 _decode_json = msgspec.json.Decoder().decode
 _decode_headers = msgspec.json.Decoder(dict[str, Any]).decode
 _NO_HEADERS: dict[str, Any] = {}
@@ -60,12 +62,14 @@ class Message(msgspec.Struct, frozen=True, eq=False, gc=False):
 
     @property
     def payload(self) -> Any:
-        """Bytes, what the JSON says, or an Arrow record batch or table, as it was published.
+        """Bytes, what the JSON says, a NumPy array, or an Arrow record batch or table, as it was published.
+
+        A data frame arrives as an Arrow table.
 
         DataLost where it was put into shared memory that is not of this host, or was removed before it came here.
         """
         if self._block is not None:
-            return _from_block(self._block, self._kind)
+            return from_block(self._block, self._kind)
         return decode_payload(self._kind, memoryview(self._frame)[self._body_at :], self.topic)
 
     @property
@@ -89,13 +93,15 @@ class Message(msgspec.Struct, frozen=True, eq=False, gc=False):
 def encode_payload(payload: Any) -> tuple[int, bytes]:
     """Its kind and its bytes."""
     if type(payload) is bytes:
-        found = (BYTES, payload)
-    elif isinstance(payload, bytes | bytearray | memoryview):
+        return BYTES, payload
+    if type(payload) not in PLAIN_TYPES:
+        payload = as_arrow(payload)
+    if isinstance(payload, bytes | bytearray | memoryview):
         found = (BYTES, bytes(payload))
     elif type(payload).__module__.partition(".")[0] == "pyarrow":
         found = _write_arrow(payload)
     else:
-        found = (JSON, _write_json(payload, "a payload is bytes, a JSON value or an Arrow batch"))
+        found = (JSON, _write_json(payload, "a payload is bytes, a JSON value, an array, a frame or Arrow"))
     return found
 
 
@@ -104,32 +110,46 @@ def _write_json(value: Any, rule: str) -> bytes:
 
     msgspec alone would write NaN as null, and sets, tuples, dates, bytes and number keys as what they are not.
     """
+    advice = "convert it first"
     try:
-        difference = None if type(value) in _SCALARS else _lost_in_json(value)
-        if difference is None:
+        found = None if type(value) in _SCALARS else _lost_in_json(value)
+        if found is None:
             return _encode_json(value)
+        difference, advice = found
     except (TypeError, ValueError, RecursionError) as error:  # half a character, or nested without end
         difference = f": {error}"
-    raise InvalidRequest(f"{rule}; what was given{difference}, and would not arrive as it is: convert it first")
+    raise InvalidRequest(f"{rule}; what was given{difference}, and would not arrive as it is: {advice}")
 
 
-def _lost_in_json(value: Any) -> str | None:
-    """Where and what in the value JSON has no form for; None when it can say all of it."""
+def _lost_in_json(value: Any) -> tuple[str, str] | None:
+    """Where and what in the value JSON has no form for, and what to do; None when it can say all of it."""
     if isinstance(value, dict):
         for key, item in value.items():
             if type(key) is not str:
-                return f" has the key {key!r:.100} ({type(key).__name__}, not str)"
+                return f" has the key {key!r:.100} ({type(key).__name__}, not str)", "make it text"
             if type(item) not in _SCALARS and (found := _lost_in_json(item)) is not None:
-                return f"[{key!r:.100}]{found}"
+                return f"[{key!r:.100}]{found[0]}", found[1]
     elif isinstance(value, list):
         for index, item in enumerate(value):
             if type(item) not in _SCALARS and (found := _lost_in_json(item)) is not None:
-                return f"[{index}]{found}"
-    elif type(value) is not float and type(value) not in _SCALARS:
-        return f" is of type {type(value).__name__}"
-    elif type(value) is float and not isfinite(value):
-        return f" is {value}"
+                return f"[{index}]{found[0]}", found[1]
+    elif type(value) is float or (type(value) not in _SCALARS and _is_numpy_number(value)):
+        if not isfinite(value):
+            return f" is {value}", "JSON has no such number: send None, or text"
+    elif type(value) not in _SCALARS:
+        return f" is of type {type(value).__name__}", conversion_of(value)
     return None
+
+
+def _is_numpy_number(value: Any) -> bool:
+    """Whether a Python number of the same value exists: not so of long doubles, complex numbers and times."""
+    if type(value).__module__ != "numpy":
+        return False
+    import numpy as np
+
+    return isinstance(value, np.bool | np.integer | np.floating) and not isinstance(
+        value, np.longdouble | np.timedelta64
+    )
 
 
 def arrow_kind(payload: Any) -> int:
@@ -142,7 +162,10 @@ def decode_payload(kind: int, body: memoryview, source: str) -> Any:
     if kind == BYTES:
         return bytes(body)
     try:
-        return _decode_json(body) if kind == JSON else _read_arrow(body, kind)
+        if kind == JSON:
+            return _decode_json(body)
+        found = _read_arrow(body, kind)
+        return restored(found) if kind == ARROW_BATCH else found
     except (ValueError, RecursionError, OSError, EOFError, StopIteration) as error:  # as msgspec and Arrow raise
         raise MalformedRequest(f"the payload of a message of {source!r} cannot be read: {error}") from None
 
@@ -193,12 +216,16 @@ def from_store(topic: str, incarnation: int, kept: StoredMessage) -> Message:
     return Message(topic, publisher, kept.offset, kept.at, kind, kept.payload, 0, kept.headers, is_kept=True)
 
 
-def _from_block(block: Any, kind: int) -> Any:
+def from_block(block: Any, kind: int) -> Any:
     if isinstance(block, DataLost):
         raise DataLost(block.message, **block.details)  # anew: its traceback would tie the message into a cycle
     if kind == ARROW_TABLE:
         return block
-    return block.to_batches()[0] if block.num_rows else block.schema.empty_table().to_batches()[0]
+    batch = block.to_batches()[0] if block.num_rows else block.schema.empty_table().to_batches()[0]
+    try:
+        return restored(batch)
+    except ValueError as error:
+        raise MalformedRequest(f"the payload of a message cannot be read: {error}") from None
 
 
 def _write_arrow(payload: Any) -> tuple[int, bytes]:

@@ -1,15 +1,18 @@
 """The facade's methods about topics: `hub.publish`, `hub.subscribe`, `hub.topic`."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Any
 
+from messagehub.background import BackgroundThreads, awaitable
 from messagehub.errors import ConfigurationError
-from messagehub.messaging.kept_subscriptions import Since
+from messagehub.messaging.callbacks import check_callback
 from messagehub.messaging.subscriptions import Callback, Overflow, Subscription
-from messagehub.messaging.topic import Topic
+from messagehub.messaging.topic import Bounds, Topic
+from messagehub.messaging.topic_positions import Since
 from messagehub.messaging.topics import Topics
 from messagehub.settings import Settings
-from registry.records import Keep, KeptTopic
+from registry.records import KeptTopic
 
 
 class TopicMethods(ABC):
@@ -17,6 +20,7 @@ class TopicMethods(ABC):
 
     settings: Settings
     _topics: Topics
+    _background: BackgroundThreads
 
     @abstractmethod
     def _limit(self, timeout: float | None) -> float: ...
@@ -37,12 +41,14 @@ class TopicMethods(ABC):
         """
         return self._topics.publish(topic, payload, headers, timeout=self._limit(timeout), is_local=local)
 
+    publish_async = awaitable(publish)
+
     def subscribe(
         self,
-        pattern: str,
+        pattern: str | Sequence[str],
         callback: Callback | None = None,
         *,
-        buffer: int = 100,
+        buffer: int | None = None,
         overflow: Overflow | None = None,
         since: Since | None = None,
         timeout: float | None = None,
@@ -50,10 +56,16 @@ class TopicMethods(ABC):
     ) -> Subscription:
         """Hear all that is published from now on, by iterating (also `async for`), `receive` or the callback.
 
-        When this returns the broker knows of it. `*` is one component of a topic, a last `>` one or more.
-        With `since` (an offset, a time, or offsets by topic) or `overflow="block"` only kept topics are read, each
-        message once, and at the reader's own pace.
+        When this returns the broker knows of it. `*` is one component of a topic, a last `>` one or more; of several
+        patterns a message that matches any comes once. An `async def` callback is awaited in the event loop that runs
+        here, or in one of its own. `buffer` (65,536 messages, of retained topics 1,000) is also bounded by 64 MiB.
+
+        With `since` or `overflow="block"` only retained topics are read, each message once, and at the reader's own
+        pace. `since` is an offset, a time, an age (timedelta), "oldest", "newest", "last" (the last message of each
+        topic, then what follows), or the `positions` of an earlier subscription.
         """
+        if callback is not None:
+            check_callback(callback, name="callback", arguments=("message",))
         subscription = self._topics.subscribe(
             pattern, buffer=buffer, overflow=overflow, since=since, timeout=self._limit(timeout), is_local=local
         )
@@ -62,19 +74,24 @@ class TopicMethods(ABC):
         return subscription
 
     def topic(
-        self, name: str, *, keep: Keep | int | None = None, replace: bool = False, timeout: float | None = None
+        self, name: str, *, keep: Bounds | None = None, replace: bool = False, timeout: float | None = None
     ) -> Topic:
-        """One topic to hold on to. `keep` (a number of messages, or bounds) has the broker store what is published.
+        """One topic to hold on to. With `keep` the broker stores what is published.
 
+        `keep` is a number of messages, an age (a timedelta, or text such as "7d"), or several bounds as a `Keep`.
         Saying the same again is harmless; other bounds are refused, or with `replace` taken over.
         """
         if replace and keep is None:
             raise ConfigurationError("replace changes the bounds of a kept topic: say which with keep")
         topic = Topic(name, lambda: self._topics, self.settings.request_timeout_seconds)
         if keep is not None:
-            topic.keep(Keep(messages=keep) if isinstance(keep, int) else keep, replace=replace, timeout=timeout)
+            topic.keep(keep, replace=replace, timeout=timeout)
         return topic
+
+    topic_async = awaitable(topic)
 
     def topics(self, pattern: str = ">", *, timeout: float | None = None) -> list[KeptTopic]:
         """The kept topics that match."""
         return self._topics.kept(pattern, timeout=self._limit(timeout))
+
+    topics_async = awaitable(topics)

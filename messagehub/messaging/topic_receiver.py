@@ -10,7 +10,7 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import zmq
 
@@ -22,7 +22,7 @@ log = logging.getLogger("messagehub.topics")
 
 RECEIVE_QUEUE = 10_000
 BURST = 1_000
-RECONNECT_MS, RECONNECT_MAX_MS = 20, 1_000
+RECONNECT_MS, RECONNECT_MAX_MS = 20, 100  # so that subscribers are back before a restarted broker sends anything
 CLOSE_SECONDS = 5.0
 PARK_SECONDS = 0.002
 YIELD_SECONDS = 0.05
@@ -60,21 +60,21 @@ class TopicReceiver:
         self._thread = threading.Thread(target=self._run, name="messagehub-topics", daemon=True)
         self._thread.start()
 
-    def subscribe(self, prefix: bytes) -> None:
-        self._order(lambda: self._on_both(lambda socket: socket.subscribe(prefix)))
+    def subscribe(self, prefixes: Iterable[bytes]) -> None:
+        self._order(lambda: self._set_filters(zmq.SUBSCRIBE, prefixes))
 
-    def unsubscribe(self, prefix: bytes) -> None:
-        self._order(lambda: self._on_both(lambda socket: socket.unsubscribe(prefix)))
+    def unsubscribe(self, prefixes: Iterable[bytes]) -> None:
+        self._order(lambda: self._set_filters(zmq.UNSUBSCRIBE, prefixes))
 
     def expect(self, echo: bytes, on_heard: Callable[[], None]) -> None:
         """`on_heard` is called once, after all that was received before the echo and before all that comes after it."""
         self._echoes[echo] = on_heard
-        self.subscribe(echo)
+        self.subscribe([echo])
 
     def forget(self, echo: bytes) -> None:
         self._echoes.pop(echo, None)
         self._echoes_heard.pop(echo, None)
-        self.unsubscribe(echo)
+        self.unsubscribe([echo])
 
     def move(self, endpoints: Endpoints) -> None:
         """The broker listens elsewhere now."""
@@ -107,9 +107,10 @@ class TopicReceiver:
         socket.connect(endpoint)
         return socket
 
-    def _on_both(self, order: Order) -> None:
-        order(self._plain)
-        order(self._retained)
+    def _set_filters(self, option: int, prefixes: Iterable[bytes]) -> None:
+        for socket in (self._plain, self._retained):
+            for prefix in prefixes:
+                socket.setsockopt(option, prefix)
 
     def _order(self, order: Callable[[], None]) -> None:
         with self._lock:

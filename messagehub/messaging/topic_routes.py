@@ -50,7 +50,7 @@ class TopicRoutes:
             if subscription.is_closed:
                 return
             self.subscriptions = [*self.subscriptions, subscription]
-            self._heard = tuple({other.prefix for other in self.subscriptions})
+            self._heard = tuple({prefix for other in self.subscriptions for prefix in other.prefixes})
             for route in self._routes.values():
                 if subscription.matches(route.topic):
                     route.subscriptions = [*route.subscriptions, subscription]
@@ -61,7 +61,7 @@ class TopicRoutes:
             if subscription not in self.subscriptions:
                 return False
             self.subscriptions = [other for other in self.subscriptions if other is not subscription]
-            heard = self._heard = tuple({other.prefix for other in self.subscriptions})
+            heard = self._heard = tuple({prefix for other in self.subscriptions for prefix in other.prefixes})
             kept = {name: route for name, route in self._routes.items() if (name + b"\0").startswith(heard)}
             for route in kept.values():
                 route.subscriptions = [other for other in route.subscriptions if other is not subscription]

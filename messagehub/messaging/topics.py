@@ -11,6 +11,7 @@ asked, and whoever makes it a retained one waits for as long, so that nothing is
 """
 
 import contextlib
+import logging
 import os
 import threading
 import time
@@ -31,20 +32,25 @@ from messagehub.errors import (
     SendTimeout,
     TopicNotFound,
 )
+from messagehub.messaging import kept_subscriptions, subscriptions
+from messagehub.messaging.arrow_values import PLAIN_TYPES, as_arrow
 from messagehub.messaging.kept_following import KeptFollower
 from messagehub.messaging.kept_publishing import KeptPublisher, pieces
-from messagehub.messaging.kept_subscriptions import KeptSubscription, Since
+from messagehub.messaging.kept_subscriptions import KeptSubscription
 from messagehub.messaging.message_blocks import MessageBlocks, is_large
 from messagehub.messaging.subscriptions import BUFFER_BYTES, Overflow, Subscription
 from messagehub.messaging.topic_messages import arrow_kind, check_size, encode_headers, encode_payload
+from messagehub.messaging.topic_positions import Since
 from messagehub.messaging.topic_receiver import Context, TopicReceiver
 from messagehub.messaging.topic_routes import TopicRoutes
 from messagehub.messaging.topic_sender import TopicSender
 from messagehub.topic_frames import IN_BLOCK, NAME_OF, PUBLISHER_BYTES, REST, frames_of
 from registry import commands, replies
 from registry.records import KeptMessage, KeptTopic
-from registry.topic_patterns import END, Pattern, check_topic
+from registry.topic_patterns import END, Pattern, Patterns, check_topic
 from registry.topics import PLAIN_SECONDS
+
+log = logging.getLogger("messagehub.topics")
 
 ECHO_FIRST_SECONDS, ECHO_MAX_SECONDS = 0.002, 0.05
 MOST_TOPICS = 65_536
@@ -78,15 +84,22 @@ class Topics:
         self._receiver: TopicReceiver | None = None
         self._follower = KeptFollower(connection)
         self._blocks = MessageBlocks(directory_of(connection.settings), self._publisher)
+        self._broker_id = ""  # of the one that took what was published last
+        self._interruptions = 0
         self._is_closed = False
 
     def publish(
         self, topic: str, payload: Any, headers: dict[str, Any] | None, *, timeout: float, is_local: bool
     ) -> int:
-        is_in_block = type(payload) is not bytes and is_large(payload)
+        is_in_block = False
+        if type(payload) not in PLAIN_TYPES:
+            payload = as_arrow(payload)
+            is_in_block = is_large(payload)
         kind, body = (arrow_kind(payload) | IN_BLOCK, b"") if is_in_block else encode_payload(payload)
         head = encode_headers(headers) if headers else b""
         began_at = time.monotonic()
+        if type(topic) is not str:
+            check_topic(topic)
         if not is_local:
             numbered = self._numbered.get(topic)
             if numbered is None or began_at >= numbered.ask_at:
@@ -133,9 +146,9 @@ class Topics:
 
     def subscribe(
         self,
-        pattern: str,
+        pattern: str | Sequence[str],
         *,
-        buffer: int,
+        buffer: int | None = None,
         buffer_bytes: int = BUFFER_BYTES,
         overflow: Overflow | None,
         since: Since | None = None,
@@ -145,11 +158,13 @@ class Topics:
         if since is not None or overflow == "block":
             if is_local or overflow not in (None, "block"):
                 raise ConfigurationError("a kept topic is read from the broker, at the reader's own pace (block)")
-            return self._subscribe_kept(pattern, buffer, buffer_bytes, "now" if since is None else since, timeout)
+            size = kept_subscriptions.BUFFER if buffer is None else buffer
+            begin = "newest" if since is None else since
+            return self._subscribe_kept(Patterns(pattern), size, buffer_bytes, begin, timeout)
         on_close = self._leave_local if is_local else self._leave
         subscription = Subscription(
-            Pattern(pattern),
-            buffer=buffer,
+            Patterns(pattern),
+            buffer=subscriptions.BUFFER if buffer is None else buffer,
             buffer_bytes=buffer_bytes,
             overflow=overflow or "drop_oldest",
             on_close=on_close,
@@ -162,14 +177,14 @@ class Topics:
         return subscription
 
     def _subscribe_kept(
-        self, pattern: str, buffer: int, buffer_bytes: int, since: Since, timeout: float
+        self, patterns: Patterns, buffer: int, buffer_bytes: int, since: Since, timeout: float
     ) -> Subscription:
         """First heard live, then begun: what is published between the two is in the store, and is announced.
 
         Who may read some topics only is not let in where all of them are heard live: the follower looks for news.
         """
         subscription = KeptSubscription(
-            Pattern(pattern),
+            patterns,
             buffer=buffer,
             buffer_bytes=buffer_bytes,
             since=since,
@@ -189,13 +204,13 @@ class Topics:
     def _hear(self, subscription: Subscription, deadline: float) -> None:
         """It gets messages from its echo on: those before it may have holes, which nobody lost."""
         receiver = self._listening(deadline)
-        receiver.subscribe(subscription.prefix)
+        receiver.subscribe(subscription.prefixes)
         try:
             self._await_echo(receiver, subscription, deadline)
         except BaseException:
             subscription.end()  # so that an echo in this moment does not add it
             self._routes.remove(subscription)
-            receiver.unsubscribe(subscription.prefix)
+            receiver.unsubscribe(subscription.prefixes)
             raise
 
     def close(self) -> None:
@@ -229,13 +244,17 @@ class Topics:
     def kept(self, pattern: str, *, timeout: float) -> list[KeptTopic]:
         Pattern(pattern)
         try:
-            return self._follower.topics(pattern, timeout=timeout)
+            return self._follower.topics([pattern], timeout=timeout)
         except BrokerUnavailable as missing:
             raise _without_broker(missing) from missing
 
     def report(self) -> dict[str, int]:
-        """Return what `hub.metrics()` says of topics; `malformed` are received frames that are no messages."""
-        return {"malformed": self._routes.malformed}
+        """Return what `hub.metrics()` says of topics.
+
+        `malformed` are received frames that are no messages, `interruptions` restarts of the broker while this client
+        published, each of which may have taken what was published in the moments before it.
+        """
+        return {"malformed": self._routes.malformed, "interruptions": self._interruptions}
 
     # -- kept topics ---------------------------------------------------------------------------------------
 
@@ -243,12 +262,13 @@ class Topics:
         numbered = self._numbered.get(topic) or self._new_topic(topic, self._numbered)
         asked_at = time.monotonic()
         try:
-            is_kept = bool(self._follower.topics(topic, timeout=timeout))
+            is_kept = bool(self._follower.topics([topic], timeout=timeout))
         except BrokerUnavailable as missing:
             if numbered.kept is not None:
                 return numbered  # it waits for the broker to come back
             raise _without_broker(missing) from missing
         with self._knowing:
+            self._note_broker()
             if not is_kept:
                 numbered.kept = None
             elif numbered.kept is None:
@@ -266,6 +286,19 @@ class Topics:
             raise
 
     # -- inside --------------------------------------------------------------------------------------------
+
+    def _note_broker(self) -> None:
+        """A broker that is killed takes along what it had not yet sent on, of which its publishers had no word."""
+        hello = self._connection.hello
+        if hello is None or hello.broker_id == self._broker_id:
+            return
+        if self._broker_id:
+            self._interruptions += 1
+            log.warning(
+                "the broker was restarted: what this client published to topics that are not retained in the moments"
+                " before may not have reached its subscribers"
+            )
+        self._broker_id = hello.broker_id
 
     def _new_topic(self, topic: str, known: dict[str, _Numbered]) -> _Numbered:
         numbered = _Numbered(topic, self._publisher)
@@ -349,7 +382,7 @@ class Topics:
     def _leave(self, subscription: Subscription) -> None:
         receiver = self._receiver
         if self._routes.remove(subscription) and receiver is not None:
-            receiver.unsubscribe(subscription.prefix)
+            receiver.unsubscribe(subscription.prefixes)
 
     def _leave_kept(self, subscription: Subscription) -> None:
         assert isinstance(subscription, KeptSubscription)

@@ -134,6 +134,9 @@ class RingStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Hold what is there and unfinished; let go of what is over, so that it can be cleaned."""
         found = {ring.block_id: ring for ring in rings(self._options)}
         self._finished = {block_id for block_id, ring in found.items() if _is_finished(ring, start.get(block_id))}
+        for block_id in [block_id for block_id, reader in self._held.items() if reader.is_replaced()]:
+            if block_id in found:  # by a ring that goes on with its numbers: what is missing there is seen as lost
+                self._held.pop(block_id).close()
         for block_id in self._held.keys() - (found.keys() - self._finished):
             reader = self._held.pop(block_id)
             done, head = start.get(block_id, _BEGINNING)["sequence"], reader.head

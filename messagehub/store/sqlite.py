@@ -5,8 +5,10 @@ Rule 2: a durable transaction is synced before `write` returns (synchronous=FULL
 (NORMAL), which survives kill -9 of the broker but not a power cut.
 """
 
+import errno
 import os
 import sqlite3
+import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,8 @@ from registry.state import restored
 APPLICATION_ID = 0x4D484231  # "MHB1"
 FORMAT = 1
 BUSY_TIMEOUT_SECONDS = 5.0
+PROBE_BYTES = 128 << 10
+"""More than SQLite needs to open a database that is in order."""
 
 _TABLES = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;
@@ -82,6 +86,7 @@ class SQLiteStore:
         try:
             self._connection = self._open()
         except (sqlite3.Error, OSError) as error:
+            _refuse_full_disk(path, error)
             raise StoreError(f"cannot open the registry database {path}: {error}", path=str(path)) from error
 
     def load(self) -> Saved:
@@ -92,6 +97,7 @@ class SQLiteStore:
             finally:
                 connection.close()
         except (sqlite3.Error, msgspec.DecodeError, KeyError, TypeError) as error:  # KeyError, TypeError: a row misses
+            _refuse_full_disk(self._path, error)
             raise StoreError(
                 f"the registry database {self._path} is damaged ({error!r}): restore it from a backup,"
                 " or move it away to start empty",
@@ -185,6 +191,7 @@ def _check_file(path: Path) -> None:
     if path.is_symlink():
         raise StoreError(f"{path} is a symbolic link, which is not followed: {advice}", path=str(path))
     if not _has_content(path):
+        _check_nothing_was_there(path)
         return
     try:
         connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=BUSY_TIMEOUT_SECONDS)
@@ -194,6 +201,7 @@ def _check_file(path: Path) -> None:
         finally:
             connection.close()
     except sqlite3.Error as error:
+        _refuse_full_disk(path, error)
         raise StoreError(f"{path} is not a usable registry database ({error}): {advice}", path=str(path)) from error
     if application != APPLICATION_ID:
         raise StoreError(f"{path} is a database of another program: {advice}", path=str(path))
@@ -202,6 +210,38 @@ def _check_file(path: Path) -> None:
             f"{path} has format {version}, made by a newer MessageHub; this one knows up to {FORMAT}: {advice}",
             path=str(path),
         )
+
+
+def _check_nothing_was_there(path: Path) -> None:
+    """Refuse to begin an empty registry in the place of one that was lost: we never leave an empty file."""
+    empty = f"restore {path} from a backup; or, to begin with an empty registry,"
+    log = path.with_name(f"{path.name}-wal")
+    if _has_content(log):
+        raise StoreError(
+            f"{log} holds changes of a database that is {'empty' if path.exists() else 'gone'}: {empty} move"
+            f" {path.name}* away",
+            path=str(path),
+        )
+    if path.exists():
+        raise StoreError(
+            f"the registry database {path} is empty (0 bytes), so what was in it is lost: {empty} remove it",
+            path=str(path),
+        )
+
+
+def _refuse_full_disk(path: Path, error: Exception) -> None:
+    """Raise what is really wrong when the disk is full: SQLite then says anything from I/O errors to damage."""
+    try:
+        with tempfile.TemporaryFile(dir=path.parent) as probe:
+            probe.write(bytes(PROBE_BYTES))
+            probe.flush()
+    except OSError as reason:
+        if reason.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise StoreError(
+                f"the disk that holds {path} is full ({reason.strerror}): free some space on it (df -h {path.parent})"
+                " and start again; the database was not changed",
+                path=str(path),
+            ) from error
 
 
 def _load(connection: sqlite3.Connection) -> Saved:

@@ -60,3 +60,19 @@ def test_a_pattern_lets_a_peer_work_on_its_own_names(peers: dict[str, Peer]) -> 
         {"guid": other["guid"]},
     ):
         assert limited.ask({"type": "SCHEMA_REQUEST", "subject": "sensors.a", **by_content})["code"] == "FORBIDDEN"
+
+
+def test_a_pattern_lets_a_peer_list_below_its_own_prefix_and_shows_nothing_else(peers: dict[str, Peer]) -> None:
+    for name in ("sensors.listed", "sensors.listed.deeper", "other.listed"):
+        peers["boss"].ask({"type": "CHANNEL_CREATE", "channel": name})
+        peers["boss"].ask({"type": "SCHEMA_REGISTER", "subject": name, "schema": {"title": name}})
+    limited = peers["limited"]
+    shown = limited.ask({"type": "CHANNEL_LIST_REQUEST", "prefix": "sensors.l"})
+    assert [one["channel"] for one in shown["channels"]] == ["sensors.listed"]
+    assert limited.ask({"type": "SCHEMA_LIST_REQUEST", "prefix": "sensors.l"})["subjects"] == ["sensors.listed"]
+    exported = limited.ask({"type": "SCHEMA_EXPORT_REQUEST", "prefix": "sensors.l"})
+    assert {one["subject"] for one in exported["schemas"]} == {"sensors.listed"}
+    for prefix in ("", "sensors", "other."):
+        refused = limited.ask({"type": "CHANNEL_LIST_REQUEST", "prefix": prefix})
+        assert refused["code"] == "FORBIDDEN"
+        assert "list one of these prefixes: sensors." in refused["message"]

@@ -6,8 +6,8 @@ import pytest
 
 from messagehub.admin import api, confluent_paths
 from messagehub.admin.endpoints import Endpoint
-from registry import commands
-from registry.access import ADMIN, NOTHING, ROLES, RULES, Right, Rights, Role, check, may_see
+from registry import commands, replies
+from registry.access import ADMIN, NOTHING, ROLES, RULES, Right, Rights, Role, check, leave_out, may_see
 from registry.errors import Forbidden, InvalidName, InvalidRequest
 from registry.events import schema_topic
 from registry.records import DeadLetter, KeptMessage, Reference
@@ -86,8 +86,21 @@ def test_lists_take_a_right_to_all_that_they_would_show() -> None:
     for command in (commands.ListChannels(prefix="sensors"), commands.ListChannels(), commands.Snapshot()):
         with pytest.raises(Forbidden):
             check(rights, command)
-    with pytest.raises(Forbidden):
-        check(Rights.parse(["observe:sensors.*"]), commands.ListChannels(prefix="sensors."))
+    for pattern in ("sensors", "sensors.a", "*", "*.a"):
+        with pytest.raises(Forbidden):
+            check(Rights.parse([f"observe:{pattern}"]), commands.ListChannels(prefix=pattern.strip("*")))
+
+
+def test_a_list_below_ones_own_prefix_shows_what_one_may_see() -> None:
+    rights = Rights.parse(["produce:sensors.*", "consume:cameras.*.raw"])
+    listed = ["cameras.a.raw", "sensors.a", "sensors.a.b", "sensors.b"]
+    reply = replies.SchemaList(subject=None, subjects=listed, versions=[], next=None, revision=1)
+    command = commands.ListSchemas(prefix="sensors.")
+    check(rights, command)
+    leave_out(rights, command, reply)
+    assert reply.subjects == ["cameras.a.raw", "sensors.a", "sensors.b"]
+    with pytest.raises(Forbidden, match=r"list one of these prefixes: cameras\., sensors\."):
+        check(rights, commands.ListChannels())
 
 
 def test_a_schema_by_id_takes_a_right_to_one_of_its_subjects_whatever_subject_is_named_beside_it() -> None:
@@ -169,8 +182,10 @@ def made(kind: type[commands.Command], **given: str) -> commands.Command:
         "generation": 1,
         "shm_name": "/t",
     }
-    fields |= {"messages": [KeptMessage(payload="")], "letter": LETTER, **given}
-    names = set(kind.__struct_fields__) & ({*fields} if RULES[kind].name else {"lease", "worker_id", "letter"})
+    fields |= {"messages": [KeptMessage(payload="")], "letter": LETTER, "numbers": [1], **given}
+    names = set(kind.__struct_fields__) & (
+        {*fields} if RULES[kind].name else {"lease", "worker_id", "letter", "numbers"}
+    )
     if kind in (commands.KeepTopic, commands.DeleteTopic):
         names = {"topic"}
     if kind is commands.RemovePool:

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from schemathesis import GenerationMode
 from schemathesis.checks import CHECKS
 
-from messagehub.admin import api, confluent_paths
+from messagehub.admin import api, confluent_paths, health
 from messagehub.admin.endpoints import Endpoint
 from messagehub.admin.openapi import TYPES, document, path_parameters
 from tests.admin.conftest import Web
@@ -17,7 +17,7 @@ from tests.levels import examples
 
 ENDPOINTS = [*confluent_paths.ENDPOINTS, *api.ENDPOINTS]
 UNENDING = {("GET", "/api/v1/events")}
-STOPS_WRITES = {("POST", api.DRAIN)}
+STOPS_WRITES = {("POST", health.DRAIN)}
 TRIED = [e for e in ENDPOINTS if (e.method, e.path) not in UNENDING | STOPS_WRITES]
 SCHEMA = schemathesis.openapi.from_dict(document(ENDPOINTS))
 NAMES = ("not_a_server_error", "status_code_conformance", "content_type_conformance", "response_schema_conformance")

@@ -22,6 +22,45 @@ def test_a_key_is_made_listed_given_other_rights_and_revoked(alone: Program) -> 
     assert "no key 'camera7'" in alone.call("keys", "revoke", "camera7", code=1).stderr
 
 
+def test_a_revoked_name_can_be_given_a_new_key(alone: Program) -> None:
+    first = alone.call_json("keys", "new", "camera7", "--role", "observe")
+    assert alone.call_json("keys", "revoke", "camera7")["removed"] == first["file"]
+    second = alone.call_json("keys", "new", "camera7", "--role", "observe")
+    assert second["file"] == first["file"]
+    assert second["public"] != first["public"]
+    assert [key["public"] for key in alone.call_json("keys")["keys"]] == [second["public"]]
+
+
+def test_revoking_a_key_leaves_a_file_with_another_key_alone(alone: Program, tmp_path: Path) -> None:
+    own = alone.call_json("keys", "new", "me")  # not listed
+    theirs = alone.call_json("keys", "new", "theirs", "--out", str(tmp_path / "theirs.key"))
+    alone.call("keys", "allow", "me", theirs["public"], "--role", "observe")
+    assert alone.call_json("keys", "revoke", "me")["removed"] is None
+    assert Path(own["file"]).exists()
+
+
+def test_lists_make_nothing(alone: Program) -> None:
+    alone.dir.mkdir(mode=0o700)
+    assert alone.call_json("keys") == {"server_key": None, "keys": []}
+    assert alone.call_json("tokens") == {"tokens": []}
+    assert list(alone.dir.iterdir()) == []
+
+
+def test_a_key_with_rights_to_some_names_can_ask_for_the_status(alone: Program) -> None:
+    alone.configure()
+    key = alone.call_json("keys", "new", "camera7", "--role", "produce:cameras.*")["file"]
+    with alone.serve("--endpoint", "tcp://127.0.0.1:0", "--curve") as hub:
+        endpoint = hub.out.split("endpoint=")[1].split()[0]
+        elsewhere = str(alone.place / "elsewhere")
+        status = alone.json("status", "--endpoint", endpoint, "--dir", elsewhere, MESSAGEHUB_KEY=key)
+        assert status["health"] == "healthy"
+        assert status["version"]
+        assert status["counts"] is None
+        text = alone.run("status", "--endpoint", endpoint, "--dir", elsewhere, MESSAGEHUB_KEY=key).stdout
+        assert "observe on everything" in text
+        assert hub.end() == 0
+
+
 def test_a_key_that_a_peer_made_is_listed_by_its_public_half(alone: Program, tmp_path: Path) -> None:
     made = alone.call_json("keys", "new", "me", "--out", str(tmp_path / "me.key"))
     assert alone.call_json("keys")["keys"] == []

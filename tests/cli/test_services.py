@@ -22,8 +22,14 @@ def shout(message: ServiceMessage, context: ServiceContext) -> Any:
 def test_a_request_prints_its_reply(hub: Program) -> None:
     with MessageHub(dir=hub.dir) as worker, worker.serve("service:shout", shout):
         assert hub.run("request", "service:shout", "hello").stdout == "HELLO\n"
-        assert hub.call_json("request", "service:shout", stdin="from stdin") == {"payload": "FROM STDIN"}
-        assert hub.call_json("request", "service:shout", "headers", "-H", "a=1") == {"payload": {"a": "1"}}
+        assert hub.call_json("request", "service:shout", stdin="from stdin") == {
+            "kind": "text",
+            "payload": "FROM STDIN",
+        }
+        assert hub.call_json("request", "service:shout", "headers", "-H", "a=1") == {
+            "kind": "json",
+            "payload": {"a": "1"},
+        }
         assert hub.call("request", "service:shout", "[1]", "--format", "json").stdout == "[1]\n"
         asked = ("request", "service:shout", '{"stream": [1, 2]}', "--format", "json", "--stream")
         assert hub.call(*asked).stdout == '1\n2\n"end"\n'
@@ -61,6 +67,23 @@ def test_what_could_not_be_delivered_is_listed(hub: Program) -> None:
     ]
     assert "SERVICE_NOT_FOUND" in hub.call("services", "dead-letters", "service:gone").stdout
     assert hub.call_json("services", "dead-letters", "service:other")["kept"] == 1
+
+
+def test_what_could_not_be_delivered_is_sent_again(hub: Program) -> None:
+    hub.call("request", "service:away", "kept", "--no-reply", "--header", "trace=7", code=1)
+    until(lambda: hub.call_json("services", "dead-letters", "service:away")["letters"], "a dead letter")
+    again = hub.call("services", "resend", "service:away", code=1)
+    assert again.stdout == "0 sent, 1 failed, 0 without a payload\n"
+    assert "service:away" in again.stderr
+    until(lambda: hub.call_json("services", "dead-letters", "service:away")["letters"], "it is a dead letter again")
+    seen: list[tuple[bytes, dict[str, object]]] = []
+    with (
+        MessageHub(dir=hub.dir) as client,
+        client.serve("service:away", lambda message, _: seen.append((message.payload, message.headers))),
+    ):
+        assert hub.call_json("services", "resend", "service:away") == {"sent": 1, "without_payload": 0, "failed": []}
+        assert until(lambda: seen, "it came") == [(b"kept", {"trace": "7"})]
+    assert hub.call_json("services", "dead-letters", "service:away")["letters"] == []
 
 
 def test_wrong_use_and_no_broker_are_told_apart(hub: Program, alone: Program) -> None:

@@ -2,13 +2,16 @@
 
 import json
 
+import numpy as np
+import pyarrow as pa
+
 from messagehub import MessageHub
 from tests.cli.program import Program
 
 
 def test_what_one_program_publishes_another_prints_as_json_lines(hub: Program) -> None:
-    with hub.start("subscribe", "orders.>", "--json", "--count", "5") as subscribed:
-        subscribed.tells("subscribed to orders.>")
+    with hub.start("subscribe", "orders.>", "orders.eu", "--json", "--count", "5") as subscribed:
+        subscribed.tells("subscribed to orders.>, orders.eu")
         hub.run("publish", "orders.eu", "from an argument", "--header", "trace=7")
         assert hub.call_json("publish", "orders.us", stdin="from\nstdin") == {"topic": "orders.us", "number": 1}
         hub.call("publish", "other", "not wanted")
@@ -25,13 +28,31 @@ def test_what_one_program_publishes_another_prints_as_json_lines(hub: Program) -
         ("orders.raw", "/w=="),
     ]
     assert [one["headers"] for one in heard[:2]] == [{"trace": "7"}, {}]
+    assert [one["kind"] for one in heard] == ["text", "text", "json", "json", "bytes"]
+
+
+def test_a_line_tells_text_from_values_and_has_the_headers(hub: Program) -> None:
+    with hub.start("subscribe", "t", "--count", "4") as subscribed:
+        subscribed.tells("subscribed to t")
+        hub.call("publish", "t", '{"n":1}', "--header", "trace=\x1b[31m")
+        hub.call("publish", "t", '{"n":1}', "--format", "json")
+        with MessageHub(dir=hub.dir) as client:
+            client.publish("t", np.array([[1 + 2j, 0]]))
+            client.publish("t", pa.table({"n": [1]}))
+        assert subscribed.process.wait(30) == 0, subscribed.err
+    assert [line.split("  ", 1)[1] for line in subscribed.out.splitlines()] == [
+        't  text  {"n":1}  headers={"trace":"\\u001b[31m"}',
+        't  json  {"n":1}',
+        't  array  [["(1+2j)","0j"]]',
+        't  arrow  [{"n":1}]',
+    ]
 
 
 def test_text_is_one_safe_line_a_message_until_the_signal(hub: Program) -> None:
     with hub.start("subscribe", "t") as subscribed:
         subscribed.tells("subscribed to t")
         hub.call("publish", "t", "red \x1b[31m")
-        assert subscribed.says("red").rstrip().endswith("t  red \\x1b[31m")
+        assert subscribed.says("red").rstrip().endswith("t  text  red \\x1b[31m")
         assert subscribed.end() == 0, subscribed.err
 
 
@@ -50,6 +71,10 @@ def test_a_kept_topic_is_defined_filled_read_and_deleted(hub: Program) -> None:
         done = hub.run("subscribe", "kept.*", "--since", since, "--count", "3", "--json")
         heard = [json.loads(line) for line in done.stdout.splitlines()]
         assert [(one["offset"], one["payload"]) for one in heard] == [(3, "three"), (4, "four"), (5, "five")]
+    for since, offsets in (("oldest", ["3", "4"]), ("last", ["5"])):
+        done = hub.call("subscribe", "kept.a", "--since", since, "--count", str(len(offsets)), "--json")
+        assert [str(json.loads(line)["offset"]) for line in done.stdout.splitlines()] == offsets
+    assert "An integer is an offset" in hub.call("subscribe", "kept.a", "--since", "1763359000", code=1).stderr
     assert "2 messages were lost" in hub.call("subscribe", "kept.a", "--since", "1", "--count", "1").stderr
     hub.call("topics", "keep", "kept.a", "--messages", "1", "--replace")
     assert hub.call_json("topics", "describe", "kept.a")["messages"] == 1

@@ -148,7 +148,7 @@ def test_a_ring_is_kept_while_a_reader_is_attached_or_holds_a_view(root: str) ->
     reader = open_reader(directory.exclusive_block("c"), start="oldest")
     kill(pid)
     assert clean(directory, now=1000.0, linger_seconds=0).blocks == []
-    view = reader.read(0).value
+    view = reader.read(0)
     reader.close()
     assert clean(directory, now=1001.0, linger_seconds=0).blocks == []
     del view, reader

@@ -5,6 +5,7 @@ import pyarrow as pa
 import pytest
 
 from messagehub.datablock import errors
+from messagehub.datablock.items import Gap
 from messagehub.datablock.layout import PayloadFormat, WhenFull
 from messagehub.datablock.payloads import codec_for
 from messagehub.datablock.reader import RingReader
@@ -130,12 +131,58 @@ def test_raw_takes_anything_contiguous(root: str) -> None:
                 made.write(wrong)
 
 
-def test_a_split_batch_that_meets_a_full_ring_says_how_much_is_out(root: str) -> None:
+def test_a_split_batch_that_meets_a_full_ring_is_not_written_at_all(root: str) -> None:
     with (
         writer(root, SCHEMA, split_rows=True, slot_bytes=4096, slot_count=16, when_full=WhenFull.BLOCK) as made,
-        open_reader(os.path.join(root, "ring"), start="oldest"),
+        open_reader(os.path.join(root, "ring"), start="oldest") as reader,
     ):
-        pieces = made.write(table(400))
-        with pytest.raises(errors.RingFull) as full:
-            made.write(table(600), timeout_seconds=0.01)
-        assert full.value.published == 16 - pieces.last
+        pieces = made.write(table(500))
+        assert pieces.last > 8
+        with pytest.raises(errors.RingFull):
+            made.write(table(500), timeout_seconds=0.01)
+        assert made.head == pieces.last
+        assert sum(batch.num_rows for batch in values(reader)) == 500
+        again = made.write(table(500), timeout_seconds=0.01)
+        assert again == (pieces.last + 1, 2 * pieces.last)
+        assert sum(batch.num_rows for batch in values(reader)) == 500
+
+
+def test_a_split_batch_is_skipped_as_a_whole_where_readers_hold_too_many_slots(root: str) -> None:
+    with (
+        writer(root, SCHEMA, split_rows=True, slot_bytes=4096, slot_count=16) as made,
+        open_reader(os.path.join(root, "ring"), start="oldest", copy="never") as reader,
+    ):
+        pieces = made.write(table(400)).last
+        held = values(reader)
+        while 16 - len(held) >= pieces:
+            made.write(table(1))
+            held += values(reader)
+        before = made.head
+        assert made.write(table(400)) == (before + 1, before + pieces)
+        assert made.skipped == pieces
+        assert reader.read(0) == Gap(before + 1, before + pieces)
+        held.clear()
+        made.write(table(400))
+        assert sum(batch.num_rows for batch in values(reader)) == 400
+
+
+def test_a_split_batch_whose_encoding_fails_leaves_nothing_behind(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with (
+        writer(root, SCHEMA, split_rows=True, slot_bytes=4096, slot_count=16) as made,
+        open_reader(os.path.join(root, "ring"), start="oldest") as reader,
+    ):
+        # private: no public payload passes all checks and then fails in the middle
+        encode, calls = made._encode, iter(range(100))
+
+        def fail_at_the_third(piece: object, offset: int, size: int) -> None:
+            if next(calls) == 2:
+                raise OSError("on purpose")
+            encode(piece, offset, size)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(made, "_encode", fail_at_the_third)  # private: as above
+            with pytest.raises(OSError, match="on purpose"):
+                made.write(table(400))
+        assert (made.head, reader.read(0)) == (0, None)
+        made.write(table(400))
+        assert sum(batch.num_rows for batch in values(reader)) == 400

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from messagehub.datablock import errors
-from messagehub.datablock.layout import Kind
+from messagehub.datablock.layout import Kind, WhenFull
 from messagehub.datablock.locks import FIRST_SLOT, exclusive, is_locked
 from messagehub.datablock.ring import open_reader
 from messagehub.datablock.writer import RingWriter
@@ -30,7 +30,7 @@ def held_slots(made: RingWriter) -> int:
 def test_a_view_is_unchanged_while_the_ring_wraps_many_times(root: str) -> None:
     with writer(root) as made, open_reader(os.path.join(root, "ring"), start="oldest") as reader:
         made.write(payload(1))
-        view = reader.read(0).value
+        view = memoryview(reader.read(0).buffer)
         for number in range(2, 500):
             made.write(payload(number))
         assert number_of(view) == 1
@@ -42,7 +42,7 @@ def test_a_view_is_unchanged_while_the_ring_wraps_many_times(root: str) -> None:
 def test_of_two_views_of_a_slot_the_second_still_holds_it(root: str) -> None:
     with writer(root) as made, open_reader(os.path.join(root, "ring"), start="oldest") as reader:
         made.write(payload(1))
-        first, second = reader.read(0).value, reader.latest().value
+        first, second = memoryview(reader.read(0).buffer), memoryview(reader.latest().buffer)
         del first
         for number in range(2, 50):
             made.write(payload(number))
@@ -80,7 +80,7 @@ def test_views_outlive_reader_and_writer(root: str) -> None:
     with writer(root) as made:
         made.write(payload(1))
         with open_reader(os.path.join(root, "ring"), start="oldest") as reader:
-            view = reader.read(0).value
+            view = memoryview(reader.read(0).buffer)
     os.unlink(os.path.join(root, "ring"))
     del reader, made
     assert number_of(view) == 1
@@ -88,20 +88,23 @@ def test_views_outlive_reader_and_writer(root: str) -> None:
 
 
 def test_views_are_read_only(root: str) -> None:
-    with writer(root) as made, open_reader(os.path.join(root, "ring"), start="oldest") as reader:
-        made.write(payload(1))
+    with (
+        writer(root, slot_bytes=1 << 16) as made,
+        open_reader(os.path.join(root, "ring"), start="oldest") as reader,
+    ):
+        made.write(bytes(1 << 16))
         item = reader.read(0)
         assert item.value.readonly
         assert not np.frombuffer(item.buffer, dtype=np.uint8).flags.writeable
 
 
 def test_a_killed_reader_frees_the_slots_it_held(root: str) -> None:
-    with writer(root, kind=Kind.SINGLE) as made:
+    with writer(root, kind=Kind.SINGLE, when_full=WhenFull.BLOCK) as made:
         made.write(payload(1))
 
         def hold() -> object:
-            reader = open_reader(os.path.join(root, "ring"), start="oldest")
-            return reader, reader.read(0).value
+            reader = open_reader(os.path.join(root, "ring"), start="oldest", copy="never")
+            return reader, reader.read(0)
 
         pid = parked(hold)
         with pytest.raises(errors.RingFull):

@@ -20,7 +20,7 @@ _BLOCK = re.compile(
     r"(?:^<!-- run: (?P<how>[^\n]*?)(?:\n(?P<first>.*?))?\s*-->\n)?^```(?P<language>\w*)\n(?P<text>.*?)^```$",
     re.MULTILINE | re.DOTALL,
 )
-NOT_CODE = {"", "json", "toml", "ini", "text", "mermaid"}
+NOT_CODE = {"", "json", "toml", "ini", "text", "mermaid", "yaml", "nginx"}
 
 
 @dataclass(frozen=True)

@@ -7,12 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from messagehub.credentials import new_token
 from messagehub.errors import StoreError
-from messagehub.store.sqlite import APPLICATION_ID, SQLiteStore
+from messagehub.private_files import write_private
+from messagehub.store.sqlite import SQLiteStore
 from registry import commands
 from registry.registry import Registry
 from tests.datablock.children import fork, wait
-from tests.integration.harness import refused
+from tests.integration.harness import Served, refused
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 
@@ -153,16 +155,41 @@ def test_a_symbolic_link_is_not_followed(tmp_path: Path) -> None:
     assert not target.exists()
 
 
-def test_an_empty_file_is_taken_as_new(tmp_path: Path) -> None:
-    """What is left when a broker died between making the file and its first write."""
+def test_an_empty_database_is_not_taken_for_a_new_one(tmp_path: Path) -> None:
+    """We never leave one: what was in it is lost, and whoever runs the hub should know."""
+    directory = tmp_path / "hub"
+    directory.mkdir(mode=0o700)
+    path = directory / "registry.db"
+    path.touch(mode=0o600)
+    write_private(directory / "http.token", new_token().encode())
+    code, complaint = refused(directory)
+    assert code == 1
+    assert f"{path} is empty (0 bytes)" in complaint
+    assert "backup" in complaint
+    assert path.stat().st_size == 0
+    path.unlink()
+    with Served(directory) as server:
+        assert "is gone, though a hub ran there before: beginning with an empty registry" in server.log()
+    with Served(tmp_path / "fresh") as server:
+        assert "is gone" not in server.log()
+
+
+@pytest.mark.parametrize("is_empty", [True, False])
+def test_the_log_of_a_lost_database_is_not_played_into_a_new_one(tmp_path: Path, is_empty: bool) -> None:
     path = tmp_path / "registry.db"
-    path.touch()
     store = SQLiteStore(path)
-    assert store.load().revision == 0
+    channel = Registry().apply(commands.CreateChannel(channel="old"), now=1.0).events
+    store.write([row for event in channel for row in store.rows(event)], revision=1, durable=True)
+    log = (tmp_path / "registry.db-wal").read_bytes()
     store.close()
-    with sqlite3.connect(path) as connection:
-        assert connection.execute("PRAGMA application_id").fetchone() == (APPLICATION_ID,)
-    connection.close()
+    assert len(log) > 0
+    path.unlink()
+    (tmp_path / "registry.db-wal").write_bytes(log)
+    if is_empty:
+        path.touch()
+    with pytest.raises(StoreError, match="holds changes of a database that is"):
+        SQLiteStore(path)
+    assert (tmp_path / "registry.db-wal").read_bytes() == log
 
 
 def test_a_broker_killed_while_it_makes_its_database_leaves_nothing_foreign(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """The directory of channels is input: whatever lies in it, the broker goes on, and shows what is wrong."""
 
+import contextlib
 import json
 import os
 import threading
@@ -15,8 +16,12 @@ import registry.registry
 import registry.schema_rules
 from messagehub import MessageHub
 from messagehub.datablock.directory import Directory, ProducerEntry
+from messagehub.datablock.errors import DataBlockError
 from messagehub.datablock.identity import ProcessIdentity
+from messagehub.datablock.tables import TableStore
+from messagehub.entries import table_details
 from messagehub.store.memory import MemoryStore
+from registry.formats import arrow
 from registry.verdicts import judge
 from tests.conftest import QUICK
 from tests.integration.harness import Embedded, Peer, eventually
@@ -88,6 +93,52 @@ def test_hostile_entries_are_shown_as_conflicts_and_end_nothing(
         assert "cannot be read" in conflict(peer, "surrogate-in-metadata")
         assert peer.ask({"type": "DISCOVERY_REQUEST", "channel": "good"})["status"] == "active"
         assert peer.counter("internal_errors") == 0
+
+
+MANIFESTS: dict[str, dict[str, Any]] = {
+    "surrogate-in-metadata": {"metadata": {"note": LONE}},
+    "surrogate-in-user": {"user": LONE},
+    "surrogate-in-schema": {"schema": LONE},
+    "metadata-of-no-kind": {"metadata": 7},
+    "pid-of-nobody": {"pid": 1 << 70},
+    "deep-metadata": {"metadata": {"note": DEEP}},
+    "large": {"metadata": {"note": "x" * (1 << 20)}},
+    "schema-of-no-kind": {"schema": {"type": "no such type"}},
+}
+REFUSED = ("deep-metadata", "large", "schema-of-no-kind")  # the others cannot be read at all, and are no tables
+
+
+def test_hostile_manifests_end_nothing(embedded: Callable[..., Embedded], directory: Directory) -> None:
+    """While the broker runs, and again at its start; and without a broker they hide no other table."""
+    table = pa.table({"n": [1]})
+    text = arrow.from_arrow(SCHEMA)
+
+    def publish(channel: str, **details: Any) -> None:
+        directory.make_tables(channel)
+        with contextlib.suppress(DataBlockError):  # whoever commits it looks at it, too late
+            TableStore(directory.tables_path(channel)).publish(
+                table.to_batches(),
+                SCHEMA,
+                now=1.0,
+                schema_hash=arrow.parse(text, {}).hash,
+                details=table_details(text) | details,
+            )
+
+    for start in ("runs", "starts"):
+        broker = embedded(**QUICK)
+        with Peer(broker.endpoint) as peer:
+            if start == "runs":
+                for name, details in MANIFESTS.items():
+                    publish(name, **details)
+                publish("good")
+            good = {"type": "DISCOVERY_REQUEST", "channel": "good"}
+            assert eventually(lambda: peer.ask(good).get("status")) == "active"  # noqa: B023
+            for name in REFUSED:
+                assert "table generation 1" in eventually(conflict, peer, name)
+            assert peer.counter("internal_errors") == 0
+    with MessageHub(dir=directory.path + "-none") as alone:
+        assert "good" in [each.channel for each in alone.tables()]
+        assert "good" in [each.channel for each in alone.channels()]
 
 
 def test_names_that_are_no_text_hide_nobody(

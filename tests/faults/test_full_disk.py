@@ -152,8 +152,43 @@ def test_a_broker_cannot_start_on_a_full_disk_and_says_so(small_disk: Path) -> N
     fill(small_disk)
     code, complaint = refused(small_disk)
     assert code == 1
-    assert "registry.db" in complaint or "disk" in complaint or "space" in complaint
+    assert "the disk is full" in complaint or "is full (No space left on device)" in complaint
     assert "Traceback" not in complaint
+
+
+def test_a_start_on_a_full_disk_blames_the_disk_and_not_the_database(
+    small_disk: Path, served: Callable[..., Served]
+) -> None:
+    server = served(dir=small_disk, **TERMS)
+    with Peer(server.endpoint) as peer:
+        assert peer.ask(schema(1))["version"] == 1
+    assert server.stop() == 0
+    before = (small_disk / "registry.db").read_bytes()
+    fill(small_disk)
+    code, complaint = refused(small_disk)
+    assert code == 1
+    assert f"the disk that holds {small_disk / 'registry.db'} is full" in complaint
+    assert "move it away" not in complaint
+    assert (small_disk / "registry.db").read_bytes() == before
+    free(small_disk)
+    server.start()
+    assert known_after_restart(server) == [1]
+
+
+def test_a_start_after_a_crash_on_a_full_disk_blames_the_disk_too(
+    small_disk: Path, served: Callable[..., Served]
+) -> None:
+    server = served(dir=small_disk, **TERMS)
+    with Peer(server.endpoint) as peer:
+        assert peer.ask(schema(1))["version"] == 1
+    server.kill()
+    (small_disk / "registry.db-shm").unlink()
+    fill(small_disk)
+    code, complaint = refused(small_disk)
+    assert (code, "is full" in complaint, "move it away" in complaint) == (1, True, False), complaint
+    free(small_disk)
+    server.start()
+    assert known_after_restart(server) == [1]
 
 
 def publish_until_refused(topic: Topic, acknowledged: dict[int, int], first: int) -> int:

@@ -223,6 +223,8 @@ def test_a_topic_that_is_not_yet_written_is_not_yet_kept_and_a_deleted_one_is_un
     writer.send({"type": "TOPIC_KEEP", "topic": "new", "id": "w"})
     assert store.is_waiting.wait(30)
     writer.send({"type": "TOPIC_DELETE", "topic": "old", "id": "d"})
+    writer.send({"type": "PING", "id": "p"})
+    assert writer.receive()["id"] == "p"  # so the broker has received what was sent before it
     assert reader.ask({"type": "TOPIC_DESCRIBE_REQUEST", "topic": "new"})["code"] == "TOPIC_NOT_FOUND"
     reader.send({"type": "TOPIC_DESCRIBE_REQUEST", "topic": "old", "id": "gone"})
     reader.send({"type": "TOPIC_LIST_REQUEST", "id": "list"})

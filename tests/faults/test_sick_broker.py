@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
+import pyarrow as pa
 import pytest
 
 from messagehub import MessageHub
@@ -23,6 +24,7 @@ pytestmark = pytest.mark.usefixtures("no_leaks")
 QUICK = {"request_timeout_seconds": 1.0}
 TERMS = {"heartbeat_seconds": 0.2, "stall_seconds": 20.0, "lease_seconds": 40.0, "beacon_seconds": 0.1}
 T = TypeVar("T")
+TABLE = pa.table({"n": [1, 2, 3]})
 GARBAGE = b"\xff\x00 what is this?"
 SICK: dict[str, Callable[[], SickBroker | Stranger]] = {
     "garbage": lambda: SickBroker(always(GARBAGE)),
@@ -79,6 +81,12 @@ def test_a_sick_broker_harms_nobody(sickness: str, caplog: pytest.LogCaptureFixt
         with hub.consumer("rings", start="oldest") as consumer:
             producer.write(b"data")
             assert consumer.read(timeout=30.0) == b"data"
+        assert hub.publish_table("table", TABLE).rows == 3
+        assert [each.channel for each in hub.tables()] == ["table"]
+        with hub.consumer("table", start="oldest") as consumer:
+            assert consumer.read(timeout=30.0).equals(TABLE)
+        assert hub.drop_table("table").table.rows == 3
+        assert hub.tables() == []
     assert [text for text in said if "going on without a broker" not in text] == []
     assert len(said) == 1
 

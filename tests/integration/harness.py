@@ -5,6 +5,7 @@ import gc
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -334,6 +335,15 @@ def open_files() -> dict[str, str]:
     return {name: what for name, what in found.items() if not what.startswith(f"/proc/{os.getpid()}/fd")}
 
 
+def ends_of(fd: str, what: str) -> str:
+    """Both addresses of a socket, to tell whose it is; nothing for other descriptors."""
+    if not what.startswith("socket:"):
+        return ""
+    with contextlib.suppress(OSError), socket.socket(fileno=os.dup(int(fd))) as opened:
+        return f" from {opened.getsockname()!r} to {opened.getpeername()!r}"
+    return ""
+
+
 def children() -> set[int]:
     found: set[int] = set()
     for task in os.listdir("/proc/self/task"):
@@ -354,5 +364,5 @@ class Held:
     def leaked_since(self) -> list[str]:
         now = Held()
         threads = [f"thread {name}" for name, it in now.threads.items() if it not in self.threads.values()]
-        files = [f"fd {fd} {what}" for fd, what in now.files.items() if self.files.get(fd) != what]
+        files = [f"fd {fd} {what}{ends_of(fd, what)}" for fd, what in now.files.items() if self.files.get(fd) != what]
         return [*threads, *files, *(f"child {pid}" for pid in now.children - self.children)]

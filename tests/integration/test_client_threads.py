@@ -2,17 +2,24 @@
 
 import json
 import logging
+import signal
 import sys
 import threading
+import time
+from collections import Counter
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 import zmq
 
 from messagehub import MessageHub
+from messagehub.client.connection import Connection
+from messagehub.settings import Settings
+from registry import commands
 from tests.conftest import QUICK
 from tests.faults.sick_peers import HELLO_ACK, SickBroker
-from tests.integration.harness import Embedded, Peer, eventually, hub_of
+from tests.integration.harness import Embedded, Peer, Served, eventually, hub_of
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 
@@ -104,6 +111,29 @@ def test_events_that_make_no_sense_end_nothing(babbler: "tuple[SickBroker, zmq.S
         events.send_multipart([b"channel/", beacon])
         eventually(lambda: beacon in heard and broker.count("SNAPSHOT_REQUEST") > 0)
         assert not watch.is_current
+
+
+def test_requests_that_end_with_their_connection_end_once(served: Callable[..., Served], tmp_path: Path) -> None:
+    """The broker is paused, and does not say in time that it is there: that ends the connection, in the same turn in
+    which the time of other requests runs out."""
+    server = served(**QUICK)
+    connection = Connection(Settings.load(endpoint=server.endpoint, dir=tmp_path, hello_timeout_seconds=0.5), name="c")
+    try:
+        connection.ask_hello(timeout=30.0)
+        server.signal(signal.SIGSTOP)
+        ended: Counter[int] = Counter()
+        began = time.monotonic()
+        connection.suspect()
+        for number in range(1000):  # so that some run out when the question does, and were sent after it
+            timeout = began + 0.5 + number * 0.00004 - time.monotonic()
+            connection.submit(commands.Stats(), lambda *_, number=number: ended.update([number]), timeout=timeout)
+        connection.wake()
+        eventually(lambda: len(ended) == 1000)
+        assert set(ended.values()) == {1}
+        assert connection.metrics.counters["defects"] == 0
+    finally:
+        server.signal(signal.SIGCONT)
+        connection.close()
 
 
 @pytest.mark.parametrize("callback", [fail, leave])

@@ -82,11 +82,36 @@ def test_a_namesake_on_this_host_is_not_read(place: Place, hub: MessageHub, peer
 
 def test_a_consumer_that_waits_hears_that_the_producer_came_on_another_host(hub: MessageHub, peer: Peer) -> None:
     with hub.consumer("comes_there") as consumer:
-        threading.Timer(0.2, claim, (peer, "comes_there")).start()
+        timer = threading.Timer(0.2, claim, (peer, "comes_there"))
+        timer.start()
         with pytest.raises(BlockOnOtherHost, match=HOST_ELSEWHERE):
             consumer.read(timeout=PATIENCE_SECONDS)
+        timer.join()
         with pytest.raises(BlockOnOtherHost):
             consumer.read(timeout=0.0)
+
+
+def test_what_happens_while_a_consumer_is_made_is_not_missed(hub: MessageHub, peer: Peer) -> None:
+    """The producer comes after the second consumer was told that there is none, and before it is handed out. The first
+    one has heard of that by then, so no event and no beacon says it again."""
+    log = logging.getLogger("messagehub")
+    with hub.consumer("meanwhile") as first:
+        assert first.read(timeout=0.2) is None
+
+        def produce(record: logging.LogRecord) -> bool:
+            if "'meanwhile'" in record.getMessage():
+                claim(peer, "meanwhile")
+                with pytest.raises(BlockOnOtherHost, match=HOST_ELSEWHERE):
+                    first.read(timeout=PATIENCE_SECONDS)
+            return True
+
+        log.addFilter(produce)
+        try:
+            second = hub.consumer("meanwhile")
+        finally:
+            log.removeFilter(produce)
+        with second, pytest.raises(BlockOnOtherHost, match=HOST_ELSEWHERE):
+            second.read(timeout=2.0)
 
 
 def test_a_consumer_whose_producer_moved_to_another_host_is_told(hub: MessageHub, peer: Peer) -> None:

@@ -1,6 +1,7 @@
 """Who is alive, who hears of it, and how a watcher knows that it has heard everything."""
 
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 import zmq
 
 from registry.events import ConsumerUnregistered
+from tests.conftest import QUICK
 from tests.integration.harness import AnyBroker, Listener, Message, Peer, eventually, hub_of, producer
 
 SHORT = {"heartbeat_seconds": 0.1, "stall_seconds": 0.5, "lease_seconds": 1.5, "beacon_seconds": 0.1}
@@ -168,6 +170,36 @@ def test_odd_subscriptions_stop_nobody(broker: AnyBroker, peer: Peer) -> None:
         odd.close(0)
         context.term()
     assert peer.ask({"type": "PING"})["type"] == "PONG"
+
+
+def test_a_message_without_its_last_frame_hides_no_subscription(broker: AnyBroker, peer: Peer) -> None:
+    """libzmq drops the end of a subscription that a peer does not hold (XSUB) or that others still hold (XPUB).
+
+    When that was the last frame of a message, nothing says that the message has ended.
+    """
+    events = peer.ask({"type": "HELLO"})["endpoints"]["events"]
+    with Peer(events, zmq.XSUB) as odd, Peer(events, zmq.XSUB) as other:
+        for subscriber in (odd, other):
+            assert_echoed(subscriber, b"channel/")
+        odd.socket.send_multipart([b"data", b"\0not held"])
+        assert_echoed(odd, b"channel/own")
+        odd.socket.send_multipart([b"data", b"\0channel/"])
+        eventually(lambda: is_unheard(odd, b"channel/"))  # the broker's socket has taken the message
+        assert_echoed(other, b"channel/other")
+
+
+def assert_echoed(subscriber: Peer, topic: bytes) -> None:
+    subscriber.socket.send(b"\1" + topic)
+    eventually(lambda: subscriber.socket.poll(1000) and subscriber.socket.recv_multipart()[0] == topic)
+
+
+def is_unheard(subscriber: Peer, topic: bytes) -> bool:
+    """Whether no beacon of the topic comes during five times the beacon interval."""
+    deadline = time.monotonic() + 5 * QUICK["beacon_seconds"]
+    while time.monotonic() < deadline:
+        if subscriber.socket.poll(10) and subscriber.socket.recv_multipart()[0] == topic:
+            return False
+    return True
 
 
 def test_a_watchers_view_equals_the_brokers_state_after_any_churn(broker: AnyBroker, peer: Peer) -> None:

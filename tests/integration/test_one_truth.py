@@ -13,6 +13,7 @@ import pytest
 
 from messagehub import MessageHub
 from messagehub.datablock.identity import host
+from messagehub.datablock.tables import TableStore
 from messagehub.errors import BlockOnOtherHost, TableOnOtherHost
 from tests.integration.block_processes import Place, place_in
 from tests.integration.harness import Served, eventually
@@ -47,6 +48,8 @@ for line in sys.stdin:
         say(refused=refusal(hub.consumer, channel))
     elif word == "drop":
         say(refused=refusal(hub.drop_table, channel))
+    elif word == "publish":
+        say(refused=refusal(hub.publish_table, channel, table))
     elif word == "close":
         producer.close()
         say(refused=None)
@@ -104,6 +107,8 @@ CHANNELS = ("near.ring", "near.table", "far.ring", "far.table")
 def test_all_ways_to_ask_show_the_same_on_both_hosts(hosts: Hosts, channel: str) -> None:
     here, there = hosts.here.all(channel), hosts.views_there(channel)
     truth = here["python"]
+    for shown in (here["cli"], there["cli"]):
+        del shown["readers"]  # of the memory of the host that asks: nobody else can see them
     assert here["cli"] == there["python"] == there["cli"] == truth
     assert truth["source"] == "broker"
     for shown in (here["http"], there["http"]):
@@ -149,6 +154,27 @@ def test_a_table_is_dropped_on_its_own_host_and_gone_for_all(hosts: Hosts) -> No
     assert hosts.refused_there("drop", "far.table") is None
     eventually(lambda: hosts.hub.discover("far.table") is None)
     assert [one["channel"] for one in hosts.here.cli("tables")] == ["near.table"]
+
+
+@pytest.mark.parametrize("way", ["python", "cli", "http"])
+def test_of_two_hosts_that_publish_one_channel_each_drops_its_own_table(hosts: Hosts, place: Place, way: str) -> None:
+    channel = f"both.{way}"
+    hosts.hub.publish_table(channel, TABLE)
+    assert hosts.refused_there("publish", channel) is None
+    assert hosts.here.python(channel)["table"]["host"] == NAME
+    if way == "python":
+        assert hosts.hub.drop_table(channel).table.host == host()
+    elif way == "cli":
+        assert hosts.here.cli("tables", "drop", channel, "--yes")["host"] == host()
+    else:
+        status, answer = delete(hosts.broker.http, f"/api/v1/tables/{channel}", hosts.broker.dir)
+        assert (status, answer["table"]["host"]) == (200, host())
+    assert TableStore(place.directory.tables_path(channel)).generations() == []
+    assert hosts.here.python(channel)["table"]["host"] == NAME, "the table of the other host stays"
+    with pytest.raises(TableOnOtherHost, match=NAME):
+        hosts.hub.drop_table(channel)
+    assert hosts.refused_there("drop", channel) is None
+    eventually(lambda: hosts.hub.discover(channel) is None)
 
 
 def test_a_ring_that_is_closed_there_is_gone_here(hosts: Hosts) -> None:

@@ -5,6 +5,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from messagehub.errors import BrokerUnavailable
 from tests.conftest import QUICK
 from tests.faults.sick_peers import HELLO_ACK, SickBroker, after_hello
 from tests.integration.harness import (
+    PATIENCE_SECONDS,
     ROOT,
     Embedded,
     Listener,
@@ -98,6 +100,49 @@ def test_a_process_that_ends_without_closing_says_goodbye(served: Callable[..., 
         assert peer.snapshot() == {}
         raises = script + "raise SystemExit(0)\n"
         run_script(raises, server.endpoint)
+        assert peer.snapshot() == {}
+
+
+CHILDREN = """
+import multiprocessing, sys
+from messagehub import MessageHub
+
+def inherited():
+    MessageHub.get_instance(endpoint=sys.argv[1]).register_producer("inherited", schema_hash="h", required=True)
+
+def own():
+    global kept
+    kept = MessageHub(endpoint=sys.argv[1])
+    kept.register_producer("own", schema_hash="h", required=True)
+
+if __name__ == "__main__":
+    MessageHub.get_instance(endpoint=sys.argv[1]).connect(required=True)
+    context = multiprocessing.get_context(sys.argv[2])
+    for work in (inherited, own):
+        child = context.Process(target=work)
+        child.start()
+        child.join(60)
+        assert child.exitcode == 0, child.exitcode
+"""
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_a_child_of_multiprocessing_that_ends_says_goodbye(
+    served: Callable[..., Served], tmp_path: Path, method: str
+) -> None:
+    server = served(**QUICK)
+    program = tmp_path / "program.py"
+    program.write_text(CHILDREN)
+    with Listener(server.endpoint, b"channel/") as listener, Peer(server.endpoint) as peer:
+        done = subprocess.run(
+            [sys.executable, str(program), server.endpoint, method],
+            env=clean_environment(),
+            cwd=ROOT,
+            timeout=2 * PATIENCE_SECONDS,
+            check=False,
+        )
+        assert done.returncode == 0
+        assert reasons(listener, 2) == ["released"] * 2
         assert peer.snapshot() == {}
 
 

@@ -125,13 +125,15 @@ def services(hub: MessageHub) -> Services:
 
 def link_of(hub: MessageHub) -> Link:
     """The only one of the hub."""
-    (link,) = services(hub)._links._links.values()  # private: what is tested happens on the link, inside of a call
+    (link,) = services(
+        hub
+    ).requests.links._links.values()  # private: what is tested happens on the link, inside of a call
     return link
 
 
 def has_nothing_open(hub: MessageHub) -> bool:
     """Whether every reply that a hub asked for has ended on its links."""
-    links = services(hub)._links._links.values()  # private: what is left of an ended stream only takes memory
+    links = services(hub).requests.links._links.values()  # private: what is left of an ended stream only takes memory
     return all(link.is_idle for link in links)
 
 

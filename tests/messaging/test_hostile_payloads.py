@@ -171,7 +171,7 @@ def test_a_hostile_message_does_not_end_the_command_that_prints_messages(broker:
         for body in (b"{", b"7"):
             stranger.socket.send(b"printed\0" + HEAD.pack(b"stranger", 1, 0.0, 0, JSON) + body)
         out, complaints = process.communicate(timeout=SECONDS)
-    assert out.rstrip().endswith("printed  7")
+    assert out.rstrip().endswith("printed  json  7")
     assert "cannot be read" in complaints
     assert process.returncode == 0
 

@@ -17,6 +17,7 @@ import pytest
 import zmq
 from jupyter_client.session import Session
 
+from messagehub.errors import ConfigurationError
 from messagehub.messaging import jupyter
 from messagehub.messaging.jupyter import (
     ClearOutput,
@@ -27,6 +28,7 @@ from messagehub.messaging.jupyter import (
     ExecutionTimedOut,
     Failure,
     Input,
+    InputRequest,
     Kernel,
     KernelClosed,
     KernelDied,
@@ -111,13 +113,16 @@ display({"text/html": "<b>x</b>"}, raw=True, metadata={"a": 1})
     assert completed.status == "ok"
     assert completed.execution_count == result.execution_count == echo.execution_count
     assert completed.stdout == "out\n"
+    assert completed.stderr == "err\n"
 
 
 def test_outputs_arrive_while_the_code_still_runs(shared, gate):
     execution = shared.execute(waits_for(gate, "'done'"))
     read_until(execution, "waiting")
-    with pytest.raises(ExecutionTimedOut) as late:
+    with pytest.raises(ExecutionTimedOut, match=r"^the code still runs after 0\.05 s$") as late:
         execution.wait(0.05)
+    with pytest.raises(ExecutionTimedOut, match=r"^nothing came in 0\.01 s: the code still runs$"):
+        execution.read(0.01)
     assert late.value.code == "EXECUTION_TIMED_OUT"
     gate.touch()
     assert execution.wait(LONG).result.data["text/plain"] == "'done'"
@@ -130,6 +135,54 @@ def test_an_error_in_the_code_is_an_output_and_the_kernel_goes_on(shared):
     assert completed.error.ename == "ZeroDivisionError"
     assert "ZeroDivisionError" in completed.error.traceback[-1]
     assert shared.execute("1").wait(LONG).status == "ok"
+
+
+def test_input_is_answered_by_a_callback(shared):
+    prompts = []
+
+    def ask(prompt):
+        prompts.append(prompt)
+        return f"answer {len(prompts)}"
+
+    execution = shared.execute("[input('first? '), input('second? ')]", on_input=ask)
+    assert execution.wait(LONG).result.data["text/plain"] == "['answer 1', 'answer 2']"
+    assert prompts == ["first? ", "second? "]
+
+
+def test_input_is_answered_by_whoever_reads(shared):
+    execution = shared.execute("import getpass\nlen(getpass.getpass('secret: '))", allow_input=True)
+    asked = next(output for output in execution if isinstance(output, InputRequest))
+    assert (asked.prompt, asked.password) == ("secret: ", True)
+    with pytest.raises(ConfigurationError, match="text"):
+        execution.answer(7)
+    execution.answer("hidden")
+    assert execution.wait(LONG).result.data["text/plain"] == "6"
+    with pytest.raises(ExecutionClosed):
+        execution.answer("too late")
+
+
+def test_input_that_nobody_answers_fails_in_the_code(shared):
+    assert shared.execute("input('anybody?')").wait(LONG).error.ename == "StdinNotImplementedError"
+    with pytest.raises(ConfigurationError, match="on_input"):
+        shared.execute("input()", on_input=lambda: "no argument")
+
+
+def test_what_a_thread_prints_after_the_end_belongs_to_its_execution(shared, gate):
+    late = waits_for(gate, "print('late', flush=True)")
+    execution = shared.execute(f"import threading\nthreading.Thread(target=exec, args=({late!r}, {{}})).start()")
+    with pytest.raises(ConfigurationError, match="first"):
+        execution.read_late()
+    execution.wait(LONG)
+    before = shared.router.stats().orphans
+    gate.touch()
+    texts = ""
+    while "late" not in texts:
+        output = execution.read_late(LONG)
+        assert isinstance(output, Text)
+        texts += output.text
+    assert "late\n" in execution.wait(LONG).stdout
+    assert shared.router.stats().orphans == before
+    assert shared.router.stats().active_requests == 0
 
 
 def test_displays_are_updated_and_cleared(shared):
@@ -231,10 +284,6 @@ def test_stop_on_error_aborts_what_waits_behind(shared, gate):
     eventually(lambda: shared.execute("3").wait(LONG).status == "ok")
 
 
-def test_code_that_asks_for_input_fails_instead_of_hanging(shared):
-    assert shared.execute("input()").wait(LONG).error.ename == "StdinNotImplementedError"
-
-
 def test_a_closed_execution_no_longer_listens_and_the_kernel_goes_on(shared, gate):
     with shared.execute(waits_for(gate, "print('unheard')")) as execution:
         read_until(execution, "waiting")
@@ -252,7 +301,7 @@ def test_closing_a_complete_execution_changes_nothing(shared):
     assert execution.wait(0.0) == completed
 
 
-def test_output_after_the_end_is_kept_as_an_orphan_and_seen_by_a_tap(shared, gate):
+def test_output_after_its_execution_was_closed_is_kept_as_an_orphan_and_seen_by_a_tap(shared, gate):
     code = f"""
 import threading
 def later():
@@ -264,6 +313,7 @@ threading.Thread(target=later).start()
     with shared.router.tap() as tap:
         execution = shared.execute(code)
         execution.wait(LONG)
+        execution.close()
         before = shared.router.stats().orphans
         gate.touch()
         while (message := tap.read(LONG)).kind != "stream":

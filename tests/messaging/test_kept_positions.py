@@ -13,7 +13,7 @@ from messagehub.messaging.kept_subscriptions import KeptSubscription
 from messagehub.messaging.topic_messages import Message, from_store
 from registry.records import Keep, KeptTopic
 from registry.replies import StoredMessage, TopicPage
-from registry.topic_patterns import Pattern
+from registry.topic_patterns import Patterns
 from tests.levels import examples
 
 NAMES = ["a", "b"]
@@ -50,7 +50,7 @@ class AnyOrder(RuleBasedStateMachine):
         super().__init__()
         self.topics = {name: Broker(name) for name in NAMES}
         self.subscription = KeptSubscription(
-            Pattern(">"), buffer=3, buffer_bytes=10**6, since=0, on_close=lambda _: None, on_want=lambda: None
+            Patterns(">"), buffer=3, buffer_bytes=10**6, since=0, on_close=lambda _: None, on_want=lambda: None
         )
         self.announced: deque[Message] = deque()
         self.listed: deque[list[KeptTopic]] = deque()
@@ -144,7 +144,7 @@ class AnyOrder(RuleBasedStateMachine):
             missing += len(set(range(begun_at, topic.count + 1)) - got)
         assert self.subscription.lost >= missing
         assert self.subscription.positions == {
-            name: offsets[-1] + 1 for name, offsets in self.received.items() if offsets
+            name: {"offset": offsets[-1] + 1, "incarnation": 7} for name, offsets in self.received.items() if offsets
         }
 
 

@@ -113,7 +113,7 @@ def test_replay_begins_at_an_offset_a_time_or_an_offset_for_each_topic(broker: A
         assert payloads(read(hub.subscribe("a.>", since=between.timestamp()), 1)) == ["late"]
         by_topic = hub.subscribe("a.>", since={"a.x": 6, "a.y": 5})
         assert sorted(payloads(read(by_topic, 2))) == ["a.y5", "late"]
-        assert by_topic.positions == {"a.x": 7, "a.y": 6}
+        assert {topic: at["offset"] for topic, at in by_topic.positions.items()} == {"a.x": 7, "a.y": 6}
         assert is_silent(hub.subscribe("a.>", since=by_topic.positions))
 
 

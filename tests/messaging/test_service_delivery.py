@@ -453,3 +453,29 @@ def test_metrics_are_exact_under_many_threads(broker: Served, caller: MessageHub
     assert (received["handled"], received["refused"], received["dropped"]) == (3200 - refused, refused, 0)
     assert sent["dead_letters"] == refused
     assert (sent["retried"], sent["timeouts"], sent["late_replies"]) == (0, 0, 0)
+
+
+def test_dead_letters_are_sent_again_and_those_that_fail_stay_once(caller: MessageHub) -> None:
+    for number in range(3):
+        with pytest.raises(ServiceNotFound):
+            caller.request("service:back", {"n": number}, headers={"trace": "a"})
+    with pytest.raises(ServiceNotFound):
+        caller.send("service:gone", b"x")
+    with pytest.raises(ServiceNotFound):
+        caller.send("service:back", b"x" * 100_000)
+    eventually(lambda: len(caller.dead_letters().letters) == 5)
+    assert len({letter.number for letter in caller.dead_letters().letters}) == 5
+    seen: list[Any] = []
+    with caller.serve("service:back", lambda message, _: seen.append((message.payload, message.headers))):
+        done = caller.resend_dead_letters()
+        assert (done.sent, done.without_payload) == (3, 1)
+        assert [(one.address, one.code) for one in done.failed] == [("service:gone", "SERVICE_NOT_FOUND")]
+        eventually(lambda: len(seen) == 3)
+    assert seen == [({"n": number}, {"trace": "a"}) for number in range(3)]
+
+    def left() -> list[str]:
+        return sorted(letter.address for letter in caller.dead_letters().letters)
+
+    eventually(lambda: left() == ["service:back", "service:gone"])
+    assert caller.resend_dead_letters("service:other").sent == 0
+    assert left() == ["service:back", "service:gone"]

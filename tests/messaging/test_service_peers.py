@@ -338,7 +338,7 @@ def test_a_slow_reader_does_not_hold_up_the_other_requests_of_its_process(hub: M
         assert sum(map(len, streamed)) == 49 * len(PIECE)
 
 
-def test_the_handler_of_a_stream_that_nobody_reads_on_goes_on(hub: MessageHub, caller: MessageHub) -> None:
+def test_the_handler_of_a_stream_that_nobody_reads_on_is_told_so(hub: MessageHub, caller: MessageHub) -> None:
     stream = Stream(100)
     with hub.serve("name:long", stream):
         streamed = caller.stream("name:long", timeout=60)
@@ -346,6 +346,7 @@ def test_the_handler_of_a_stream_that_nobody_reads_on_goes_on(hub: MessageHub, c
         eventually(lambda: stream.sent >= 8)
         streamed.close()
         assert stream.ended.wait(SECONDS)
+        assert stream.sent < 100
         assert caller.stream("name:long", timeout=60).result == 100
 
 
@@ -527,7 +528,7 @@ def test_a_worker_that_ignores_its_readers_room_cannot_fill_its_callers_memory(
     with Impostor(broker, "flood", act):
         streamed = caller.stream("name:flood", timeout=60)
         # private: how much has come and waits to be read is shown nowhere
-        stream = streamed._stream
+        stream = streamed._call
         # private: as above
         eventually(lambda: stream._bytes_in > 64 * 2**20)
         with pytest.raises(NoResponse):

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from messagehub.errors import ConfigurationError
 from messagehub.messaging.streams import (
+    EXPIRED,
     JUPYTER_CATEGORIES,
     AmbiguousKind,
     CategoryMismatch,
@@ -382,7 +383,10 @@ def test_nothing_is_lost_doubled_or_crossed_whatever_the_order_of_calls(steps):
             else:
                 orphans = [(at, m) for at, m in [*orphans, (now, message)] if now - at < 3.0][-5:]
         elif step == "cleanup":
-            gone = {event.request_id for event in router.cleanup(now=now).expired}
+            ended = router.cleanup(now=now).expired
+            gone = {event.request_id for event in ended}
+            for event in ended:
+                expected[event.request_id].append(Message(event.request_id, EXPIRED, event))
             assert gone == {request for request, at in active.items() if now - at >= 4.0}
             active = {request: at for request, at in active.items() if request not in gone}
             orphans = [(at, m) for at, m in orphans if now - at < 3.0]

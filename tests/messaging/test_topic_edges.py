@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 import zmq
 
+from messagehub import MessageHub
 from messagehub.broker import Broker
-from messagehub.errors import DataLost, InvalidRequest, SendTimeout, SubscriptionClosed
+from messagehub.errors import BrokerRequired, DataLost, InvalidRequest, SendTimeout, SubscriptionClosed
 from messagehub.messaging.subscriptions import Subscription
 from messagehub.messaging.topic_messages import Message
 from messagehub.settings import Settings
@@ -202,3 +203,22 @@ def _exit_code(pid: int) -> int:
         os.kill(pid, 9)
         os.waitpid(pid, 0)
         raise
+
+
+def test_without_a_broker_all_that_needs_one_raises_the_same(tmp_path: Path) -> None:
+    with MessageHub(dir=tmp_path / "nobody") as hub:
+        for call in (
+            hub.topics,
+            hub.services,
+            hub.dead_letters,
+            hub.topic("t").describe,
+            hub.topic("t").delete,
+            lambda: hub.remove_pool("pool:p"),
+            lambda: hub.publish("t", 1),
+            lambda: hub.subscribe("t"),
+            lambda: hub.subscribe("t", since=0),
+            lambda: hub.request("service:s"),
+            lambda: hub.serve("service:s", lambda message, context: None),
+        ):
+            with pytest.raises(BrokerRequired):
+                call()

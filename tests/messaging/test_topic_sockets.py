@@ -18,7 +18,7 @@ from messagehub.messaging.subscriptions import Subscription
 from messagehub.messaging.topic_pieces import Pieces
 from messagehub.messaging.topic_routes import TopicRoutes
 from messagehub.topic_frames import HEAD, MAX_FRAME_BYTES, PIECE, PIECE_BYTES, PLACE, frames_of, incarnation_bytes
-from registry.topic_patterns import Pattern
+from registry.topic_patterns import Patterns
 from tests.conftest import QUICK
 from tests.integration.harness import Peer, Served
 from tests.messaging.service_harness import SECONDS, patient_hub
@@ -173,7 +173,7 @@ def pieces(number: int, payload: bytes, headers: bytes = b"") -> list[bytes]:
 def delivered(frames: list[bytes]) -> tuple[list[object], int, int]:
     """Payloads, messages that were missed, malformed frames."""
     routes = TopicRoutes()
-    subscription = Subscription(Pattern("t"), buffer=1000, overflow="drop_oldest", on_close=lambda _: None)
+    subscription = Subscription(Patterns("t"), buffer=1000, overflow="drop_oldest", on_close=lambda _: None)
     routes.add(subscription)
     for frame in frames:
         routes.deliver(frame)

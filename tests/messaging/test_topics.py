@@ -201,7 +201,7 @@ def test_a_reader_of_quick_messages_ends_with_its_subscription(broker: Served, m
 
 def test_the_overflow_policy_decides_what_stays_and_every_loss_is_counted(broker: Served) -> None:
     with hub_of(broker) as hub, hub_of(broker) as publisher:
-        oldest, newest = hub.subscribe("t"), hub.subscribe("t", buffer=10, overflow="drop_newest")
+        oldest, newest = hub.subscribe("t", buffer=100), hub.subscribe("t", buffer=10, overflow="drop_newest")
         ending = hub.subscribe("t", buffer=10, overflow="disconnect")
         last = hub.subscribe("done")
         for number in range(1000):

@@ -35,7 +35,7 @@ def test_wrong_expected_schema_is_refused_with_both_hashes(hub: Driver) -> None:
     refusal = hub.refused(
         SchemaMismatch, "CONSUMER_REGISTER", channel="c", consumer_id="reader", expected_schema_hash="x"
     )
-    assert (refusal.details["expected"], refusal.details["actual"]) == ("h", "x")
+    assert (refusal.details["expected"], refusal.details["actual"]) == ("x", "h")
 
 
 def test_expectation_cannot_be_wrong_while_nothing_says_what_the_schema_is(hub: Driver) -> None:

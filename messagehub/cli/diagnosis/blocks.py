@@ -29,6 +29,8 @@ def check_blocks(settings: Settings) -> Iterator[Finding]:
                 f"block {block.shm_name} of channel {block.channel} is {block.state}: {block.flaw}",
                 f"restart its producer, or remove it: messagehub blocks clean --now --domain {domain}",
             )
+    for block in blocks:
+        yield from _held_back(block)
     stale = [block for block in blocks if block.state == "dead"]
     if stale:
         yield Finding(
@@ -39,6 +41,32 @@ def check_blocks(settings: Settings) -> Iterator[Finding]:
         )
     elif not any(block.flaw for block in blocks):
         yield Finding("blocks", "ok", f"{_count(blocks)} in use")
+
+
+def _held_back(block: BlockInfo) -> Iterator[Finding]:
+    """Waiting for readers is what when_full=block is for; skipping items is not what anybody wants."""
+    skipped = f", and {block.skipped} items were skipped so far" if block.skipped else ""
+    if block.held_back is not None and not block.is_waiting:
+        yield Finding(
+            "blocks",
+            "warning",
+            f"readers hold all {block.slots} slots of channel {block.channel}: {block.held_back}{skipped}",
+            "let them keep fewer values, read without copy='never', or give the producer more capacity",
+        )
+    elif block.held_back is not None:
+        yield Finding(
+            "blocks",
+            "info",
+            f"the producer of channel {block.channel} waits for its readers: {block.held_back}",
+            "let them read faster, or lossless=False, or give the producer more capacity",
+        )
+    elif skipped and block.state == "live":
+        yield Finding(
+            "blocks",
+            "info",
+            f"{block.skipped} items of channel {block.channel} were skipped so far, because readers held every slot",
+            "let its readers keep fewer values, or give the producer more capacity",
+        )
 
 
 def _count(blocks: list[BlockInfo]) -> str:

@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from messagehub.cli.diagnosis import Finding
+from messagehub.cli.http_health import DRAINING, ask
 from messagehub.cli.output import duration
 from messagehub.cli.probe import hello_from
-from messagehub.errors import BrokerUnavailable, HubError, Unauthorized
+from messagehub.errors import BrokerUnavailable, ConfigurationError, HubError, Unauthorized
 from messagehub.settings import Settings, default_dir
 from messagehub.version import __version__
 
@@ -47,7 +48,8 @@ def check_broker(settings: Settings, *, is_held: bool) -> Iterator[Finding]:
     took = duration(time.monotonic() - started)
     yield Finding("broker", "ok", f"a broker answers at {endpoint} in {took}")
     yield _compare(said.server.rpartition("/")[2], warning=said.warning if isinstance(said.warning, str) else None)
-    yield from _check_store(settings)
+    url = running.http if running is not None and running.broker_id == said.broker_id else None
+    yield from _check_health(settings, url)
 
 
 def _compare(version: str, *, warning: str | None) -> Finding:
@@ -63,12 +65,31 @@ def _compare(version: str, *, warning: str | None) -> Finding:
     return Finding("version", "ok", f"broker and program are both messagehub {version}")
 
 
-def _check_store(settings: Settings) -> Iterator[Finding]:
+def _draining(url: str) -> Finding:
+    fix = f"curl -X DELETE -H 'Authorization: Bearer TOKEN' {url}/api/v1/drain, with the token in http.token"
+    return Finding("http", "warning", f"the hub is draining: {DRAINING}", fix)
+
+
+def _check_health(settings: Settings, url: str | None) -> Iterator[Finding]:
+    """What the broker says of itself and its parts; and whether HTTP answers, where the broker knows no trouble."""
     from messagehub.hub import MessageHub
 
     with MessageHub(settings) as hub:
         health = hub.health(timeout=settings.request_timeout_seconds)
-    if health["status"] != "healthy":
+    problems: list[str] = health.get("problems", [])
+    if url is not None and not any(url in problem for problem in problems):
+        http = ask(url, timeout=settings.request_timeout_seconds)
+        if http.why_silent is not None:
+            problems = [*problems, f"HTTP does not answer at {url}: {http.why_silent}"]
+        else:
+            yield Finding("http", "ok", f"HTTP answers at {url}")
+        if http.is_draining:
+            yield _draining(url)
+    for problem in problems:
+        check = "http" if url is not None and url in problem else "broker"
+        fix = "see the hub's log; it tries again by itself, so restart the hub only if this stays"
+        yield Finding(check, "error", problem, fix)
+    if health["status"] == "unavailable":
         yield Finding(
             "broker",
             "error",
@@ -86,7 +107,11 @@ def _check_store(settings: Settings) -> Iterator[Finding]:
 
 def _nobody_here(settings: Settings) -> Finding:
     """No broker in the directory; perhaps the user meant another one."""
-    message, other = f"no broker runs in {settings.dir}", default_dir()
+    message = f"no broker runs in {settings.dir}"
+    try:
+        other = default_dir()
+    except ConfigurationError:
+        other = settings.dir  # this user has no home, and so no other one
     if other != settings.dir and _runs_in(other):
         return Finding(
             "broker",

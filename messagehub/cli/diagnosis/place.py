@@ -1,5 +1,6 @@
 """The hub's place: its directory, the sockets and the database in it. Nothing here is changed by looking at it."""
 
+import errno
 import os
 import shutil
 import stat
@@ -8,7 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from messagehub.cli.diagnosis import Finding
-from messagehub.errors import StoreError
+from messagehub.errors import ConfigurationError, StoreError
+from messagehub.private_files import user_name
 from messagehub.settings import Settings
 
 LEAST_DISK_BYTES = 32 << 20
@@ -35,8 +37,59 @@ def check_directory(directory: Path, *, gid: int | None = None) -> Iterator[Find
         yield Finding("directory", "ok", f"{directory} is of user {found.st_uid}, who shares it with group {gid}")
         return
     troubles = list(_directory_troubles(directory, found, forbidden=0o027 if gid is not None else 0o077))
-    whose = "yours and private" if gid is None else f"yours and shared with group {gid}"
-    yield from troubles or [Finding("directory", "ok", f"{directory} is {whose}")]
+    yield from troubles
+    if os.getuid() == 0 and found.st_uid != 0:
+        yield Finding(
+            "directory",
+            "info",
+            f"{directory} belongs to user {found.st_uid} ({user_name(found.st_uid)}), who runs the hub in it",
+            f"run what changes it as that user: sudo -u '{user_name(found.st_uid)}' messagehub …",
+        )
+    elif not troubles:
+        whose = "yours and private" if gid is None else f"yours and shared with group {gid}"
+        yield Finding("directory", "ok", f"{directory} is {whose}")
+
+
+def check_owners(directory: Path) -> Iterator[Finding]:
+    """Files that the hub cannot use because another user, perhaps root, made them."""
+    try:
+        owner = directory.stat().st_uid
+        paths = [*directory.iterdir(), *(directory / "keys").glob("*")]
+    except OSError:
+        return  # the directory is reported already
+    for path in paths:
+        uid = path.lstat().st_uid
+        if uid != owner:
+            yield Finding(
+                "directory",
+                "error",
+                f"{path} belongs to user {uid} ({user_name(uid)}), not to the directory's owner",
+                f"have root run: chown {owner} {path}",
+            )
+
+
+def check_secrets(settings: Settings) -> Iterator[Finding]:
+    """Tokens, keys and certificates that serve would refuse; only their owner, and root, can look at them."""
+    from messagehub.cli.http_checks import check_http
+    from messagehub.credentials import AccessFile, server_public_key
+
+    try:
+        if os.getuid() not in (0, settings.dir.stat().st_uid):
+            return
+    except OSError:
+        return  # the directory is reported already
+    for check in (
+        lambda: check_http(settings, is_open=False),
+        lambda: AccessFile(settings.access_path).read(),
+        lambda: server_public_key(settings.keys_path),
+    ):
+        try:
+            check()
+        except ConfigurationError as error:
+            message, _, fix = error.message.rpartition(": ")
+            yield Finding("secrets", "error", message or error.message, fix)
+        except OSError as error:
+            yield Finding("secrets", "error", str(error), "let the directory's owner read it")
 
 
 def check_sockets(settings: Settings, *, is_held: bool) -> Iterator[Finding]:
@@ -87,7 +140,13 @@ def check_database(settings: Settings, *, is_held: bool) -> Iterator[Finding]:
     try:
         why = _cannot_load(path)
     except OSError as error:
-        yield Finding("database", "error", f"{path} cannot be read: {error.strerror}", f"chown {_user()} {path}")
+        if error.errno == errno.ENOSPC:
+            fix = f"free some space on it (df -h {tempfile.gettempdir()})"
+            yield Finding("database", "warning", f"{path} was not read: there is no room for a copy of it", fix)
+            return
+        owner = path.parent.stat().st_uid
+        fix = f"have root run: chown {owner} {path}; or run this as user {user_name(owner)}"
+        yield Finding("database", "error", f"{path} cannot be read: {error.strerror}", fix)
         return
     if why is None:
         yield Finding("database", "ok", f"{path} is sound ({size >> 10} KiB)")
@@ -123,12 +182,13 @@ def _check_parent(directory: Path) -> Iterator[Finding]:
 
 
 def _directory_troubles(directory: Path, found: os.stat_result, *, forbidden: int) -> Iterator[Finding]:
-    if found.st_uid != os.getuid():
+    if os.getuid() not in (0, found.st_uid):
+        name = user_name(found.st_uid)
         yield Finding(
             "directory",
             "error",
-            f"{directory} belongs to user {found.st_uid}, not to you ({os.getuid()})",
-            f"choose another with --dir, or chown {_user()} {directory}",
+            f"{directory} belongs to user {found.st_uid} ({name}), not to you ({os.getuid()})",
+            f"choose another with --dir, or run this as user {name}",
         )
     if stat.S_IMODE(found.st_mode) & forbidden:
         yield Finding(
@@ -165,7 +225,3 @@ def _cannot_load(path: Path) -> str | None:
         except StoreError as error:
             return error.message.partition(": ")[0].replace(str(copy), str(path))
     return None
-
-
-def _user() -> str:
-    return str(os.getuid())

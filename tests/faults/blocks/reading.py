@@ -32,7 +32,7 @@ class Invalid(Exception):
 
 def use(value: Any) -> None:
     """Touch every byte, but cells of Arrow data only when they are what they claim."""
-    if isinstance(value, memoryview):
+    if isinstance(value, (bytes, memoryview)):
         bytes(value)
     elif isinstance(value, np.ndarray):
         value.tobytes()

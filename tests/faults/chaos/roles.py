@@ -16,6 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from messagehub import MessageHub
@@ -125,15 +126,15 @@ class Role:
     # -- rings ---------------------------------------------------------------------------------------------
 
     def produce(self) -> None:
-        producer = self._producer(STREAM, capacity=16)
+        producer = self._producer(STREAM, schema=np.dtype("u1"), capacity=16)  # small raw values would be copies
         for number in range(1, sys.maxsize):
-            producer.write(payload(number))
+            producer.write(np.frombuffer(payload(number), np.uint8))
             self.progress(number=number)
             time.sleep(0.002)
 
     def consume(self) -> None:
         consumer = self.hub.consumer(STREAM, start="oldest", on_lag="gap")
-        held: list[tuple[memoryview, bytes]] = []
+        held: list[tuple[Any, bytes]] = []
         last: dict[int, int] = {}
         while True:
             value = consumer.read(timeout=1.0)

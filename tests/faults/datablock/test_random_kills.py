@@ -89,7 +89,8 @@ class Scene:
                             assert found is None or channel != "blocking", f"lossless reader lost {found}"
                             continue
                         self.check(channel, found.sequence, found.value)
-                        held.append((found.sequence, found.value))
+                        view = found.value if channel == "arrow" else memoryview(found.buffer)
+                        held.append((found.sequence, view))
                         if len(held) > 3:
                             self.check(channel, *held.pop(random.randrange(3)))
                         self.advance(channel)

@@ -1,0 +1,219 @@
+"""Threads of one hub for what must not block its caller: deliveries that are tried again, and calls that are awaited.
+
+Rule 1: a job runs once, at its time or later, or is dropped once: when it is cancelled or when the threads are closed.
+Rule 2: threads are started as jobs need them, at most MOST_THREADS, and a job never waits for one that only sleeps.
+Rule 3: whoever awaits a job is told at its deadline, also while the job still runs or has not begun.
+"""
+
+import asyncio
+import functools
+import heapq
+import itertools
+import logging
+import threading
+from collections.abc import Callable, Coroutine
+from time import monotonic
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
+
+from messagehub.errors import NotInitialised, RequestTimeout
+
+log = logging.getLogger("messagehub")
+
+MOST_THREADS = 32
+CLOSE_SECONDS = 5.0
+MOST_CANCELLED = 64
+T = TypeVar("T")
+P = ParamSpec("P")
+
+
+def wake(loop: asyncio.AbstractEventLoop, future: "asyncio.Future[None]") -> None:
+    """Have the future done, from any thread."""
+    try:
+        loop.call_soon_threadsafe(_set, future)
+    except RuntimeError:
+        pass  # the loop has ended, and everything that waited in it
+
+
+def _set(future: "asyncio.Future[None]") -> None:
+    if not future.done():
+        future.set_result(None)
+
+
+class Job:
+    """What is to run, and what is to be called instead when the threads are closed before that."""
+
+    __slots__ = ("at", "drop", "number", "run")
+
+    def __init__(self, at: float, number: int, run: Callable[[], Any], drop: Callable[[], Any]) -> None:
+        self.at = at
+        self.number = number
+        self.run: Callable[[], Any] | None = run
+        self.drop: Callable[[], Any] | None = drop
+
+    def __lt__(self, other: "Job") -> bool:
+        return (self.at, self.number) < (other.at, other.number)
+
+
+class BackgroundThreads:
+    def __init__(self) -> None:
+        self._jobs: list[Job] = []
+        self._numbers = itertools.count()
+        self._changed = threading.Condition()
+        self._threads: list[threading.Thread] = []
+        self._idle = 0
+        self._cancelled = 0
+        self._is_closed = False
+
+    def add(self, run: Callable[[], Any], *, drop: Callable[[], Any], at: float = 0.0) -> Job:
+        """Run it at that time (`time.monotonic()`), or as soon as possible."""
+        job = Job(at, next(self._numbers), run, drop)
+        with self._changed:
+            if not self._is_closed:
+                heapq.heappush(self._jobs, job)
+                if self._idle == 0 and len(self._threads) < MOST_THREADS:
+                    self._start()
+                elif self._jobs[0] is job:
+                    self._changed.notify()
+                return job
+        drop()
+        return job
+
+    def cancel(self, job: Job) -> None:
+        """Forget a job that has not begun. It holds on to nothing from now on."""
+        with self._changed:
+            if job.run is None:
+                return
+            job.run = job.drop = None
+            self._cancelled += 1
+            if self._cancelled > MOST_CANCELLED and 2 * self._cancelled > len(self._jobs):
+                self._jobs = [each for each in self._jobs if each.run is not None]
+                heapq.heapify(self._jobs)
+                self._cancelled = 0
+
+    async def call(self, function: Callable[[float], T], *, timeout: float) -> T:
+        """Await `function(seconds that are left)`, run on one of the threads. RequestTimeout at the deadline.
+
+        What it returns after nobody waits for it any more is closed, if it can be.
+        """
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[T] = loop.create_future()
+        deadline = monotonic() + timeout
+
+        def hand_over(result: Any, error: BaseException | None) -> None:
+            if future.done():
+                if hasattr(result, "close"):
+                    self.add(result.close, drop=result.close)
+            elif error is not None:
+                future.set_exception(error)
+            else:
+                future.set_result(result)
+
+        def tell(result: Any, error: BaseException | None) -> None:
+            try:
+                loop.call_soon_threadsafe(hand_over, result, error)
+            except RuntimeError:  # the loop has ended, and everything that waited in it
+                if hasattr(result, "close"):
+                    result.close()
+
+        def run() -> None:
+            try:
+                result = function(max(deadline - monotonic(), 0.0))
+            except BaseException as error:  # noqa: BLE001  raised where it is awaited
+                tell(None, error)
+            else:
+                tell(result, None)
+
+        job = self.add(run, drop=lambda: tell(None, NotInitialised("this hub is closed")))
+        try:
+            async with asyncio.timeout(timeout):
+                return await future
+        except TimeoutError:
+            if future.done() and not future.cancelled():  # the function's own
+                raise
+            raise RequestTimeout(f"no answer came within {timeout:g} s") from None
+        finally:
+            self.cancel(job)
+
+    def close(self) -> None:
+        """Drop what has not begun, and wait, within a bound, for what runs. Idempotent."""
+        with self._changed:
+            self._is_closed = True
+            jobs, self._jobs = self._jobs, []
+            threads = [thread for thread in self._threads if thread is not threading.current_thread()]
+            self._changed.notify_all()
+        for job in sorted(jobs):
+            if job.drop is not None:
+                job.drop()
+        deadline = monotonic() + CLOSE_SECONDS
+        for thread in threads:
+            thread.join(max(deadline - monotonic(), 0.0))
+
+    # -- on the threads ------------------------------------------------------------------------------------
+
+    def _start(self) -> None:
+        """With the lock."""
+        thread = threading.Thread(target=self._work, name="messagehub-background", daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def _work(self) -> None:
+        while (run := self._next()) is not None:
+            try:
+                run()
+            except Exception:  # a defect of ours, or of a callback: the thread goes on
+                log.exception("a job in the background failed")
+
+    def _next(self) -> Callable[[], Any] | None:
+        with self._changed:
+            while not self._is_closed:
+                now = monotonic()
+                while self._jobs and (self._jobs[0].run is None or self._jobs[0].at <= now):
+                    job = heapq.heappop(self._jobs)
+                    if job.run is None:
+                        self._cancelled -= 1
+                        continue
+                    run, job.run, job.drop = job.run, None, None
+                    self._have_next_watched()
+                    return run
+                self._idle += 1
+                try:
+                    self._changed.wait(self._jobs[0].at - now if self._jobs else None)
+                finally:
+                    self._idle -= 1
+            return None
+
+    def _have_next_watched(self) -> None:
+        """With the lock, before running a job, which may take its time: see that another thread waits for the next."""
+        if not self._jobs:
+            return
+        if self._idle:
+            self._changed.notify()
+        elif len(self._threads) < MOST_THREADS:
+            self._start()
+
+
+class HasBackground(Protocol):
+    _background: BackgroundThreads
+
+    def _limit(self, timeout: float | None) -> float: ...
+
+
+Self = TypeVar("Self", bound=HasBackground)
+
+
+def awaitable(method: Callable[Concatenate[Self, P], T]) -> Callable[Concatenate[Self, P], Coroutine[Any, Any, T]]:
+    """The same method to await: it runs on a background thread, and its `timeout` bounds all of it."""
+
+    @functools.wraps(method)
+    async def call(self: Self, /, *arguments: P.args, **options: P.kwargs) -> T:
+        given: Any = options.get("timeout")
+        timeout = self._limit(given)
+
+        def run(remaining: float) -> T:
+            return method(self, *arguments, **{**options, "timeout": remaining})  # type: ignore[arg-type]
+
+        return await self._background.call(run, timeout=timeout)
+
+    call.__name__ = call.__qualname__ = f"{method.__name__}_async"
+    call.__doc__ = f"As `{method.__name__}`, to be awaited. {method.__doc__ or ''}"
+    return call

@@ -1,0 +1,69 @@
+"""What of HTTP can be refused before anything starts: its address, its certificate and its token."""
+
+import importlib.util
+import ssl
+from pathlib import Path
+
+from messagehub.broker.place import is_loopback
+from messagehub.credentials import read_owner_token
+from messagehub.errors import ConfigurationError
+from messagehub.private_files import check_private
+from messagehub.setting_checks import host_and_port
+from messagehub.settings import Settings
+
+DEFAULT_ADDRESS = "127.0.0.1:8081"
+TOKEN_NAME = "http.token"
+
+
+def check_http(settings: Settings, *, is_open: bool) -> None:
+    """Refuse what the HTTP process could not serve with, or what would let everybody in."""
+    host, _ = http_address(settings)
+    if not settings.http_cert and not is_loopback(host):
+        raise ConfigurationError(
+            f"--http {settings.http} is not on the loopback interface: serve HTTPS with --http-cert and --http-key,"
+            " or use 127.0.0.1:PORT"
+        )
+    if is_open and not is_loopback(host):
+        raise ConfigurationError("--http-open is for the loopback interface: make tokens with `messagehub tokens new`")
+    if settings.http_cert:
+        _check_certificate(settings.http_cert, settings.http_key)
+    token = settings.dir / TOKEN_NAME
+    if not is_open and token.exists():
+        read_owner_token(token)
+
+
+def is_available() -> bool:
+    """Whether the `admin` extra is installed."""
+    return all(importlib.util.find_spec(name) is not None for name in ("fastapi", "uvicorn"))
+
+
+def http_address(settings: Settings) -> tuple[str, int]:
+    found = host_and_port(settings.http or DEFAULT_ADDRESS)
+    assert found is not None  # settings are checked when they are loaded
+    return found
+
+
+def _check_certificate(cert: str, key: str) -> None:
+    check_private(Path(key).resolve())
+
+    def refuse_password() -> str:
+        raise ConfigurationError(f"the private key {key} is encrypted: store it without a passphrase, readable by you")
+
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(cert, key, refuse_password)
+    except ssl.SSLError as error:
+        raise ConfigurationError(
+            f"cannot serve HTTPS with the certificate {cert} and the key {key}: {_reason(error)}"
+        ) from None
+    except OSError as error:
+        missing = next((path for path in (cert, key) if not Path(path).is_file()), cert)
+        raise ConfigurationError(f"cannot read {missing}: {error.strerror}") from None
+
+
+def _reason(error: ssl.SSLError) -> str:
+    known = {
+        "KEY_VALUES_MISMATCH": "the key is not the certificate's",
+        "NO_START_LINE": "one of them is blank, or not in PEM form",
+        "EE_KEY_TOO_SMALL": "the key is too short to be safe",
+    }
+    return known.get(error.reason or "", error.reason or str(error) or "one of them is not in PEM form")

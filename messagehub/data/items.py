@@ -1,0 +1,66 @@
+"""Items with what is known of them: number, time, producer."""
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from messagehub.datablock.errors import TableMissing
+from messagehub.datablock.items import Item, Producers, producer_of
+from messagehub.datablock.reader import RingReader
+from messagehub.datablock.tables import TableStore
+from registry.leases import default_owner
+
+
+@dataclass(frozen=True, slots=True)
+class ReadItem:
+    """A value as `read` gives it, and where it comes from.
+
+    `sequence` is its number in its producer's ring, or the generation of a table. `written_at` is in seconds since
+    1970. `producer_id` is None for a table.
+    """
+
+    value: Any
+    sequence: int
+    written_at: float
+    producer_id: str | None
+
+
+Origin = tuple[int, int, Producers]
+"""Where a value comes from: sequence, nanoseconds since 1970, who wrote the ring (nobody: a table).
+
+A plain tuple, since one is made for every item; the producer's name is looked up when somebody asks for it.
+"""
+
+
+class LastRead(threading.local):
+    """The origin of what a thread has read last: threads that share a consumer do not see each other's."""
+
+    origin: Origin = (0, 0, ())
+
+
+def item_from(channel: str, origin: Origin, value: Any) -> ReadItem:
+    return ReadItem(value, origin[0], origin[1] / 1e9, producer_id_of(channel, origin))
+
+
+def producer_id_of(channel: str, origin: Origin) -> str | None:
+    sequence, _, producers = origin
+    return (producer_of(sequence, producers) or default_owner(channel)) if producers else None
+
+
+def table_origin(tables: TableStore, generation: int) -> Origin:
+    """Of a generation that may have been retired meanwhile."""
+    try:
+        with tables.open(generation) as snapshot:
+            return generation, int(snapshot.manifest.committed_at * 1e9), ()
+    except TableMissing:
+        return generation, 0, ()
+
+
+def newest_of(readers: Sequence[RingReader]) -> Item | None:
+    """The item that was written last, of all rings."""
+    for reader in sorted(readers, key=RingReader.newest_ns, reverse=True) if len(readers) > 1 else readers:
+        item = reader.latest()
+        if item is not None:
+            return item
+    return None

@@ -1,0 +1,80 @@
+"""Who holds a writer back: readers that keep slots, and readers that it must wait for.
+
+Rule: a process keeps at most its share of a ring's slots (`share_of`); what it reads beyond that are copies. So values
+that are kept in a list never stop the writer, unless many processes keep their share at the same time.
+"""
+
+import os
+import weakref
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+_MOST_LOCKS: Final = 64  # locking a slot becomes slow when the process holds hundreds of locks on the file
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """A reader of a ring, or a group of readers, as its writer sees it."""
+
+    pid: int | None  # None: a group, or a reader of an earlier version
+    held: int  # slots that it keeps
+    unread: int | None  # items that the writer must keep for it; None: the writer does not wait for it
+    group: str | None = None
+
+    def __str__(self) -> str:
+        who = f"group {self.group!r}" if self.group else f"process {self.pid or '(unknown)'}"
+        parts = [f"holds {_count(self.held, 'slot')}"] if self.held else []
+        parts += [f"has not read {_count(self.unread, 'item')}"] if self.unread else []
+        return f"{who} {' and '.join(parts) or 'holds nothing'}"
+
+
+def told(holders: Iterable[Holder]) -> str:
+    """Those who hold the writer back, for a message."""
+    found = [str(holder) for holder in holders if holder.held or holder.unread]
+    return ", ".join(found) or "values of readers that are closed by now hold them"
+
+
+def share_of(slot_count: int) -> int:
+    """How many slots of a ring one process may keep. With one or two slots everything is copied."""
+    if slot_count <= 3:
+        return max(0, slot_count - 2)
+    return max(2, min(slot_count // 4, _MOST_LOCKS))
+
+
+def most_of(slot_count: int) -> int:
+    """How many slots one payload may take. A reader that waits for the next item still keeps the one before, so all
+    slots can never be had at once."""
+    return slot_count - share_of(slot_count)
+
+
+def slots_for(pieces: int) -> int:
+    """How many slots a ring needs for a payload of so many items."""
+    found = pieces
+    while most_of(found) < pieces:
+        found += 1
+    return found
+
+
+class HeldSlots(set[int]):
+    """What this process keeps of one ring, over all its readers of it: an entry for each reader and slot.
+
+    A set, because adding and removing an entry needs no lock: entries are removed in finalizers.
+    """
+
+
+_held_slots: "weakref.WeakValueDictionary[str, HeldSlots]" = weakref.WeakValueDictionary()
+
+
+def held_slots(block_id: str) -> HeldSlots:
+    found = _held_slots.get(block_id)
+    if found is None:
+        found = _held_slots.setdefault(block_id, HeldSlots())
+    return found
+
+
+os.register_at_fork(after_in_child=_held_slots.clear)
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"

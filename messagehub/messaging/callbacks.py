@@ -1,0 +1,40 @@
+"""What users hand in to be called: checked at once, and awaited where it is asynchronous."""
+
+import functools
+import inspect
+from collections.abc import Awaitable
+from typing import Any
+
+from messagehub.errors import ConfigurationError
+
+
+def check_callback(callback: Any, *, name: str, arguments: tuple[str, ...]) -> None:
+    """Refuse what every call would fail with, or what a call would not run."""
+    called = f"{name}({', '.join(arguments)})"
+    if not callable(callback):
+        raise ConfigurationError(f"{name} is called as {called}: {callback!r} is not callable")
+    function = _function(callback)
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise ConfigurationError(f"{name} {callback!r} is a generator function, whose body a call does not run")
+    try:
+        inspect.signature(callback).bind(*arguments)
+    except ValueError:
+        return  # nothing is known of a callable without a signature
+    except TypeError as error:
+        raise ConfigurationError(f"{name} {callback!r} is not called as {called}: {error}") from None
+
+
+def is_async(callback: Any) -> bool:
+    return inspect.iscoroutinefunction(_function(callback))
+
+
+async def awaited(value: Awaitable[Any]) -> Any:
+    return await value
+
+
+def _function(callback: Any) -> Any:
+    """The function that a call runs: of a partial the inner one, of an object its `__call__`."""
+    while isinstance(callback, functools.partial):
+        callback = callback.func
+    is_plain = inspect.isroutine(callback) or inspect.isclass(callback)
+    return callback if is_plain else getattr(callback, "__call__", callback)  # noqa: B004  the method is wanted

@@ -1,0 +1,139 @@
+"""Where a subscription to retained topics begins: what `since` means, and positions that a program can save.
+
+A position is the offset behind what was received and the incarnation of its topic: offsets of a topic that was deleted
+and made again begin anew, so that an offset alone would skip its messages.
+"""
+
+import datetime
+import logging
+import math
+import operator
+import time
+from collections.abc import Mapping
+from typing import Any, Literal, NamedTuple, get_args
+
+from messagehub.errors import ConfigurationError
+from registry.records import KeptTopic
+
+log = logging.getLogger("messagehub.topics")
+
+Place = Literal["oldest", "newest", "last", "now"]
+Since = int | float | datetime.datetime | datetime.timedelta | Mapping[str, int | Mapping[str, int]] | Place
+"""Offset (0: the oldest), time, age, `subscription.positions` of before, or the name of a place ("now" is "newest")."""
+AHEAD_SECONDS = 60.0
+"""How far a time may be in the future, since the clocks of two hosts differ. A larger one is a mistake."""
+_RULE = (
+    "since is an offset (an integer, 0 for the oldest), a time (a datetime, or seconds since the epoch as a float), an"
+    ' age (a timedelta), "oldest", "newest", "last", or the positions of a subscription'
+)
+
+
+class Begin(NamedTuple):
+    """`offset` 0 is the oldest there is. With `is_exact`, what retention took from `offset` on counts as lost."""
+
+    offset: int
+    since: float | None = None
+    is_exact: bool = True
+
+
+class _Saved(NamedTuple):
+    offset: int
+    incarnation: int | None
+
+
+class Start:
+    """A checked `since`."""
+
+    def __init__(self, since: Since) -> None:
+        self._place: Place | None = None
+        self._offset: int | None = None
+        self._since: float | None = None
+        self.saved: dict[str, _Saved] | None = None
+        if isinstance(since, str):
+            if since not in get_args(Place):
+                raise ConfigurationError(f"{_RULE}, not {since!r}")
+            self._place = since
+        elif isinstance(since, Mapping):
+            self.saved = {topic: _saved(topic, position) for topic, position in since.items()}
+        else:
+            self._offset = _number(since)
+            self._since = _instant(since) if self._offset is None else None
+
+    def of(self, topic: KeptTopic) -> Begin:
+        """Where to begin in this topic; ConfigurationError where it ends before that."""
+        if self.saved is not None:
+            return _continued(topic, self.saved.get(topic.name))
+        if self._since is not None:
+            return Begin(0, self._since)
+        if self._offset is not None:
+            return Begin(_within(topic, self._offset))
+        if self._place == "last":
+            return Begin(max(topic.next_offset - 1, 1), is_exact=False)
+        return Begin(0 if self._place == "oldest" else topic.next_offset)
+
+
+def saved_position(offset: int, incarnation: int) -> dict[str, int]:
+    """As `subscription.positions` says it, and as `since` takes it back, also through JSON."""
+    return {"offset": offset, "incarnation": incarnation}
+
+
+def _continued(topic: KeptTopic, saved: _Saved | None) -> Begin:
+    if saved is None:
+        return Begin(0)
+    if saved.incarnation not in (None, topic.incarnation):
+        log.warning("topic %r was deleted and made again since its position was saved: it is read anew", topic.name)
+        return Begin(1)
+    return Begin(_within(topic, saved.offset))
+
+
+def _within(topic: KeptTopic, offset: int) -> int:
+    if offset > topic.next_offset:
+        raise ConfigurationError(
+            f"since says offset {offset}, but the next message of topic {topic.name!r} has offset {topic.next_offset}."
+            " An integer is an offset: give a time as a datetime, a timedelta, or seconds since the epoch as a float",
+            topic=topic.name,
+            offset=offset,
+            next_offset=topic.next_offset,
+        )
+    return offset
+
+
+def _saved(topic: Any, given: Any) -> _Saved:
+    if isinstance(given, Mapping) and set(given) == {"offset", "incarnation"}:
+        offset, incarnation = given["offset"], given["incarnation"]
+    else:
+        offset, incarnation = given, None
+    saved = _number(offset)
+    if not isinstance(topic, str) or saved is None or (incarnation is not None and _number(incarnation) is None):
+        raise ConfigurationError(
+            f"since has {given!r} for topic {topic!r}: a position is an offset, or offset and incarnation as"
+            " subscription.positions has them"
+        )
+    return _Saved(saved, _number(incarnation))
+
+
+def _number(given: Any) -> int | None:
+    """An integer that is not negative, of Python or NumPy; None of anything else."""
+    try:
+        number = operator.index(given)
+    except TypeError:
+        return None
+    return None if isinstance(given, bool) or number < 0 else number
+
+
+def _instant(since: Any) -> float:
+    now = time.time()
+    if isinstance(since, datetime.datetime):
+        at = since.timestamp()
+    elif isinstance(since, datetime.timedelta):
+        at = now - since.total_seconds()
+    elif isinstance(since, float) and math.isfinite(since):
+        at = float(since)
+    else:
+        raise ConfigurationError(f"{_RULE}, not {since!r}")
+    if at > now + AHEAD_SECONDS:
+        raise ConfigurationError(
+            f"since is {since!r}, a time that has not come yet: times are seconds, not milliseconds, and an age is a"
+            " positive timedelta"
+        )
+    return at

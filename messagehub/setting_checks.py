@@ -1,0 +1,154 @@
+"""What each setting may be. `Settings.load` asks here before anything uses a setting.
+
+`BadValue` names the setting, so that whoever loaded it can say where it came from.
+"""
+
+import math
+import re
+from typing import Any
+from urllib.parse import urlsplit
+
+from messagehub.errors import HubError
+
+MOST_SECONDS = 7 * 86_400.0
+LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
+GROUP_ROLES = "consume produce"
+_DOMAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:=+,-]{0,199}")
+_SHM_PREFIX = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,31}")
+_HTTP_PREFIX = re.compile(r"(/[A-Za-z0-9_~-][A-Za-z0-9._~-]*)+")
+HTTP_PATHS = frozenset(
+    (
+        *("subjects", "schemas", "config", "mode", "compatibility", "contexts", "v1", "api"),
+        *("docs", "openapi.json", "healthz", "readyz", "metrics"),
+    )
+)
+"""What the paths that HTTP serves begin with."""
+_LEAST = {
+    "trace_size": 0,
+    "kept_limit_bytes": 0,
+    "audit_bytes": 1,
+    "requests_per_second": 0,
+    "registrations_per_peer": 0,
+    "subscriptions_per_peer": 0,
+}
+_MOST = 2**63 - 1
+
+
+class BadValue(Exception):
+    """`reason` completes a sentence that begins with the first setting and its value.
+
+    Where two settings do not go together, `names` has both.
+    """
+
+    def __init__(self, reason: str, *names: str) -> None:
+        super().__init__(f"{names[0]} {reason}")
+        self.reason = reason
+        self.names = names
+
+
+def check(settings: Any) -> None:
+    """Raise BadValue for the first of the `Settings` that cannot be used."""
+    _check_numbers(settings)
+    _check_words(settings)
+    _check_addresses(settings)
+    _check_rights(settings)
+    _check_proxies(settings.http_trusted_proxies)
+    _check_prefix(settings.http_prefix)
+
+
+def host_and_port(address: str) -> tuple[str, int] | None:
+    """Return the two parts of HOST:PORT, or None where it is none. An IPv6 address may stand in brackets."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal() or int(port) > 65535:
+        return None
+    return host.strip("[]"), int(port)
+
+
+def _check_numbers(settings: Any) -> None:
+    for name in settings.__struct_fields__:
+        if name.endswith("_seconds") and not 0 < getattr(settings, name) <= MOST_SECONDS:
+            raise BadValue(f"is not a number of seconds above 0 and up to {MOST_SECONDS:.0f}", name)
+    for name, least in _LEAST.items():
+        value = getattr(settings, name)
+        if not math.isfinite(value) or not least <= value <= _MOST:
+            raise BadValue(f"is not a number of {least} or more", name)
+    if 0 < settings.requests_per_second < 1:
+        raise BadValue("would let nobody in: it is 0 (no limit), or 1 or more", "requests_per_second")
+    for less, more in (("heartbeat_seconds", "stall_seconds"), ("stall_seconds", "lease_seconds")):
+        if not getattr(settings, less) < getattr(settings, more):
+            raise BadValue(f"is not less than {more} = {getattr(settings, more):g}", less, more)
+    first, most = "reconnect_first_seconds", "reconnect_max_seconds"
+    if getattr(settings, first) > getattr(settings, most):
+        raise BadValue(f"is more than {most} = {getattr(settings, most):g}", first, most)
+
+
+def _check_words(settings: Any) -> None:
+    if settings.store_sync not in ("full", "off"):
+        raise BadValue("is neither full nor off", "store_sync")
+    if settings.log.upper() not in LOG_LEVELS:
+        raise BadValue(f"is not one of {', '.join(LOG_LEVELS)}", "log")
+    if not _DOMAIN.fullmatch(settings.domain):
+        raise BadValue("must begin with a letter, digit or '_' and hold no '/', '@' or spaces", "domain")
+    if not _SHM_PREFIX.fullmatch(settings.shm_prefix):
+        raise BadValue("must be a letter and up to 31 letters, digits, '_', '-' or '.'", "shm_prefix")
+
+
+def _check_addresses(settings: Any) -> None:
+    for name in ("endpoint", "events_endpoint"):
+        endpoint: str = getattr(settings, name)
+        if endpoint.startswith("tcp://"):
+            if host_and_port(endpoint.removeprefix("tcp://")) is None:
+                raise BadValue("must be tcp://HOST:PORT", name)
+        elif endpoint and (not endpoint.startswith("ipc://") or endpoint == "ipc://"):
+            raise BadValue("must start with ipc:// or tcp:// and name a place", name)
+    if settings.http is not None and host_and_port(settings.http) is None:
+        raise BadValue("is not HOST:PORT", "http")
+    for origin in settings.http_cors.split():
+        if origin != "*" and not _is_origin(origin):
+            raise BadValue(f"names {origin!r}, which is no origin such as https://lab.example:8443", "http_cors")
+    if bool(settings.http_cert) != bool(settings.http_key):
+        given, missing = ("http_cert", "http_key") if settings.http_cert else ("http_key", "http_cert")
+        raise BadValue(f"is set and {missing} is not: they go together", given)
+
+
+def _is_origin(text: str) -> bool:
+    """Whether a browser could send it: scheme and host, perhaps a port, and nothing behind them."""
+    try:
+        parts = urlsplit(text)
+        is_whole = bool(parts.hostname) and parts.scheme in ("http", "https") and parts.port != 0
+    except ValueError:
+        return False
+    return is_whole and "@" not in parts.netloc and text == f"{parts.scheme}://{parts.netloc}"
+
+
+def _check_rights(settings: Any) -> None:
+    for name in ("http_anonymous", "group_roles"):
+        value = getattr(settings, name)
+        if value and value != GROUP_ROLES:
+            # Not above: most processes load settings that name no rights of their own.
+            from registry.access import Rights
+
+            try:
+                Rights.parse(value.split())
+            except HubError as error:
+                raise BadValue(f"is refused: {error.message}", name) from None
+
+
+def _check_proxies(listed: str) -> None:
+    if not listed:
+        return
+    from ipaddress import ip_network  # which every client would load for nothing
+
+    for text in listed.split():
+        try:
+            ip_network(text)
+        except ValueError as error:
+            said = "is not a list of addresses and networks such as 127.0.0.1 or 10.1.0.0/16"
+            raise BadValue(f"{said}: {error}", "http_trusted_proxies") from None
+
+
+def _check_prefix(prefix: str) -> None:
+    if prefix and not _HTTP_PREFIX.fullmatch(prefix):
+        raise BadValue("is not a path such as /hub, without a slash at its end", "http_prefix")
+    if prefix and prefix.split("/")[1] in HTTP_PATHS:
+        raise BadValue("begins with a path of the hub's own: choose another", "http_prefix")

@@ -1,0 +1,182 @@
+"""A secret that is blank, guessed easily or open to others lets nobody in, and is refused at the start."""
+
+import hashlib
+import json
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+import zmq
+
+from messagehub import embedded_broker
+from messagehub.credentials import AccessFile, KeyPair, new_token, server_keys
+from messagehub.errors import ConfigurationError
+from messagehub.private_files import write_private
+from tests.access.test_http_rights import certificate, refused_web
+from tests.admin.conftest import Web
+from tests.conftest import QUICK
+from tests.integration.harness import eventually
+
+SCHEMA = {"schema": '{"type": "object"}', "schemaType": "JSON"}
+WEAK = {
+    "empty": b"",
+    "a line end": b"\n",
+    "spaces": b" \t \n",
+    "short": b"secret\n",
+    "one letter": b"a" * 40,
+    "several words": b"correct horse battery staple",
+    "not ASCII": "geheimniskrämerei-öffentlich".encode(),
+}
+
+
+def hub_directory(tmp_path: Path) -> Path:
+    directory = tmp_path / "hub"
+    directory.mkdir(mode=0o700)
+    return directory
+
+
+@pytest.mark.parametrize("kind", WEAK)
+def test_a_weak_owner_token_is_refused_with_what_to_do(tmp_path: Path, kind: str) -> None:
+    directory = hub_directory(tmp_path)
+    token = directory / "http.token"
+    write_private(token, WEAK[kind])
+    code, complaint = refused_web(directory, "--http", "127.0.0.1:0")
+    assert code == 1
+    assert f"rm {token}" in complaint
+    assert "Traceback" not in complaint
+    assert {path.name for path in directory.iterdir()} == {"http.token"}, "nothing was started"
+    assert token.read_bytes() == WEAK[kind]
+
+
+def test_a_start_after_removing_the_token_makes_a_good_one(tmp_path: Path) -> None:
+    web = Web(tmp_path / "hub")
+    try:
+        assert len(web.token) >= 40
+        assert web.ask("GET", "/subjects").status_code == 200
+    finally:
+        web.close()
+
+
+@pytest.fixture
+def web(tmp_path: Path) -> Iterator[Web]:
+    running = Web(tmp_path / "hub")
+    yield running
+    running.close()
+
+
+def status_with(web: Web, **options: object) -> int:
+    return web.client.post("/subjects/s/versions", json=SCHEMA, **options).status_code  # type: ignore[arg-type]
+
+
+def status_of(web: Web, token: str) -> int:
+    return status_with(web, headers={"authorization": f"Bearer {token}"})
+
+
+def test_empty_credentials_match_nothing(web: Web) -> None:
+    for given in ({"auth": ("", "")}, {"auth": ("admin", "")}, {"headers": {"authorization": "Bearer"}}):
+        assert status_with(web, **given) == 401
+    assert status_with(web, headers={"authorization": "Basic"}) == 401
+    assert status_of(web, web.token) == 200
+
+
+def test_a_replaced_owner_token_counts_at_once_and_the_old_one_no_longer(web: Web) -> None:
+    assert status_of(web, web.token) == 200
+    path, new = web.directory / "http.token", new_token()
+    write_private(path, new.encode())
+    assert (status_of(web, new), status_of(web, web.token)) == (200, 401)
+    path.unlink()
+    assert (status_of(web, new), status_of(web, web.token)) == (401, 401)
+    write_private(path, b"\n")
+    assert (status_of(web, new), status_with(web, auth=("", ""))) == (401, 401)
+    write_private(path, new.encode(), mode=0o644)
+    assert status_of(web, new) == 401, "others could have read it"
+    write_private(path, new.encode())
+    assert status_of(web, new) == 200
+
+
+def test_a_stream_of_the_owner_ends_when_its_token_is_replaced(web: Web) -> None:
+    headers = {"authorization": f"Bearer {web.token}"}
+    with web.client.stream("GET", "/api/v1/events", headers=headers) as stream:
+        lines = stream.iter_lines()
+        assert next(lines) == ": connected"
+        write_private(web.directory / "http.token", new_token().encode())
+        assert not any("data:" in line for line in lines)  # and it ends, with the next beacon
+
+
+@pytest.mark.parametrize("proof", ["", hashlib.sha256(b"").hexdigest(), "0", "Z" * 64])
+def test_a_listed_token_without_a_real_hash_is_refused(tmp_path: Path, proof: str) -> None:
+    directory = hub_directory(tmp_path)
+    listed = {"tokens": {"ci": {"proof": proof, "rights": ["admin"]}}}
+    write_private(directory / "access.json", json.dumps(listed).encode())
+    with pytest.raises(ConfigurationError, match="not the hash of a token"):
+        AccessFile(directory / "access.json").read()
+    code, complaint = refused_web(directory, "--http", "127.0.0.1:0")
+    assert (code, "damaged" in complaint) == (1, True), complaint
+
+
+def test_a_listed_key_that_is_none_is_refused(tmp_path: Path) -> None:
+    directory = hub_directory(tmp_path)
+    write_private(directory / "access.json", json.dumps({"keys": {"a": {"proof": "", "rights": []}}}).encode())
+    with pytest.raises(ConfigurationError, match="not a public key"):
+        AccessFile(directory / "access.json").read()
+
+
+def weak_pair() -> KeyPair:
+    secret = "0" * 40
+    return KeyPair(public=zmq.curve_public(secret.encode()).decode(), secret=secret)
+
+
+@pytest.mark.parametrize("kind", ["blank", "weak", "swapped"])
+def test_a_hub_key_that_is_blank_or_weak_is_refused(tmp_path: Path, kind: str) -> None:
+    directory = hub_directory(tmp_path)
+    path = directory / "keys" / "server.key"
+    whole = server_keys(directory / "keys")
+    pair = {"weak": weak_pair(), "swapped": KeyPair(public=whole.public, secret=KeyPair.new().secret)}.get(kind)
+    content = b"" if pair is None else json.dumps({"public": pair.public, "secret": pair.secret}).encode()
+    write_private(path, content)
+    with (
+        pytest.raises(ConfigurationError, match=r"server\.key"),
+        embedded_broker(dir=directory, endpoint="tcp://127.0.0.1:0", curve=True, **QUICK),
+    ):
+        pytest.fail("it must not start")
+
+
+@pytest.mark.parametrize("kind", ["blank key", "blank certificate", "another key", "encrypted", "missing"])
+def test_a_certificate_that_cannot_be_used_is_refused_before_anything_starts(tmp_path: Path, kind: str) -> None:
+    cert, key = certificate(tmp_path)
+    if kind == "blank key":
+        key.write_bytes(b"")
+    elif kind == "blank certificate":
+        cert.write_bytes(b"")
+    elif kind == "another key":
+        (tmp_path / "other").mkdir()
+        key = certificate(tmp_path / "other")[1]
+    elif kind == "encrypted":
+        command = ["openssl", "ec", "-in", str(key), "-aes256", "-passout", "pass:x", "-out", str(key)]
+        subprocess.run(command, check=True, capture_output=True, timeout=60)
+    else:
+        key.unlink()
+    directory = hub_directory(tmp_path)
+    options = ["--http", "127.0.0.1:0", "--http-cert", str(cert), "--http-key", str(key)]
+    code, complaint = refused_web(directory, *options)
+    assert code == 1
+    assert str(key) in complaint or str(cert) in complaint
+    assert "Traceback" not in complaint
+    assert list(directory.iterdir()) == []
+
+
+def test_wrong_and_missing_tokens_are_told_apart(web: Web) -> None:
+    answers: list[httpx.Response] = [
+        web.client.post("/subjects/s/versions", json=SCHEMA),
+        web.client.post("/subjects/s/versions", json=SCHEMA, headers={"authorization": f"Bearer {new_token()}"}),
+    ]
+    assert [answer.json()["error_code"] for answer in answers] == [40101, 40101]
+    missing, wrong = (answer.json()["message"] for answer in answers)
+    assert "needs a token" in missing
+    assert "is not known" in wrong
+    log = web.directory / "audit-http.log"
+    eventually(lambda: log.read_text().count('"UNAUTHORIZED"') == 2)
+    reasons = [json.loads(line)["reason"] for line in log.read_text().splitlines()]
+    assert reasons == ["no token", "unknown token"]

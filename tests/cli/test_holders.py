@@ -1,0 +1,50 @@
+"""`discover`, `status` and `doctor` show who holds a producer back."""
+
+import os
+
+import numpy as np
+
+from messagehub import MessageHub
+from tests.cli.program import Program
+
+
+def test_a_reader_that_holds_every_slot_is_named_everywhere(hub: Program) -> None:
+    domain = hub.environment["MESSAGEHUB_DOMAIN"]
+    with (
+        MessageHub(dir=hub.dir, domain=domain) as client,
+        client.producer("held", schema=np.dtype("<i8"), capacity=4) as producer,
+        client.consumer("held", start="oldest", copy="never") as consumer,
+    ):
+        assert hub.call_json("status")["held_back"] == []
+        kept = []
+        for n in range(4):
+            producer.write(np.array([n]))
+            kept.append(consumer.read(timeout=30.0))
+        producer.write(np.array([4]))
+        assert producer.skipped == 1
+        (reader,) = hub.call_json("discover", "held")["readers"]
+        assert reader == {
+            "shm_name": producer.shm_name,
+            "pid": os.getpid(),
+            "group": None,
+            "slots_held": 4,
+            "items_unread": None,
+        }
+        shown = hub.call("discover", "held").stdout
+        assert f"held back: process {os.getpid()} holds 4 slots" in shown
+        assert "skipped: 1 items" in shown
+        (held_back,) = hub.call_json("status")["held_back"]
+        assert (held_back["channel"], held_back["pid"], held_back["skipped"]) == ("held", os.getpid(), 1)
+        assert f"process {os.getpid()} holds 4 slots" in held_back["by"]
+        assert "the producer of channel held" in hub.call("status").stdout
+        found = hub.call_json("doctor", code=1)["findings"]
+        assert any(f"process {os.getpid()} holds 4 slots" in one["message"] for one in found)
+        kept.clear()
+        assert hub.call_json("status")["held_back"] == []
+        assert "held back" not in hub.call("discover", "held").stdout
+
+
+def test_a_channel_without_readers_has_none(hub: Program) -> None:
+    domain = hub.environment["MESSAGEHUB_DOMAIN"]
+    with MessageHub(dir=hub.dir, domain=domain) as client, client.producer("alone"):
+        assert hub.call_json("discover", "alone")["readers"] == []

@@ -1,0 +1,126 @@
+"""Settings that cannot be used are refused before anything starts, with the file and the key."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from messagehub.errors import ConfigurationError
+from messagehub.settings import Settings
+from tests.integration.harness import refused
+
+BAD = [
+    'http_anonymous = "nope"',
+    'http_anonymous = "observe:a..b"',
+    'group_roles = "king"',
+    "audit_bytes = -5",
+    "audit_bytes = 0",
+    'audit_bytes = "many"',
+    "requests_per_second = -1",
+    "requests_per_second = 0.5",
+    "requests_per_second = nan",
+    "requests_per_second = inf",
+    "registrations_per_peer = -1",
+    "subscriptions_per_peer = -1",
+    "trace_size = -1",
+    "kept_limit_bytes = -1",
+    "beacon_seconds = 0",
+    "beacon_seconds = inf",
+    "hello_timeout_seconds = -1.0",
+    "request_timeout_seconds = nan",
+    "reconnect_first_seconds = 10",
+    "heartbeat_seconds = 20",
+    "stall_seconds = 3",
+    "lease_seconds = 1e300",
+    'http_cors = "lab.example"',
+    'http_cors = "https://lab.example/path"',
+    'http_cors = "https://fine.example ftp://lab.example"',
+    'http_cert = "/a/cert.pem"',
+    'http_key = "/a/key.pem"',
+    'http = "8081"',
+    'http = "127.0.0.1:99999"',
+    'endpoint = "tcp://127.0.0.1"',
+    'endpoint = "tcp://127.0.0.1:65535"',
+    'endpoint = "http://127.0.0.1:1"',
+    'events_endpoint = "udp://127.0.0.1:1"',
+    'events_endpoint = "tcp://127.0.0.1:port"',
+    'domain = "../elsewhere"',
+    'shm_prefix = "/x"',
+    'store_sync = "sometimes"',
+    'log = "LOUD"',
+    "no_such_setting = 1",
+    'dir = "/elsewhere"',
+]
+
+
+@pytest.mark.parametrize("line", BAD)
+def test_a_bad_setting_is_refused_with_its_file_and_key(
+    tmp_path: Path, line: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("MESSAGEHUB_DOMAIN")
+    file = tmp_path / "messagehub.toml"
+    file.write_text(line + "\n")
+    with pytest.raises(ConfigurationError) as caught:
+        Settings.load(dir=tmp_path)
+    key = line.partition(" =")[0]
+    assert f"bad setting in {file}: " in caught.value.message
+    assert key in caught.value.message or key == "dir"
+
+
+@pytest.mark.parametrize("line", ['http_anonymous = "nope"', "audit_bytes = -5", 'http_cors = "lab.example"'])
+def test_serve_refuses_a_bad_setting_before_anything_starts(tmp_path: Path, line: str) -> None:
+    directory = tmp_path / "hub"
+    directory.mkdir(mode=0o700)
+    (directory / "messagehub.toml").write_text(line + "\n")
+    code, complaint = refused(directory, "--http", "127.0.0.1:0", with_http=True)
+    assert code == 1
+    assert complaint.startswith(f"messagehub: bad setting in {directory / 'messagehub.toml'}: {line.partition(' ')[0]}")
+    assert [path.name for path in directory.iterdir()] == ["messagehub.toml"]
+
+
+def test_a_bad_setting_of_the_environment_or_an_argument_names_that(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "messagehub.toml").write_text('log = "DEBUG"\n')
+    monkeypatch.setenv("MESSAGEHUB_LOG", "loud")
+    with pytest.raises(ConfigurationError, match="in the environment variable MESSAGEHUB_LOG: log = 'loud'"):
+        Settings.load(dir=tmp_path)
+    with pytest.raises(ConfigurationError, match="bad setting: http = '8081'"):
+        Settings.load(dir=tmp_path, log="INFO", http="8081")
+
+
+def test_what_may_be_set_is_taken(tmp_path: Path) -> None:
+    (tmp_path / "messagehub.toml").write_text(
+        'http_anonymous = ""\nhttp_cors = "https://a.example:8443 http://[::1]:3000 *"\nrequests_per_second = 0\n'
+        'group_roles = "observe produce:lab.>"\ntrace_size = 0\nhttp = "[::1]:8081"\nlog = "debug"\naudit = true\n'
+    )
+    settings = Settings.load(dir=tmp_path)
+    assert settings.http == "[::1]:8081"
+    assert settings.local.endpoint == f"ipc://{tmp_path}/broker.sock"
+
+
+def test_a_user_without_a_home_is_told_in_one_line(tmp_path: Path) -> None:
+    import subprocess
+    import sys
+
+    program = (
+        "import os, pwd, sys\n"
+        "def nobody(uid): raise KeyError(uid)\n"
+        "pwd.getpwuid = nobody\n"  # as in a container that is run under any user id
+        "from messagehub.cli import main\n"
+        "main()\n"
+    )
+    environment = {name: os.environ[name] for name in ("PATH", "PYTHONPATH") if name in os.environ}
+    for command in (["status"], ["serve"], ["doctor"], ["keys"], ["status", "--dir", "~/hub"]):
+        done = subprocess.run(
+            [sys.executable, "-c", program, *command],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert done.returncode == 1, (command, done)
+        assert "has no home directory" in done.stderr + done.stdout
+        assert "MESSAGEHUB_DIR" in done.stderr + done.stdout
+        assert "Traceback" not in done.stderr

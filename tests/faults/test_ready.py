@@ -1,0 +1,127 @@
+""" "ready" is a promise: HTTP answers then, and a part that fails later is told by status, doctor and health."""
+
+import http.client
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+
+from messagehub import MessageHub
+from messagehub.private_files import write_private
+from tests.faults.test_http_process import answers, http_pid
+from tests.integration.harness import PATIENCE_SECONDS, ROOT, Served, clean_environment, eventually, refused
+
+pytestmark = pytest.mark.usefixtures("no_leaks")
+
+
+@pytest.fixture
+def hub(tmp_path: Path) -> Iterator[Served]:
+    with Served(tmp_path / "hub", "--http", "127.0.0.1:0", with_http=True) as served:
+        yield served
+
+
+def told(hub: Served, *command: str) -> Any:
+    """What a command says as JSON."""
+    arguments = [sys.executable, "-m", "messagehub", *command, "--dir", str(hub.dir), "--json"]
+    done = subprocess.run(
+        arguments, capture_output=True, text=True, timeout=60, env=clean_environment(), cwd=ROOT, check=False
+    )
+    return json.loads(done.stdout)
+
+
+def http_findings(hub: Served) -> list[str]:
+    return [one["severity"] for one in told(hub, "doctor")["findings"] if one["check"] == "http"]
+
+
+def test_http_answers_at_the_first_attempt_once_the_hub_is_ready(tmp_path: Path) -> None:
+    for attempt in range(3):
+        with Served(tmp_path / f"hub{attempt}", "--http", "127.0.0.1:0", with_http=True) as served:
+            connection = http.client.HTTPConnection(urlsplit(served.http).netloc, timeout=PATIENCE_SECONDS)
+            connection.request("GET", "/readyz")
+            assert connection.getresponse().status == 200
+            connection.close()
+            assert told(served, "status")["health"] == "healthy"
+            assert http_findings(served) == ["ok"]
+
+
+def test_a_hub_whose_http_does_not_start_ends_with_1_and_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = tmp_path / "broken"
+    broken.mkdir()
+    (broken / "uvicorn.py").write_text("raise ImportError('this installation is broken')\n")
+    monkeypatch.setattr(
+        "tests.integration.harness.clean_environment", lambda: os.environ | {"PYTHONPATH": f"{broken}:{ROOT}"}
+    )
+    code, complaint = refused(tmp_path / "hub", "--http", "127.0.0.1:0", with_http=True)
+    assert code == 1
+    assert "this installation is broken" in complaint
+    assert "messagehub: HTTP does not start at http://127.0.0.1:" in complaint
+    assert not list((tmp_path / "hub").glob("*.sock"))
+
+
+def test_an_http_process_that_keeps_dying_is_told_everywhere_and_comes_back(hub: Served) -> None:
+    token = (hub.dir / "http.token").read_bytes()
+    write_private(hub.dir / "http.token", b"weak")  # which no HTTP process starts with
+    os.kill(eventually(http_pid, hub), signal.SIGKILL)
+    with MessageHub(dir=hub.dir) as client:
+        eventually(lambda: client.health(timeout=5.0)["status"] == "degraded")
+        status = told(hub, "status")
+        assert status["health"] == "degraded"
+        assert f"HTTP does not answer at {hub.http}" in status["problems"][0]
+        assert http_findings(hub) == ["error"]
+        eventually(lambda: told(hub, "status")["counters"]["http_restarts"] >= 2)
+        assert "starting it again in 2 s" in hub.log()
+        assert hub.log().count("starting it again in 1 s") == 1, "the pause grows"
+        write_private(hub.dir / "http.token", token)
+        eventually(answers, hub)
+        ready = httpx.get(f"{hub.http}/readyz", timeout=PATIENCE_SECONDS)
+        assert (ready.status_code, ready.json().get("degraded")) == (200, True), "it has not lived long enough yet"
+        eventually(lambda: client.health(timeout=5.0)["status"] == "healthy")
+    assert "degraded" not in httpx.get(f"{hub.http}/readyz", timeout=PATIENCE_SECONDS).json()
+    assert told(hub, "status")["problems"] == []
+    assert http_findings(hub) == ["ok"]
+
+
+def test_status_and_doctor_see_an_http_process_that_hangs(hub: Served) -> None:
+    pid = eventually(http_pid, hub)
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        assert told(hub, "status", "--timeout", "1")["health"] == "degraded"
+        assert [f["check"] for f in told(hub, "doctor", "--timeout", "1")["findings"] if f["severity"] == "error"] == [
+            "http"
+        ]
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    eventually(lambda: told(hub, "status")["health"] == "healthy")
+
+
+@pytest.mark.parametrize("option", ["--http=127.0.0.1:0", "--http-open", "setting"])
+def test_http_that_is_asked_for_and_not_installed_is_an_error(tmp_path: Path, option: str) -> None:
+    directory = tmp_path / "hub"
+    directory.mkdir(mode=0o700)
+    if option == "setting":
+        (directory / "messagehub.toml").write_text('http = "127.0.0.1:0"\n')
+    before = sorted(path.name for path in directory.iterdir())
+    program = "import sys; sys.modules['fastapi'] = None; from messagehub.cli import main; main()"
+    options = [] if option == "setting" else [option]
+    done = subprocess.run(
+        [sys.executable, "-c", program, "serve", "--dir", str(directory), *options],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env=clean_environment(),
+        cwd=ROOT,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "pip install 'messagehub[admin]'" in done.stderr
+    assert sorted(path.name for path in directory.iterdir()) == before

@@ -1,0 +1,165 @@
+"""SIGHUP reloads what can change and kills nothing; SIGUSR1 and SIGUSR2 do nothing; SIGTERM ends open streams."""
+
+import itertools
+import json
+import os
+import pty
+import signal
+import ssl
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from messagehub import MessageHub
+from tests.access.test_http_rights import SecureWeb, certificate
+from tests.admin.conftest import Web
+from tests.faults.test_http_process import answers
+from tests.integration.harness import ROOT, Peer, Served, clean_environment, eventually
+
+pytestmark = pytest.mark.usefixtures("no_leaks")
+
+
+@pytest.fixture
+def hub(tmp_path: Path) -> Iterator[Served]:
+    with Served(tmp_path / "hub", "--http", "127.0.0.1:0", with_http=True) as served:
+        yield served
+
+
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2])
+def test_a_signal_that_is_no_order_to_stop_stops_nothing(hub: Served, number: int) -> None:
+    with MessageHub(dir=hub.dir) as client:
+        assert client.register_producer("kept", schema_hash="h")
+        for _ in range(3):
+            hub.signal(number)
+            assert client.health(timeout=10.0)["status"] == "healthy"
+        assert client.discover("kept") is not None
+        assert client.metrics()["reconnects"] == 0
+        eventually(answers, hub)
+    if number == signal.SIGHUP:
+        eventually(lambda: "reloaded settings" in hub.log())
+    assert hub.stop() == 0
+    assert "Traceback" not in hub.log()
+
+
+def test_settings_that_can_change_are_taken_over_and_others_are_named(tmp_path: Path) -> None:
+    with Served(tmp_path / "hub", audit=True, log="INFO", trace_size=10) as served, Peer(served.endpoint) as peer:
+        file = served.dir / "messagehub.toml"
+        file.write_text('audit = true\nlog = "WARNING"\ntrace_size = 20\nkept_limit_bytes = 1\n')
+        served.signal(signal.SIGHUP)
+        eventually(lambda: "trace_size changed, which takes effect when the hub is started again" in served.log())
+
+        topics = (f"orders.{number}" for number in itertools.count())
+
+        def is_refused() -> bool:
+            keep = {"type": "TOPIC_KEEP", "topic": next(topics), "keep": {"messages": 1, "size_bytes": 1000}}
+            return peer.ask(keep).get("code") == "TOPIC_LIMIT_EXCEEDED"
+
+        eventually(is_refused)
+
+
+def test_a_reload_that_is_refused_changes_nothing(hub: Served) -> None:
+    file = hub.dir / "messagehub.toml"
+    file.write_text('http_anonymous = "nope"\n')
+    hub.signal(signal.SIGHUP)
+    eventually(lambda: f"SIGHUP changed nothing: bad setting in {file}" in hub.log())
+    assert answers(hub)
+    file.write_text('http_anonymous = ""\n')
+    assert httpx.get(f"{hub.http}/subjects").status_code == 200
+    hub.signal(signal.SIGHUP)
+    eventually(lambda: httpx.get(f"{hub.http}/subjects").status_code == 401)
+
+
+def test_the_path_that_a_proxy_serves_the_hub_under_is_taken_over(hub: Served) -> None:
+    assert httpx.get(f"{hub.http}/lab/healthz").status_code == 404
+    (hub.dir / "messagehub.toml").write_text('http_prefix = "/lab"\n')
+    hub.signal(signal.SIGHUP)
+    eventually(lambda: httpx.get(f"{hub.http}/lab/healthz").status_code == 200)
+
+
+def test_the_audit_log_goes_on_in_a_new_file_after_the_old_one_was_moved(tmp_path: Path) -> None:
+    with Served(tmp_path / "hub", audit=True) as served, Peer(served.endpoint) as peer:
+        log = served.dir / "audit.log"
+        peer.ask({"type": "CHANNEL_CREATE", "channel": "a"})
+        log.rename(served.dir / "audit.log.moved")
+        served.signal(signal.SIGHUP)
+
+        def is_written_anew() -> bool:
+            peer.ask({"type": "CHANNEL_DESTROY", "channel": "a"})
+            peer.ask({"type": "CHANNEL_CREATE", "channel": "a"})
+            return log.exists() and '"changed"' in log.read_text()
+
+        eventually(is_written_anew)
+
+
+def fingerprint(url: str) -> str:
+    host, _, port = url.rpartition("//")[2].rpartition(":")
+    return ssl.get_server_certificate(("127.0.0.1" if host == "0.0.0.0" else host, int(port)), timeout=30)
+
+
+def test_a_new_certificate_is_served_after_sighup(tmp_path: Path) -> None:
+    cert, key = certificate(tmp_path)
+    web = SecureWeb(tmp_path / "hub", cert, "--http-cert", str(cert), "--http-key", str(key))
+    try:
+        before = fingerprint(web.url)
+        (tmp_path / "new").mkdir()
+        new_cert, new_key = certificate(tmp_path / "new")
+        new_cert.replace(cert)
+        new_key.replace(key)
+        assert fingerprint(web.url) == before
+        web.process.send_signal(signal.SIGHUP)
+        eventually(lambda: fingerprint(web.url).strip() == cert.read_text().strip())
+    finally:
+        web.close()
+
+
+def test_sigterm_ends_a_hub_with_an_open_event_stream_at_once(tmp_path: Path) -> None:
+    web = Web(tmp_path / "hub")
+    with web.client.stream("GET", "/api/v1/events") as stream:
+        lines = stream.iter_lines()
+        assert next(lines) == ": connected"
+        web.process.send_signal(signal.SIGTERM)
+        for _ in lines:
+            pass  # it ends as it should; an answer that is cut off would raise
+    web.close()
+    said = json.dumps([path.name for path in web.directory.iterdir()])
+    assert "broker.json" not in said
+
+
+def test_a_hub_in_a_terminal_ends_when_the_terminal_is_closed(tmp_path: Path) -> None:
+    controller, terminal = pty.openpty()
+    serve = [sys.executable, "-m", "messagehub", "serve", "--dir", str(tmp_path / "hub"), "--no-http"]
+    command = ["env", "--default-signal=HUP", *serve]  # the tests may run under nohup
+    with (tmp_path / "log").open("w") as log:
+        process = subprocess.Popen(
+            ["setsid", "--ctty", "--wait", *command],
+            stdin=terminal,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            env=clean_environment(),
+            cwd=ROOT,
+            text=True,
+        )
+    os.close(terminal)
+    try:
+        assert process.stdout is not None
+        ready = process.stdout.readline()
+        assert "ready" in ready, (tmp_path / "log").read_text()
+        pid = int(ready.split("pid=")[1].split()[0])
+        os.kill(pid, signal.SIGHUP)
+        eventually(lambda: "reloaded settings" in (tmp_path / "log").read_text())
+        os.close(controller)
+        controller = -1
+        eventually(lambda: "stopped: dir=" in (tmp_path / "log").read_text())
+        process.wait(30)
+    finally:
+        if controller >= 0:
+            os.close(controller)
+        if process.poll() is None:
+            process.kill()
+            process.wait(30)
+        assert process.stdout is not None
+        process.stdout.close()

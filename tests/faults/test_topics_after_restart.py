@@ -1,0 +1,57 @@
+"""Topics after a broker was killed and started again: what its publisher is told to be sent reaches who subscribed."""
+
+import contextlib
+import time
+from collections.abc import Callable
+
+import pytest
+
+from messagehub import MessageHub
+from messagehub.errors import BrokerRequired, SendTimeout
+from tests.conftest import QUICK
+from tests.integration.harness import Served, eventually, hub_of
+
+SECONDS = 30.0
+AWAY_SECONDS = 1.5  # long enough that whoever tries to connect again, ever more seldom, has become patient
+
+
+def publish_while_away(hub: MessageHub) -> None:
+    until = time.monotonic() + AWAY_SECONDS
+    while time.monotonic() < until:
+        with pytest.raises((BrokerRequired, SendTimeout)):
+            hub.publish("news", "nobody takes it", timeout=0.1)
+
+
+def succeeds(hub: MessageHub, number: int) -> bool:
+    """The first that succeeds: for a moment a client may still believe that there is no broker."""
+    try:
+        hub.publish("news", number, timeout=SECONDS)
+    except BrokerRequired:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("is_used", [False, True], ids=["nothing else stored", "channels stored"])
+def test_what_is_published_after_a_restart_reaches_everybody_who_subscribed_before(
+    served: Callable[..., Served], is_used: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    broker = served(**QUICK)
+    with contextlib.ExitStack() as opened:
+        publisher, *hubs = [opened.enter_context(hub_of(broker)) for _ in range(7)]
+        if is_used:
+            publisher.register_producer("c", schema_hash="h", required=True)
+        subscriptions = [hub.subscribe("news") for hub in hubs]
+        publisher.publish("news", "before")
+        for subscription in subscriptions:
+            assert subscription.receive(SECONDS).payload == "before"
+        broker.kill()
+        publish_while_away(publisher)
+        broker.start()
+        eventually(lambda: succeeds(publisher, 0))
+        for number in range(1, 500):
+            publisher.publish("news", number, timeout=SECONDS)
+        for subscription in subscriptions:
+            assert [subscription.receive(SECONDS).payload for _ in range(500)] == list(range(500))
+            assert subscription.lost == 0
+        assert hubs[0].metrics()["topics"]["interruptions"] == 0, "it published nothing"
+    assert "may not have reached its subscribers" in caplog.text
