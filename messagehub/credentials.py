@@ -201,7 +201,10 @@ class KeyPair(msgspec.Struct, kw_only=True, frozen=True):
 
     @classmethod
     def new(cls, server_key: str = "") -> "KeyPair":
+        """Make a pair whose public key can be typed as an argument of a command: it does not begin like an option."""
         public, secret = zmq.curve_keypair()
+        while public.startswith(b"-"):
+            public, secret = zmq.curve_keypair()
         return cls(public=public.decode(), secret=secret.decode(), server_key=server_key)
 
     @classmethod

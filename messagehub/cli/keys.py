@@ -106,7 +106,11 @@ def allow(
     name: Name,
     role: Roles = None,
     public: Annotated[
-        str | None, typer.Argument(metavar="PUBLIC_KEY", help="Default: that of keys/NAME.key, or the listed one.")
+        str | None,
+        typer.Argument(
+            metavar="PUBLIC_KEY",
+            help="Default: that of keys/NAME.key, or the listed one. Write -- before a key that begins with -.",
+        ),
     ] = None,
     dir: Dir = None,
     as_json: Json = False,

@@ -238,7 +238,7 @@ class Heartbeats:
         for registration in self._open:
             registration.abandon()
         self._clear()
-        self._is_connected = False
+        self._is_connected, self._broker_id = False, ""
 
     # -- on the I/O thread ---------------------------------------------------------------------------------
 
@@ -254,7 +254,8 @@ class Heartbeats:
             self._next_at = min(self._next_at, self._beat_at + SOON_SECONDS)
 
     def on_connected(self, hello: replies.HelloAck) -> None:
-        is_other = hello.broker_id != self._broker_id
+        # What the first broker has acknowledged before this thread heard of the connection is not to be said again.
+        is_other = self._broker_id not in ("", hello.broker_id)
         self._is_connected, self._broker_id, self._seconds = True, hello.broker_id, hello.heartbeat_seconds
         with self._lock:
             self._unlisted.clear()

@@ -8,6 +8,8 @@ Rule 3: when `subscribe` has returned, all that is published after that is heard
 Rule 4: every call has a deadline, and without a broker it says so at once.
 Rule 5: whether a topic is retained is known from the broker. That it is not counts for PLAIN_SECONDS from when it was
 asked, and whoever makes it a retained one waits for as long, so that nothing is published past the store after that.
+Rule 6: a new connection to the broker is asked before anything more is published, so that a publisher is told that its
+broker was restarted with the first message after that was noticed.
 """
 
 import contextlib
@@ -84,7 +86,7 @@ class Topics:
         self._receiver: TopicReceiver | None = None
         self._follower = KeptFollower(connection)
         self._blocks = MessageBlocks(directory_of(connection.settings), self._publisher)
-        self._broker_id = ""  # of the one that took what was published last
+        self._noted: replies.HelloAck | None = None  # of the broker that took what was published last
         self._interruptions = 0
         self._is_closed = False
 
@@ -102,7 +104,8 @@ class Topics:
             check_topic(topic)
         if not is_local:
             numbered = self._numbered.get(topic)
-            if numbered is None or began_at >= numbered.ask_at:
+            hello = self._connection.hello
+            if numbered is None or began_at >= numbered.ask_at or hello is None or hello is not self._noted:
                 numbered = self._ask_whether_kept(topic, timeout)
             if numbered.kept is not None:
                 kind, body = encode_payload(payload) if is_in_block else (kind, body)
@@ -289,16 +292,16 @@ class Topics:
 
     def _note_broker(self) -> None:
         """A broker that is killed takes along what it had not yet sent on, of which its publishers had no word."""
-        hello = self._connection.hello
-        if hello is None or hello.broker_id == self._broker_id:
-            return
-        if self._broker_id:
+        hello, noted = self._connection.hello, self._noted
+        if hello is None:
+            return  # lost again already: the next publication asks
+        self._noted = hello
+        if noted is not None and noted.broker_id != hello.broker_id:
             self._interruptions += 1
             log.warning(
                 "the broker was restarted: what this client published to topics that are not retained in the moments"
                 " before may not have reached its subscribers"
             )
-        self._broker_id = hello.broker_id
 
     def _new_topic(self, topic: str, known: dict[str, _Numbered]) -> _Numbered:
         numbered = _Numbered(topic, self._publisher)

@@ -5,7 +5,9 @@ import stat
 from pathlib import Path
 
 import pytest
+import zmq
 
+from messagehub.credentials import KeyPair
 from tests.cli.program import Program
 
 
@@ -99,3 +101,17 @@ def test_a_client_with_a_key_talks_to_a_hub_that_asks_for_one(alone: Program) ->
         assert alone.json("channels", "--endpoint", endpoint, MESSAGEHUB_KEY=key) == []
         assert alone.json("status")["endpoint"].startswith("ipc://")
         assert hub.end() == 0
+
+
+def test_a_public_key_never_looks_like_an_option() -> None:
+    """One of 85 keys begins with a dash, which `keys allow NAME KEY` would take for an option."""
+    assert not [pair for pair in (KeyPair.new() for _ in range(800)) if pair.public.startswith("-")]
+
+
+def test_a_public_key_of_another_tool_that_begins_with_a_dash_is_allowed_behind_two_dashes(alone: Program) -> None:
+    public = "x"
+    while not public.startswith("-"):
+        public = zmq.curve_keypair()[0].decode()
+    assert "Write -- before a key" in " ".join(alone.call("keys", "allow", "--help").stdout.split())
+    alone.call("keys", "allow", "--role", "observe", "--", "theirs", public)
+    assert alone.call_json("keys")["keys"][0]["public"] == public

@@ -53,5 +53,6 @@ def test_what_is_published_after_a_restart_reaches_everybody_who_subscribed_befo
         for subscription in subscriptions:
             assert [subscription.receive(SECONDS).payload for _ in range(500)] == list(range(500))
             assert subscription.lost == 0
+        assert publisher.metrics()["topics"]["interruptions"] == 1
         assert hubs[0].metrics()["topics"]["interruptions"] == 0, "it published nothing"
     assert "may not have reached its subscribers" in caplog.text
