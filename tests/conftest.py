@@ -17,6 +17,9 @@ from tests.integration.harness import AnyBroker, Embedded, Held, Peer, Served, e
 from tests.integration.invariants import check_broker
 from tests.levels import IS_QUICK
 
+# Without compiled files, every process that a test starts compiles the whole package again.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
 QUICK = {"heartbeat_seconds": 0.5, "stall_seconds": 20.0, "lease_seconds": 40.0, "beacon_seconds": 0.1}
 
 

@@ -36,6 +36,7 @@ ROWS: list[set[str]] = [
         "background",
         "process_end",
         "schema_worker",
+        "socket_monitor",
     },
     {"status", "entries", "payload_schema", "documents", "credentials", "block_place"},
     {"client", "store", "schema_files"},

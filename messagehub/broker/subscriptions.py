@@ -13,7 +13,8 @@ import struct
 from collections import Counter
 
 import zmq
-from zmq.utils.monitor import recv_monitor_message
+
+from messagehub.socket_monitor import next_event
 
 EVENTS_PER_TURN = 1000
 _ADDRESS = "inproc://events-monitor"
@@ -53,10 +54,10 @@ class Subscriptions:
         for _ in range(EVENTS_PER_TURN):
             if not self.monitor.poll(0):
                 return
-            said = recv_monitor_message(self.monitor)
-            self._end(int(said["value"]))
-            if said["event"] == zmq.EVENT_ACCEPTED:
-                self._connections[int(said["value"])] = {}
+            event, number = next_event(self.monitor)
+            self._end(number)
+            if event == zmq.EVENT_ACCEPTED:
+                self._connections[number] = {}
 
     def connection(self, number: int, user: str) -> Connection | None:
         """The connection that a frame of this user came over; None when it has ended meanwhile."""

@@ -1,8 +1,6 @@
 """Whether the HTTP side of a hub answers and takes writes, asked over HTTP as anybody would."""
 
-import http.client
 import json
-import ssl
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
@@ -24,6 +22,9 @@ def why_silent(url: str, *, timeout: float) -> str | None:
 
 def ask(url: str, *, timeout: float) -> HttpHealth:
     """The certificate is not checked: it names the host that callers know, and nothing secret is sent."""
+    import http.client  # with email and ssl a fifth of what a command imports, for hubs with HTTP only
+    import ssl
+
     parts = urlsplit(url)
     host = _EVERYWHERE.get(parts.hostname or "", parts.hostname or "")
     connection: http.client.HTTPConnection

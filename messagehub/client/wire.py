@@ -9,11 +9,11 @@ import time
 from collections.abc import Callable
 
 import zmq
-from zmq.utils.monitor import recv_monitor_message
 
 from messagehub import protocol
 from messagehub.credentials import ClientKeys
 from messagehub.errors import BrokerUnavailable, HubError, InternalError, Unauthorized
+from messagehub.socket_monitor import next_event
 from messagehub.version import __version__
 from registry import commands, replies
 
@@ -149,11 +149,11 @@ class Wire:
     def _watch(self) -> None:
         """Note what the monitor says."""
         while self.monitor.poll(0):
-            event = recv_monitor_message(self.monitor)
-            if event["event"] == _SHAKEN:
+            event, value = next_event(self.monitor)
+            if event == _SHAKEN:
                 self._is_shaken = True
             else:
-                self._seen.append((int(event["event"]), int(event["value"])))
+                self._seen.append((event, value))
 
     def _lost(self) -> HubError:
         self._watch()
@@ -204,7 +204,7 @@ def shakes_hands(context: Context, endpoint: str, *, deadline: float, keys: Clie
     try:
         dealer.connect(endpoint)
         remaining = max(deadline - time.monotonic(), 0.0)
-        return bool(monitor.poll(int(remaining * 1000) + 1)) and recv_monitor_message(monitor)["event"] == _SHAKEN
+        return bool(monitor.poll(int(remaining * 1000) + 1)) and next_event(monitor)[0] == _SHAKEN
     except zmq.ZMQError:
         return False
     finally:
