@@ -4,6 +4,7 @@ A module of its own that imports nothing of the broker, so that the process star
 """
 
 import os
+import select
 import struct
 import sys
 from typing import Final
@@ -15,6 +16,8 @@ from registry.verdicts import Question, judge, preload
 
 LENGTH: Final = struct.Struct("<I")
 READY: Final = b"ready"
+IDLE_SECONDS: Final = 1.0
+"""After so long without a question all formats are imported, 0.1 s that neither a start nor a question waits for."""
 
 
 def framed(data: bytes) -> bytes:
@@ -24,11 +27,12 @@ def framed(data: bytes) -> bytes:
 def main() -> None:
     """Answer questions until the broker closes the pipe."""
     os.nice(5)
-    preload()
     encode = msgspec.json.Encoder().encode
     decode = msgspec.json.Decoder(Question).decode
     questions = sys.stdin.buffer
     _say(READY)
+    if not select.select([questions], [], [], IDLE_SECONDS)[0]:
+        preload()
     while len(head := questions.read(LENGTH.size)) == LENGTH.size:
         (size,) = LENGTH.unpack(head)
         verdict = judge(decode(questions.read(size)), between=os.sched_yield)
