@@ -37,10 +37,10 @@ LookUp = tuple[str, bytes, bytes]
 
 
 class Backend:
-    def __init__(self, hub: MessageHub, callers: Callers) -> None:
+    def __init__(self, hub: MessageHub, callers: Callers, *, is_draining: bool = False) -> None:
         self.hub = hub
         self.callers = callers
-        self.is_draining = False
+        self.is_draining = is_draining
         self.generation = 0
         self._by_id = KeptAnswers(max_entries=MAX_KEPT, max_bytes=MAX_KEPT_BYTES)
         self._latest = KeptAnswers(max_entries=MAX_KEPT, max_bytes=MAX_KEPT_BYTES)

@@ -68,7 +68,7 @@ class HealthPaths:
     async def drain(self, _: Request) -> Response:
         """Take no more writes over HTTP and say so in /readyz; reads, and clients of the broker, go on.
 
-        Only this process knows: one that is started again takes writes.
+        A reload of the hub changes nothing about that. A hub or an HTTP process that is started again takes writes.
         """
         self._backend.is_draining = True
         self._backend.callers.note_change("DRAIN")
