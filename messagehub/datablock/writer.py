@@ -237,10 +237,11 @@ class RingWriter:
         while len(found) < count:
             slot = self._free_slot()
             if slot is None:
-                for taken in reversed(found):
-                    self._order.appendleft(taken)
+                for taken in found:
                     unlock(self._descriptor.fd, self._unlock[taken])
                 if found:
+                    self._held += found
+                    self._look_again()  # which sorts them among those that are held, by age
                     self._board.ring()  # who found one of them locked meanwhile sleeps
                 return []
             found.append(slot)
@@ -347,10 +348,11 @@ class RingWriter:
         if now >= self._tell_at:
             self._tell_at = now + _TELL_AGAIN_SECONDS
             log.warning(
-                "channel %r: item %d was skipped, because readers hold all %d slots (%s). The producer goes on; it has"
+                "channel %r: item %d was skipped, because readers hold %s %d slots (%s). The producer goes on; it has"
                 " skipped %d items so far. Let the readers keep fewer values, or give the producer more capacity",
                 self.header.channel,
                 first,
+                "all" if count == 1 else "too many of the",
                 self._slot_count,
                 told(self._board.holders(self._head)),
                 self._words[SKIPPED],
