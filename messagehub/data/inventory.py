@@ -164,7 +164,7 @@ def _ring(directory: Directory, channel: str, name: str, producer_id: str) -> Bl
         pid=changing["writer_pid"] if changing["has_writer"] else None,
         readers=changing["readers"],
         slots=fixed.geometry.slot_count,
-        held=sum(holder.held for holder in changing["holders"]),
+        held=changing["held"],
         skipped=changing["skipped"],
         is_waiting=changing["is_waiting"],
         holders=changing["holders"],
