@@ -63,7 +63,7 @@ class Backend:
         return reply
 
     async def probe(self, command: commands.Command, kind: type[R], *, seconds: float) -> R:
-        """Ask for a monitor: BrokerTimeout when no answer came in time, also while all other threads are waiting."""
+        """Ask the broker for a monitor. Raise BrokerTimeout after `seconds`, also while all other threads wait."""
         self.callers.check(command)
         try:
             async with asyncio.timeout(seconds):

@@ -56,7 +56,7 @@ def takes_gzip(scope: Scope) -> bool:
 
 
 async def compressed(head: Message, message: Message) -> tuple[Message, Message]:
-    """Both messages of an answer, as they are sent to who takes gzip."""
+    """Return head and body of an answer, compressed."""
     body = message["body"]
     if len(body) > AT_ONCE_BYTES:
         packed = await anyio.to_thread.run_sync(partial(gzip.compress, body, _LEVEL, mtime=0), limiter=_threads)

@@ -56,9 +56,9 @@ class HttpProcess:
         on_failure: Callable[[str], None],
         on_problem: Callable[[str | None], None],
     ) -> None:
-        """One of the first two is called once, when the first process answers or will not.
+        """When the first process answers, `on_answer` is called; when it does not start, `on_failure` with the reason.
 
-        `on_problem` is told what is wrong from then on, and None when that is over.
+        After that `on_problem` is called with what is wrong, and with None when that is over.
         """
         self._endpoint = endpoint
         self._is_open = is_open

@@ -41,7 +41,7 @@ class BlockInfo(msgspec.Struct, kw_only=True):
 
     @property
     def held_back(self) -> str | None:
-        """By whom its producer is held back at this moment, if it is."""
+        """Who holds its producer back now, as a text; None when nobody does."""
         if self.state == "live" and (self.is_waiting or (self.slots and self.held >= self.slots)):
             return told(self.holders)
         return None

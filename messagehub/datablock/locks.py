@@ -186,7 +186,7 @@ class Pins:
     def __init__(
         self, descriptor: Descriptor, mapping: object, slot_count: int, held_slots: HeldSlots | None = None
     ) -> None:
-        """`held_slots` is what the whole process keeps of the ring."""
+        """`held_slots` is shared by all readers of the ring in this process."""
         self.held_slots = HeldSlots() if held_slots is None else held_slots
         self.held_word = memoryview(bytearray(8)).cast("Q")  # or where others see how many slots are kept here
         self._first_entry = next(_numbers) << 32
