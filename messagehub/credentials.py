@@ -154,7 +154,8 @@ def read_owner_token(path: Path) -> str:
 class OwnerToken:
     """The token of whoever runs the hub, as its file has it now.
 
-    A file that was replaced counts at once. One that was removed, or that would be refused at a start, lets nobody in.
+    A file that was replaced counts at once. One that was removed, or that would be refused at a start, lets nobody in;
+    all else is served, also by a process that begins meanwhile.
     """
 
     def __init__(self, path: Path) -> None:
@@ -167,16 +168,17 @@ class OwnerToken:
         version = version_of(self._path)
         if version != self._version:
             self._version = version
-            try:
-                self._listed = self._read()
+            self._listed = self._read()
+            if self._listed.proof:
                 log.warning("%s was replaced: the token in it counts from now on", self._path)
-            except (ConfigurationError, OSError) as error:
-                self._listed = Listed(proof="", rights=[])
-                log.error("%s; until then it lets nobody in", error)
         return self._listed
 
     def _read(self) -> Listed:
-        return Listed(proof=token_hash(read_owner_token(self._path)), rights=["admin"])
+        try:
+            return Listed(proof=token_hash(read_owner_token(self._path)), rights=["admin"])
+        except (ConfigurationError, OSError) as error:
+            log.error("%s; until that is mended it lets nobody in", error)
+            return Listed(proof="", rights=[])
 
 
 def token_owner(tokens: dict[str, Listed], given: str) -> str | None:

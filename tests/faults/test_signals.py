@@ -19,6 +19,7 @@ import pytest
 
 from messagehub import MessageHub
 from messagehub.errors import RateLimited
+from messagehub.private_files import write_private
 from tests.access.test_http_rights import SecureWeb, certificate
 from tests.admin.conftest import Web
 from tests.faults.chaos.storm import command_line, descendants
@@ -195,6 +196,25 @@ def test_an_http_process_that_dies_after_a_refused_reload_is_started_with_the_se
     os.kill(http_pid(hub), signal.SIGKILL)
     eventually(lambda: "starting it again" in hub.log())
     eventually(answers, hub)
+    assert "Traceback" not in hub.log()
+
+
+def test_a_hub_whose_token_was_removed_reloads_and_lets_nobody_in(hub: Served) -> None:
+    file = hub.dir / "http.token"
+    token = file.read_text()
+    headers = {"authorization": f"Bearer {token.strip()}"}
+    assert httpx.get(f"{hub.http}/api/v1/dead-letters", headers=headers).status_code == 200
+    file.unlink()
+    before = http_pid(hub)
+    hub.signal(signal.SIGHUP)
+    eventually(is_gone, before)
+    assert httpx.get(f"{hub.http}/api/v1/dead-letters", headers=headers).status_code == 401
+    os.kill(http_pid(hub), signal.SIGKILL)
+    eventually(lambda: "starting it again" in hub.log())
+    eventually(answers, hub)
+    assert httpx.get(f"{hub.http}/api/v1/dead-letters", headers=headers).status_code == 401
+    write_private(file, token.encode())
+    assert httpx.get(f"{hub.http}/api/v1/dead-letters", headers=headers).status_code == 200
     assert "Traceback" not in hub.log()
 
 
