@@ -154,7 +154,8 @@ def read_owner_token(path: Path) -> str:
 class OwnerToken:
     """The token of whoever runs the hub, as its file has it now.
 
-    A file that was replaced counts at once. One that was removed, or that would be refused at a start, lets nobody in.
+    A file that was replaced counts at once. One that was removed, or that would be refused at a start, lets nobody in;
+    all else is served, also by a process that begins meanwhile.
     """
 
     def __init__(self, path: Path) -> None:
@@ -167,16 +168,17 @@ class OwnerToken:
         version = version_of(self._path)
         if version != self._version:
             self._version = version
-            try:
-                self._listed = self._read()
+            self._listed = self._read()
+            if self._listed.proof:
                 log.warning("%s was replaced: the token in it counts from now on", self._path)
-            except (ConfigurationError, OSError) as error:
-                self._listed = Listed(proof="", rights=[])
-                log.error("%s; until then it lets nobody in", error)
         return self._listed
 
     def _read(self) -> Listed:
-        return Listed(proof=token_hash(read_owner_token(self._path)), rights=["admin"])
+        try:
+            return Listed(proof=token_hash(read_owner_token(self._path)), rights=["admin"])
+        except (ConfigurationError, OSError) as error:
+            log.error("%s; until that is mended it lets nobody in", error)
+            return Listed(proof="", rights=[])
 
 
 def token_owner(tokens: dict[str, Listed], given: str) -> str | None:
@@ -218,8 +220,10 @@ class KeyPair(msgspec.Struct, kw_only=True, frozen=True):
                 f"{path} is not a key file of messagehub: restore it, or remove it and make another one"
             ) from None
         check_key(pair.public)
-        if len(pair.secret) != KEY_LENGTH or zmq.curve_public(pair.secret.encode()).decode() != pair.public:
-            raise ConfigurationError(f"the two keys in {path} do not belong together")
+        if not _is_z85(pair.secret) or zmq.curve_public(pair.secret.encode()).decode() != pair.public:
+            raise ConfigurationError(
+                f"the two keys in {path} do not belong together: restore it, or remove it and make another one"
+            )
         if len(set(pair.secret)) < LEAST_DISTINCT:
             raise ConfigurationError(
                 f"the secret key in {path} could be guessed: make another with messagehub keys new"
@@ -258,15 +262,19 @@ def server_public_key(directory: Path) -> str | None:
 
 
 def check_key(public: str) -> str:
+    if not _is_z85(public):
+        raise ConfigurationError(f"{public[:60]!r} is not a public key: {KEY_LENGTH} characters of Z85")
+    return public
+
+
+def _is_z85(key: str) -> bool:
+    """Whether it has the form that public and secret keys have: 32 bytes in Z85."""
     from zmq.utils import z85
 
     try:
-        is_key = len(public) == KEY_LENGTH and len(z85.decode(public.encode())) == 32
+        return len(key) == KEY_LENGTH and len(z85.decode(key.encode())) == 32
     except (ValueError, KeyError, UnicodeError):
-        is_key = False
-    if not is_key:
-        raise ConfigurationError(f"{public[:60]!r} is not a public key: {KEY_LENGTH} characters of Z85")
-    return public
+        return False
 
 
 def allow_key(access: AccessFile, name: str, public: str, rights: list[str]) -> None:

@@ -124,6 +124,8 @@ class MessageHub(CatalogMethods, DataMethods, TableMethods, TopicMethods, Servic
                 cls._instance.close()
             if cls._instance is None or cls._instance._is_closed:
                 cls._instance = cls(**arguments)
+                # Whoever asks for a hub there now expects somebody else to answer, perhaps later.
+                ended_brokers.ENDPOINTS.discard(cls._instance.settings.endpoint)
             elif arguments and Settings.load(**_paths(arguments)) != cls._instance.settings:
                 raise HubError("get_instance was called before with other settings; use MessageHub(…) for a second hub")
             return cls._instance

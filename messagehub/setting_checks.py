@@ -32,6 +32,7 @@ _LEAST = {
     "subscriptions_per_peer": 0,
 }
 _MOST = 2**63 - 1
+_USUAL_PORTS = {"http": 80, "https": 443}
 
 
 class BadValue(Exception):
@@ -112,13 +113,15 @@ def _check_addresses(settings: Any) -> None:
 
 
 def _is_origin(text: str) -> bool:
-    """Whether a browser could send it: scheme and host, perhaps a port, and nothing behind them."""
+    """Whether a browser would send it: scheme and host in small letters, and a port that is not the scheme's own."""
     try:
         parts = urlsplit(text)
-        is_whole = bool(parts.hostname) and parts.scheme in ("http", "https") and parts.port != 0
+        is_whole = bool(parts.hostname) and parts.scheme in _USUAL_PORTS
+        is_usual = parts.port in (0, _USUAL_PORTS.get(parts.scheme))
     except ValueError:
         return False
-    return is_whole and "@" not in parts.netloc and text == f"{parts.scheme}://{parts.netloc}"
+    is_bare = "@" not in parts.netloc and not parts.netloc.endswith(":")
+    return is_whole and not is_usual and is_bare and text == f"{parts.scheme}://{parts.netloc}".lower()
 
 
 def _check_rights(settings: Any) -> None:

@@ -125,6 +125,15 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
                 raise BadValue(f"{reason} Linux takes: use a shorter one", name, "endpoint")
         return msgspec.structs.replace(self, endpoint=endpoint, events_endpoint=events)
 
+    def to_json(self) -> str:
+        """Return the settings in a form that `from_json` takes, for a process of the same hub."""
+        return msgspec.json.encode(self, enc_hook=str).decode()
+
+    @classmethod
+    def from_json(cls, text: str) -> "Settings":
+        """Return settings that `load` has checked in another process."""
+        return msgspec.json.decode(text, type=cls, dec_hook=lambda kind, value: kind(value))
+
     def changed(self, other: "Settings") -> list[str]:
         """Return the names of the settings that differ."""
         return [name for name in self.__struct_fields__ if getattr(self, name) != getattr(other, name)]

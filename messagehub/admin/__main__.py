@@ -18,13 +18,9 @@ def main() -> None:
     parser.add_argument("--parent", type=int, required=True, help="the process of the hub: this one ends with it")
     parser.add_argument("--fd", type=int, required=True, help="a bound listening socket")
     parser.add_argument("--ready-fd", type=int, required=True, help="a pipe that is told when this process serves")
-    parser.add_argument("--dir", required=True)
-    parser.add_argument("--endpoint", required=True)
+    parser.add_argument("--settings", required=True, help="as JSON: those of the hub, with its endpoint")
+    parser.add_argument("--draining", action="store_true", help="take no writes, as the process before")
     parser.add_argument("--token-file", type=Path, help="its content lets in whoever runs the hub; none: everybody")
-    parser.add_argument("--anonymous", default="", help="rights of requests without a token")
-    parser.add_argument("--cert")
-    parser.add_argument("--key")
-    parser.add_argument("--log", default="warning")
     arguments = parser.parse_args()
     for number in (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, signal.SIG_IGN)  # they are for the hub, which starts this process again where it must
@@ -45,6 +41,7 @@ def _serve(arguments: argparse.Namespace) -> None:
     from messagehub.credentials import AccessFile, OwnerToken
     from messagehub.hub import MessageHub
     from messagehub.logs import FORMAT
+    from messagehub.settings import Settings
     from registry.access import Rights
 
     class Server(uvicorn.Server):
@@ -53,11 +50,11 @@ def _serve(arguments: argparse.Namespace) -> None:
             os.write(arguments.ready_fd, b"1")
             os.close(arguments.ready_fd)
 
-    logging.basicConfig(level=arguments.log.upper(), format=FORMAT)
+    settings = Settings.from_json(arguments.settings)
+    logging.basicConfig(level=settings.log.upper(), format=FORMAT)
     logging.getLogger("uvicorn").setLevel(logging.WARNING)  # that it starts and stops, the hub says
     token = OwnerToken(arguments.token_file) if arguments.token_file else None
-    hub = MessageHub(dir=arguments.dir, endpoint=arguments.endpoint)
-    settings = hub.settings
+    hub = MessageHub(settings)
     audit = (
         AuditLog(settings.dir / "audit-http.log", max_bytes=settings.audit_bytes)
         if settings.audit is not False
@@ -66,13 +63,13 @@ def _serve(arguments: argparse.Namespace) -> None:
     callers = Callers(
         AccessFile(settings.access_path),
         token=token,
-        anonymous=Rights.parse(arguments.anonymous.split()),
+        anonymous=Rights.parse((settings.http_anonymous or "").split()),
         origins=settings.http_cors,
         requests_per_second=settings.requests_per_second,
         audit=audit,
     )
     try:
-        app = create_app(hub, callers, is_tls=bool(arguments.cert))
+        app = create_app(hub, callers, is_tls=bool(settings.http_cert), is_draining=arguments.draining)
         logging.getLogger("messagehub.http").info("the HTTP process serves, pid %d", os.getpid())
         config = uvicorn.Config(
             app,
@@ -84,8 +81,8 @@ def _serve(arguments: argparse.Namespace) -> None:
             timeout_keep_alive=60,
             timeout_graceful_shutdown=STOP_SECONDS,
             ws="none",
-            ssl_certfile=arguments.cert,
-            ssl_keyfile=arguments.key,
+            ssl_certfile=settings.http_cert or None,
+            ssl_keyfile=settings.http_key or None,
         )
         # Not `fd=`: uvicorn takes that for a unix socket, asyncio leaves TCP_NODELAY off, and answers wait 40 ms.
         Server(config).run(sockets=[socket.socket(fileno=arguments.fd)])

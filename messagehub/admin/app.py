@@ -32,8 +32,8 @@ _PROBES = ("/healthz", "/readyz")
 _FREE_ACCEPT = ("/docs", "/openapi.json", "/metrics", "/api/v1/events")
 
 
-def create_app(hub: MessageHub, callers: Callers, *, is_tls: bool = False) -> ASGIApp:
-    backend = Backend(hub, callers)
+def create_app(hub: MessageHub, callers: Callers, *, is_tls: bool = False, is_draining: bool = False) -> ASGIApp:
+    backend = Backend(hub, callers, is_draining=is_draining)
     owners = ((confluent_paths.ENDPOINTS, confluent.Confluent(backend)), (api.ENDPOINTS, api.Api(backend)))
     app = FastAPI(title="MessageHub", version=__version__, docs_url=None, redoc_url=None, openapi_url=None)
     app.router.redirect_slashes = False

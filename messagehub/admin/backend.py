@@ -24,6 +24,7 @@ from messagehub.hub import MessageHub
 from messagehub.protocol import Beacon
 from registry import commands, replies
 
+T = TypeVar("T")
 R = TypeVar("R", bound=replies.Reply)
 MAX_KEPT = 100_000
 MAX_KEPT_BYTES = 64 << 20
@@ -37,15 +38,15 @@ LookUp = tuple[str, bytes, bytes]
 
 
 class Backend:
-    def __init__(self, hub: MessageHub, callers: Callers) -> None:
+    def __init__(self, hub: MessageHub, callers: Callers, *, is_draining: bool = False) -> None:
         self.hub = hub
         self.callers = callers
-        self.is_draining = False
+        self.is_draining = is_draining
         self.generation = 0
         self._by_id = KeptAnswers(max_entries=MAX_KEPT, max_bytes=MAX_KEPT_BYTES)
         self._latest = KeptAnswers(max_entries=MAX_KEPT, max_bytes=MAX_KEPT_BYTES)
         self._looked_up = KeptAnswers(max_entries=MAX_KEPT, max_bytes=MAX_KEPT_BYTES)
-        self._probing = anyio.CapacityLimiter(MAX_PROBES)
+        self._monitoring = anyio.CapacityLimiter(MAX_PROBES)
         self._changing = threading.Lock()
         self._heard = ("", 0)
         hub.tap(b"schema/", self._on_schema_event)
@@ -62,16 +63,19 @@ class Backend:
         return reply
 
     async def probe(self, command: commands.Command, kind: type[R], *, seconds: float) -> R:
-        """Ask for a monitor: BrokerTimeout when no answer came in time, also while all other threads are waiting."""
+        """Ask the broker for a monitor. Raise BrokerTimeout after `seconds`, also while all other threads wait."""
         self.callers.check(command)
-        asked = partial(self.hub.ask, command, timeout=seconds)
         try:
             async with asyncio.timeout(seconds):
-                reply = await anyio.to_thread.run_sync(asked, abandon_on_cancel=True, limiter=self._probing)
+                reply = await self.run_for_monitor(partial(self.hub.ask, command, timeout=seconds))
         except TimeoutError:
             raise BrokerTimeout("the broker did not answer in time", endpoint=self.hub.settings.endpoint) from None
         assert isinstance(reply, kind), reply
         return reply
+
+    async def run_for_monitor(self, function: Callable[[], T]) -> T:
+        """Run it in one of the threads that only monitors use: all others may be waiting for the broker."""
+        return await anyio.to_thread.run_sync(function, abandon_on_cancel=True, limiter=self._monitoring)
 
     async def change(self, command: commands.Command, made_by: Callable[[MessageHub], R]) -> R:
         """What takes more than a request, because memory is freed here too; `command` says what rights it takes."""

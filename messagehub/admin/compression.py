@@ -4,13 +4,17 @@ Small answers, which are most of them, are left as they are, and so are event st
 """
 
 import gzip
+from functools import partial
 
-from starlette.concurrency import run_in_threadpool
+import anyio
+import anyio.to_thread
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 LEAST_BYTES = 4096
 AT_ONCE_BYTES = 64 << 10
 """More than this is compressed by a thread, so that others are served meanwhile."""
+_threads = anyio.CapacityLimiter(4)
+"""Of its own: the threads of requests may all be waiting for the broker, and an answer that is there must not."""
 _LEVEL = 1  # JSON becomes a tenth of its size at any level, and this one takes a fifth of the time of the default
 
 
@@ -52,10 +56,10 @@ def takes_gzip(scope: Scope) -> bool:
 
 
 async def compressed(head: Message, message: Message) -> tuple[Message, Message]:
-    """Both messages of an answer, as they are sent to who takes gzip."""
+    """Return head and body of an answer, compressed."""
     body = message["body"]
     if len(body) > AT_ONCE_BYTES:
-        packed = await run_in_threadpool(gzip.compress, body, _LEVEL, mtime=0)
+        packed = await anyio.to_thread.run_sync(partial(gzip.compress, body, _LEVEL, mtime=0), limiter=_threads)
     else:
         packed = gzip.compress(body, _LEVEL, mtime=0)
     headers = [_weak(name, value) for name, value in head["headers"] if name != b"content-length"]

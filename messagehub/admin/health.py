@@ -1,13 +1,13 @@
 """Health, readiness, draining and metrics: what monitors and load balancers ask.
 
-Rule: whoever monitors is answered in time, also while the broker is stuck. What has to be asked of the broker is given
-up after `PROBE_SECONDS`, and has threads of its own: those of other requests may all be waiting for the broker.
+Rule: whoever monitors is answered in time, also while the broker is stuck or slow. A question to the broker is given up
+after `PROBE_SECONDS`, and all that needs a thread has threads of its own (`Backend.run_for_monitor`).
 """
 
 import os
+from functools import partial
 
 import msgspec
-from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -68,7 +68,7 @@ class HealthPaths:
     async def drain(self, _: Request) -> Response:
         """Take no more writes over HTTP and say so in /readyz; reads, and clients of the broker, go on.
 
-        Only this process knows: one that is started again takes writes.
+        A reload of the hub changes nothing about that. A hub or an HTTP process that is started again takes writes.
         """
         self._backend.is_draining = True
         self._backend.callers.note_change("DRAIN")
@@ -94,7 +94,7 @@ class HealthPaths:
                 raise
             text = self._page(None).text
         else:
-            text = await run_in_threadpool(self._text, report, shown.channels)
+            text = await self._backend.run_for_monitor(partial(self._text, report, shown.channels))
         return Response(text, 200, None, "text/plain; version=0.0.4")
 
     def _text(self, report: replies.StatsReport, channels: list[replies.ChannelSummary]) -> str:

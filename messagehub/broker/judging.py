@@ -23,6 +23,7 @@ import msgspec
 from msgspec.structs import replace
 
 from messagehub import schema_worker
+from messagehub.descriptors import wait_readable
 from messagehub.schema_worker import LENGTH, READY, framed
 from messagehub.supervision import Supervisor
 from registry.verdicts import Question, Verdict
@@ -91,7 +92,7 @@ class Judge(Generic[Ticket]):
 
     def wait(self, seconds: float) -> None:
         """Until a verdict is there, or the seconds have passed."""
-        select.select([self.wake_fd], [], [], max(seconds, 0.0))
+        wait_readable([self.wake_fd], seconds)
 
     def close(self, *, timeout: float) -> None:
         if self._thread is not None:
@@ -210,7 +211,7 @@ class _Process:
         received = bytearray()
         deadline = time.monotonic() + START_SECONDS
         while bytes(received) != framed(READY):
-            if not select.select([self._out_of], [], [], max(deadline - time.monotonic(), 0.0))[0]:
+            if not wait_readable([self._out_of], deadline - time.monotonic()):
                 raise TimeoutError(f"the process is not ready after {START_SECONDS:g} s")
             part = os.read(self._out_of, READ_BYTES)
             if not part:

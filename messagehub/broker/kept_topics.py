@@ -9,7 +9,6 @@ Rule 4: whoever makes a topic a retained one is told how long publishers may sti
 import logging
 import os
 import queue
-import select
 import threading
 import time
 from collections import deque
@@ -20,6 +19,7 @@ from typing import Any, NamedTuple
 import zmq
 
 from messagehub import protocol
+from messagehub.descriptors import wait_readable
 from messagehub.errors import HubError, RateLimited, StoreError, TopicNotFound
 from messagehub.store import Store, TopicReader
 from messagehub.supervision import Supervisor
@@ -155,7 +155,7 @@ class KeptTopics:
 
     def wait(self, seconds: float) -> None:
         """Until an answer is there, or the seconds have passed."""
-        select.select([self.wake_fd], [], [], max(seconds, 0.0))
+        wait_readable([self.wake_fd], seconds)
 
     def close(self, *, timeout: float) -> None:
         if self._thread is not None:

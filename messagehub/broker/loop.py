@@ -12,7 +12,6 @@ Rule 5: one place records what happened (`_record`): noted as unwritten, publish
 
 import logging
 import os
-import select
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -42,6 +41,7 @@ from messagehub.broker.service_desk import settle
 from messagehub.broker.topic_proxy import TopicProxy
 from messagehub.broker.tracing import TraceRing
 from messagehub.broker.unwritten import Held, Unwritten
+from messagehub.descriptors import wait_readable
 from messagehub.errors import ConfigurationError, HubError, InternalError, RateLimited, StoreReadOnly
 from messagehub.metrics import Metrics
 from messagehub.settings import RELOADABLE, Settings
@@ -324,7 +324,7 @@ class Broker:
             self._see()
 
     def _is_stopping(self) -> bool:
-        return bool(select.select([self._stop_fd], [], [], 0)[0])
+        return bool(wait_readable([self._stop_fd], 0.0))
 
     def _see(self, look: Callable[..., list[AnyEvent]] | None = None) -> None:
         defects = self._sight.defects

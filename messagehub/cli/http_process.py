@@ -5,24 +5,29 @@ The socket is bound here, so its address is known before the process runs and st
 Rule 1: the hub is ready when HTTP answers. A first process that ends before it answers ends the hub.
 Rule 2: a process that dies later is started again, after a pause that grows while it keeps dying; until one has lived
 for STEADY_SECONDS and answers, the broker is told what is wrong.
-Rule 3: after a reload the old process serves until the new one does. A new one that does not start changes nothing.
-Rule 4: one thread starts and ends all processes: the kernel ends a child with the thread that made it.
+Rule 3: after a reload the old process serves until the new one does. A new one that does not start changes nothing. A
+hub that was draining goes on draining.
+Rule 4: a process serves with the settings that it is given, which were checked. It reads no settings of its own: what
+somebody has changed since counts after the next reload.
+Rule 5: one thread starts and ends all processes: the kernel ends a child with the thread that made it.
 """
 
 import errno
 import logging
 import os
-import select
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable
 
+from msgspec.structs import replace
+
 from messagehub.broker.place import is_loopback
 from messagehub.cli.http_checks import TOKEN_NAME, http_address
-from messagehub.cli.http_health import why_silent
+from messagehub.cli.http_health import ask, why_silent
 from messagehub.credentials import new_token, read_owner_token
+from messagehub.descriptors import wait_readable
 from messagehub.errors import ConfigurationError
 from messagehub.private_files import write_private
 from messagehub.settings import Settings
@@ -51,9 +56,9 @@ class HttpProcess:
         on_failure: Callable[[str], None],
         on_problem: Callable[[str | None], None],
     ) -> None:
-        """One of the first two is called once, when the first process answers or will not.
+        """When the first process answers, `on_answer` is called; when it does not start, `on_failure` with the reason.
 
-        `on_problem` is told what is wrong from then on, and None when that is over.
+        After that `on_problem` is called with what is wrong, and with None when that is over.
         """
         self._endpoint = endpoint
         self._is_open = is_open
@@ -149,21 +154,19 @@ class HttpProcess:
 
     def _is_readable(self, fd: int, seconds: float | None) -> bool:
         """Wait for the descriptor; False when the time is up or somebody wants something of this thread."""
-        ready = select.select([fd, self._wake_fd], [], [], seconds)[0]
+        ready = wait_readable([fd, self._wake_fd], seconds)
         if self._wake_fd in ready:
             os.eventfd_read(self._wake_fd)
         return fd in ready
 
-    def _started(self, settings: Settings) -> "_Child":
+    def _started(self, settings: Settings, *, is_draining: bool = False) -> "_Child":
         anonymous = settings.http_anonymous
         if anonymous is None:  # on this host everybody may look, unless told otherwise; from elsewhere nobody
             anonymous = "observe" if self._is_loopback and not settings.is_shared else ""
+        given = replace(settings, endpoint=self._endpoint, http_anonymous=anonymous)
         arguments = [
-            *("--dir", str(settings.dir)),
-            *("--endpoint", self._endpoint),
-            *("--anonymous", anonymous),
-            *("--log", settings.log),
-            *(("--cert", settings.http_cert, "--key", settings.http_key) if settings.http_cert else ()),
+            *("--settings", given.to_json()),
+            *(("--draining",) if is_draining else ()),
             *(() if self._is_open else ("--token-file", str(settings.dir / TOKEN_NAME))),
         ]
         return _Child(self._socket.fileno(), arguments)
@@ -178,7 +181,7 @@ class HttpProcess:
         self._on_problem(f"{problem}; it was started again {self.restarts} times")
         deadline = time.monotonic() + self._pause
         while not self._is_stopping and (left := deadline - time.monotonic()) > 0:
-            if select.select([self._wake_fd], [], [], left)[0]:
+            if wait_readable([self._wake_fd], left):
                 os.eventfd_read(self._wake_fd)
         self._pause = min(2 * self._pause, RESTART_MAX_SECONDS)
         return True
@@ -187,7 +190,7 @@ class HttpProcess:
         settings, self._next_settings = self._next_settings, None
         assert settings is not None
         try:
-            new = self._started(settings)
+            new = self._started(settings, is_draining=bool(ask(self.url, timeout=ANSWER_SECONDS).is_draining))
         except OSError as error:
             log.error("HTTP goes on with the settings of before, because no new process can be started: %s", error)
             return

@@ -41,7 +41,7 @@ class BlockInfo(msgspec.Struct, kw_only=True):
 
     @property
     def held_back(self) -> str | None:
-        """By whom its producer is held back at this moment, if it is."""
+        """Who holds its producer back now, as a text; None when nobody does."""
         if self.state == "live" and (self.is_waiting or (self.slots and self.held >= self.slots)):
             return told(self.holders)
         return None
@@ -164,7 +164,7 @@ def _ring(directory: Directory, channel: str, name: str, producer_id: str) -> Bl
         pid=changing["writer_pid"] if changing["has_writer"] else None,
         readers=changing["readers"],
         slots=fixed.geometry.slot_count,
-        held=sum(holder.held for holder in changing["holders"]),
+        held=changing["held"],
         skipped=changing["skipped"],
         is_waiting=changing["is_waiting"],
         holders=changing["holders"],

@@ -49,7 +49,7 @@ def producer_id_of(channel: str, origin: Origin) -> str | None:
 
 
 def table_origin(tables: TableStore, generation: int) -> Origin:
-    """Of a generation that may have been retired meanwhile."""
+    """Return the origin of a table's generation; its time is 0 if the generation was retired meanwhile."""
     try:
         with tables.open(generation) as snapshot:
             return generation, int(snapshot.manifest.committed_at * 1e9), ()
@@ -58,7 +58,7 @@ def table_origin(tables: TableStore, generation: int) -> Origin:
 
 
 def newest_of(readers: Sequence[RingReader]) -> Item | None:
-    """The item that was written last, of all rings."""
+    """Return the item that was written last of those in all rings, or None when they are empty."""
     for reader in sorted(readers, key=RingReader.newest_ns, reverse=True) if len(readers) > 1 else readers:
         item = reader.latest()
         if item is not None:

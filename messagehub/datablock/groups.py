@@ -54,12 +54,13 @@ def group_files(names: Iterable[str]) -> set[str]:
 
 
 def group_name(file_name: str) -> str:
-    """Of a name that `group_files` gave."""
+    """Return the name of the group whose cursors are in the file."""
     return file_name.rpartition("@")[0]
 
 
 def group_floor(path: str) -> int:
-    """How far the slowest member has come; for who only looks, and maps nothing that others could shorten."""
+    """Return the sequence that the slowest member has reached. The file is read, not mapped: another process could
+    shorten it."""
     descriptor = open_trusted(path, os.O_RDONLY)
     try:
         content = os.pread(descriptor.fd, _file_bytes(4096, 0), 0)

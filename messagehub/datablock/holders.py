@@ -30,26 +30,26 @@ class Holder:
 
 
 def told(holders: Iterable[Holder]) -> str:
-    """Those who hold the writer back, for a message."""
+    """Describe, for a message, the readers and groups that hold the writer back."""
     found = [str(holder) for holder in holders if holder.held or holder.unread]
     return ", ".join(found) or "values of readers that are closed by now hold them"
 
 
 def share_of(slot_count: int) -> int:
-    """How many slots of a ring one process may keep. With one or two slots everything is copied."""
+    """Return how many slots of a ring one process may hold before it gets copies; of one or two slots, none."""
     if slot_count <= 3:
         return max(0, slot_count - 2)
     return max(2, min(slot_count // 4, _MOST_LOCKS))
 
 
 def most_of(slot_count: int) -> int:
-    """How many slots one payload may take. A reader that waits for the next item still keeps the one before, so all
-    slots can never be had at once."""
+    """Return how many slots one payload may take: those that remain when one process holds its share. A reader that
+    waits for the next item usually still holds the one before."""
     return slot_count - share_of(slot_count)
 
 
 def slots_for(pieces: int) -> int:
-    """How many slots a ring needs for a payload of so many items."""
+    """Return how many slots a ring needs, so that a payload of `pieces` items may be written to it."""
     found = pieces
     while most_of(found) < pieces:
         found += 1
@@ -57,7 +57,7 @@ def slots_for(pieces: int) -> int:
 
 
 class HeldSlots(set[int]):
-    """What this process keeps of one ring, over all its readers of it: an entry for each reader and slot.
+    """The slots of one ring that this process holds, over all its readers: an entry for each pair of reader and slot.
 
     A set, because adding and removing an entry needs no lock: entries are removed in finalizers.
     """

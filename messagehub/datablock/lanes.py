@@ -259,7 +259,8 @@ class LaneBoard:
 
 
 def live_readers(directory: str, head: int) -> list[Holder]:
-    """The readers that hold a lane here, and the groups. Files are read, not mapped: somebody may shorten one."""
+    """Return the living readers and the groups of a ring. Their files are read, not mapped: another process could
+    shorten one."""
     try:
         names = os.listdir(directory)
     except FileNotFoundError:

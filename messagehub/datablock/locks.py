@@ -90,6 +90,24 @@ def exclusively_locked(fd: int, start: int, length: int) -> set[int]:
     return found
 
 
+def share_locked(fd: int, start: int, length: int) -> int:
+    """How many bytes of a range others hold shared, each counted once however many hold it."""
+    count = 0
+    ranges = [(start, start + length)]
+    while ranges:
+        start, end = ranges.pop()
+        if start >= end:
+            continue
+        answer = fcntl.fcntl(fd, fcntl.F_OFD_GETLK, exclusive(start, end - start))
+        kind, _, first, size = struct.unpack_from("hhqq", answer)
+        if kind == fcntl.F_UNLCK:
+            continue
+        first, stop = max(start, first), min(end, first + size) if size else end
+        count += stop - first if kind == fcntl.F_RDLCK else 0
+        ranges += [(start, first), (stop, end)]  # the kernel names any lock in a range, not the first
+    return count
+
+
 def lock_within(descriptor: "Descriptor", request: bytes, path: str, timeout_seconds: float) -> None:
     """Wait for a lock. The kernel's own waiting has no timeout, so this asks again every few milliseconds."""
     deadline = time.monotonic() + timeout_seconds
@@ -168,7 +186,7 @@ class Pins:
     def __init__(
         self, descriptor: Descriptor, mapping: object, slot_count: int, held_slots: HeldSlots | None = None
     ) -> None:
-        """`held_slots` is what the whole process keeps of the ring."""
+        """`held_slots` is shared by all readers of the ring in this process."""
         self.held_slots = HeldSlots() if held_slots is None else held_slots
         self.held_word = memoryview(bytearray(8)).cast("Q")  # or where others see how many slots are kept here
         self._first_entry = next(_numbers) << 32

@@ -46,10 +46,10 @@ from .layout import (
     scratch_bytes,
     successors,
 )
-from .locks import OWNER, exclusive, is_locked, try_lock
+from .locks import FIRST_SLOT, OWNER, exclusive, is_locked, share_locked, try_lock
 from .payloads import Codec, codec_of
 from .reader import Copy, RingReader
-from .segment import Segment, remove_file
+from .segment import Segment, open_trusted, remove_file
 from .sharing import group_of, is_written_by_others
 from .writer import RingWriter
 
@@ -292,4 +292,15 @@ def describe(path: str) -> tuple[Header, dict[str, Any]]:
     """As `peek`, for people: with the readers, each of which is looked at."""
     header, state = peek(path)
     found = live_readers(lane_directory(path, header), state["head"]) if header.lanes else []
-    return header, state | {"readers": sum(holder.group is None for holder in found), "holders": found}
+    readers = sum(holder.group is None for holder in found)
+    return header, state | {"readers": readers, "held": _held_slots(path, header), "holders": found}
+
+
+def _held_slots(path: str, header: Header) -> int:
+    """Count the slots that readers hold, also those whose reader is closed. What each reader says that it holds cannot
+    be added up: several may hold the same slot."""
+    descriptor = open_trusted(path, os.O_RDONLY)
+    try:
+        return share_locked(descriptor.fd, FIRST_SLOT, header.geometry.slot_count)
+    finally:
+        descriptor.close()

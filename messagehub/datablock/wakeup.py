@@ -10,6 +10,8 @@ import os
 import select
 from typing import Final
 
+from messagehub.descriptors import wait_readable
+
 from .errors import DataBlockError
 from .identity import ProcessIdentity
 from .locks import Descriptor
@@ -101,7 +103,7 @@ class NoBell:
     def sleep(self, timeout_seconds: float | None, watch: "ProcessWatch | None" = None) -> bool:
         watched = -1 if watch is None else watch.fileno()
         seconds = LOOK_SECONDS if timeout_seconds is None else min(max(timeout_seconds, 0.0), LOOK_SECONDS)
-        return bool(select.select([watched] if watched >= 0 else [], [], [], seconds)[0])
+        return bool(wait_readable([watched] if watched >= 0 else [], seconds))
 
 
 class Ringer:

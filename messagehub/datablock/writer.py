@@ -216,7 +216,7 @@ class RingWriter:
             raise HandleClosed("writer")
 
     def _claim(self, timeout_seconds: float | None) -> int | None:
-        """A locked and empty slot. None: the ring overwrites, and readers hold every slot."""
+        """Lock a slot, empty it and return it; None when the ring overwrites and readers hold every slot."""
         self._take_back()
         slot = self._free_slot()
         if slot is None:
@@ -232,15 +232,16 @@ class RingWriter:
         self._sequences[slot] = 0
 
     def _free_slots(self, count: int) -> list[int]:
-        """So many locked slots with what is in them, or none."""
+        """Lock `count` slots and return them, with the items in them untouched; or lock none, and return none."""
         found: list[int] = []
         while len(found) < count:
             slot = self._free_slot()
             if slot is None:
-                for taken in reversed(found):
-                    self._order.appendleft(taken)
+                for taken in found:
                     unlock(self._descriptor.fd, self._unlock[taken])
                 if found:
+                    self._held += found
+                    self._look_again()  # which sorts them among those that are held, by age
                     self._board.ring()  # who found one of them locked meanwhile sleeps
                 return []
             found.append(slot)
@@ -276,7 +277,10 @@ class RingWriter:
         return None
 
     def _look_again(self) -> None:
-        """Put the slots that readers held back into the order: they are older than all others but the empty ones."""
+        """Try the slots in `_held` again: put them into `_order`, by age, after the empty slots and before all others.
+
+        Each of them was the oldest when its turn came, and what was written since is newer.
+        """
         order, empty = self._order, []
         while order and self._sequences[order[0]] == 0:
             empty.append(order.popleft())
@@ -292,7 +296,11 @@ class RingWriter:
         return self._sequences[slot] > self._floor
 
     def _wait_for_slots(self, count: int, timeout_seconds: float | None) -> list[int]:
-        """So many locked slots. None at all: the ring overwrites, and readers hold too many."""
+        """Wait until `count` slots can be locked, and return them.
+
+        Return none when the ring overwrites and readers hold too many: the caller skips its items. Raise RingFull when
+        a blocking ring has no room in time.
+        """
         if self.header.when_full == WhenFull.ERROR:
             timeout_seconds = 0.0
         started = time.monotonic()
@@ -337,7 +345,7 @@ class RingWriter:
         return told(self._board.holders(self._head))
 
     def _skip(self, count: int) -> Written:
-        """Use up the numbers of items that cannot be written, so that readers count them as missed."""
+        """Count items as skipped. Their sequence numbers are used up, so that readers see a gap."""
         now = time.monotonic()
         self._no_grace_until = now + _NO_GRACE_SECONDS
         first, self._head = self._head + 1, self._head + count
@@ -347,10 +355,11 @@ class RingWriter:
         if now >= self._tell_at:
             self._tell_at = now + _TELL_AGAIN_SECONDS
             log.warning(
-                "channel %r: item %d was skipped, because readers hold all %d slots (%s). The producer goes on; it has"
+                "channel %r: item %d was skipped, because readers hold %s %d slots (%s). The producer goes on; it has"
                 " skipped %d items so far. Let the readers keep fewer values, or give the producer more capacity",
                 self.header.channel,
                 first,
+                "all" if count == 1 else "too many of the",
                 self._slot_count,
                 told(self._board.holders(self._head)),
                 self._words[SKIPPED],

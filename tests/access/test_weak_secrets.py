@@ -180,3 +180,11 @@ def test_wrong_and_missing_tokens_are_told_apart(web: Web) -> None:
     eventually(lambda: log.read_text().count('"UNAUTHORIZED"') == 2)
     reasons = [json.loads(line)["reason"] for line in log.read_text().splitlines()]
     assert reasons == ["no token", "unknown token"]
+
+
+@pytest.mark.parametrize("secret", ["_" * 40, "two words of forty characters in a row !", "ö" * 40, ""])
+def test_a_key_file_whose_secret_is_no_key_is_refused_with_what_to_do(tmp_path: Path, secret: str) -> None:
+    path = tmp_path / "a.key"
+    write_private(path, json.dumps({"public": KeyPair.new().public, "secret": secret}).encode())
+    with pytest.raises(ConfigurationError, match="remove it and make another one"):
+        KeyPair.read(path)

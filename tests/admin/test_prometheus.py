@@ -9,6 +9,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from messagehub import MessageHub
 from messagehub.admin import channel_metrics
 from tests.admin.conftest import Web
 from tests.debian import program_or_skip
+from tests.faults.chaos.storm import command_line, descendants
 from tests.integration.harness import ROOT, eventually
 
 PAGE = ROOT / "docs" / "howto" / "monitoring.md"
@@ -260,3 +262,42 @@ def test_ready_says_so_in_time_while_the_broker_is_stuck_and_all_threads_wait_fo
         for thread in waiting:
             thread.join(60)
     eventually(lambda: monitored.ask("GET", "/readyz").status_code == 200, timeout=60)
+
+
+def test_metrics_come_in_time_while_all_threads_wait_for_slow_checks(monitored: MonitoredWeb) -> None:
+    """Also compressed, as Prometheus asks for them."""
+    headers = {"authorization": f"Bearer {monitored.token}"}
+
+    def register(number: int) -> None:
+        body = {"schema": json.dumps({"title": str(number)}), "schemaType": "JSON"}
+        with httpx.Client(base_url=monitored.url, timeout=60) as client:
+            client.post(f"/subjects/slow-{number}/versions", headers=headers, json=body)
+
+    def has_no_thread_left() -> bool:
+        try:
+            httpx.get(f"{monitored.url}/subjects", headers=headers, timeout=0.5)
+        except httpx.ReadTimeout:
+            return True
+        return False
+
+    with monitored.hub() as hub:
+        for number in range(500):
+            hub.create_channel(f"measured.channel{number}")
+    assert len(monitored.ask("GET", "/metrics").content) > 64 << 10
+    worker = next(pid for pid in descendants(monitored.process.pid) if "schema_worker" in command_line(pid))
+    waiting = [threading.Thread(target=register, args=(number,)) for number in range(60)]
+    os.kill(worker, signal.SIGSTOP)
+    try:
+        for thread in waiting:
+            thread.start()
+        eventually(has_no_thread_left)
+        started = time.monotonic()
+        answer = monitored.ask("GET", "/metrics", headers={"accept-encoding": "gzip"})
+        assert time.monotonic() - started < 5.0  # each check has ten seconds
+        assert answer.headers["content-encoding"] == "gzip"
+        assert "messagehub_broker_up 1\n" in answer.text
+    finally:
+        with suppress(ProcessLookupError):  # it was replaced, because a check took too long
+            os.kill(worker, signal.SIGCONT)
+        for thread in waiting:
+            thread.join(60)

@@ -8,12 +8,14 @@ import socket
 import sqlite3
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from messagehub.cli.diagnosis.machine import check_shared_memory, check_system
+from messagehub.cli.diagnosis.place import check_owners
 from messagehub.datablock.locks import OWNER, Descriptor, exclusive, try_lock
 from tests.cli.program import Program, Running
 
@@ -247,3 +249,23 @@ def test_shared_memory_that_is_small_or_cannot_be_written(
     assert finding["severity"] == severity
     assert says in finding["message"]
     assert "mount -o remount" in finding["fix"]
+
+
+def test_files_that_the_hub_removes_meanwhile_are_no_trouble(tmp_path: Path) -> None:
+    is_over = threading.Event()
+
+    def come_and_go() -> None:
+        while not is_over.is_set():
+            for number in range(50):
+                (tmp_path / f"{number}.tmp").touch()
+            for number in range(50):
+                (tmp_path / f"{number}.tmp").unlink()
+
+    thread = threading.Thread(target=come_and_go)
+    thread.start()
+    try:
+        for _ in range(300):
+            assert list(check_owners(tmp_path)) == []
+    finally:
+        is_over.set()
+        thread.join()

@@ -1,6 +1,9 @@
 """`discover`, `status` and `doctor` show who holds a producer back."""
 
 import os
+import subprocess
+import sys
+from contextlib import ExitStack
 
 import numpy as np
 
@@ -48,3 +51,45 @@ def test_a_channel_without_readers_has_none(hub: Program) -> None:
     domain = hub.environment["MESSAGEHUB_DOMAIN"]
     with MessageHub(dir=hub.dir, domain=domain) as client, client.producer("alone"):
         assert hub.call_json("discover", "alone")["readers"] == []
+
+
+KEEPER = """
+import sys
+from messagehub import MessageHub
+
+with MessageHub() as hub, hub.consumer("shared", start="oldest") as consumer:
+    kept = [consumer.read(timeout=30.0) for _ in range(2)]
+    print("holds", flush=True)
+    sys.stdin.read()
+    kept.clear()
+"""
+
+
+def test_slots_that_several_readers_hold_are_counted_once(hub: Program) -> None:
+    domain = hub.environment["MESSAGEHUB_DOMAIN"]
+    with (
+        MessageHub(dir=hub.dir, domain=domain) as client,
+        client.producer("shared", schema=np.dtype("<i8"), capacity=4) as producer,
+        ExitStack() as keepers,
+    ):
+        for n in range(3):
+            producer.write(np.array([n]))
+        for _ in range(2):
+            keeper = keepers.enter_context(
+                subprocess.Popen(
+                    [sys.executable, "-c", KEEPER],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    text=True,
+                    env=os.environ | {"MESSAGEHUB_DIR": str(hub.dir), "MESSAGEHUB_DOMAIN": domain},
+                )
+            )
+            assert keeper.stdout is not None
+            assert keeper.stdout.readline() == "holds\n"
+        (block,) = [one for one in hub.call_json("blocks") if one["channel"] == "shared"]
+        assert (block["readers"], block["held"], block["slots"]) == (2, 2, 4)
+        assert "readers hold all" not in hub.call("doctor").stdout
+        assert "held back" not in hub.call("discover", "shared").stdout
+        for n in range(10):
+            producer.write(np.array([n]))
+        assert producer.skipped == 0

@@ -2,8 +2,10 @@
 
 import logging
 import os
+import time
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from messagehub.datablock import errors
@@ -15,6 +17,7 @@ from messagehub.datablock.ring import describe, open_reader
 from messagehub.datablock.writer import RingWriter
 from tests.datablock.children import kill, parked
 from tests.datablock.rings import drain, number_of, payload, writer
+from tests.integration.harness import eventually
 
 
 def held_slots(made: RingWriter) -> int:
@@ -180,3 +183,25 @@ def test_a_forked_child_counts_for_itself(root: str) -> None:
         assert sorted(one.held for one in describe(made.path)[1]["holders"]) == [4, 4]
         kill(pid)
         assert sorted(one.held for one in describe(made.path)[1]["holders"]) == [4]
+
+
+def test_after_a_large_payload_found_no_room_the_oldest_item_is_overwritten_first(root: str) -> None:
+    schema = pa.schema([("n", pa.int64())])
+    rows = pa.record_batch([pa.array(range(6 * 24))], schema=schema)
+    with (
+        writer(root, schema, split_rows=True, slot_count=8) as made,
+        open_reader(made.path, start="first") as slow,
+        open_reader(made.path, start="first", copy="never") as keeper,
+    ):
+        for number in range(1, 9):
+            made.write(pa.record_batch([[number]], schema=schema))
+        kept = [keeper.read(0) for _ in range(4)]
+        del kept[0]
+        assert made.write(rows).last > 9, "it takes several slots"
+        assert made.skipped == made.head - 8
+        kept.clear()
+        released_at = time.monotonic()
+        eventually(lambda: time.monotonic() > released_at + 0.02)  # only then the writer looks at those slots again
+        made.write(pa.record_batch([[9]], schema=schema))
+        assert slow.read(0) == Gap(1, 1)
+        assert [slow.read(0).sequence for _ in range(7)] == list(range(2, 9))

@@ -69,8 +69,7 @@ def test_a_hub_whose_http_does_not_start_ends_with_1_and_says_why(
 
 
 def test_an_http_process_that_keeps_dying_is_told_everywhere_and_comes_back(hub: Served) -> None:
-    token = (hub.dir / "http.token").read_bytes()
-    write_private(hub.dir / "http.token", b"weak")  # which no HTTP process starts with
+    write_private(hub.dir / "access.json", b"damaged")  # which no HTTP process starts with
     os.kill(eventually(http_pid, hub), signal.SIGKILL)
     with MessageHub(dir=hub.dir) as client:
         eventually(lambda: client.health(timeout=5.0)["status"] == "degraded")
@@ -81,7 +80,7 @@ def test_an_http_process_that_keeps_dying_is_told_everywhere_and_comes_back(hub:
         eventually(lambda: told(hub, "status")["counters"]["http_restarts"] >= 2)
         assert "starting it again in 2 s" in hub.log()
         assert hub.log().count("starting it again in 1 s") == 1, "the pause grows"
-        write_private(hub.dir / "http.token", token)
+        (hub.dir / "access.json").unlink()
         eventually(answers, hub)
         ready = httpx.get(f"{hub.http}/readyz", timeout=PATIENCE_SECONDS)
         assert (ready.status_code, ready.json().get("degraded")) == (200, True), "it has not lived long enough yet"

@@ -4,20 +4,26 @@ import itertools
 import json
 import os
 import pty
+import resource
 import signal
+import socket
 import ssl
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import httpx
 import pytest
 
 from messagehub import MessageHub
+from messagehub.errors import RateLimited
+from messagehub.private_files import write_private
 from tests.access.test_http_rights import SecureWeb, certificate
 from tests.admin.conftest import Web
-from tests.faults.test_http_process import answers
+from tests.faults.chaos.storm import command_line, descendants
+from tests.faults.test_http_process import answers, http_pid, is_gone
 from tests.integration.harness import ROOT, Peer, Served, clean_environment, eventually
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
@@ -163,3 +169,96 @@ def test_a_hub_in_a_terminal_ends_when_the_terminal_is_closed(tmp_path: Path) ->
             process.wait(30)
         assert process.stdout is not None
         process.stdout.close()
+
+
+def test_a_hub_that_drains_goes_on_draining_after_a_reload(hub: Served) -> None:
+    token = (hub.dir / "http.token").read_text().strip()
+    with httpx.Client(base_url=hub.http, headers={"authorization": f"Bearer {token}"}, timeout=30) as client:
+        assert client.post("/api/v1/drain").status_code == 200
+    before = http_pid(hub)
+    hub.signal(signal.SIGHUP)
+    eventually(is_gone, before)
+    assert httpx.get(f"{hub.http}/healthz").json()["draining"] is True
+    with httpx.Client(base_url=hub.http, headers={"authorization": f"Bearer {token}"}, timeout=30) as client:
+        assert client.post("/api/v1/channels/a", json={}).status_code == 503
+        assert client.delete("/api/v1/drain").status_code == 200
+    before = http_pid(hub)
+    hub.signal(signal.SIGHUP)
+    eventually(is_gone, before)
+    assert "draining" not in httpx.get(f"{hub.http}/healthz").json()
+
+
+def test_an_http_process_that_dies_after_a_refused_reload_is_started_with_the_settings_in_force(hub: Served) -> None:
+    file = hub.dir / "messagehub.toml"
+    file.write_text("audit_bytes = -5\n")
+    hub.signal(signal.SIGHUP)
+    eventually(lambda: "SIGHUP changed nothing" in hub.log())
+    os.kill(http_pid(hub), signal.SIGKILL)
+    eventually(lambda: "starting it again" in hub.log())
+    eventually(answers, hub)
+    assert "Traceback" not in hub.log()
+
+
+def test_a_hub_whose_token_was_removed_reloads_and_lets_nobody_in(hub: Served) -> None:
+    file = hub.dir / "http.token"
+    token = file.read_text()
+    headers = {"authorization": f"Bearer {token.strip()}"}
+    assert httpx.get(f"{hub.http}/api/v1/dead-letters", headers=headers).status_code == 200
+    file.unlink()
+    before = http_pid(hub)
+    hub.signal(signal.SIGHUP)
+    eventually(is_gone, before)
+    assert httpx.get(f"{hub.http}/api/v1/dead-letters", headers=headers).status_code == 401
+    os.kill(http_pid(hub), signal.SIGKILL)
+    eventually(lambda: "starting it again" in hub.log())
+    eventually(answers, hub)
+    assert httpx.get(f"{hub.http}/api/v1/dead-letters", headers=headers).status_code == 401
+    write_private(file, token.encode())
+    assert httpx.get(f"{hub.http}/api/v1/dead-letters", headers=headers).status_code == 200
+    assert "Traceback" not in hub.log()
+
+
+@pytest.fixture
+def many_descriptors() -> Iterator[None]:
+    """Room for more descriptors than `select` can name, here and in the hub that is started."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if limits[1] < 4096:
+        pytest.skip("no process may have so many descriptors here")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (4096, limits[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
+@pytest.fixture
+def busy_hub(many_descriptors: None, hub: Served) -> Iterator[Served]:
+    """A hub with more than a thousand connections."""
+    with ExitStack() as closing:
+        for _ in range(1100):
+            link = closing.enter_context(socket.socket(socket.AF_UNIX))
+            link.connect(hub.endpoint.removeprefix("ipc://"))
+            link.recv(1)
+        yield hub
+
+
+def test_a_hub_with_a_thousand_connections_reloads(busy_hub: Served) -> None:
+    before = http_pid(busy_hub)
+    (busy_hub.dir / "messagehub.toml").write_text('http_anonymous = ""\n')
+    busy_hub.signal(signal.SIGHUP)
+    eventually(is_gone, before)
+    assert httpx.get(f"{busy_hub.http}/subjects").status_code == 401
+    assert "Traceback" not in busy_hub.log()
+
+
+def test_schemas_are_checked_again_by_a_hub_with_a_thousand_connections(busy_hub: Served) -> None:
+    worker = next(pid for pid in descendants(busy_hub.pid) if "schema_worker" in command_line(pid))
+    with MessageHub(dir=busy_hub.dir) as client:
+        os.kill(worker, signal.SIGKILL)
+        eventually(is_gone, worker)
+
+        def is_registered() -> bool:
+            with suppress(RateLimited):
+                return client.register_schema("orders", '{"type": "object"}', timeout=30.0).version == 1
+            return False
+
+        eventually(is_registered)
+    assert "Traceback" not in busy_hub.log()

@@ -73,3 +73,18 @@ def test_the_shared_hub_follows_an_embedded_broker_that_is_started_anew(no_leaks
             hubs[-1].publish("t", 1)
     assert hubs[0] is not hubs[1]
     assert MessageHub.get_instance().settings.endpoint != hubs[1].settings.endpoint
+
+
+def test_the_shared_hub_of_an_endpoint_where_an_embedded_broker_ended_stays_one(no_leaks: None, tmp_path: Path) -> None:
+    """As when a program goes on with a broker of its own process after one that was embedded."""
+    endpoint = f"ipc://{tmp_path}/broker.sock"
+    for _ in range(2):
+        with embedded_broker(endpoint=endpoint):
+            pass
+        hub = MessageHub.get_instance(endpoint=endpoint)
+        assert MessageHub.get_instance() is hub
+        assert MessageHub.get_instance(endpoint=endpoint) is hub
+        with embedded_broker(endpoint=endpoint):
+            assert hub.health(timeout=30.0)["status"] == "healthy"
+        assert MessageHub.get_instance(endpoint=endpoint) is not hub, "its broker has ended"
+        MessageHub.reset_instance()

@@ -58,7 +58,10 @@ def check_owners(directory: Path) -> Iterator[Finding]:
     except OSError:
         return  # the directory is reported already
     for path in paths:
-        uid = path.lstat().st_uid
+        try:
+            uid = path.lstat().st_uid
+        except FileNotFoundError:
+            continue  # the hub has removed it meanwhile
         if uid != owner:
             yield Finding(
                 "directory",
