@@ -26,19 +26,6 @@ T = TypeVar("T")
 P = ParamSpec("P")
 
 
-def wake(loop: asyncio.AbstractEventLoop, future: "asyncio.Future[None]") -> None:
-    """Have the future done, from any thread."""
-    try:
-        loop.call_soon_threadsafe(_set, future)
-    except RuntimeError:
-        pass  # the loop has ended, and everything that waited in it
-
-
-def _set(future: "asyncio.Future[None]") -> None:
-    if not future.done():
-        future.set_result(None)
-
-
 class Job:
     """What is to run, and what is to be called instead when the threads are closed before that."""
 

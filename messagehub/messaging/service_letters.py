@@ -4,7 +4,17 @@ import base64
 import time
 from typing import Any, Literal
 
-from messagehub.errors import ConfigurationError, HubError
+from messagehub.errors import (
+    AddressNotFound,
+    BrokerRequired,
+    ConfigurationError,
+    HubError,
+    MailboxClosed,
+    MailboxFull,
+    PoolEmpty,
+    RouteError,
+    SendTimeout,
+)
 from messagehub.messaging.service_frames import PRIORITIES, SEND, call
 from messagehub.messaging.service_mailbox import Job
 from messagehub.messaging.service_payloads import PayloadEncoder, is_too_large
@@ -18,6 +28,10 @@ from messagehub.messaging.topic_messages import (
 from messagehub.topic_frames import IN_BLOCK
 from registry.records import DeadLetter, Priority
 
+CERTAINLY_NOT_HANDLED = (AddressNotFound, PoolEmpty, RouteError, MailboxFull, MailboxClosed)
+"""Errors after which a message may be sent again: no handler has seen it."""
+UNDELIVERABLE = (*CERTAINLY_NOT_HANDLED, SendTimeout, BrokerRequired)
+"""Errors for which a message is given up: its sender reports it as a dead letter."""
 MOST_LETTER_BYTES = 65_536
 _KINDS: tuple[Literal["bytes", "json", "arrow_batch", "arrow_table"], ...] = (
     *("bytes", "json"),

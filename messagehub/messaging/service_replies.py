@@ -16,8 +16,9 @@ from functools import partial
 from time import monotonic
 from typing import Any, NamedTuple, Protocol
 
-from messagehub.background import BackgroundThreads, Job, wake
+from messagehub.background import BackgroundThreads, Job
 from messagehub.errors import HubError, NotInitialised, RequestCancelled, RequestTimeout, SendTimeout
+from messagehub.event_loop import wake
 from messagehub.messaging.service_directory import Resolved, Route
 from messagehub.messaging.service_frames import ANSWER, EVERYTHING, EXPIRED, FAILED, REFUSED, SEND, more, read_failure
 from messagehub.messaging.service_letters import Outgoing

@@ -8,7 +8,6 @@ Rule 4: every way to ask (wait, begin, stream, await) is the same attempts, paus
 them: the thread that waits, or a background thread.
 """
 
-import asyncio
 import itertools
 import random
 import threading
@@ -24,8 +23,6 @@ from messagehub.errors import (
     BrokerRequired,
     ConfigurationError,
     HubError,
-    MailboxClosed,
-    MailboxFull,
     NoResponse,
     NotInitialised,
     PoolEmpty,
@@ -33,9 +30,10 @@ from messagehub.errors import (
     RouteError,
     SendTimeout,
 )
+from messagehub.event_loop import running_loop
 from messagehub.messaging.service_directory import Place, Resolved, Route, ServiceDirectory, place_of
 from messagehub.messaging.service_frames import REQUEST, SEND, STREAM
-from messagehub.messaging.service_letters import Outgoing
+from messagehub.messaging.service_letters import CERTAINLY_NOT_HANDLED, UNDELIVERABLE, Outgoing
 from messagehub.messaging.service_link import Answer, Link, NotSent
 from messagehub.messaging.service_links import Links
 from messagehub.messaging.service_metrics import ServiceMetrics
@@ -47,8 +45,6 @@ from registry.records import DeadLetter
 BACKOFF_FIRST_SECONDS, BACKOFF_MAX_SECONDS = 0.02, 1.0
 FLUSH_SECONDS = 1.0
 MOST_SECONDS = 1_000_000.0  # beyond this, the kernel cannot be told how long to wait
-_SAFE = (AddressNotFound, PoolEmpty, RouteError, MailboxFull, MailboxClosed)
-_UNDELIVERABLE = (*_SAFE, SendTimeout, BrokerRequired)
 T = TypeVar("T")
 
 
@@ -83,7 +79,7 @@ class Requests:
     def begin(self, address: str, payload: Any, *, timeout: float | None = None, **options: Any) -> PendingReply:
         """The request is on its way when this returns; in an event loop, as soon as that is possible."""
         pending = PendingReply(self._outgoing(REQUEST, address, payload, timeout, options), self)
-        if _is_in_event_loop():
+        if running_loop() is not None:
             pending.watch()
             self._start_soon(pending)
         else:
@@ -97,7 +93,7 @@ class Requests:
     def stream(self, address: str, payload: Any, *, timeout: float | None = None, **options: Any) -> StreamedReply:
         """Partial results as they come; begins as `begin` does."""
         call = StreamCall(self._outgoing(STREAM, address, payload, timeout, options), self)
-        if _is_in_event_loop():
+        if running_loop() is not None:
             self._start_soon(call)
         else:
             self._deliver(call.outgoing, lambda _: self._post(call))
@@ -143,14 +139,14 @@ class Requests:
         """How long to wait before the next attempt; None when there is to be none."""
         pause: float = min(BACKOFF_FIRST_SECONDS * 2 ** (outgoing.attempts - 1), BACKOFF_MAX_SECONDS)
         pause *= random.uniform(0.5, 1.0)
-        is_safe = isinstance(error, _SAFE) or (outgoing.idempotent and isinstance(error, NoResponse))
+        is_safe = isinstance(error, CERTAINLY_NOT_HANDLED) or (outgoing.idempotent and isinstance(error, NoResponse))
         if not is_safe or outgoing.attempts > outgoing.retries or monotonic() + pause >= outgoing.deadline:
             return None
         self._metrics.count("retried")
         return pause
 
     def _report_undelivered(self, outgoing: Outgoing, error: HubError) -> None:
-        if isinstance(error, _UNDELIVERABLE):
+        if isinstance(error, UNDELIVERABLE):
             self.report(outgoing.letter(self._sender, error))
 
     def _ask(self, outgoing: Outgoing) -> Answer:
@@ -324,8 +320,3 @@ class Requests:
         """In a forked child: the sockets are the parent's."""
         self._is_closed = True
         self.links.abandon()
-
-
-def _is_in_event_loop() -> bool:
-    """Whether the caller's thread runs one, which must not be blocked."""
-    return asyncio._get_running_loop() is not None

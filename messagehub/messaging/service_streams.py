@@ -14,8 +14,8 @@ from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from time import monotonic
 from typing import Any
 
-from messagehub.background import wake
 from messagehub.errors import HubError, NoResponse, RequestTimeout
+from messagehub.event_loop import LoopShare, wake
 from messagehub.messaging.service_frames import (
     ANSWER,
     EVERYTHING,
@@ -37,7 +37,6 @@ from messagehub.topic_frames import IN_BLOCK
 
 TELL_BYTES = WINDOW_BYTES // 4
 MOST_HELD_BYTES = 8 * WINDOW_BYTES
-SHARE_SECONDS = 0.005
 Arrived = tuple[int, int, bytes, Any] | BaseException
 """Form, payload kind, frame, and the table that the frame refers to; or why nothing more comes."""
 
@@ -171,7 +170,7 @@ class StreamedReply:
         self._result: Any = None
         self._error: BaseException | None = None
         self._is_done = False
-        self._share_at = 0.0
+        self._share = LoopShare()
 
     @property
     def result(self) -> Any:
@@ -196,14 +195,14 @@ class StreamedReply:
 
     async def __anext__(self) -> Any:
         self._check_open(StopAsyncIteration)
-        if monotonic() >= self._share_at:  # however much has come, other tasks have their turn
-            await asyncio.sleep(0)
-            self._share_at = monotonic() + SHARE_SECONDS
+        if self._share.is_due():
+            await self._share
         while True:
             try:
                 arrived = self._call.arrived.get_nowait()
             except queue.Empty:
                 await self._arrival()
+                self._share.restart()
             else:
                 return self._given(arrived, StopAsyncIteration)
 

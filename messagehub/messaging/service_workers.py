@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import functools
 import inspect
 import logging
 from collections.abc import Callable, Generator, Mapping
@@ -11,6 +10,7 @@ from typing import Any
 
 from messagehub.client.heartbeats import Registration
 from messagehub.errors import HandlerFailed, HubError, MailboxClosed, RequestCancelled
+from messagehub.messaging.callbacks import is_async
 from messagehub.messaging.handler_loop import HandlerLoop
 from messagehub.messaging.service_context import Asks, ServiceContext, ServiceMessage
 from messagehub.messaging.service_frames import (
@@ -72,7 +72,7 @@ class Served:
         self._on_dropped = on_dropped
         self._encoder = encoder
         self._own_loop = own_loop
-        self._loop = (loop or own_loop.get()) if _is_async(handler) else None
+        self._loop = (loop or own_loop.get()) if is_async(handler) else None
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_closed = False
 
@@ -266,15 +266,6 @@ class Served:
             job.caller.close_stream(job.number)
         job.caller.forget(job.number)
         job.caller.send(answer(EXPIRED, 0, job.number, self.mailbox.load, b""))
-
-
-def _is_async(handler: Handler) -> bool:
-    """Whether a call gives something to await, or an asynchronous generator."""
-    while isinstance(handler, functools.partial):
-        handler = handler.func
-    is_plain = inspect.isroutine(handler) or inspect.isclass(handler)
-    function = handler if is_plain else getattr(handler, "__call__", handler)  # noqa: B004  the method is wanted
-    return inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function)
 
 
 def _stream_all(partials: Generator[Any, Any, Any], message: ServiceMessage, context: ServiceContext) -> Any:

@@ -18,7 +18,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Literal, cast, get_args
 
 from messagehub.errors import ConfigurationError, HubError, ReceiveTimeout, SubscriberTooSlow, SubscriptionClosed
-from messagehub.event_loop import LoopShare, Sleepers
+from messagehub.event_loop import LoopShare, Sleepers, running_loop
 from messagehub.messaging.callbacks import awaited, check_callback, is_async
 from messagehub.messaging.topic_messages import Message
 from registry.topic_patterns import Patterns
@@ -175,8 +175,9 @@ class Subscription:
         """
         check_callback(callback, name="callback", arguments=("message",))
         is_awaited = is_async(callback)
-        if is_awaited and _runs_a_loop():
-            self._task = asyncio.get_running_loop().create_task(self._await_calls(callback))
+        loop = running_loop()
+        if is_awaited and loop is not None:
+            self._task = loop.create_task(self._await_calls(callback))
             return
 
         def run() -> None:
@@ -350,14 +351,6 @@ class Subscription:
         if not self._has_warned:
             self._has_warned = True
             log.warning("a subscriber of %r begins to lose messages: %s; `lost` counts them", self.pattern, why)
-
-
-def _runs_a_loop() -> bool:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True
 
 
 def _nothing(_: Subscription) -> None:
