@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from time import monotonic
 from typing import Any
 
-from messagehub.errors import HubError, NoResponse, RequestTimeout
+from messagehub.errors import HubError, NoResponse, RequestCancelled, RequestTimeout
 from messagehub.event_loop import LoopShare, wake
 from messagehub.messaging.service_frames import (
     ANSWER,
@@ -37,8 +37,8 @@ from messagehub.topic_frames import IN_BLOCK
 
 TELL_BYTES = WINDOW_BYTES // 4
 MOST_HELD_BYTES = 8 * WINDOW_BYTES
-Arrived = tuple[int, int, bytes, Any] | BaseException
-"""Form, payload kind, frame, and the table that the frame refers to; or why nothing more comes."""
+Arrived = tuple[int, int, bytes, Any] | BaseException | None
+"""Form, payload kind, frame, and the table that the frame refers to; or why nothing more comes. None: it was closed."""
 
 
 class StreamCall:
@@ -89,9 +89,10 @@ class StreamCall:
         return True
 
     def cancel(self) -> None:
-        """The reader wants nothing more: neither what was sent nor what would be."""
+        """Tell the worker that the reader wants nothing more, and a reader that waits that nothing more comes."""
         if self.end(None):
             self._leave()
+            self._put(None)
 
     def _begin(self, link: Link, number: int) -> None:
         self._link, self._number, self._failure = link, number, None
@@ -155,7 +156,8 @@ class StreamCall:
 class StreamedReply:
     """Iterate (also `async for`) for the partial results; then `result`, or `await`, is the reply.
 
-    Ends with the error that ended the request. Leaving it, or closing it, cancels the request.
+    Ends with the error that ended the request. Leaving it, or closing it, cancels the request: whoever iterates then
+    comes to the end, and `result` raises RequestCancelled.
     """
 
     def __init__(
@@ -168,6 +170,7 @@ class StreamedReply:
         self._on_left = on_left
         self._metrics = metrics
         self._result: Any = None
+        self._has_result = False
         self._error: BaseException | None = None
         self._is_done = False
         self._share = LoopShare()
@@ -177,7 +180,7 @@ class StreamedReply:
         """The reply; waits for it, and throws partial results away that were not read."""
         for _ in self:
             pass
-        return self._result
+        return self._reply()
 
     def __iter__(self) -> Iterator[Any]:
         return self
@@ -237,6 +240,11 @@ class StreamedReply:
     async def _wait_async(self) -> Any:
         async for _ in self:
             pass
+        return self._reply()
+
+    def _reply(self) -> Any:
+        if not self._has_result:
+            raise RequestCancelled(f"the stream of {self.address} was closed before its reply came")
         return self._result
 
     async def _arrival(self) -> None:
@@ -263,6 +271,8 @@ class StreamedReply:
         """The partial result; raises `end` after the reply, and the error that ended the request."""
         if isinstance(arrived, BaseException):
             raise self._failed(arrived)
+        if arrived is None:
+            raise end
         form, kind, frame, block = arrived
         if form == PARTIAL:
             self._call.taken(len(frame))
@@ -272,7 +282,7 @@ class StreamedReply:
             payload = decode_payload(kind, memoryview(frame)[ANSWER.size :], self.address)
         if form == PARTIAL:
             return payload
-        self._result = payload
+        self._result, self._has_result = payload, True
         self.close()
         raise end
 

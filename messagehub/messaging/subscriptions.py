@@ -209,9 +209,9 @@ class Subscription:
             async for message in self:
                 try:
                     await cast("Awaitable[object]", callback(message))
-                except asyncio.CancelledError:
-                    raise
-                except BaseException:
+                except BaseException as error:
+                    if isinstance(error, asyncio.CancelledError) and _is_cancelled():
+                        raise  # this task, and not only something that the callback awaited
                     log.exception("the callback of %r failed at %r", self.pattern, message)
         except HubError as ended:
             log.warning("%s", ended.message)
@@ -233,6 +233,8 @@ class Subscription:
         """As `close`, and wait in the event loop until a callback has had all that is buffered."""
         self._on_close(self)
         self.end()
+        if self._thread is threading.current_thread():
+            return  # called by the callback itself, which does not wait for itself
         if self._thread is not None:
             await asyncio.to_thread(self.close, timeout=timeout)
         elif self._task is not None and self._task is not asyncio.current_task():
@@ -351,6 +353,11 @@ class Subscription:
         if not self._has_warned:
             self._has_warned = True
             log.warning("a subscriber of %r begins to lose messages: %s; `lost` counts them", self.pattern, why)
+
+
+def _is_cancelled() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 def _nothing(_: Subscription) -> None:
