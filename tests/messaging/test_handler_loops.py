@@ -1,6 +1,7 @@
 """Event loops in which handlers and callbacks run: what ends there ends one message, and never the rest."""
 
 import asyncio
+import signal
 import threading
 import time
 from typing import Any
@@ -8,9 +9,11 @@ from typing import Any
 import pytest
 
 from messagehub import MessageHub
-from messagehub.errors import MailboxClosed
+from messagehub.errors import BrokerRequired, MailboxClosed, SendTimeout
+from messagehub.messaging.kept_subscriptions import KeptSubscription
 from messagehub.messaging.service_context import ServiceContext, ServiceMessage
 from messagehub.messaging.topic_messages import Message
+from registry.topics import PLAIN_SECONDS
 from tests.integration.harness import Served, eventually
 from tests.messaging.service_harness import SECONDS, SOON, metrics, patient_hub
 
@@ -116,3 +119,72 @@ def test_a_cancelled_task_of_callbacks_closes_its_subscription(caller: MessageHu
     subscription: Any = None
     asyncio.run(run())  # which cancels the tasks that are left
     assert subscription.is_closed
+
+
+def test_a_subscription_is_awaited_and_its_callback_runs_in_the_loop(caller: MessageHub) -> None:
+    async def run() -> None:
+        seen: list[tuple[Any, bool]] = []
+        loop = asyncio.get_running_loop()
+
+        async def callback(message: Message) -> None:
+            seen.append((message.payload, asyncio.get_running_loop() is loop))
+
+        async with (
+            await caller.subscribe_async("orders.*", callback, timeout=SECONDS),
+            await caller.subscribe_async("orders.>", buffer=10, timeout=SECONDS) as subscription,
+        ):
+            await caller.publish_async("orders.new", 1, timeout=SECONDS)
+            assert (await subscription.receive_async(SECONDS)).payload == 1
+            await asyncio.to_thread(eventually, lambda: seen == [(1, True)])
+
+    asyncio.run(run())
+
+
+def test_a_subscription_that_a_stopped_broker_does_not_confirm_does_not_stop_the_loop(
+    broker: Served, caller: MessageHub
+) -> None:
+    async def run() -> int:
+        ticks = 0
+        task = asyncio.create_task(caller.subscribe_async("orders.new", timeout=0.5))
+        while not task.done():
+            await asyncio.sleep(0.001)
+            ticks += 1
+        with pytest.raises((TimeoutError, BrokerRequired)):
+            await task
+        return ticks
+
+    caller.connect(timeout=SECONDS)
+    broker.signal(signal.SIGSTOP)
+    try:
+        assert asyncio.run(run()) > 10  # one that blocks the loop leaves it one
+    finally:
+        broker.signal(signal.SIGCONT)
+
+
+def test_publishing_to_a_retained_topic_has_one_deadline_for_all_that_is_asked(
+    broker: Served, caller: MessageHub
+) -> None:
+    topic = caller.topic("orders", keep=10, timeout=SECONDS)
+    topic.publish(1, timeout=SECONDS)
+    asked_at = time.monotonic()
+    eventually(lambda: time.monotonic() > asked_at + PLAIN_SECONDS)  # whether it is retained is asked again after that
+    broker.signal(signal.SIGSTOP)
+    try:
+        began_at = time.monotonic()
+        with pytest.raises(SendTimeout):
+            topic.publish(2, timeout=1.0)
+        assert time.monotonic() - began_at < 1.8  # each of the two questions took as long as it was given
+    finally:
+        broker.signal(signal.SIGCONT)
+
+
+def test_a_position_that_began_at_a_time_goes_on_from_there(caller: MessageHub) -> None:
+    topic = caller.topic("orders", keep=10, timeout=SECONDS)
+    for number in range(3):
+        topic.publish(number, timeout=SECONDS)
+    with caller.subscribe("orders", since=time.time(), timeout=SECONDS) as subscription:
+        assert isinstance(subscription, KeptSubscription)
+        positions = eventually(lambda: subscription.positions)
+    topic.publish("new", timeout=SECONDS)
+    with caller.subscribe("orders", since=positions, timeout=SECONDS) as subscription:
+        assert subscription.receive(SECONDS).payload == "new"
