@@ -1,8 +1,11 @@
 """Threads of one hub for what must not block its caller: deliveries that are tried again, and calls that are awaited.
 
-Rule 1: a job runs once, at its time or later, or is dropped once: when it is cancelled or when the threads are closed.
-Rule 2: threads are started as jobs need them, at most MOST_THREADS, and a job never waits for one that only sleeps.
+Rule 1: a job runs once, at its time or later; or it is cancelled; or its `drop` is called once, when the threads are
+closed before that.
+Rule 2: threads are started as jobs need them, at most MOST_THREADS. A job whose time has come never waits for one whose
+time has not. When all threads are busy it waits, so that it may run late.
 Rule 3: whoever awaits a job is told at its deadline, also while the job still runs or has not begun.
+Rule 4: no job ends a thread, whatever it raises.
 """
 
 import asyncio
@@ -26,21 +29,8 @@ T = TypeVar("T")
 P = ParamSpec("P")
 
 
-def wake(loop: asyncio.AbstractEventLoop, future: "asyncio.Future[None]") -> None:
-    """Have the future done, from any thread."""
-    try:
-        loop.call_soon_threadsafe(_set, future)
-    except RuntimeError:
-        pass  # the loop has ended, and everything that waited in it
-
-
-def _set(future: "asyncio.Future[None]") -> None:
-    if not future.done():
-        future.set_result(None)
-
-
 class Job:
-    """What is to run, and what is to be called instead when the threads are closed before that."""
+    """`run` is called at the job's time, or `drop` when the threads are closed before that. None when it is over."""
 
     __slots__ = ("at", "drop", "number", "run")
 
@@ -55,6 +45,8 @@ class Job:
 
 
 class BackgroundThreads:
+    """The jobs of one hub, and the threads that run them."""
+
     def __init__(self) -> None:
         self._jobs: list[Job] = []
         self._numbers = itertools.count()
@@ -65,7 +57,7 @@ class BackgroundThreads:
         self._is_closed = False
 
     def add(self, run: Callable[[], Any], *, drop: Callable[[], Any], at: float = 0.0) -> Job:
-        """Run it at that time (`time.monotonic()`), or as soon as possible."""
+        """Call `run` at that time (`time.monotonic()`), or as soon as possible; `drop` at once when this is closed."""
         job = Job(at, next(self._numbers), run, drop)
         with self._changed:
             if not self._is_closed:
@@ -79,7 +71,7 @@ class BackgroundThreads:
         return job
 
     def cancel(self, job: Job) -> None:
-        """Forget a job that has not begun. It holds on to nothing from now on."""
+        """Forget a job that has not begun, and what it refers to."""
         with self._changed:
             if job.run is None:
                 return
@@ -91,9 +83,9 @@ class BackgroundThreads:
                 self._cancelled = 0
 
     async def call(self, function: Callable[[float], T], *, timeout: float) -> T:
-        """Await `function(seconds that are left)`, run on one of the threads. RequestTimeout at the deadline.
+        """Return what `function(seconds that are left)` returns on one of the threads. RequestTimeout at the deadline.
 
-        What it returns after nobody waits for it any more is closed, if it can be.
+        If it returns something after that, or after its awaiter was cancelled, that is closed if it has a `close`.
         """
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
@@ -142,16 +134,23 @@ class BackgroundThreads:
             threads = [thread for thread in self._threads if thread is not threading.current_thread()]
             self._changed.notify_all()
         for job in sorted(jobs):
-            if job.drop is not None:
-                job.drop()
+            drop = job.drop  # read once: whoever awaits it may cancel it at this moment
+            if drop is not None:
+                drop()
         deadline = monotonic() + CLOSE_SECONDS
         for thread in threads:
             thread.join(max(deadline - monotonic(), 0.0))
 
+    def abandon(self) -> None:
+        """In a forked child, where the threads are not: what is added from now on is dropped."""
+        self._changed = threading.Condition()  # the parent's may be held by a thread that is not here
+        self._is_closed = True
+        self._jobs, self._threads = [], []
+
     # -- on the threads ------------------------------------------------------------------------------------
 
     def _start(self) -> None:
-        """With the lock."""
+        """Start one more. Called with the lock."""
         thread = threading.Thread(target=self._work, name="messagehub-background", daemon=True)
         self._threads.append(thread)
         thread.start()
@@ -160,7 +159,7 @@ class BackgroundThreads:
         while (run := self._next()) is not None:
             try:
                 run()
-            except Exception:  # a defect of ours, or of a callback: the thread goes on
+            except BaseException:  # a defect of ours, or a callback that would exit: the thread goes on
                 log.exception("a job in the background failed")
 
     def _next(self) -> Callable[[], Any] | None:
@@ -183,7 +182,10 @@ class BackgroundThreads:
             return None
 
     def _have_next_watched(self) -> None:
-        """With the lock, before running a job, which may take its time: see that another thread waits for the next."""
+        """Have another thread wait for the next job, since the one that is about to run may take its time.
+
+        Called with the lock.
+        """
         if not self._jobs:
             return
         if self._idle:
@@ -202,7 +204,7 @@ Self = TypeVar("Self", bound=HasBackground)
 
 
 def awaitable(method: Callable[Concatenate[Self, P], T]) -> Callable[Concatenate[Self, P], Coroutine[Any, Any, T]]:
-    """The same method to await: it runs on a background thread, and its `timeout` bounds all of it."""
+    """Return the twin of a method that is awaited: it runs on a background thread, and `timeout` bounds all of it."""
 
     @functools.wraps(method)
     async def call(self: Self, /, *arguments: P.args, **options: P.kwargs) -> T:

@@ -1,4 +1,4 @@
-"""Event loops: iterators that share one with other tasks, and tasks that other threads wake.
+"""Event loops: the one that runs here, iterators that share it with other tasks, and tasks that other threads wake.
 
 An async iterator that always has the next item at hand lets other tasks run now and then. Without that, `async for`
 over a full buffer never returns to the loop: no timeout fires and no other task runs.
@@ -12,6 +12,29 @@ if TYPE_CHECKING:
     import asyncio  # takes longer to load than all else that most programs need
 
 SHARE_SECONDS = 0.005
+
+
+def running_loop() -> "asyncio.AbstractEventLoop | None":
+    """Return the event loop that runs in this thread, which must not be blocked; None without one."""
+    import asyncio
+
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
+
+
+def wake(loop: "asyncio.AbstractEventLoop", woken: "asyncio.Future[None]") -> None:
+    """Have the future done, from any thread. Nothing is left to wake in a loop that was closed."""
+    try:
+        loop.call_soon_threadsafe(_set, woken)
+    except RuntimeError:
+        pass
+
+
+def _set(woken: "asyncio.Future[None]") -> None:
+    if not woken.done():
+        woken.set_result(None)
 
 
 class LoopShare:
@@ -63,12 +86,4 @@ class Sleepers:
     @staticmethod
     def wake(taken: "list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]]") -> None:
         for loop, woken in taken:
-            try:
-                loop.call_soon_threadsafe(_set, woken)
-            except RuntimeError:
-                continue  # the loop was closed under its task
-
-
-def _set(woken: "asyncio.Future[None]") -> None:
-    if not woken.done():
-        woken.set_result(None)
+            wake(loop, woken)

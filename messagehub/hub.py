@@ -13,6 +13,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
@@ -37,7 +38,7 @@ from messagehub.discovery.chain import Chain
 from messagehub.discovery.via_broker import ViaBroker
 from messagehub.discovery.via_files import ViaFiles
 from messagehub.discovery.via_shm_name import ViaShmName
-from messagehub.errors import BrokerRequired, ChannelNotFound, ChannelNotReady, HubError, is_unable
+from messagehub.errors import BrokerRequired, ChannelNotFound, ChannelNotReady, HubError, NotInitialised, is_unable
 from messagehub.messaging.service_methods import ServiceMethods
 from messagehub.messaging.service_workers import DRAIN_SECONDS
 from messagehub.messaging.services import Services
@@ -362,11 +363,16 @@ class MessageHub(CatalogMethods, DataMethods, TableMethods, TopicMethods, Servic
             found = self._cached(channel)
             if found is not None and not (wait and not found.is_active):
                 return found
+        deadline = time.monotonic() + self._limit(timeout)
+        if wait:
+            found = await self._discover_active_async(channel, self._limit(timeout), required)
+            if expected_schema is None:
+                return found
         return await self._background.call(
             lambda remaining: self.discover(
-                channel, expected_schema=expected_schema, timeout=remaining, wait=wait, required=required
+                channel, expected_schema=expected_schema, timeout=remaining, required=required
             ),
-            timeout=self._limit(timeout),
+            timeout=max(deadline - time.monotonic(), 0.001),
         )
 
     def channels(self, prefix: str = "", *, timeout: float | None = None) -> list[replies.ChannelSummary]:
@@ -485,22 +491,40 @@ class MessageHub(CatalogMethods, DataMethods, TableMethods, TopicMethods, Servic
     def _discover_active(self, channel: str, timeout: float, required: bool) -> Discovery | None:
         """Ask again whenever something was heard of the channel; while nobody tells, now and then."""
         deadline = time.monotonic() + timeout
-        logical = names.logical(channel)
-        cache = self._via_broker.cache
-        cache.follow(logical)
         while True:
+            cache = self._via_broker.cache
             heard = cache.heard
-            remaining = deadline - time.monotonic()
-            found = self._discover_now(channel, max(remaining, 0.001), required=False)
-            if found is not None and found.is_active:
-                return found
-            if time.monotonic() >= deadline:
-                if required:
-                    raise ChannelNotReady(f"channel {logical!r} did not become active in time", channel=logical)
-                return found
-            is_told = self.is_connected and cache.follows(logical)
-            remaining = max(deadline - time.monotonic(), 0.0)
-            cache.wait(remaining if is_told else min(WAIT_SECONDS, remaining), heard)
+            found = self._look_for_active(channel, timeout)
+            if not _is_active(found) and (timeout := deadline - time.monotonic()) > 0:
+                cache.wait(self._until_next_look(channel, timeout), heard)
+                timeout = deadline - time.monotonic()
+            if _is_active(found) or timeout <= 0:
+                return _in_time(channel, found, required)
+
+    async def _discover_active_async(self, channel: str, timeout: float, required: bool) -> Discovery | None:
+        """As `_discover_active`. It waits in the event loop: a background thread would be held for all that time."""
+        deadline = time.monotonic() + timeout
+        while True:
+            cache = self._via_broker.cache
+            heard = cache.heard
+            found = await self._background.call(partial(self._look_for_active, channel), timeout=timeout)
+            if not _is_active(found) and (timeout := deadline - time.monotonic()) > 0:
+                await cache.wait_async(self._until_next_look(channel, timeout), heard)
+                timeout = deadline - time.monotonic()
+            if _is_active(found) or timeout <= 0:
+                return _in_time(channel, found, required)
+
+    def _look_for_active(self, channel: str, timeout: float) -> Discovery | None:
+        """Ask once, and follow the channel from now on."""
+        if self._is_closed:
+            raise NotInitialised("this hub is closed")
+        self._via_broker.cache.follow(names.logical(channel))
+        return self._discover_now(channel, timeout, required=False)
+
+    def _until_next_look(self, channel: str, remaining: float) -> float:
+        """Return how many seconds to wait for news of a channel before it is asked for again."""
+        is_told = self.is_connected and self._via_broker.cache.follows(names.logical(channel))
+        return remaining if is_told else min(WAIT_SECONDS, remaining)
 
     def _register(
         self, command: commands.RegisterProducer | commands.RegisterConsumer, timeout: float | None, required: bool
@@ -589,6 +613,18 @@ class MessageHub(CatalogMethods, DataMethods, TableMethods, TopicMethods, Servic
         await self.close_async()
 
 
+def _is_active(found: Discovery | None) -> bool:
+    return found is not None and found.is_active
+
+
+def _in_time(channel: str, found: Discovery | None, required: bool) -> Discovery | None:
+    """Return what was found of a channel that was waited for; raise ChannelNotReady where it has to be active."""
+    if required and not _is_active(found):
+        logical = names.logical(channel)
+        raise ChannelNotReady(f"channel {logical!r} did not become active in time", channel=logical)
+    return found
+
+
 def _paths(arguments: dict[str, Any]) -> dict[str, Any]:
     if arguments.get("dir") is not None:
         arguments["dir"] = Path(arguments["dir"])
@@ -608,6 +644,7 @@ def _forget_parent() -> None:
         hub._watches.forget_parent()
         hub._topics.abandon()
         hub._services.abandon()
+        hub._background.abandon()
         hub._connection.abandon()
         hub._begin()
 

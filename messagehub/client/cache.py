@@ -14,6 +14,7 @@ import msgspec
 
 from messagehub.client.connection import Connection
 from messagehub.errors import HubError
+from messagehub.event_loop import Sleepers
 from registry import commands, replies
 from registry.events import channel_topic
 
@@ -54,6 +55,7 @@ class DiscoveryCache(Generic[Shown]):
         self._unsubscribed: list[bytes] = []
         self._subscribe_at = 0.0
         self._changed = threading.Condition()
+        self._sleepers = Sleepers()
         self.heard = 0
         """How often anything was heard that may change an answer: an event, or another connection."""
         self._broker_id = ""
@@ -94,6 +96,23 @@ class DiscoveryCache(Generic[Shown]):
         """Until `heard` is not `since` any more, or the seconds have passed."""
         with self._changed:
             self._changed.wait_for(lambda: self.heard != since, seconds)
+
+    async def wait_async(self, seconds: float, since: int) -> None:
+        """As `wait`, sleeping in the running event loop."""
+        import asyncio
+
+        with self._changed:
+            if self.heard != since:
+                return
+            woken = self._sleepers.add()
+        try:
+            async with asyncio.timeout(seconds):
+                await woken
+        except TimeoutError:
+            pass
+        finally:
+            with self._changed:
+                self._sleepers.remove(woken)
 
     # -- on the I/O thread ---------------------------------------------------------------------------------
 
@@ -168,3 +187,5 @@ class DiscoveryCache(Generic[Shown]):
         with self._changed:
             self.heard += 1
             self._changed.notify_all()
+            sleepers = self._sleepers.take()
+        self._sleepers.wake(sleepers)

@@ -1,4 +1,4 @@
-"""What users hand in to be called: checked at once, and awaited where it is asynchronous."""
+"""Functions that users hand in (callbacks, handlers): checked at once, and awaited where they are asynchronous."""
 
 import functools
 import inspect
@@ -8,13 +8,17 @@ from typing import Any
 from messagehub.errors import ConfigurationError
 
 
-def check_callback(callback: Any, *, name: str, arguments: tuple[str, ...]) -> None:
-    """Refuse what every call would fail with, or what a call would not run."""
+def check_callback(callback: Any, *, name: str, arguments: tuple[str, ...], may_stream: bool = False) -> None:
+    """Raise ConfigurationError if every call would fail.
+
+    Calling a generator function does not run its body. That is a mistake, unless the caller takes what the generator
+    yields as a stream (`may_stream`).
+    """
     called = f"{name}({', '.join(arguments)})"
     if not callable(callback):
         raise ConfigurationError(f"{name} is called as {called}: {callback!r} is not callable")
     function = _function(callback)
-    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+    if not may_stream and (inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)):
         raise ConfigurationError(f"{name} {callback!r} is a generator function, whose body a call does not run")
     try:
         inspect.signature(callback).bind(*arguments)
@@ -25,7 +29,9 @@ def check_callback(callback: Any, *, name: str, arguments: tuple[str, ...]) -> N
 
 
 def is_async(callback: Any) -> bool:
-    return inspect.iscoroutinefunction(_function(callback))
+    """Whether a call gives something to await, or an asynchronous generator."""
+    function = _function(callback)
+    return inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function)
 
 
 async def awaited(value: Awaitable[Any]) -> Any:

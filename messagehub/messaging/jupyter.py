@@ -30,7 +30,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from messagehub.errors import ConfigurationError
-from messagehub.messaging.callbacks import check_callback
+from messagehub.messaging.callbacks import check_callback, is_async
 from messagehub.messaging.kernel_link import GRACE_SECONDS, End, Inbox, KernelLink
 from messagehub.messaging.kernel_outputs import (
     ClearOutput,
@@ -280,6 +280,8 @@ class Kernel:
         self._check_owner()
         if on_input is not None:
             check_callback(on_input, name="on_input", arguments=("prompt",))
+            if is_async(on_input):
+                raise ConfigurationError("on_input returns text, and is not awaited: answer an InputRequest instead")
         content = {
             "code": code,
             "silent": False,

@@ -141,6 +141,7 @@ class KeptSubscription(Subscription):
             if position.is_exact and first > position.next:
                 self._lose(first - position.next)
             position.next, position.since, position.is_exact = max(position.next, first), None, True
+            self._received_to.setdefault(page.topic, (position.next, position.publisher))  # where a time has led to
             for kept in page.messages:
                 self._append(from_store(page.topic, page.incarnation, kept))
                 position.next = kept.offset + 1

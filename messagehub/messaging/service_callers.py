@@ -19,8 +19,8 @@ import threading
 from collections import deque
 from time import monotonic
 
-from messagehub.background import wake
 from messagehub.errors import RequestCancelled, RequestTimeout
+from messagehub.event_loop import wake
 from messagehub.messaging.service_frames import (
     CALL,
     EVERYTHING,

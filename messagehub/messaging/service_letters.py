@@ -4,10 +4,20 @@ import base64
 import time
 from typing import Any, Literal
 
-from messagehub.errors import ConfigurationError, HubError
+from messagehub.errors import (
+    AddressNotFound,
+    BrokerRequired,
+    ConfigurationError,
+    HubError,
+    MailboxClosed,
+    MailboxFull,
+    PoolEmpty,
+    RouteError,
+    SendTimeout,
+)
 from messagehub.messaging.service_frames import PRIORITIES, SEND, call
 from messagehub.messaging.service_mailbox import Job
-from messagehub.messaging.service_payloads import PayloadEncoder, is_too_large
+from messagehub.messaging.service_payloads import PayloadEncoder, is_too_large, prepared
 from messagehub.messaging.topic_messages import (
     arrow_kind,
     check_size,
@@ -18,6 +28,10 @@ from messagehub.messaging.topic_messages import (
 from messagehub.topic_frames import IN_BLOCK
 from registry.records import DeadLetter, Priority
 
+CERTAINLY_NOT_HANDLED = (AddressNotFound, PoolEmpty, RouteError, MailboxFull, MailboxClosed)
+"""Errors after which a message may be sent again: no handler has seen it."""
+UNDELIVERABLE = (*CERTAINLY_NOT_HANDLED, SendTimeout, BrokerRequired)
+"""Errors for which a message is given up: its sender reports it as a dead letter."""
 MOST_LETTER_BYTES = 65_536
 _KINDS: tuple[Literal["bytes", "json", "arrow_batch", "arrow_table"], ...] = (
     *("bytes", "json"),
@@ -47,6 +61,7 @@ class Outgoing:
     ) -> None:
         if priority not in _PRIORITY:
             raise ConfigurationError(f"priority is one of {', '.join(PRIORITIES)}, not {priority!r}")
+        payload = prepared(payload)
         self.large = payload if is_too_large(payload) else None
         self.encoder = encoder
         self.kind, self.body = encode_payload(payload) if self.large is None else (arrow_kind(payload), b"")
@@ -66,16 +81,17 @@ class Outgoing:
 
     def letter(self, sender: str, error: HubError) -> DeadLetter:
         form: Literal["request", "send"] = "send" if self.form == SEND else "request"
-        size_bytes = len(self.body) if self.large is None else self.large.nbytes
-        return _letter(self.address, form, sender, error, self.attempts, self.headers, self.kind, self.body, size_bytes)
+        body, size_bytes = (self.body, len(self.body)) if self.large is None else (None, self.large.nbytes)
+        return _letter(self.address, form, sender, error, self.attempts, self.headers, self.kind, body, size_bytes)
 
 
 def letter_of(address: str, job: Job, error: HubError) -> DeadLetter:
     """Of a message that a worker took and will not handle."""
-    headers, body = job.frame[job.headers_at : job.body_at], job.frame[job.body_at :]
-    size_bytes = len(body)
-    if job.kind & IN_BLOCK:
-        body, size_bytes = b"", getattr(job.block, "nbytes", 0)
+    headers = job.frame[job.headers_at : job.body_at]
+    body: bytes | None = job.frame[job.body_at :]
+    size_bytes = len(body or b"")
+    if job.kind & IN_BLOCK:  # which is gone when somebody sends the letter again
+        body, size_bytes = None, getattr(job.block, "nbytes", 0)
     return _letter(address, "send", job.caller.sender, error, 1, headers, job.kind & ~IN_BLOCK, body, size_bytes)
 
 
@@ -87,7 +103,7 @@ def _letter(
     attempts: int,
     headers: bytes,
     kind: int,
-    body: bytes,
+    body: bytes | None,
     size_bytes: int,
 ) -> DeadLetter:
     try:
@@ -103,7 +119,9 @@ def _letter(
         attempts=attempts,
         headers=said,
         payload_kind=_KINDS[kind],
-        payload_base64=base64.b64encode(body).decode() if size_bytes <= MOST_LETTER_BYTES else None,
+        payload_base64=base64.b64encode(body).decode()
+        if body is not None and size_bytes <= MOST_LETTER_BYTES
+        else None,
         payload_bytes=size_bytes,
         at=time.time(),
     )

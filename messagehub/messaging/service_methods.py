@@ -1,13 +1,14 @@
 """The facade's methods about services: `hub.serve`, `hub.request`, `hub.send`, `hub.stream`, and those to await."""
 
 import asyncio
-import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any
 
 from messagehub.background import BackgroundThreads, awaitable
-from messagehub.errors import BrokerRequired, BrokerTimeout, BrokerUnavailable, ConfigurationError
+from messagehub.errors import BrokerRequired, BrokerTimeout, BrokerUnavailable
+from messagehub.event_loop import running_loop
+from messagehub.messaging.callbacks import check_callback
 from messagehub.messaging.service_frames import REQUEST, SEND
 from messagehub.messaging.service_mailbox import Overflow
 from messagehub.messaging.service_replies import PendingReply
@@ -66,7 +67,7 @@ class ServiceMethods(ABC):
         What a generator yields is streamed. An `async def` handler is awaited in the event loop that runs here now, or
         without one in a loop of the hub's own.
         """
-        _check_handler(handler)
+        check_callback(handler, name="handler", arguments=("message", "context"), may_stream=True)
         return self._services.serve(
             address,
             handler,
@@ -76,7 +77,7 @@ class ServiceMethods(ABC):
             overflow=overflow,
             strategy=strategy,
             timeout=self._limit(timeout),
-            loop=asyncio._get_running_loop(),
+            loop=running_loop(),
         )
 
     async def serve_async(
@@ -91,7 +92,7 @@ class ServiceMethods(ABC):
         timeout: float | None = None,
     ) -> Served:
         """As `serve`, to be awaited."""
-        _check_handler(handler)
+        check_callback(handler, name="handler", arguments=("message", "context"), may_stream=True)
         loop = asyncio.get_running_loop()
         return await self._background.call(
             lambda remaining: self._services.serve(
@@ -282,13 +283,3 @@ class ServiceMethods(ABC):
         )
 
     resend_dead_letters_async = awaitable(resend_dead_letters)
-
-
-def _check_handler(handler: Any) -> None:
-    """Refuse at once what every request would fail with."""
-    try:
-        inspect.signature(handler).bind(None, None)
-    except ValueError:
-        return  # of a callable without a signature nothing is known
-    except TypeError as error:
-        raise ConfigurationError(f"handler {handler!r} is not called as handler(message, context): {error}") from None

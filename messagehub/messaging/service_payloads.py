@@ -1,5 +1,6 @@
-"""Payloads of requests and replies: in the frame or, Arrow that is too large for one, in a block of shared memory.
+"""Payloads of requests and replies: in the frame or, if they are too large for one, in a block of shared memory.
 
+Arrow tables and batches can be in blocks, and so can what becomes one: NumPy arrays and data frames (`prepared`).
 A block is written anew for each attempt, since it lives for LEASE_SECONDS only; whoever receives the frame maps it at
 once. Partial results are never in blocks: the room of their reader is counted in bytes of frames.
 """
@@ -9,6 +10,7 @@ import threading
 from typing import Any
 
 from messagehub.block_place import directory_of
+from messagehub.messaging.arrow_values import PLAIN_TYPES, as_arrow
 from messagehub.messaging.message_blocks import MessageBlocks, attach
 from messagehub.messaging.topic_messages import MAX_MESSAGE_BYTES, arrow_kind, encode_payload
 from messagehub.settings import Settings
@@ -18,8 +20,13 @@ FRAMING_BYTES = 64 * 1024
 """What Arrow's format may add to the bytes of a table, so that it still fits into a frame."""
 
 
+def prepared(payload: Any) -> Any:
+    """Return an array or a frame as Arrow, and any other payload as it is. InvalidRequest where Arrow has no form."""
+    return payload if type(payload) in PLAIN_TYPES else as_arrow(payload)
+
+
 def is_too_large(payload: Any) -> bool:
-    """Whether it is an Arrow batch or table that does not fit into a frame."""
+    """Whether a prepared payload is an Arrow batch or table that does not fit into a frame."""
     if type(payload).__module__.partition(".")[0] != "pyarrow":
         return False
     import pyarrow as pa
@@ -44,7 +51,8 @@ class PayloadEncoder:
         self._lock = threading.Lock()
 
     def encode(self, payload: Any) -> tuple[int, bytes]:
-        """Its kind and its bytes, which may be a reference."""
+        """Return its kind and its bytes, which may be a reference."""
+        payload = prepared(payload)
         if not is_too_large(payload):
             return encode_payload(payload)
         with self._lock:

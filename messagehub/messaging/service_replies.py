@@ -16,8 +16,9 @@ from functools import partial
 from time import monotonic
 from typing import Any, NamedTuple, Protocol
 
-from messagehub.background import BackgroundThreads, Job, wake
+from messagehub.background import BackgroundThreads, Job
 from messagehub.errors import HubError, NotInitialised, RequestCancelled, RequestTimeout, SendTimeout
+from messagehub.event_loop import wake
 from messagehub.messaging.service_directory import Resolved, Route
 from messagehub.messaging.service_frames import ANSWER, EVERYTHING, EXPIRED, FAILED, REFUSED, SEND, more, read_failure
 from messagehub.messaging.service_letters import Outgoing
@@ -26,6 +27,9 @@ from messagehub.messaging.topic_messages import decode_payload, from_block
 from messagehub.topic_frames import BYTES, IN_BLOCK
 
 log = logging.getLogger("messagehub.services")
+
+HAND_OVER_SECONDS = 0.001
+"""How long to wait, again and again, for an answer that another thread is handing over at the deadline."""
 
 
 class Attempt(NamedTuple):
@@ -83,7 +87,8 @@ class PendingReply:
         self._lock = threading.Lock()
         self._reading = threading.Lock()  # held by the one thread that reads in `result`
         self._attempt: Attempt | None = None
-        self._awaited = Answer()
+        self._awaited = Answer()  # replaced only while there is no attempt, so that one has the same to its end
+        self._is_posted = False
         self._answer: Answer | None = None
         self._error: BaseException | None = None
         self._has_ended = self._is_watched = self._is_decoded = False
@@ -111,6 +116,8 @@ class PendingReply:
         """Whether `result` would return, or raise, at once."""
         if not self._has_ended:
             self.watch()
+            if self._is_late():
+                self._expire()
         return self._has_ended
 
     def cancel(self) -> bool:
@@ -133,7 +140,7 @@ class PendingReply:
         def run() -> None:
             try:
                 callback(self)
-            except Exception:
+            except BaseException:  # also an exit: it concerns this callback, not the hub's thread
                 log.exception("a callback of a request to %s failed", self.outgoing.address)
 
         self._listen(lambda: self._calls.background.add(run, drop=run))
@@ -186,8 +193,10 @@ class PendingReply:
     # -- inside --------------------------------------------------------------------------------------------
 
     def _renew_answer(self) -> None:
-        if self.outgoing.attempts > 1:
+        """Before each posting. An earlier one may still be told that its link was lost, which does not end this one."""
+        if self._is_posted:
             self._awaited = Answer()
+        self._is_posted = True
 
     def _read(self) -> None:
         attempt = self._attempt
@@ -206,16 +215,11 @@ class PendingReply:
             if self._has_ended:
                 return
             is_first, self._is_watched = not self._is_watched, True
-            attempt = self._attempt
+            attempt, answer = self._attempt, self._awaited
         if is_first:
-            timer = self._calls.background.add(
-                self._expire, at=self.outgoing.deadline, drop=lambda: self.end(NotInitialised("this hub is closed"))
-            )
-            with self._lock:
-                self._timer = timer
+            self._start_timer()
         if attempt is None:
             return  # an attempt that follows is watched from its beginning
-        answer = self._awaited
         answer.on_arrival = partial(self._arrived, attempt, answer)
         answer.reads_itself = False
         if answer.has_arrived:
@@ -223,11 +227,24 @@ class PendingReply:
         else:
             attempt.link.leave()
 
+    def _start_timer(self) -> None:
+        background = self._calls.background
+        timer = background.add(
+            self._expire, at=self.outgoing.deadline, drop=lambda: self.end(NotInitialised("this hub is closed"))
+        )
+        with self._lock:
+            self._timer = None if self._has_ended else timer
+        if self._timer is None:
+            background.cancel(timer)  # else it would hold on to the call until the deadline
+
+    def _is_late(self) -> bool:
+        return monotonic() >= self.outgoing.deadline
+
     def _arrived(self, attempt: Attempt, answer: Answer) -> None:
         self._settle(attempt, answer.error or refusal_in(answer))
 
     def _expire(self) -> None:
-        """At the deadline, in the background."""
+        """End the call. At the deadline, by whoever sees it first: a background thread, or one that waits."""
         attempt = self._attempt
         address = self.outgoing.address
         if attempt is None:
@@ -272,16 +289,23 @@ class PendingReply:
             ended.wait(1.0)  # if it did not end by that, the answer is being handed over at this very moment
 
     async def _wait_async(self) -> Any:
-        if not self._has_ended:
-            loop = asyncio.get_running_loop()
+        """By a task: as `_wait`. The loop has a timer of its own, since all background threads may be busy."""
+        loop = asyncio.get_running_loop()
+        while not self._has_ended:
             future: asyncio.Future[None] = loop.create_future()
             self._listen(partial(wake, loop, future))
             self.watch()
+            seconds = max(self.outgoing.deadline - monotonic(), HAND_OVER_SECONDS)
+            timer = loop.call_later(seconds, wake, loop, future)
             try:
                 await future
             except asyncio.CancelledError:
                 self.cancel()
                 raise
+            finally:
+                timer.cancel()
+            if not self._has_ended and self._is_late():
+                self._expire()  # if it does not end by that, the answer is being handed over at this very moment
         return self._value()
 
     def _value(self) -> Any:

@@ -8,7 +8,6 @@ Rule 4: every way to ask (wait, begin, stream, await) is the same attempts, paus
 them: the thread that waits, or a background thread.
 """
 
-import asyncio
 import itertools
 import random
 import threading
@@ -24,8 +23,6 @@ from messagehub.errors import (
     BrokerRequired,
     ConfigurationError,
     HubError,
-    MailboxClosed,
-    MailboxFull,
     NoResponse,
     NotInitialised,
     PoolEmpty,
@@ -33,9 +30,10 @@ from messagehub.errors import (
     RouteError,
     SendTimeout,
 )
+from messagehub.event_loop import running_loop
 from messagehub.messaging.service_directory import Place, Resolved, Route, ServiceDirectory, place_of
 from messagehub.messaging.service_frames import REQUEST, SEND, STREAM
-from messagehub.messaging.service_letters import Outgoing
+from messagehub.messaging.service_letters import CERTAINLY_NOT_HANDLED, UNDELIVERABLE, Outgoing
 from messagehub.messaging.service_link import Answer, Link, NotSent
 from messagehub.messaging.service_links import Links
 from messagehub.messaging.service_metrics import ServiceMetrics
@@ -47,9 +45,10 @@ from registry.records import DeadLetter
 BACKOFF_FIRST_SECONDS, BACKOFF_MAX_SECONDS = 0.02, 1.0
 FLUSH_SECONDS = 1.0
 MOST_SECONDS = 1_000_000.0  # beyond this, the kernel cannot be told how long to wait
-_SAFE = (AddressNotFound, PoolEmpty, RouteError, MailboxFull, MailboxClosed)
-_UNDELIVERABLE = (*_SAFE, SendTimeout, BrokerRequired)
+MOST_DOUBLINGS = 30  # of the pause between attempts: it has long been the longest by then
 T = TypeVar("T")
+Chosen = tuple[Resolved, Route]
+"""A worker of an address, as its strategy chose it. That counts as its turn, so the message goes there first."""
 
 
 class Requests:
@@ -83,7 +82,7 @@ class Requests:
     def begin(self, address: str, payload: Any, *, timeout: float | None = None, **options: Any) -> PendingReply:
         """The request is on its way when this returns; in an event loop, as soon as that is possible."""
         pending = PendingReply(self._outgoing(REQUEST, address, payload, timeout, options), self)
-        if _is_in_event_loop():
+        if running_loop() is not None:
             pending.watch()
             self._start_soon(pending)
         else:
@@ -97,7 +96,7 @@ class Requests:
     def stream(self, address: str, payload: Any, *, timeout: float | None = None, **options: Any) -> StreamedReply:
         """Partial results as they come; begins as `begin` does."""
         call = StreamCall(self._outgoing(STREAM, address, payload, timeout, options), self)
-        if _is_in_event_loop():
+        if running_loop() is not None:
             self._start_soon(call)
         else:
             self._deliver(call.outgoing, lambda _: self._post(call))
@@ -141,16 +140,16 @@ class Requests:
 
     def _pause_after(self, outgoing: Outgoing, error: HubError) -> float | None:
         """How long to wait before the next attempt; None when there is to be none."""
-        pause: float = min(BACKOFF_FIRST_SECONDS * 2 ** (outgoing.attempts - 1), BACKOFF_MAX_SECONDS)
+        pause: float = min(BACKOFF_FIRST_SECONDS * 2 ** min(outgoing.attempts - 1, MOST_DOUBLINGS), BACKOFF_MAX_SECONDS)
         pause *= random.uniform(0.5, 1.0)
-        is_safe = isinstance(error, _SAFE) or (outgoing.idempotent and isinstance(error, NoResponse))
+        is_safe = isinstance(error, CERTAINLY_NOT_HANDLED) or (outgoing.idempotent and isinstance(error, NoResponse))
         if not is_safe or outgoing.attempts > outgoing.retries or monotonic() + pause >= outgoing.deadline:
             return None
         self._metrics.count("retried")
         return pause
 
     def _report_undelivered(self, outgoing: Outgoing, error: HubError) -> None:
-        if isinstance(error, _UNDELIVERABLE):
+        if isinstance(error, UNDELIVERABLE):
             self.report(outgoing.letter(self._sender, error))
 
     def _ask(self, outgoing: Outgoing) -> Answer:
@@ -161,10 +160,12 @@ class Requests:
             raise refused
         return answer
 
-    def _reach(self, outgoing: Outgoing, use: Callable[[Link, int, bytes, float], T]) -> tuple[Attempt, T]:
+    def _reach(
+        self, outgoing: Outgoing, use: Callable[[Link, int, bytes, float], T], chosen: Chosen | None = None
+    ) -> tuple[Attempt, T]:
         """Use the link to the first worker that can be reached. Whoever gets it counts the worker's load down again."""
         number, deadline = next(self._numbers), outgoing.deadline
-        for entry, route in self._routes(outgoing):
+        for entry, route in self._routes(outgoing, chosen):
             frame = outgoing.frame(number, route.target)
             self._count(route, 1)
             try:
@@ -221,44 +222,44 @@ class Requests:
             self.background.add(lambda: link.tell(frame, deadline), drop=lambda: None)
 
     def _start_soon(self, call: Call) -> None:
-        """The first attempt, without waiting for anything: here if that is possible, else in the background."""
+        """Make the first attempt without waiting for anything: here if that is possible, else in the background."""
         entry = self.directory.find(call.outgoing.address) if call.outgoing.large is None else None
         route = entry.choose(set()) if entry is not None else None
-        link = self.links.find(route.worker) if route is not None else None
-        if entry is None or route is None or link is None:
+        if entry is None or route is None:
             self._attempt_at(call, 0.0)
             return
+        link = self.links.find(route.worker)
         number = next(self._numbers)
         self._count(route, 1)
-        if not call.post_at_once(link, number, call.outgoing.frame(number, route.target)):
+        if link is None or not call.post_at_once(link, number, call.outgoing.frame(number, route.target)):
             self._count(route, -1)
-            self._attempt_at(call, 0.0)
+            self._attempt_at(call, 0.0, (entry, route))
             return
         call.outgoing.attempts += 1
         if link.is_unsent:
             self.background.add(lambda: link.complete(call.outgoing.deadline), drop=lambda: None)
         self._posted(call, Attempt(entry, route, number, link))
 
-    def _attempt_at(self, call: Call, at: float) -> None:
+    def _attempt_at(self, call: Call, at: float, chosen: Chosen | None = None) -> None:
         self.background.add(
-            lambda: self._attempt(call), drop=lambda: call.end(NotInitialised("this hub is closed")), at=at
+            lambda: self._attempt(call, chosen), drop=lambda: call.end(NotInitialised("this hub is closed")), at=at
         )
 
-    def _attempt(self, call: Call) -> None:
+    def _attempt(self, call: Call, chosen: Chosen | None) -> None:
         """In the background."""
         if call.has_ended:
             return
         call.outgoing.attempts += 1
         try:
-            self._post(call)
+            self._post(call, chosen)
         except HubError as error:
             self.retry_or_end(call, error)
         except BaseException as error:
             call.end(error)
             raise
 
-    def _post(self, call: Call) -> None:
-        attempt, _ = self._reach(call.outgoing, call.post)
+    def _post(self, call: Call, chosen: Chosen | None = None) -> None:
+        attempt, _ = self._reach(call.outgoing, call.post, chosen)
         self._posted(call, attempt)
 
     def _posted(self, call: Call, attempt: Attempt) -> None:
@@ -268,9 +269,15 @@ class Requests:
 
     # -- who is reached ------------------------------------------------------------------------------------
 
-    def _routes(self, outgoing: Outgoing) -> Iterator[tuple[Resolved, Route]]:
-        """Workers to try, each once, by the address's strategy; what is known first, then what the broker says."""
+    def _routes(self, outgoing: Outgoing, chosen: Chosen | None) -> Iterator[Chosen]:
+        """Yield the workers to try, each once: the one that was chosen before, then by the address's strategy.
+
+        First of those that are known, then of those that the broker knows.
+        """
         tried: set[Place] = set()
+        if chosen is not None:
+            tried.add(place_of(chosen[1].worker))
+            yield chosen
         entry = self.directory.find(outgoing.address)
         is_asked = entry is None
         if entry is None:
@@ -324,8 +331,3 @@ class Requests:
         """In a forked child: the sockets are the parent's."""
         self._is_closed = True
         self.links.abandon()
-
-
-def _is_in_event_loop() -> bool:
-    """Whether the caller's thread runs one, which must not be blocked."""
-    return asyncio._get_running_loop() is not None

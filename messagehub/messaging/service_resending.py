@@ -11,22 +11,11 @@ from typing import Any
 
 import msgspec
 
-from messagehub.errors import (
-    AddressNotFound,
-    BrokerRequired,
-    HubError,
-    MailboxClosed,
-    MailboxFull,
-    PoolEmpty,
-    RouteError,
-    SendTimeout,
-)
+from messagehub.errors import HubError
+from messagehub.messaging.service_letters import UNDELIVERABLE
 from messagehub.messaging.topic_messages import decode_payload
 from messagehub.topic_frames import KIND_OF
 from registry.records import DeadLetter
-
-LEAVE_A_LETTER = (AddressNotFound, PoolEmpty, RouteError, MailboxFull, MailboxClosed, SendTimeout, BrokerRequired)
-"""What a message that is given up is given up for: its sender reports it."""
 
 
 class FailedLetter(msgspec.Struct, frozen=True):
@@ -60,7 +49,7 @@ def resend(
             send(letter.address, decode_payload(KIND_OF[letter.payload_kind], body, letter.address), letter.headers)
         except HubError as error:
             done.failed.append(FailedLetter(letter.number, letter.address, error.code, error.message))
-            if isinstance(error, LEAVE_A_LETTER):
+            if isinstance(error, UNDELIVERABLE):
                 remove(letter.number)
         else:
             done.sent += 1

@@ -14,8 +14,8 @@ from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from time import monotonic
 from typing import Any
 
-from messagehub.background import wake
-from messagehub.errors import HubError, NoResponse, RequestTimeout
+from messagehub.errors import HubError, NoResponse, RequestCancelled, RequestTimeout
+from messagehub.event_loop import LoopShare, wake
 from messagehub.messaging.service_frames import (
     ANSWER,
     EVERYTHING,
@@ -37,9 +37,8 @@ from messagehub.topic_frames import IN_BLOCK
 
 TELL_BYTES = WINDOW_BYTES // 4
 MOST_HELD_BYTES = 8 * WINDOW_BYTES
-SHARE_SECONDS = 0.005
-Arrived = tuple[int, int, bytes, Any] | BaseException
-"""Form, payload kind, frame, and the table that the frame refers to; or why nothing more comes."""
+Arrived = tuple[int, int, bytes, Any] | BaseException | None
+"""Form, payload kind, frame, and the table that the frame refers to; or why nothing more comes. None: it was closed."""
 
 
 class StreamCall:
@@ -90,9 +89,10 @@ class StreamCall:
         return True
 
     def cancel(self) -> None:
-        """The reader wants nothing more: neither what was sent nor what would be."""
+        """Tell the worker that the reader wants nothing more, and a reader that waits that nothing more comes."""
         if self.end(None):
             self._leave()
+            self._put(None)
 
     def _begin(self, link: Link, number: int) -> None:
         self._link, self._number, self._failure = link, number, None
@@ -156,7 +156,8 @@ class StreamCall:
 class StreamedReply:
     """Iterate (also `async for`) for the partial results; then `result`, or `await`, is the reply.
 
-    Ends with the error that ended the request. Leaving it, or closing it, cancels the request.
+    Ends with the error that ended the request. Leaving it, or closing it, cancels the request: whoever iterates then
+    comes to the end, and `result` raises RequestCancelled.
     """
 
     def __init__(
@@ -169,16 +170,17 @@ class StreamedReply:
         self._on_left = on_left
         self._metrics = metrics
         self._result: Any = None
+        self._has_result = False
         self._error: BaseException | None = None
         self._is_done = False
-        self._share_at = 0.0
+        self._share = LoopShare()
 
     @property
     def result(self) -> Any:
         """The reply; waits for it, and throws partial results away that were not read."""
         for _ in self:
             pass
-        return self._result
+        return self._reply()
 
     def __iter__(self) -> Iterator[Any]:
         return self
@@ -196,14 +198,14 @@ class StreamedReply:
 
     async def __anext__(self) -> Any:
         self._check_open(StopAsyncIteration)
-        if monotonic() >= self._share_at:  # however much has come, other tasks have their turn
-            await asyncio.sleep(0)
-            self._share_at = monotonic() + SHARE_SECONDS
+        if self._share.is_due():
+            await self._share
         while True:
             try:
                 arrived = self._call.arrived.get_nowait()
             except queue.Empty:
                 await self._arrival()
+                self._share.restart()
             else:
                 return self._given(arrived, StopAsyncIteration)
 
@@ -238,6 +240,11 @@ class StreamedReply:
     async def _wait_async(self) -> Any:
         async for _ in self:
             pass
+        return self._reply()
+
+    def _reply(self) -> Any:
+        if not self._has_result:
+            raise RequestCancelled(f"the stream of {self.address} was closed before its reply came")
         return self._result
 
     async def _arrival(self) -> None:
@@ -264,6 +271,8 @@ class StreamedReply:
         """The partial result; raises `end` after the reply, and the error that ended the request."""
         if isinstance(arrived, BaseException):
             raise self._failed(arrived)
+        if arrived is None:
+            raise end
         form, kind, frame, block = arrived
         if form == PARTIAL:
             self._call.taken(len(frame))
@@ -273,7 +282,7 @@ class StreamedReply:
             payload = decode_payload(kind, memoryview(frame)[ANSWER.size :], self.address)
         if form == PARTIAL:
             return payload
-        self._result = payload
+        self._result, self._has_result = payload, True
         self.close()
         raise end
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import functools
 import inspect
 import logging
 from collections.abc import Callable, Generator, Mapping
@@ -11,6 +10,8 @@ from typing import Any
 
 from messagehub.client.heartbeats import Registration
 from messagehub.errors import HandlerFailed, HubError, MailboxClosed, RequestCancelled
+from messagehub.messaging.arrow_values import PLAIN_TYPES
+from messagehub.messaging.callbacks import is_async
 from messagehub.messaging.handler_loop import HandlerLoop
 from messagehub.messaging.service_context import Asks, ServiceContext, ServiceMessage
 from messagehub.messaging.service_frames import (
@@ -26,7 +27,7 @@ from messagehub.messaging.service_frames import (
 from messagehub.messaging.service_keys import WorkerKeys
 from messagehub.messaging.service_mailbox import Job, Mailbox, Overflow
 from messagehub.messaging.service_metrics import ServiceMetrics
-from messagehub.messaging.service_payloads import PayloadEncoder, is_too_large
+from messagehub.messaging.service_payloads import PayloadEncoder
 from messagehub.messaging.service_server import ServiceServer
 from messagehub.messaging.signals import wait_for_signal, wait_for_signal_async
 from messagehub.messaging.topic_messages import check_size, encode_payload
@@ -72,7 +73,7 @@ class Served:
         self._on_dropped = on_dropped
         self._encoder = encoder
         self._own_loop = own_loop
-        self._loop = (loop or own_loop.get()) if _is_async(handler) else None
+        self._loop = (loop or own_loop.get()) if is_async(handler) else None
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_closed = False
 
@@ -105,7 +106,11 @@ class Served:
             _handling.reset(token)
 
     def start(self, job: Job, on_done: Callable[[], None]) -> bool:
-        """Have one message handled in the handler's event loop; False when that has ended."""
+        """Have one message handled in the handler's event loop.
+
+        False when that loop was closed. Then this worker takes nothing more, and the message is refused, so that its
+        sender can try another worker.
+        """
         loop = self._loop
         assert loop is not None
 
@@ -121,9 +126,11 @@ class Served:
         try:
             loop.call_soon_threadsafe(begin)
         except RuntimeError:
-            message, context = self._opened(job)
-            ended = HandlerFailed("the event loop of the handler has ended", error="RuntimeError", address=self.address)
-            self._failed(message, context, ended)
+            why = f"{self.address} is served no more: the event loop of its handler was closed"
+            if not self.mailbox.is_closed:
+                log.error("%s", why)
+            self._refuse(job, why)
+            self.stop_taking()
             return False
         return True
 
@@ -135,10 +142,10 @@ class Served:
         except BaseException as error:  # noqa: BLE001  also a cancelled task: it ends this message, not the loop
             self._failed(message, context, error)
             return
-        if is_too_large(result):  # its block takes a while to write
-            await asyncio.to_thread(self._returned, message, context, result)
-        else:
+        if type(result) in PLAIN_TYPES:
             self._returned(message, context, result)
+        else:  # a large array, frame or table takes a while to copy
+            await asyncio.to_thread(self._returned, message, context, result)
 
     def _opened(self, job: Job) -> tuple[ServiceMessage, ServiceContext]:
         self._metrics.count("handled")
@@ -175,13 +182,18 @@ class Served:
         self._is_closed = True
         is_handling = _handling.get() is self  # a handler does not wait for itself
         for job in self.mailbox.drain(timeout, still_busy=int(is_handling)):
-            error = MailboxClosed(f"{self.address} ended before it came to this message", address=self.address)
-            self._metrics.count("refused")
-            if job.form == SEND:
-                self._on_dropped(self, job, error)
-            else:
-                job.caller.send(failure(job.number, 0, error))
+            self._refuse(job, f"{self.address} ended before it came to this message")
         self._server.remove(self)
+
+    def _refuse(self, job: Job, why: str) -> None:
+        """Of a message that was taken and that no handler has seen: tell its sender, or leave a dead letter."""
+        error = MailboxClosed(why, address=self.address)
+        self._metrics.count("refused")
+        if job.form == SEND:
+            self._on_dropped(self, job, error)
+        else:
+            job.caller.forget(job.number)
+            job.caller.send(failure(job.number, 0, error))
 
     def __enter__(self) -> "Served":
         return self
@@ -266,15 +278,6 @@ class Served:
             job.caller.close_stream(job.number)
         job.caller.forget(job.number)
         job.caller.send(answer(EXPIRED, 0, job.number, self.mailbox.load, b""))
-
-
-def _is_async(handler: Handler) -> bool:
-    """Whether a call gives something to await, or an asynchronous generator."""
-    while isinstance(handler, functools.partial):
-        handler = handler.func
-    is_plain = inspect.isroutine(handler) or inspect.isclass(handler)
-    function = handler if is_plain else getattr(handler, "__call__", handler)  # noqa: B004  the method is wanted
-    return inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function)
 
 
 def _stream_all(partials: Generator[Any, Any, Any], message: ServiceMessage, context: ServiceContext) -> Any:

@@ -18,7 +18,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Literal, cast, get_args
 
 from messagehub.errors import ConfigurationError, HubError, ReceiveTimeout, SubscriberTooSlow, SubscriptionClosed
-from messagehub.event_loop import LoopShare, Sleepers
+from messagehub.event_loop import LoopShare, Sleepers, running_loop
 from messagehub.messaging.callbacks import awaited, check_callback, is_async
 from messagehub.messaging.topic_messages import Message
 from registry.topic_patterns import Patterns
@@ -175,8 +175,9 @@ class Subscription:
         """
         check_callback(callback, name="callback", arguments=("message",))
         is_awaited = is_async(callback)
-        if is_awaited and _runs_a_loop():
-            self._task = asyncio.get_running_loop().create_task(self._await_calls(callback))
+        loop = running_loop()
+        if is_awaited and loop is not None:
+            self._task = loop.create_task(self._await_calls(callback))
             return
 
         def run() -> None:
@@ -208,9 +209,9 @@ class Subscription:
             async for message in self:
                 try:
                     await cast("Awaitable[object]", callback(message))
-                except asyncio.CancelledError:
-                    raise
-                except BaseException:
+                except BaseException as error:
+                    if isinstance(error, asyncio.CancelledError) and _is_cancelled():
+                        raise  # this task, and not only something that the callback awaited
                     log.exception("the callback of %r failed at %r", self.pattern, message)
         except HubError as ended:
             log.warning("%s", ended.message)
@@ -232,6 +233,8 @@ class Subscription:
         """As `close`, and wait in the event loop until a callback has had all that is buffered."""
         self._on_close(self)
         self.end()
+        if self._thread is threading.current_thread():
+            return  # called by the callback itself, which does not wait for itself
         if self._thread is not None:
             await asyncio.to_thread(self.close, timeout=timeout)
         elif self._task is not None and self._task is not asyncio.current_task():
@@ -352,12 +355,9 @@ class Subscription:
             log.warning("a subscriber of %r begins to lose messages: %s; `lost` counts them", self.pattern, why)
 
 
-def _runs_a_loop() -> bool:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True
+def _is_cancelled() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 def _nothing(_: Subscription) -> None:

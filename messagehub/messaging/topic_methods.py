@@ -73,6 +73,19 @@ class TopicMethods(ABC):
             subscription.call(callback)
         return subscription
 
+    _subscribe_async = awaitable(subscribe)
+
+    async def subscribe_async(
+        self, pattern: str | Sequence[str], callback: Callback | None = None, **options: Any
+    ) -> Subscription:
+        """As `subscribe`, with the same options, to be awaited. An `async def` callback is awaited in this loop."""
+        if callback is not None:
+            check_callback(callback, name="callback", arguments=("message",))
+        subscription = await self._subscribe_async(pattern, **options)
+        if callback is not None:
+            subscription.call(callback)
+        return subscription
+
     def topic(
         self, name: str, *, keep: Bounds | None = None, replace: bool = False, timeout: float | None = None
     ) -> Topic:

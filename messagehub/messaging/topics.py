@@ -110,7 +110,8 @@ class Topics:
             if numbered.kept is not None:
                 kind, body = encode_payload(payload) if is_in_block else (kind, body)
                 message = KeptMessage(payload=body, kind=NAME_OF[kind], headers=headers or {})
-                return self._publish_kept(numbered, numbered.kept, [message], timeout)
+                remaining = max(began_at + timeout - time.monotonic(), 0.0)
+                return self._publish_kept(numbered, numbered.kept, [message], remaining)
         check_size(len(head) + len(body))
         if not self._sending.acquire(timeout=max(began_at + timeout - time.monotonic(), 0.0)):
             raise SendTimeout(f"others were publishing for {timeout} s")

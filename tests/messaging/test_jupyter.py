@@ -166,6 +166,12 @@ def test_input_that_nobody_answers_fails_in_the_code(shared):
     with pytest.raises(ConfigurationError, match="on_input"):
         shared.execute("input()", on_input=lambda: "no argument")
 
+    async def ask_later(prompt: str) -> str:
+        return prompt
+
+    with pytest.raises(ConfigurationError, match="not awaited"):
+        shared.execute("input()", on_input=ask_later)  # type: ignore[arg-type]
+
 
 def test_what_a_thread_prints_after_the_end_belongs_to_its_execution(shared, gate):
     late = waits_for(gate, "print('late', flush=True)")

@@ -4,6 +4,8 @@ import asyncio
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pytest
 
@@ -33,6 +35,19 @@ def echo(broker: Served) -> Iterator[MessageHub]:
 @pytest.mark.parametrize("address", ["service:echo", "service:async"])
 def test_a_large_table_is_asked_with_and_answered(ask: Way, address: str, echo: MessageHub, caller: MessageHub) -> None:
     assert ask(caller, address, LARGE, timeout=SECONDS).equals(LARGE)
+
+
+@pytest.mark.parametrize("address", ["service:echo", "service:async"])
+def test_large_arrays_and_frames_are_asked_with_and_answered(
+    address: str, echo: MessageHub, caller: MessageHub
+) -> None:
+    array = np.arange(600_000, dtype=np.int32).reshape(1000, 600)
+    found = caller.request(address, array, timeout=SECONDS)
+    assert isinstance(found, np.ndarray)
+    assert found.dtype == array.dtype
+    assert np.array_equal(found, array)
+    frame = pd.DataFrame({"n": np.arange(300_000)})
+    assert caller.request(address, frame, timeout=SECONDS).to_pandas().equals(frame)
 
 
 @pytest.mark.parametrize("rows", [0, 1, 100_000, 131_000, 1_000_000])
