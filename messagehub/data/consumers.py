@@ -16,13 +16,15 @@ import os
 import queue
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple
 
+from messagehub.arguments import seconds
 from messagehub.client.heartbeats import Registration
-from messagehub.data.attachments import Attachments, Choice, Positions
+from messagehub.data.attachments import Attachments, Choice
 from messagehub.data.expected_schema import ExpectedSchema
 from messagehub.data.hosts import hosts_elsewhere
 from messagehub.data.items import LastRead, ReadItem, item_from, newest_of, producer_id_of, table_origin
+from messagehub.data.start import Positions, Start
 from messagehub.datablock.directory import Directory
 from messagehub.datablock.errors import (
     AssignmentChanged,
@@ -41,7 +43,6 @@ from messagehub.entries import block_path
 from messagehub.errors import (
     BrokerRequired,
     ChannelNotFound,
-    ConfigurationError,
     DataLost,
     HubError,
     SchemaMismatch,
@@ -61,7 +62,7 @@ class Wanted(NamedTuple):
     """What a consumer asked for."""
 
     channel: str
-    start: str | Positions
+    start: Start
     expected_schema_hash: str | None
     expected_schema: Any  # an Arrow schema, where one was given
     group: str | None
@@ -93,12 +94,6 @@ class Consumer:
         `renew` has the broker asked once more for what holds now, and calls back on another thread. From `listen` on,
         until `forget`, the broker's events about the channel call `wake`.
         """
-        if wanted.on_lag not in get_args(OnLag):
-            raise ConfigurationError(f"on_lag {wanted.on_lag!r} is not one of {', '.join(get_args(OnLag))}")
-        if wanted.copy not in get_args(Copy):
-            raise ConfigurationError(f"copy {wanted.copy!r} is not one of {', '.join(get_args(Copy))}")
-        if isinstance(wanted.start, str) and wanted.start not in ("oldest", "latest"):
-            raise ConfigurationError(f"start {wanted.start!r} is not oldest, latest or a consumer's `position`")
         self.channel = wanted.channel
         self.source: Source | None = None
         self.sequence = 0
@@ -148,7 +143,7 @@ class Consumer:
         ChannelClosed when the channel was destroyed and all that is there was read.
         """
         self._done_with_last()
-        deadline = None if timeout is None else time.monotonic() + timeout
+        deadline = None if timeout is None else time.monotonic() + seconds(timeout)
         while True:
             found, value = self._next()
             if found:
@@ -168,7 +163,7 @@ class Consumer:
 
     async def read_async(self, timeout: float | None = None) -> Any:
         """As `read`, sleeping in the running event loop, which other tasks share however much there is to read."""
-        deadline = None if timeout is None else time.monotonic() + timeout
+        deadline = None if timeout is None else time.monotonic() + seconds(timeout)
         if self._share.is_due():
             await self._share
         self._done_with_last()
@@ -436,8 +431,8 @@ class Consumer:
         is_due = self._wants_share()
         times = [deadline, self._attached.look_at, self._stale_until() if is_due else None]
         for reader in self._attached.readers:
-            seconds = reader.look_seconds()
-            times.append(None if seconds is None else time.monotonic() + seconds)
+            pause = reader.look_seconds()
+            times.append(None if pause is None else time.monotonic() + pause)
         return min((each for each in times if each is not None), default=None)
 
     @property
@@ -616,7 +611,10 @@ class Consumer:
         known = self._tables.generations()
         if not known:
             return 0
-        return known[-1] - 1 if self._wanted.start == "latest" else known[0] - 1
+        start = self._wanted.start
+        if isinstance(start, int):
+            return known[max(len(known) + start, 0)] - 1
+        return known[-1] - 1 if start == "latest" else known[0] - 1
 
     def _done_with_last(self) -> None:
         if self._unacknowledged is not None:

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any, Final, NamedTuple, Protocol
 
+from .advice import array_instead, bytes_instead, schema_instead
 from .errors import EntryDamaged, PayloadDamaged, PayloadLargerThanSlot, PayloadRefused, PayloadSchemaMismatch
 from .layout import FLAT, MAX_DIMENSIONS, PayloadFormat, Shape, pack_shape, unpack_shape
 from .nulls import check_nulls, columns_without_nulls
@@ -64,7 +65,8 @@ class RawCodec:
             if view.format != "B" or view.ndim != 1:
                 view = view.cast("B")
         except TypeError:
-            raise PayloadSchemaMismatch("raw bytes", f"{type(payload).__name__}, not C-contiguous") from None
+            kind = type(payload).__name__
+            raise PayloadSchemaMismatch("raw bytes", f"a {kind}", bytes_instead(payload)) from None
         if view.nbytes > slot_bytes:
             raise PayloadLargerThanSlot(view.nbytes, slot_bytes)
         return [Piece(view, view.nbytes)]
@@ -116,7 +118,8 @@ class NumpyCodec:
         if isinstance(payload, np.generic):
             payload = np.asarray(payload)
         if not isinstance(payload, np.ndarray) or payload.dtype != self.dtype:
-            raise PayloadSchemaMismatch(str(self.dtype), str(getattr(payload, "dtype", type(payload).__name__)))
+            found = getattr(payload, "dtype", f"a {type(payload).__name__}")
+            raise PayloadSchemaMismatch(str(self.dtype), str(found), array_instead(payload, self.dtype))
         if _is_masked(payload):
             raise PayloadRefused(_MASKED)
         if payload.nbytes > slot_bytes:
@@ -316,8 +319,11 @@ def _check_range(given: Any, column: Any, field: Any) -> None:
         )
 
 
-def codec_for(schema: Any, *, split_rows: bool = False) -> Codec:
-    """The codec of a schema as a user gives it: None (raw bytes), an Arrow schema, or a NumPy dtype."""
+def codec_for(schema: Any, *, split_rows: bool = False, name: str = "schema") -> Codec:
+    """The codec of a schema as a user gives it: None (raw bytes), an Arrow schema, or a NumPy dtype.
+
+    `name` is the argument that the user gave it for.
+    """
     if schema is None:
         return RawCodec()
     if is_arrow(schema):
@@ -326,9 +332,8 @@ def codec_for(schema: Any, *, split_rows: bool = False) -> Codec:
     try:
         return NumpyCodec(schema)
     except (TypeError, ValueError, KeyError, SyntaxError) as error:
-        raise PayloadRefused(
-            f"schema {schema!r} is no Arrow schema and no NumPy dtype ({error}). Give one, or None for raw bytes."
-        ) from None
+        taken = f"no Arrow schema and no NumPy dtype ({error!s:.200}). Give one, or None for raw bytes."
+        raise PayloadRefused(schema_instead(schema, name, taken)) from None
 
 
 def is_arrow(schema: Any) -> bool:

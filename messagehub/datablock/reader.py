@@ -28,7 +28,7 @@ from .errors import (
 )
 from .groups import Assignment, Membership
 from .holders import held_slots, share_of
-from .items import Gap, Item, Position, Producers, Start
+from .items import Gap, Item, LastItems, Position, Producers, Start
 from .lanes import CURSOR, HELD, TICKET, WRITER_BELL, Lane, NoLane, has_lane_index
 from .layout import (
     CHECKSUM,
@@ -424,6 +424,9 @@ class RingReader:
             return 0
         if start == "oldest":
             return self._before_oldest()
+        if isinstance(start, LastItems):
+            end = self._start_after(start.position)
+            return min(max(end - start.wanted, self._before_oldest()), end)
         if start.block_id != self.header.block_id:
             raise PositionUnknown(self.path, f"it is block {self.header.block_id}, not {start.block_id}")
         if start.epoch > self._words[EPOCH] or start.sequence > head:
