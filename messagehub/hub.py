@@ -39,6 +39,7 @@ from messagehub.discovery.via_broker import ViaBroker
 from messagehub.discovery.via_files import ViaFiles
 from messagehub.discovery.via_shm_name import ViaShmName
 from messagehub.errors import BrokerRequired, ChannelNotFound, ChannelNotReady, HubError, is_unable
+from messagehub.logs import set_client_level
 from messagehub.messaging.service_methods import ServiceMethods
 from messagehub.messaging.service_workers import DRAIN_SECONDS
 from messagehub.messaging.services import Services
@@ -71,6 +72,7 @@ class MessageHub(CatalogMethods, DataMethods, TableMethods, TopicMethods, Servic
         if settings is not None and arguments:
             raise TypeError("give either settings or single arguments")
         self.settings = settings or Settings.load(**_paths(arguments))
+        set_client_level(arguments.get("log") or os.environ.get("MESSAGEHUB_LOG"))
         self._number = next(MessageHub._count)
         self._roles = itertools.count(1)
         self._is_closed = False

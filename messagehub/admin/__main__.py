@@ -56,7 +56,7 @@ def _serve(arguments: argparse.Namespace) -> None:
     logging.basicConfig(level=arguments.log.upper(), format=FORMAT)
     logging.getLogger("uvicorn").setLevel(logging.WARNING)  # that it starts and stops, the hub says
     token = OwnerToken(arguments.token_file) if arguments.token_file else None
-    hub = MessageHub(dir=arguments.dir, endpoint=arguments.endpoint)
+    hub = MessageHub(dir=arguments.dir, endpoint=arguments.endpoint, log=arguments.log)
     settings = hub.settings
     audit = (
         AuditLog(settings.dir / "audit-http.log", max_bytes=settings.audit_bytes)

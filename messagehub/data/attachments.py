@@ -61,6 +61,7 @@ class Attachments:
         self.readers: list[RingReader] = []
         self.has_met_any = False
         self.has_tables = False
+        self.schema: Any = None  # of the ring that was attached last
         self.is_listed = False
         self.look_at: float | None = None
         self._directory = directory
@@ -198,6 +199,7 @@ class Attachments:
         if not reader.is_known:
             log.warning("the directory of channel %r is gone: its ring is read by name alone", self._channel)
         self.readers.append(reader)
+        self.schema = reader.schema
         self._left.pop(path, None)
         self.has_met_any = True
         return True

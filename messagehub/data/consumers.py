@@ -23,8 +23,17 @@ from messagehub.client.heartbeats import Registration
 from messagehub.data.attachments import Attachments, Choice
 from messagehub.data.expected_schema import ExpectedSchema
 from messagehub.data.hosts import hosts_elsewhere
-from messagehub.data.items import LastRead, ReadItem, item_from, newest_of, producer_id_of, table_origin
+from messagehub.data.items import (
+    LastRead,
+    ReadItem,
+    item_from,
+    newest_of,
+    producer_id_of,
+    schema_of_table,
+    table_origin,
+)
 from messagehub.data.start import Positions, Start
+from messagehub.data.turns import Turns
 from messagehub.datablock.directory import Directory
 from messagehub.datablock.errors import (
     AssignmentChanged,
@@ -74,7 +83,8 @@ class Wanted(NamedTuple):
 
 
 class Consumer:
-    """Made by `hub.consumer`. One thread reads; values may be dropped in any. In a forked child it is closed."""
+    """Made by `hub.consumer`. Threads and tasks may share it: each item goes to one of them. In a forked child it is
+    closed."""
 
     def __init__(
         self,
@@ -114,6 +124,7 @@ class Consumer:
         self._unacknowledged: tuple[RingReader, int] | None = None
         self._stash: tuple[RingReader, Item | Gap] | None = None
         self._share = LoopShare()
+        self._turns = Turns(lambda: self._is_closed or self._wake_fd < 0)
         self._wake: Descriptor | None = Descriptor(lambda: os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK))
         self._is_unsure = True  # where the channel is: ask
         self._has_told_of_loss = self._has_told_of_hosts = False
@@ -142,8 +153,18 @@ class Consumer:
         Without a timeout: None when the stream has ended (`has_ended`).
         ChannelClosed when the channel was destroyed and all that is there was read.
         """
-        self._done_with_last()
         deadline = None if timeout is None else time.monotonic() + seconds(timeout)
+        if not self._turns.take(deadline):
+            self._check_open()
+            return None
+        try:
+            return self._read(deadline)
+        finally:
+            self._turns.give()
+
+    def _read(self, deadline: float | None) -> Any:
+        """With the turn."""
+        self._done_with_last()
         while True:
             found, value = self._next()
             if found:
@@ -166,6 +187,16 @@ class Consumer:
         deadline = None if timeout is None else time.monotonic() + seconds(timeout)
         if self._share.is_due():
             await self._share
+        if not self._turns.take_now() and not await self._turns.take_async(deadline):
+            self._check_open()
+            return None
+        try:
+            return await self._read_async(deadline)
+        finally:
+            self._turns.give()
+
+    async def _read_async(self, deadline: float | None) -> Any:
+        """With the turn."""
         self._done_with_last()
         while True:
             found, value = self._next()
@@ -201,9 +232,15 @@ class Consumer:
 
     def latest_item(self) -> ReadItem | None:
         """As `latest`, with the item's number, time and producer."""
-        if not self._has_read:
-            self._attached.set_waited_for(False)
-        self._look()
+        if self._turns.take_now():
+            try:
+                if not self._has_read:
+                    self._attached.set_waited_for(False)
+                self._look()
+            finally:
+                self._turns.give()
+        else:
+            self._check_open()  # who reads now follows the channel, for this thread too
         return self._newest()
 
     def acknowledge(self) -> None:
@@ -212,18 +249,23 @@ class Consumer:
 
     def __iter__(self) -> Iterator[Any]:
         """Until the stream has ended (`has_ended`)."""
-        while True:
-            value = self.read()
-            if value is None:
-                return
-            yield value
+        return self
 
-    async def __aiter__(self) -> AsyncIterator[Any]:
-        while True:
-            value = await self.read_async()
-            if value is None:
-                return
-            yield value
+    def __next__(self) -> Any:
+        """Wait for the next item, as `read()` does."""
+        value = self.read()
+        if value is None:
+            raise StopIteration
+        return value
+
+    def __aiter__(self) -> AsyncIterator[Any]:
+        return self
+
+    async def __anext__(self) -> Any:
+        value = await self.read_async()
+        if value is None:
+            raise StopAsyncIteration
+        return value
 
     def _is_over(self) -> bool:
         """Ended, and nobody has begun again since."""
@@ -243,8 +285,26 @@ class Consumer:
 
     @property
     def position(self) -> Positions:
-        """Give it as `start` to go on after the last item read."""
+        """Give it as `start` to go on after the last item read. It may go through JSON on the way."""
         return self._attached.positions
+
+    @property
+    def schema(self) -> Any:
+        """The Arrow schema or NumPy dtype of what is read; None for raw bytes, and while nothing is known of it."""
+        if self._wanted.expected_schema is not None:
+            return self._wanted.expected_schema
+        known = self._tables.generations() if self._attached.schema is None and self._attached.has_tables else []
+        return self._attached.schema if not known else schema_of_table(self._tables, known[-1])
+
+    @property
+    def lag(self) -> int:
+        """How many items have been written that this consumer has not read, lost ones included."""
+        unread = sum(reader.lag for reader in list(self._attached.readers))
+        if self._stash is not None and isinstance(self._stash[1], Item):
+            unread += 1
+        if self._attached.has_tables:
+            unread += sum(generation > self._generation for generation in self._tables.generations())
+        return unread
 
     @property
     def written_at(self) -> float:
@@ -281,6 +341,18 @@ class Consumer:
             if self.registration is not None:
                 self.registration.close()
             self._forget(self)
+
+    async def close_async(self) -> None:
+        """As `close`, while the event loop goes on."""
+        await asyncio.to_thread(self.close)
+
+    async def __aenter__(self) -> "Consumer":
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None and not self._is_closed:
+            self._done_with_last()
+        await self.close_async()
 
     def __enter__(self) -> "Consumer":
         return self
@@ -397,8 +469,7 @@ class Consumer:
 
     def _arm(self) -> bool:
         """Whether there is something to do before sleeping."""
-        if self._is_closed or self._wake_fd < 0:
-            raise HubError("this consumer is closed")
+        self._check_open()
         if self._must_ask():
             self._look()  # what was asked last was refused: say so again
             return True
@@ -422,6 +493,10 @@ class Consumer:
                 self._stash = (reader, taken)
                 return True
         return False
+
+    def _check_open(self) -> None:
+        if self._is_closed or self._wake_fd < 0:
+            raise HubError("this consumer is closed")
 
     def _disarm(self) -> None:
         for reader in self._attached.readers:

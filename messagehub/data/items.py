@@ -57,6 +57,15 @@ def table_origin(tables: TableStore, generation: int) -> Origin:
         return generation, 0, ()
 
 
+def schema_of_table(tables: TableStore, generation: int) -> Any:
+    """None of a generation that was retired meanwhile."""
+    try:
+        with tables.open(generation) as snapshot:
+            return snapshot.table().schema
+    except TableMissing:
+        return None
+
+
 def newest_of(readers: Sequence[RingReader]) -> Item | None:
     """The item that was written last, of all rings."""
     for reader in sorted(readers, key=RingReader.newest_ns, reverse=True) if len(readers) > 1 else readers:

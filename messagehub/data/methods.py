@@ -4,6 +4,7 @@ from abc import ABC, abstractmethod
 from typing import Any, Literal, TypeVar
 
 from messagehub.arguments import json_object
+from messagehub.background import BackgroundThreads, awaitable
 from messagehub.client.group_news import GroupNews
 from messagehub.client.heartbeats import Heartbeats, Registration
 from messagehub.data.consumers import Consumer, OnLag, Wanted
@@ -29,6 +30,7 @@ _Registering = commands.RegisterProducer | commands.RegisterConsumer
 class DataMethods(ABC):
     """What `MessageHub` provides to them is declared here; nobody else inherits."""
 
+    _background: BackgroundThreads
     _chain: Chain
     _group_news: GroupNews
     _heartbeats: Heartbeats
@@ -91,6 +93,8 @@ class DataMethods(ABC):
                 timeout=self._limit(timeout),
             )
         )
+
+    producer_async = awaitable(producer)
 
     def consumer(
         self,
@@ -159,6 +163,8 @@ class DataMethods(ABC):
             forget=self._forget_consumer,
         )
         return self._keep(consumer)
+
+    consumer_async = awaitable(consumer)
 
     # -- inside --------------------------------------------------------------------------------------------
 

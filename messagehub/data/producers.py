@@ -91,6 +91,11 @@ class Producer:
         return self._writer.header.schema_hash
 
     @property
+    def schema(self) -> Any:
+        """The Arrow schema or NumPy dtype that was given; None for raw bytes."""
+        return self._writer.schema
+
+    @property
     def source(self) -> str | None:
         """Who knows of it: `broker`, or `files` while none does."""
         return self.registration.source
@@ -118,6 +123,17 @@ class Producer:
         self.last_written = written = self._writer.write(payload, None if timeout is None else seconds(timeout))
         return written.last
 
+    async def write_async(self, payload: Any, timeout: float | None = None) -> int:
+        """As `write`, sleeping in the running event loop while a producer with when_full=block waits for room.
+
+        When the task is cancelled meanwhile, nothing is written. Tasks that wait at once write in any order.
+        """
+        if self.registration.is_closed:
+            self.registration.check_open()
+        limit = None if timeout is None else seconds(timeout)
+        self.last_written = written = await self._writer.write_async(payload, limit)
+        return written.last
+
     def loan(self, size: int, timeout: float | None = None) -> Loan:
         """A slot to fill in place, for raw bytes and NumPy: `with producer.loan(n) as loan: loan.buffer[:] = …`."""
         if self.registration.is_closed:
@@ -133,6 +149,18 @@ class Producer:
             self.registration.close()  # before the entry is let go of, which would look like a death
             self._files.release(self.channel, self.registration.command.producer_id)  # type: ignore[union-attr]
             self._forget(self)
+
+    async def close_async(self) -> None:
+        """As `close`, while the event loop goes on."""
+        import asyncio  # takes longer to load than all else that a producer needs
+
+        await asyncio.to_thread(self.close)
+
+    async def __aenter__(self) -> "Producer":
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close_async()
 
     def __enter__(self) -> "Producer":
         return self

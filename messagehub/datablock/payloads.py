@@ -37,6 +37,7 @@ class Codec(Protocol):
     payload_format: PayloadFormat
     description: bytes  # kept in the block: enough for a reader to decode
     scratch_bytes: int
+    schema: Any  # as users give it: an Arrow schema, a NumPy dtype, None for raw bytes
 
     def pieces(self, payload: Any, slot_bytes: int) -> list[Piece]: ...
 
@@ -54,6 +55,7 @@ class RawCodec:
     payload_format = PayloadFormat.RAW
     description = b""
     scratch_bytes = 0
+    schema = None
 
     def pieces(self, payload: Any, slot_bytes: int) -> list[Piece]:
         if type(payload) is bytes and len(payload) <= slot_bytes:
@@ -93,7 +95,7 @@ class NumpyCodec:
         import numpy as np
 
         self._np = np
-        self.dtype = np.dtype(dtype)
+        self.dtype = self.schema = np.dtype(dtype)
         if self.dtype.hasobject or self.dtype.itemsize == 0:
             raise PayloadRefused(f"schema {self.dtype} has no fixed bytes. Use numbers, times or fixed-size strings.")
         if self.dtype.subdtype is not None:
