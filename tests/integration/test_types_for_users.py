@@ -27,6 +27,8 @@ def measure(hub: MessageHub) -> int:
     with hub.consumer("voltages", start="oldest", on_lag="raise") as consumer:
         for value in consumer:
             print(value, consumer.missed)
+    with hub.consumer("voltages", start=-10) as last, hub.consumer("voltages", start=last.position) as again:
+        print(next(again), again.schema, last.lag + again.lag)
     found = hub.discover("voltages")
     return first if found is None or found.shm_name is None else len(found.shm_name)
 
@@ -35,6 +37,10 @@ async def talk(hub: MessageHub) -> None:
     number: int = await hub.publish_async("orders.eu", {"n": 1}, timeout=1.0)
     connected: bool = await hub.connect_async()
     print(await hub.request_async("service:resize", number), connected)
+    async with await hub.producer_async("voltages") as producer, hub.consumer("voltages") as consumer:
+        number = await producer.write_async(b"1")
+        async for value in consumer:
+            print(value)
     async for message in hub.subscribe("orders.>"):
         print(message.payload, message.headers)
 
