@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from messagehub.datablock.errors import TableMissing
+from messagehub.datablock.errors import HandleClosed, TableMissing
 from messagehub.datablock.items import Item, Producers, producer_of
 from messagehub.datablock.reader import RingReader
 from messagehub.datablock.tables import TableStore
@@ -69,7 +69,10 @@ def schema_of_table(tables: TableStore, generation: int) -> Any:
 def newest_of(readers: Sequence[RingReader]) -> Item | None:
     """The item that was written last, of all rings."""
     for reader in sorted(readers, key=RingReader.newest_ns, reverse=True) if len(readers) > 1 else readers:
-        item = reader.latest()
+        try:
+            item = reader.latest()
+        except HandleClosed:
+            continue  # the thread that reads has just let go of it
         if item is not None:
             return item
     return None
