@@ -20,6 +20,7 @@ from typing import Any, ClassVar, TypeVar
 import msgspec
 
 from messagehub import ended_brokers
+from messagehub.arguments import checked, json_object, seconds, text
 from messagehub.background import BackgroundThreads, awaitable
 from messagehub.block_place import directory_of
 from messagehub.client.catalog_methods import CatalogMethods
@@ -39,6 +40,7 @@ from messagehub.discovery.via_broker import ViaBroker
 from messagehub.discovery.via_files import ViaFiles
 from messagehub.discovery.via_shm_name import ViaShmName
 from messagehub.errors import BrokerRequired, ChannelNotFound, ChannelNotReady, HubError, NotInitialised, is_unable
+from messagehub.logs import set_client_level
 from messagehub.messaging.service_methods import ServiceMethods
 from messagehub.messaging.service_workers import DRAIN_SECONDS
 from messagehub.messaging.services import Services
@@ -58,6 +60,7 @@ WAIT_SECONDS = 0.25
 _AnyReply = TypeVar("_AnyReply", bound=replies.Reply)
 
 
+@checked(but=("discover",))
 class MessageHub(CatalogMethods, DataMethods, TableMethods, TopicMethods, ServiceMethods):
     """A client of one hub. Threads share it; a forked child gets a connection and registrations of its own."""
 
@@ -70,6 +73,7 @@ class MessageHub(CatalogMethods, DataMethods, TableMethods, TopicMethods, Servic
         if settings is not None and arguments:
             raise TypeError("give either settings or single arguments")
         self.settings = settings or Settings.load(**_paths(arguments))
+        set_client_level(arguments.get("log") or os.environ.get("MESSAGEHUB_LOG"))
         self._number = next(MessageHub._count)
         self._roles = itertools.count(1)
         self._is_closed = False
@@ -276,14 +280,14 @@ class MessageHub(CatalogMethods, DataMethods, TableMethods, TopicMethods, Servic
             channel=channel,
             schema_hash=schema_hash,
             schema_version=schema_version,
-            config=config or {},
+            config=json_object(config, "config"),
             schema=schema,
             schema_type=schema_type,
             producer_id=producer_id,
             shm_name=shm_name,
             blocks=blocks or [],
             access=access,
-            metadata=metadata or {},
+            metadata=json_object(metadata, "metadata"),
             priority=priority,
             ready=ready,
             **self._owner(),
@@ -309,7 +313,7 @@ class MessageHub(CatalogMethods, DataMethods, TableMethods, TopicMethods, Servic
             consumer_id=consumer_id or self._role("consumer"),
             expected_schema_hash=expected_schema_hash,
             group=group,
-            metadata=metadata or {},
+            metadata=json_object(metadata, "metadata"),
             required=required,
             **self._owner(),
         )
@@ -341,10 +345,12 @@ class MessageHub(CatalogMethods, DataMethods, TableMethods, TopicMethods, Servic
         From memory, without a round trip, once this client has discovered the channel before.
         """
         if expected_schema is not None:
+            text(channel, "channel")
             return self._discover_compatible(channel, hash_of(expected_schema), timeout, wait=wait, required=required)
         found = self._cached(channel)
         if found is not None and not (wait and not found.is_active):
             return found
+        text(channel, "channel")
         if wait:
             return self._discover_active(channel, self._limit(timeout), required)
         return self._discover_now(channel, self._limit(timeout), required)
@@ -422,7 +428,7 @@ class MessageHub(CatalogMethods, DataMethods, TableMethods, TopicMethods, Servic
     # -- inside --------------------------------------------------------------------------------------------
 
     def _limit(self, timeout: float | None) -> float:
-        return self.settings.request_timeout_seconds if timeout is None else timeout
+        return self.settings.request_timeout_seconds if timeout is None else seconds(timeout)
 
     def _ask(
         self, command: commands.Command, kind: type[_AnyReply], *, timeout: float | None = None, required: bool = False

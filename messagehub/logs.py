@@ -9,10 +9,22 @@ Rule 4: what a peer can cause again and again is written so many times a second 
 import logging
 from time import monotonic
 
+from messagehub.errors import ConfigurationError
+from messagehub.setting_checks import LOG_LEVELS
+
 FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 PER_SECOND = 50
 MAX_CHARACTERS = 500
 _QUOTING_SCHEMAS = frozenset(("INVALID_SCHEMA", "SCHEMA_INCOMPATIBLE", "INVALID_RULE_SET", "SCHEMA_MISMATCH"))
+
+
+def set_client_level(level: str | None) -> None:
+    """Log nothing below this level in a program that uses the package. None leaves that to the program."""
+    if not level:
+        return
+    if level.upper() not in LOG_LEVELS:
+        raise ConfigurationError(f"MESSAGEHUB_LOG {level!r} is not one of {', '.join(LOG_LEVELS)}")
+    logging.getLogger("messagehub").setLevel(level.upper())
 
 
 def one_line(text: str) -> str:

@@ -28,11 +28,13 @@ class PayloadSchema(NamedTuple):
         return self.codec.payload_format.name.lower()
 
 
-def payload_schema(schema: Any, schema_hash: str | None = None, *, split_rows: bool = False) -> PayloadSchema:
+def payload_schema(
+    schema: Any, schema_hash: str | None = None, *, split_rows: bool = False, name: str = "schema"
+) -> PayloadSchema:
     """None is raw bytes, for which the hash may be any agreed text; else an Arrow schema or a NumPy dtype."""
     if split_rows and not is_arrow(schema):
         raise ConfigurationError("split_rows is for an Arrow schema: other payloads have no rows to split by")
-    codec = codec_for(schema, split_rows=split_rows)
+    codec = codec_for(schema, split_rows=split_rows, name=name)
     if codec.payload_format == PayloadFormat.RAW:
         return PayloadSchema(codec, schema_hash or _hash({"payload": "raw"}))
     if schema_hash is not None:
@@ -85,7 +87,7 @@ def _arrow_type(dtype: Any) -> Any:
 
 def hash_of(expected: Any) -> str:
     """The hash of what a consumer expects: a schema as producers give it, or the hash itself."""
-    return expected if isinstance(expected, str) else payload_schema(expected).schema_hash
+    return expected if isinstance(expected, str) else payload_schema(expected, name="expected_schema").schema_hash
 
 
 def _hash(description: dict[str, str]) -> str:

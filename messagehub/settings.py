@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 
 from messagehub import setting_checks
+from messagehub.arguments import plain
 from messagehub.errors import ConfigurationError
 from messagehub.setting_checks import BadValue
 
@@ -84,7 +85,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     @classmethod
     def load(cls, **arguments: Any) -> "Settings":
         """Arguments that are None count as not given."""
-        given = {name: value for name, value in arguments.items() if value is not None}
+        given = {name: plain(value) for name, value in arguments.items() if value is not None}
         directory = _directory(given.pop("dir", None))
         file = directory / "messagehub.toml"
         from_file = _from_file(file)

@@ -2,7 +2,7 @@
 
     cli | admin | spark | testing  →  messagehub (the API)  →  hub  →  data  →  broker | messaging | discovery
     →  client | store  →  status | entries | payload_schema | documents | block_place  →  protocol | datablock
-    →  settings  →  setting_checks  →  errors  →  registry
+    →  settings  →  setting_checks | arguments  →  errors  →  registry
 
 Parts of one row do not import each other. Imports inside functions and for type checkers count as well; only a cycle
 may be closed by an import for type checkers, which nobody runs.
@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[1]
 ROWS: list[set[str]] = [
     {"registry"},
     {"errors", "version", "event_loop", "descriptors", "durations", "ended_brokers"},
-    {"setting_checks"},
+    {"setting_checks", "arguments"},
     {"settings"},
     {
         "protocol",

@@ -18,6 +18,11 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / (sys.argv[2] if len(sys.argv) > 2 else ".venv")
 PYTHON = VENV / "bin" / "python"
+# As a path in a .pth file, which type checkers and editors read. The default, an import hook, is invisible to them.
+OWN_PACKAGE = (
+    *("--no-deps", "--no-build-isolation", "--config-settings", "editable_mode=compat"),
+    *("--editable", str(ROOT)),
+)
 
 
 def main(kind: str) -> None:
@@ -50,7 +55,7 @@ def requirements(kind: str) -> Path:
 def fingerprint(kind: str) -> str:
     """Changes with whatever an installation depends on: the requirements, our own metadata, the place."""
     project = (ROOT / "pyproject.toml").read_text().partition("[tool.ruff]")[0]
-    text = "\n".join([requirements(kind).read_text(), project, str(ROOT)])
+    text = "\n".join([requirements(kind).read_text(), project, str(ROOT), *OWN_PACKAGE])
     return hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -61,7 +66,7 @@ def install(kind: str) -> None:
     total = len(re.findall(r"^[\w.-]+(\[.*])?==", requirements(kind).read_text(), re.MULTILINE))
     print(f"setup: installing {total} packages of requirements/{kind}.txt", flush=True)
     packages("--require-hashes", "--requirement", str(requirements(kind)), total=total)
-    packages("--no-deps", "--no-build-isolation", "--editable", str(ROOT))
+    packages(*OWN_PACKAGE)
     auto_registration()
     stamp(kind).write_text(fingerprint(kind))
 

@@ -40,7 +40,7 @@ def _serve(arguments: argparse.Namespace) -> None:
     from messagehub.audit import AuditLog
     from messagehub.credentials import AccessFile, OwnerToken
     from messagehub.hub import MessageHub
-    from messagehub.logs import FORMAT
+    from messagehub.logs import FORMAT, set_client_level
     from messagehub.settings import Settings
     from registry.access import Rights
 
@@ -55,6 +55,7 @@ def _serve(arguments: argparse.Namespace) -> None:
     logging.getLogger("uvicorn").setLevel(logging.WARNING)  # that it starts and stops, the hub says
     token = OwnerToken(arguments.token_file) if arguments.token_file else None
     hub = MessageHub(settings)
+    set_client_level(settings.log)  # what the hub was started with counts for more than MESSAGEHUB_LOG
     audit = (
         AuditLog(settings.dir / "audit-http.log", max_bytes=settings.audit_bytes)
         if settings.audit is not False

@@ -3,12 +3,14 @@
 from abc import ABC, abstractmethod
 from typing import Any, TypeVar
 
+from messagehub.arguments import json_object
 from messagehub.background import BackgroundThreads, awaitable
+from messagehub.datablock.advice import schema_instead
 from messagehub.datablock.payloads import is_arrow
 from messagehub.errors import ConfigurationError
 from registry import commands, replies
 from registry.formats import arrow
-from registry.records import SchemaType
+from registry.records import Access, Priority, SchemaType
 
 PAGE = 1000
 _AnyReply = TypeVar("_AnyReply", bound=replies.Reply)
@@ -26,15 +28,38 @@ class CatalogMethods(ABC):
     def _must(self, command: commands.Command, kind: type[_AnyReply], timeout: float | None) -> _AnyReply: ...
 
     def create_channel(
-        self, /, channel: str, *, timeout: float | None = None, **declaration: Any
+        self,
+        channel: str,
+        *,
+        schema: Any = None,
+        schema_type: SchemaType | None = None,
+        schema_hash: str | None = None,
+        schema_version: str | None = None,
+        access: Access | None = None,
+        config: dict[str, Any] | None = None,
+        metadata: dict[str, Any] | None = None,
+        priority: Priority = "normal",
+        timeout: float | None = None,
     ) -> replies.ChannelCreated:
         """Declare a channel, so that it stays without members; what is declared binds its producers.
 
         An Arrow schema may be given as it is, without its type.
         """
-        if is_arrow(declaration.get("schema")):
-            declaration |= {"schema": arrow.from_arrow(declaration["schema"]), "schema_type": "ARROW"}
-        command = commands.CreateChannel(channel=channel, **declaration)
+        if is_arrow(schema):
+            schema, schema_type = arrow.from_arrow(schema), "ARROW"
+        elif schema is not None:
+            _check_schema(schema)
+        command = commands.CreateChannel(
+            channel=channel,
+            schema_hash=schema_hash,
+            schema_version=schema_version,
+            schema=schema,
+            schema_type=schema_type,
+            access=access,
+            config=json_object(config, "config"),
+            metadata=json_object(metadata, "metadata"),
+            priority=priority,
+        )
         return self._must(command, replies.ChannelCreated, timeout)
 
     create_channel_async = awaitable(create_channel)
@@ -45,8 +70,8 @@ class CatalogMethods(ABC):
         """Register a schema: a text or, for JSON Schema, its dict. An Arrow schema may be given as it is."""
         if is_arrow(schema):
             schema, schema_type = arrow.from_arrow(schema), "ARROW"
-        elif not isinstance(schema, str | dict | list | bool):
-            raise ConfigurationError(f"schema {schema!r} is no text, no JSON value and no Arrow schema")
+        else:
+            _check_schema(schema)
         command = commands.RegisterSchema(subject=subject, schema=schema, schema_type=schema_type)
         return self._must(command, replies.SchemaRegistered, timeout)
 
@@ -86,3 +111,9 @@ class CatalogMethods(ABC):
         return self._must(commands.ListSchemas(subject=subject), replies.SchemaList, timeout).versions
 
     schema_versions_async = awaitable(schema_versions)
+
+
+def _check_schema(schema: Any) -> None:
+    """Refuse what is neither the text of a schema nor a JSON value."""
+    if not isinstance(schema, str | dict | list | bool):
+        raise ConfigurationError(schema_instead(schema, "schema", "no text, no JSON value and no Arrow schema"))

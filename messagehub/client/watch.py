@@ -8,6 +8,7 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator, Iterator
 
+from messagehub.arguments import checks_arguments
 from messagehub.client.connection import Connection
 from messagehub.client.view import View
 from messagehub.errors import HubError
@@ -52,17 +53,20 @@ class Watch:
     def revision(self) -> int:
         return self._view.revision
 
+    @checks_arguments
     def wait_current(self, timeout: float, *, revision: int = 0) -> bool:
         """Until the view is the broker's state, at a revision or later; False at the timeout."""
         with self._changed:
             return self._changed.wait_for(lambda: self.is_current and self.revision >= revision, timeout)
 
+    @checks_arguments
     def get(self, timeout: float | None = None) -> AnyChannelEvent | None:
         """The next event, or None at the timeout or when closed."""
         with self._changed:
             self._changed.wait_for(lambda: self._events or self.is_closed, timeout)
             return self._events.popleft() if self._events else None
 
+    @checks_arguments
     async def get_async(self, timeout: float | None = None) -> AnyChannelEvent | None:
         """As `get`, sleeping in the running event loop."""
         import asyncio

@@ -15,12 +15,14 @@ import time
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
+from messagehub.data.start import Positions
+from messagehub.data.start import Start as ConsumerStart
 from messagehub.datablock import inotify
 from messagehub.datablock.cleaning import LINGER_SECONDS
 from messagehub.datablock.directory import CHANNEL_LOCK, Directory
 from messagehub.datablock.errors import DataBlockError, NothingThere, PositionUnknown
 from messagehub.datablock.groups import Assignment
-from messagehub.datablock.items import Position, Start
+from messagehub.datablock.items import LastItems, Position, Start
 from messagehub.datablock.layout import Header
 from messagehub.datablock.reader import Copy, RingReader
 from messagehub.datablock.ring import open_reader, peek
@@ -28,9 +30,6 @@ from messagehub.entries import is_about_members
 from registry import replies
 
 log = logging.getLogger("messagehub")
-
-Positions = dict[str, Position]
-"""By block id: where a consumer stands in every block it has read."""
 
 SOON_SECONDS = 0.005
 MOST_SECONDS = 0.25
@@ -41,7 +40,7 @@ _NEWS = inotify.MOVED_TO | inotify.CLOSE_WRITE | inotify.CREATE | inotify.DELETE
 class Choice(NamedTuple):
     """How rings are opened."""
 
-    start: str | Positions
+    start: ConsumerStart
     expected_schema_hashes: set[str]  # the consumer's own, and those that the registry calls compatible; none: any
     lossless: bool
     verify: bool
@@ -62,6 +61,7 @@ class Attachments:
         self.readers: list[RingReader] = []
         self.has_met_any = False
         self.has_tables = False
+        self.schema: Any = None  # of the ring that was attached last
         self.is_listed = False
         self.look_at: float | None = None
         self._directory = directory
@@ -199,6 +199,7 @@ class Attachments:
         if not reader.is_known:
             log.warning("the directory of channel %r is gone: its ring is read by name alone", self._channel)
         self.readers.append(reader)
+        self.schema = reader.schema
         self._left.pop(path, None)
         self.has_met_any = True
         return True
@@ -231,10 +232,12 @@ class Attachments:
             return left
         start = self._choice.start
         noted = self._noted.get(header.block_id)
-        if not isinstance(start, str) and header.block_id in start:
+        if isinstance(start, dict) and header.block_id in start:
             return start[header.block_id]
         if noted is None:
             return "first"
+        if isinstance(start, int):
+            return LastItems(-start, noted.position)
         return noted.position if start == "latest" else "oldest"
 
     def _note(self, path: str) -> None:
@@ -250,7 +253,7 @@ class Attachments:
     def _tell_of_lost_position(self) -> None:
         """What was written to a ring that is gone can be neither read nor counted."""
         start = self._choice.start
-        if not isinstance(start, str) and start and not start.keys() & self._noted.keys():
+        if isinstance(start, dict) and start and not start.keys() & self._noted.keys():
             log.warning(
                 "channel %r: no ring that `start` names is there any more; what was written to them after that is lost,"
                 " and not counted. Reading begins with the oldest item that is there",

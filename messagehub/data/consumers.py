@@ -16,13 +16,24 @@ import os
 import queue
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple
 
+from messagehub.arguments import seconds
 from messagehub.client.heartbeats import Registration
-from messagehub.data.attachments import Attachments, Choice, Positions
+from messagehub.data.attachments import Attachments, Choice
 from messagehub.data.expected_schema import ExpectedSchema
 from messagehub.data.hosts import hosts_elsewhere
-from messagehub.data.items import LastRead, ReadItem, item_from, newest_of, producer_id_of, table_origin
+from messagehub.data.items import (
+    LastRead,
+    ReadItem,
+    item_from,
+    newest_of,
+    producer_id_of,
+    schema_of_table,
+    table_origin,
+)
+from messagehub.data.start import Positions, Start
+from messagehub.data.turns import Turns
 from messagehub.datablock.directory import Directory
 from messagehub.datablock.errors import (
     AssignmentChanged,
@@ -41,7 +52,6 @@ from messagehub.entries import block_path
 from messagehub.errors import (
     BrokerRequired,
     ChannelNotFound,
-    ConfigurationError,
     DataLost,
     HubError,
     SchemaMismatch,
@@ -61,7 +71,7 @@ class Wanted(NamedTuple):
     """What a consumer asked for."""
 
     channel: str
-    start: str | Positions
+    start: Start
     expected_schema_hash: str | None
     expected_schema: Any  # an Arrow schema, where one was given
     group: str | None
@@ -73,7 +83,8 @@ class Wanted(NamedTuple):
 
 
 class Consumer:
-    """Made by `hub.consumer`. One thread reads; values may be dropped in any. In a forked child it is closed."""
+    """Made by `hub.consumer`. Threads and tasks may share it: each item goes to one of them. In a forked child it is
+    closed."""
 
     def __init__(
         self,
@@ -93,12 +104,6 @@ class Consumer:
         `renew` has the broker asked once more for what holds now, and calls back on another thread. From `listen` on,
         until `forget`, the broker's events about the channel call `wake`.
         """
-        if wanted.on_lag not in get_args(OnLag):
-            raise ConfigurationError(f"on_lag {wanted.on_lag!r} is not one of {', '.join(get_args(OnLag))}")
-        if wanted.copy not in get_args(Copy):
-            raise ConfigurationError(f"copy {wanted.copy!r} is not one of {', '.join(get_args(Copy))}")
-        if isinstance(wanted.start, str) and wanted.start not in ("oldest", "latest"):
-            raise ConfigurationError(f"start {wanted.start!r} is not oldest, latest or a consumer's `position`")
         self.channel = wanted.channel
         self.source: Source | None = None
         self.sequence = 0
@@ -119,6 +124,7 @@ class Consumer:
         self._unacknowledged: tuple[RingReader, int] | None = None
         self._stash: tuple[RingReader, Item | Gap] | None = None
         self._share = LoopShare()
+        self._turns = Turns(lambda: self._is_closed or self._wake_fd < 0)
         self._wake: Descriptor | None = Descriptor(lambda: os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK))
         self._is_unsure = True  # where the channel is: ask
         self._has_told_of_loss = self._has_told_of_hosts = False
@@ -147,8 +153,18 @@ class Consumer:
         Without a timeout: None when the stream has ended (`has_ended`).
         ChannelClosed when the channel was destroyed and all that is there was read.
         """
+        deadline = None if timeout is None else time.monotonic() + seconds(timeout)
+        if not self._turns.take(deadline):
+            self._check_open()
+            return None
+        try:
+            return self._read(deadline)
+        finally:
+            self._turns.give()
+
+    def _read(self, deadline: float | None) -> Any:
+        """With the turn."""
         self._done_with_last()
-        deadline = None if timeout is None else time.monotonic() + timeout
         while True:
             found, value = self._next()
             if found:
@@ -168,9 +184,19 @@ class Consumer:
 
     async def read_async(self, timeout: float | None = None) -> Any:
         """As `read`, sleeping in the running event loop, which other tasks share however much there is to read."""
-        deadline = None if timeout is None else time.monotonic() + timeout
+        deadline = None if timeout is None else time.monotonic() + seconds(timeout)
         if self._share.is_due():
             await self._share
+        if not self._turns.take_now() and not await self._turns.take_async(deadline):
+            self._check_open()
+            return None
+        try:
+            return await self._read_async(deadline)
+        finally:
+            self._turns.give()
+
+    async def _read_async(self, deadline: float | None) -> Any:
+        """With the turn."""
         self._done_with_last()
         while True:
             found, value = self._next()
@@ -206,9 +232,15 @@ class Consumer:
 
     def latest_item(self) -> ReadItem | None:
         """As `latest`, with the item's number, time and producer."""
-        if not self._has_read:
-            self._attached.set_waited_for(False)
-        self._look()
+        if self._turns.take_now():
+            try:
+                if not self._has_read:
+                    self._attached.set_waited_for(False)
+                self._look()
+            finally:
+                self._turns.give()
+        else:
+            self._check_open()  # who reads now follows the channel, for this thread too
         return self._newest()
 
     def acknowledge(self) -> None:
@@ -217,18 +249,23 @@ class Consumer:
 
     def __iter__(self) -> Iterator[Any]:
         """Until the stream has ended (`has_ended`)."""
-        while True:
-            value = self.read()
-            if value is None:
-                return
-            yield value
+        return self
 
-    async def __aiter__(self) -> AsyncIterator[Any]:
-        while True:
-            value = await self.read_async()
-            if value is None:
-                return
-            yield value
+    def __next__(self) -> Any:
+        """Wait for the next item, as `read()` does."""
+        value = self.read()
+        if value is None:
+            raise StopIteration
+        return value
+
+    def __aiter__(self) -> AsyncIterator[Any]:
+        return self
+
+    async def __anext__(self) -> Any:
+        value = await self.read_async()
+        if value is None:
+            raise StopAsyncIteration
+        return value
 
     def _is_over(self) -> bool:
         """Ended, and nobody has begun again since."""
@@ -248,8 +285,26 @@ class Consumer:
 
     @property
     def position(self) -> Positions:
-        """Give it as `start` to go on after the last item read."""
+        """Give it as `start` to go on after the last item read. It may go through JSON on the way."""
         return self._attached.positions
+
+    @property
+    def schema(self) -> Any:
+        """The Arrow schema or NumPy dtype of what is read; None for raw bytes, and while nothing is known of it."""
+        if self._wanted.expected_schema is not None:
+            return self._wanted.expected_schema
+        known = self._tables.generations() if self._attached.schema is None and self._attached.has_tables else []
+        return self._attached.schema if not known else schema_of_table(self._tables, known[-1])
+
+    @property
+    def lag(self) -> int:
+        """How many items have been written that this consumer has not read, lost ones included."""
+        unread = sum(reader.lag for reader in list(self._attached.readers))
+        if self._stash is not None and isinstance(self._stash[1], Item):
+            unread += 1
+        if self._attached.has_tables:
+            unread += sum(generation > self._generation for generation in self._tables.generations())
+        return unread
 
     @property
     def written_at(self) -> float:
@@ -286,6 +341,18 @@ class Consumer:
             if self.registration is not None:
                 self.registration.close()
             self._forget(self)
+
+    async def close_async(self) -> None:
+        """As `close`, while the event loop goes on."""
+        await asyncio.to_thread(self.close)
+
+    async def __aenter__(self) -> "Consumer":
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None and not self._is_closed:
+            self._done_with_last()
+        await self.close_async()
 
     def __enter__(self) -> "Consumer":
         return self
@@ -402,8 +469,7 @@ class Consumer:
 
     def _arm(self) -> bool:
         """Whether there is something to do before sleeping."""
-        if self._is_closed or self._wake_fd < 0:
-            raise HubError("this consumer is closed")
+        self._check_open()
         if self._must_ask():
             self._look()  # what was asked last was refused: say so again
             return True
@@ -428,6 +494,10 @@ class Consumer:
                 return True
         return False
 
+    def _check_open(self) -> None:
+        if self._is_closed or self._wake_fd < 0:
+            raise HubError("this consumer is closed")
+
     def _disarm(self) -> None:
         for reader in self._attached.readers:
             reader.disarm()
@@ -436,8 +506,8 @@ class Consumer:
         is_due = self._wants_share()
         times = [deadline, self._attached.look_at, self._stale_until() if is_due else None]
         for reader in self._attached.readers:
-            seconds = reader.look_seconds()
-            times.append(None if seconds is None else time.monotonic() + seconds)
+            pause = reader.look_seconds()
+            times.append(None if pause is None else time.monotonic() + pause)
         return min((each for each in times if each is not None), default=None)
 
     @property
@@ -616,7 +686,10 @@ class Consumer:
         known = self._tables.generations()
         if not known:
             return 0
-        return known[-1] - 1 if self._wanted.start == "latest" else known[0] - 1
+        start = self._wanted.start
+        if isinstance(start, int):
+            return known[max(len(known) + start, 0)] - 1
+        return known[-1] - 1 if start == "latest" else known[0] - 1
 
     def _done_with_last(self) -> None:
         if self._unacknowledged is not None:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from messagehub.datablock.errors import TableMissing
+from messagehub.datablock.errors import HandleClosed, TableMissing
 from messagehub.datablock.items import Item, Producers, producer_of
 from messagehub.datablock.reader import RingReader
 from messagehub.datablock.tables import TableStore
@@ -57,10 +57,22 @@ def table_origin(tables: TableStore, generation: int) -> Origin:
         return generation, 0, ()
 
 
+def schema_of_table(tables: TableStore, generation: int) -> Any:
+    """None of a generation that was retired meanwhile."""
+    try:
+        with tables.open(generation) as snapshot:
+            return snapshot.table().schema
+    except TableMissing:
+        return None
+
+
 def newest_of(readers: Sequence[RingReader]) -> Item | None:
     """Return the item that was written last of those in all rings, or None when they are empty."""
     for reader in sorted(readers, key=RingReader.newest_ns, reverse=True) if len(readers) > 1 else readers:
-        item = reader.latest()
+        try:
+            item = reader.latest()
+        except HandleClosed:
+            continue  # the thread that reads has just let go of it
         if item is not None:
             return item
     return None

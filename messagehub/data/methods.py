@@ -1,19 +1,22 @@
 """The facade's methods about data: `hub.producer`, `hub.consumer`."""
 
 from abc import ABC, abstractmethod
-from typing import Any, TypeVar, get_args
+from typing import Any, Literal, TypeVar
 
+from messagehub.arguments import json_object
+from messagehub.background import BackgroundThreads, awaitable
 from messagehub.client.group_news import GroupNews
 from messagehub.client.heartbeats import Heartbeats, Registration
-from messagehub.data.attachments import Positions
 from messagehub.data.consumers import Consumer, OnLag, Wanted
-from messagehub.data.producers import Producer, Shape, open_producer, ring_path
+from messagehub.data.producers import Policy, Producer, Shape, open_producer, ring_path
+from messagehub.data.start import Positions, SavedPositions, checked_start
 from messagehub.datablock.identity import ProcessIdentity
+from messagehub.datablock.layout import ChecksumUse, FullRing
 from messagehub.datablock.payloads import is_arrow
 from messagehub.datablock.reader import Copy
 from messagehub.discovery import Discovery
 from messagehub.discovery.chain import Chain
-from messagehub.errors import BrokerRequired, ConfigurationError
+from messagehub.errors import BrokerRequired
 from messagehub.payload_schema import hash_of, payload_schema
 from registry import commands, names, replies
 from registry.formats import arrow
@@ -27,6 +30,7 @@ _Registering = commands.RegisterProducer | commands.RegisterConsumer
 class DataMethods(ABC):
     """What `MessageHub` provides to them is declared here; nobody else inherits."""
 
+    _background: BackgroundThreads
     _chain: Chain
     _group_news: GroupNews
     _heartbeats: Heartbeats
@@ -40,9 +44,9 @@ class DataMethods(ABC):
         schema: Any = None,
         capacity: int = 16,
         page_size: int = 4096,
-        policy: str = "RingBuffer",
-        when_full: str = "overwrite",
-        checksum: str = "none",
+        policy: Policy = "RingBuffer",
+        when_full: FullRing = "overwrite",
+        checksum: ChecksumUse = "none",
         split_rows: bool = False,
         access: Access = "exclusive",
         producer_id: str | None = None,
@@ -59,9 +63,7 @@ class DataMethods(ABC):
         `split_rows`: an Arrow batch that is larger than a slot becomes several items instead of an error.
         """
         payload = payload_schema(schema, schema_hash, split_rows=split_rows)
-        shape = Shape(policy, capacity, page_size, when_full, checksum)
-        if access not in get_args(Access):
-            raise ConfigurationError(f"access {access!r} is not one of {', '.join(get_args(Access))}")
+        shape = Shape.checked(policy, capacity, page_size, when_full, checksum)
         if producer_id is None and access == "shared":
             producer_id = self._role("producer")
         command = commands.RegisterProducer(
@@ -73,7 +75,7 @@ class DataMethods(ABC):
             schema_type=payload.schema_type,
             producer_id=producer_id,
             access=access,
-            metadata=metadata or {},
+            metadata=json_object(metadata, "metadata"),
             priority=priority,
             **self._owner(),
         )
@@ -92,11 +94,13 @@ class DataMethods(ABC):
             )
         )
 
+    producer_async = awaitable(producer)
+
     def consumer(
         self,
         channel: str,
         *,
-        start: str | Positions = "latest",
+        start: Literal["oldest", "latest"] | int | Positions | SavedPositions = "latest",
         expected_schema: Any = None,
         group: str | None = None,
         on_lag: OnLag = "skip",
@@ -110,7 +114,8 @@ class DataMethods(ABC):
     ) -> Consumer:
         """A reader of everything that a channel's producers write, whether they are there yet or not.
 
-        `start`: `latest` (from now on), `oldest` (what is still there too) or a consumer's `position`.
+        `start`: `latest` (from now on), `oldest` (what is still there too), -N (the last N items of each producer too)
+        or a consumer's `position`, also as it comes back from JSON.
         `expected_schema`: as producers give it, or its hash; data of another schema that the registry calls compatible
         is handed out in this one. `group`: share the channel with the other members.
         `on_lag`: what was overwritten before it was read is skipped with one warning, comes as a `Gap`, or is raised as
@@ -120,6 +125,7 @@ class DataMethods(ABC):
         process keeps few of them, and are copies beyond that; with `never` they always share it, and a producer whose
         slots are all kept skips items (overwrite) or waits (block).
         """
+        begin = checked_start(start)
         expected = None if expected_schema is None else hash_of(expected_schema)
         logical = names.check_channel(names.logical(channel))
         role = names.check_role("consumer", consumer_id or self._role("consumer"))
@@ -130,13 +136,13 @@ class DataMethods(ABC):
             consumer_id=role,
             expected_schema_hash=expected,
             group=group,
-            metadata=metadata or {},
+            metadata=json_object(metadata, "metadata"),
             **self._owner(),
         )
         consumer = Consumer(
             Wanted(
                 channel=logical,
-                start=start,
+                start=begin,
                 expected_schema_hash=expected,
                 expected_schema=expected_schema if is_arrow(expected_schema) else None,
                 group=group,
@@ -157,6 +163,8 @@ class DataMethods(ABC):
             forget=self._forget_consumer,
         )
         return self._keep(consumer)
+
+    consumer_async = awaitable(consumer)
 
     # -- inside --------------------------------------------------------------------------------------------
 

@@ -6,19 +6,21 @@ Rule 3: closing ends the stream for its readers. The ring stays for its linger t
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
+from messagehub.arguments import choice, seconds, whole_from
 from messagehub.client.heartbeats import Registration
 from messagehub.datablock.errors import NameTaken
-from messagehub.datablock.layout import MAX_SLOT_BYTES, MAX_SLOTS, Checksum, Kind, WhenFull
+from messagehub.datablock.layout import MAX_SLOT_BYTES, MAX_SLOTS, Checksum, ChecksumUse, FullRing, Kind, WhenFull
 from messagehub.datablock.loans import Loan
 from messagehub.datablock.ring import RingSpec, open_writer
 from messagehub.datablock.writer import RingWriter, Written
 from messagehub.discovery.via_files import ViaFiles
-from messagehub.errors import ConfigurationError, ProducerAlreadyRegistered
+from messagehub.errors import ProducerAlreadyRegistered
 from messagehub.payload_schema import PayloadSchema
 from registry.commands import RegisterProducer
 
+Policy = Literal["RingBuffer", "DoubleBuffer", "Single"]
 _KINDS = {"RingBuffer": Kind.RING_BUFFER, "DoubleBuffer": Kind.DOUBLE_BUFFER, "Single": Kind.SINGLE}
 _SLOTS = {"DoubleBuffer": 2, "Single": 1}
 _LINE_BYTES = 64
@@ -28,18 +30,26 @@ _PAGE_BYTES = 4096
 class Shape(NamedTuple):
     """The ring that a producer asks for, in the words of its registration's `config`."""
 
-    policy: str = "RingBuffer"
+    policy: Policy = "RingBuffer"
     capacity: int = 16
     page_size: int = 4096
-    when_full: str = "overwrite"
-    checksum: str = "none"
+    when_full: FullRing = "overwrite"
+    checksum: ChecksumUse = "none"
+
+    @classmethod
+    def checked(cls, policy: Any, capacity: Any, page_size: Any, when_full: Any, checksum: Any) -> "Shape":
+        return cls(
+            choice(policy, "policy", get_args(Policy)),
+            whole_from(capacity, "capacity", 1, MAX_SLOTS),
+            whole_from(page_size, "page_size", 1, MAX_SLOT_BYTES),
+            choice(when_full, "when_full", get_args(FullRing)),
+            choice(checksum, "checksum", get_args(ChecksumUse)),
+        )
 
     def config(self) -> dict[str, Any]:
         return self._asdict() | {"capacity": _SLOTS.get(self.policy, self.capacity)}
 
     def spec(self, command: RegisterProducer, lanes: str) -> RingSpec:
-        _check_range("capacity", self.capacity, MAX_SLOTS)
-        _check_range("page_size", self.page_size, MAX_SLOT_BYTES)
         return RingSpec(
             channel=command.channel,
             producer_id=command.producer_id or "",
@@ -47,9 +57,9 @@ class Shape(NamedTuple):
             slot_bytes=self.page_size,
             slot_count=self.capacity,
             page_bytes=_PAGE_BYTES if self.page_size >= _PAGE_BYTES else _LINE_BYTES,
-            kind=_choice("policy", self.policy, _KINDS),
-            when_full=_choice("when_full", self.when_full, {each.name.lower(): each for each in WhenFull}),
-            checksum=_choice("checksum", self.checksum, {each.name.lower(): each for each in Checksum}),
+            kind=_KINDS[self.policy],
+            when_full=WhenFull[self.when_full.upper()],
+            checksum=Checksum[self.checksum.upper()],
             schema_hash=command.schema_hash,
         )
 
@@ -81,6 +91,11 @@ class Producer:
         return self._writer.header.schema_hash
 
     @property
+    def schema(self) -> Any:
+        """The Arrow schema or NumPy dtype that was given; None for raw bytes."""
+        return self._writer.schema
+
+    @property
     def source(self) -> str | None:
         """Who knows of it: `broker`, or `files` while none does."""
         return self.registration.source
@@ -105,14 +120,26 @@ class Producer:
         """
         if self.registration.is_closed:
             self.registration.check_open()
-        self.last_written = written = self._writer.write(payload, timeout)
+        self.last_written = written = self._writer.write(payload, None if timeout is None else seconds(timeout))
+        return written.last
+
+    async def write_async(self, payload: Any, timeout: float | None = None) -> int:
+        """As `write`, sleeping in the running event loop while a producer with when_full=block waits for room.
+
+        When the task is cancelled meanwhile, nothing is written. Tasks that wait at once write in any order.
+        """
+        if self.registration.is_closed:
+            self.registration.check_open()
+        limit = None if timeout is None else seconds(timeout)
+        self.last_written = written = await self._writer.write_async(payload, limit)
         return written.last
 
     def loan(self, size: int, timeout: float | None = None) -> Loan:
         """A slot to fill in place, for raw bytes and NumPy: `with producer.loan(n) as loan: loan.buffer[:] = …`."""
         if self.registration.is_closed:
             self.registration.check_open()
-        return self._writer.loan(size, timeout)
+        size = whole_from(size, "size", 0, MAX_SLOT_BYTES)
+        return self._writer.loan(size, None if timeout is None else seconds(timeout))
 
     def close(self) -> None:
         """Idempotent."""
@@ -122,6 +149,18 @@ class Producer:
             self.registration.close()  # before the entry is let go of, which would look like a death
             self._files.release(self.channel, self.registration.command.producer_id)  # type: ignore[union-attr]
             self._forget(self)
+
+    async def close_async(self) -> None:
+        """As `close`, while the event loop goes on."""
+        import asyncio  # takes longer to load than all else that a producer needs
+
+        await asyncio.to_thread(self.close)
+
+    async def __aenter__(self) -> "Producer":
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close_async()
 
     def __enter__(self) -> "Producer":
         return self
@@ -170,14 +209,3 @@ def ring_path(files: ViaFiles, command: RegisterProducer) -> str:
     if command.access == "exclusive":
         return files.directory.exclusive_block(command.channel)
     return files.directory.shared_block(command.channel, command.producer_id or "")
-
-
-def _check_range(what: str, said: Any, most: int) -> None:
-    if isinstance(said, bool) or not isinstance(said, int) or not 1 <= said <= most:
-        raise ConfigurationError(f"{what} {said!r} is not a whole number from 1 to {most}")
-
-
-def _choice(what: str, said: str, known: dict[str, Any]) -> Any:
-    if said not in known:
-        raise ConfigurationError(f"{what} {said!r} is not one of {', '.join(known)}")
-    return known[said]

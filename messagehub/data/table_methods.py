@@ -5,10 +5,14 @@ import time
 from abc import ABC, abstractmethod
 from typing import Any, TypeVar
 
+from messagehub.arguments import json_object
 from messagehub.client.unregistered_tables import UnregisteredTables
-from messagehub.data.tables import check_append, check_metadata, check_mode, check_retention, checksum_of, reader_of
+from messagehub.data.tables import check_append, check_mode, checked_retention, checksum_of, reader_of
+from messagehub.datablock.advice import schema_instead
 from messagehub.datablock.identity import ProcessIdentity
+from messagehub.datablock.layout import ChecksumUse
 from messagehub.datablock.manifests import Manifest, Retention
+from messagehub.datablock.payloads import is_arrow
 from messagehub.datablock.tables import Mode
 from messagehub.discovery.chain import Chain
 from messagehub.entries import table_command, table_details
@@ -42,7 +46,7 @@ class TableMethods(ABC):
         table: Any,
         *,
         mode: Mode = "overwrite",
-        checksum: str = "none",
+        checksum: ChecksumUse = "none",
         retention: Retention | None = None,
         schema_version: str = "",
         metadata: dict[str, Any] | None = None,
@@ -53,11 +57,9 @@ class TableMethods(ABC):
         registered under the channel's name; one that is not compatible is refused before anything is written.
         """
         check_mode(mode)
-        check_metadata(metadata or {})
+        noted = json_object(metadata, "metadata")
         if retention is not None:
-            check_retention(retention)
-        if not isinstance(schema_version, str):
-            raise ConfigurationError(f"schema_version {schema_version!r} is not a text")
+            retention = checked_retention(retention)
         kind, reader = checksum_of(checksum), reader_of(table)
         text = arrow.from_arrow(reader.schema)
         digest = self.check_table(channel, text, mode=mode)
@@ -71,7 +73,7 @@ class TableMethods(ABC):
             schema_hash=digest,
             checksum=kind,
             retention=retention,
-            details=table_details(text, schema_version=schema_version, metadata=metadata),
+            details=table_details(text, schema_version=schema_version, metadata=noted),
         )
         self.register_table(channel, manifest)
         return manifest
@@ -82,6 +84,8 @@ class TableMethods(ABC):
         Nothing is registered. Returns the schema's hash.
         """
         check_mode(mode)
+        if not isinstance(schema, str) and not is_arrow(schema):
+            raise ConfigurationError(schema_instead(schema, "schema", "no Arrow schema, and no text of one"))
         text = schema if isinstance(schema, str) else arrow.from_arrow(schema)
         command = commands.CheckTable(
             channel=names.check_channel(channel),

@@ -6,11 +6,12 @@ Rule 2: a generation is registered once it is there. One that the registry refus
 """
 
 from dataclasses import asdict
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 
-from messagehub.datablock.layout import Checksum
+from messagehub.arguments import choice, plain
+from messagehub.datablock.layout import Checksum, ChecksumUse
 from messagehub.datablock.manifests import Retention
 from messagehub.datablock.tables import MODES
 from messagehub.discovery.via_files import ViaFiles
@@ -20,25 +21,13 @@ from registry.formats import arrow
 
 
 def check_mode(mode: str) -> None:
-    if mode not in MODES:
-        raise ConfigurationError(f"mode {mode!r} is not one of {', '.join(MODES)}")
+    choice(mode, "mode", MODES)
 
 
-def check_metadata(metadata: Any) -> None:
-    """Metadata is kept as JSON: what would come back as something else is refused."""
-    try:
-        is_kept = isinstance(metadata, dict) and msgspec.json.decode(msgspec.json.encode(metadata)) == metadata
-    except (TypeError, ValueError, OverflowError, RecursionError):
-        is_kept = False
-    if not is_kept:
-        raise ConfigurationError(
-            "metadata must be a dict of what JSON can hold: texts, finite numbers, booleans, None, lists, and dicts"
-            " with texts as keys"
-        )
-
-
-def check_retention(retention: Any) -> None:
+def checked_retention(retention: Any) -> Retention:
     """It becomes a part of the manifest: one of another kind would make a table that nobody can read."""
+    if isinstance(retention, Retention):
+        retention = Retention(**{name: plain(value) for name, value in asdict(retention).items()})
     try:
         is_sound = (
             isinstance(retention, Retention)
@@ -53,13 +42,12 @@ def check_retention(retention: Any) -> None:
             f"retention {retention!r} is no messagehub.Retention of at least one generation and limits that are not"
             " negative, such as Retention(generations=3, max_age_seconds=3600)"
         )
+    found: Retention = retention
+    return found
 
 
-def checksum_of(name: str) -> Checksum:
-    kinds = {each.name.lower(): each for each in Checksum}
-    if name not in kinds:
-        raise ConfigurationError(f"checksum {name!r} is not one of {', '.join(kinds)}")
-    return kinds[name]
+def checksum_of(name: ChecksumUse) -> Checksum:
+    return Checksum[choice(name, "checksum", get_args(ChecksumUse)).upper()]
 
 
 def check_append(files: ViaFiles, channel: str, text: str) -> None:

@@ -261,10 +261,8 @@ class PayloadRefused(DataBlockError):
 class PayloadSchemaMismatch(PayloadRefused):
     code = "PAYLOAD_SCHEMA_MISMATCH"
 
-    def __init__(self, expected: str, found: str) -> None:
-        super().__init__(
-            f"the block holds {expected}, the payload is {found}. Cast it, or open another channel for it."
-        )
+    def __init__(self, expected: str, found: str, advice: str = "Cast it, or open another channel for it.") -> None:
+        super().__init__(f"the block holds {expected}, the payload is {found}. {advice}")
 
 
 class PayloadLargerThanSlot(PayloadRefused):

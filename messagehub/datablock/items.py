@@ -15,6 +15,13 @@ class Position(NamedTuple):
     sequence: int
 
 
+class LastItems(NamedTuple):
+    """The last items up to a position, as many of them as are there."""
+
+    wanted: int
+    position: Position
+
+
 @dataclass(frozen=True, slots=True)
 class Gap:
     """Sequences that were lost before this reader came to them. Not a sequence itself: it is no value of a channel."""
@@ -66,5 +73,5 @@ class Item:
         return self._codec.decode(self.buffer, self._shape)
 
 
-Start = Literal["oldest", "latest", "first"] | Position
+Start = Literal["oldest", "latest", "first"] | LastItems | Position
 """`oldest` is the oldest item that is still there, `first` is item 1: what is gone of it is reported as a `Gap`."""

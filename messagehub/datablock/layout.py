@@ -18,7 +18,7 @@ import struct
 import zlib
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Final
+from typing import Final, Literal
 
 from .errors import (
     ForeignByteOrder,
@@ -43,6 +43,11 @@ class Kind(IntEnum):
     DOUBLE_BUFFER = 2
     SINGLE = 3
     TABLE = 4
+
+
+FullRing = Literal["overwrite", "block", "error"]
+ChecksumUse = Literal["none", "write", "verify"]
+"""As users name them."""
 
 
 class WhenFull(IntEnum):

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any, Final, NamedTuple, Protocol
 
+from .advice import array_instead, bytes_instead, schema_instead
 from .errors import EntryDamaged, PayloadDamaged, PayloadLargerThanSlot, PayloadRefused, PayloadSchemaMismatch
 from .layout import FLAT, MAX_DIMENSIONS, PayloadFormat, Shape, pack_shape, unpack_shape
 from .nulls import check_nulls, columns_without_nulls
@@ -36,6 +37,7 @@ class Codec(Protocol):
     payload_format: PayloadFormat
     description: bytes  # kept in the block: enough for a reader to decode
     scratch_bytes: int
+    schema: Any  # as users give it: an Arrow schema, a NumPy dtype, None for raw bytes
 
     def pieces(self, payload: Any, slot_bytes: int) -> list[Piece]: ...
 
@@ -53,6 +55,7 @@ class RawCodec:
     payload_format = PayloadFormat.RAW
     description = b""
     scratch_bytes = 0
+    schema = None
 
     def pieces(self, payload: Any, slot_bytes: int) -> list[Piece]:
         if type(payload) is bytes and len(payload) <= slot_bytes:
@@ -64,7 +67,8 @@ class RawCodec:
             if view.format != "B" or view.ndim != 1:
                 view = view.cast("B")
         except TypeError:
-            raise PayloadSchemaMismatch("raw bytes", f"{type(payload).__name__}, not C-contiguous") from None
+            kind = type(payload).__name__
+            raise PayloadSchemaMismatch("raw bytes", f"a {kind}", bytes_instead(payload)) from None
         if view.nbytes > slot_bytes:
             raise PayloadLargerThanSlot(view.nbytes, slot_bytes)
         return [Piece(view, view.nbytes)]
@@ -91,7 +95,7 @@ class NumpyCodec:
         import numpy as np
 
         self._np = np
-        self.dtype = np.dtype(dtype)
+        self.dtype = self.schema = np.dtype(dtype)
         if self.dtype.hasobject or self.dtype.itemsize == 0:
             raise PayloadRefused(f"schema {self.dtype} has no fixed bytes. Use numbers, times or fixed-size strings.")
         if self.dtype.subdtype is not None:
@@ -116,7 +120,8 @@ class NumpyCodec:
         if isinstance(payload, np.generic):
             payload = np.asarray(payload)
         if not isinstance(payload, np.ndarray) or payload.dtype != self.dtype:
-            raise PayloadSchemaMismatch(str(self.dtype), str(getattr(payload, "dtype", type(payload).__name__)))
+            found = getattr(payload, "dtype", f"a {type(payload).__name__}")
+            raise PayloadSchemaMismatch(str(self.dtype), str(found), array_instead(payload, self.dtype))
         if _is_masked(payload):
             raise PayloadRefused(_MASKED)
         if payload.nbytes > slot_bytes:
@@ -316,8 +321,11 @@ def _check_range(given: Any, column: Any, field: Any) -> None:
         )
 
 
-def codec_for(schema: Any, *, split_rows: bool = False) -> Codec:
-    """The codec of a schema as a user gives it: None (raw bytes), an Arrow schema, or a NumPy dtype."""
+def codec_for(schema: Any, *, split_rows: bool = False, name: str = "schema") -> Codec:
+    """The codec of a schema as a user gives it: None (raw bytes), an Arrow schema, or a NumPy dtype.
+
+    `name` is the argument that the user gave it for.
+    """
     if schema is None:
         return RawCodec()
     if is_arrow(schema):
@@ -326,9 +334,8 @@ def codec_for(schema: Any, *, split_rows: bool = False) -> Codec:
     try:
         return NumpyCodec(schema)
     except (TypeError, ValueError, KeyError, SyntaxError) as error:
-        raise PayloadRefused(
-            f"schema {schema!r} is no Arrow schema and no NumPy dtype ({error}). Give one, or None for raw bytes."
-        ) from None
+        taken = f"no Arrow schema and no NumPy dtype ({error!s:.200}). Give one, or None for raw bytes."
+        raise PayloadRefused(schema_instead(schema, name, taken)) from None
 
 
 def is_arrow(schema: Any) -> bool:

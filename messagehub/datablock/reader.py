@@ -8,10 +8,11 @@ Rule 1: before sleeping: store a ticket, probe the writer's lock (which is the b
 Rule 2: a slot that is published but still locked is not lost: its writer will unlock it, and ring then.
 """
 
+import logging
 import os
 import time
 from collections.abc import AsyncIterator, Iterator
-from typing import Literal
+from typing import Any, Literal
 
 from messagehub.event_loop import LoopShare
 
@@ -28,7 +29,7 @@ from .errors import (
 )
 from .groups import Assignment, Membership
 from .holders import held_slots, share_of
-from .items import Gap, Item, Position, Producers, Start
+from .items import Gap, Item, LastItems, Position, Producers, Start
 from .lanes import CURSOR, HELD, TICKET, WRITER_BELL, Lane, NoLane, has_lane_index
 from .layout import (
     CHECKSUM,
@@ -68,6 +69,8 @@ from .payloads import Codec
 from .segment import Segment
 from .wakeup import PROBE_SECONDS, ProcessWatch, Ringer, sleep_async
 from .writer import checksum
+
+log = logging.getLogger("messagehub")
 
 _WRITER = exclusive(OWNER)
 _LATEST_ATTEMPTS = 64
@@ -140,6 +143,7 @@ class RingReader:
         self._pins.on_free = self._writer_bell.ring
         self._watch: ProcessWatch | None = None
         self._watch_fired = False
+        self._told_epoch = 0
         self._share = LoopShare()
         self._member: Membership | None = None
         if (group is None) != (assignment is None):
@@ -300,6 +304,20 @@ class RingReader:
         return self._words[HEAD]
 
     @property
+    def schema(self) -> Any:
+        """An Arrow schema, a NumPy dtype, or None for raw bytes."""
+        return self._codec.schema
+
+    @property
+    def lag(self) -> int:
+        """How many items were written after the one read last; of a group's member, how many of its share."""
+        head = max(self._words[HEAD], self._cursor)
+        if self._member is None:
+            return head - self._cursor
+        count, index = self._member.assignment.count, self._member.assignment.index
+        return (head - index) // count - (self._cursor - index) // count
+
+    @property
     def is_known(self) -> bool:
         """Whether the writer can know of this reader. If not, the reader looks for new items now and then."""
         return isinstance(self._lane, Lane)
@@ -424,6 +442,9 @@ class RingReader:
             return 0
         if start == "oldest":
             return self._before_oldest()
+        if isinstance(start, LastItems):
+            end = self._start_after(start.position)
+            return min(max(end - start.wanted, self._before_oldest()), end)
         if start.block_id != self.header.block_id:
             raise PositionUnknown(self.path, f"it is block {self.header.block_id}, not {start.block_id}")
         if start.epoch > self._words[EPOCH] or start.sequence > head:
@@ -470,6 +491,14 @@ class RingReader:
         if not is_alive and not self._wait_for_writer:
             raise WriterGone(self.path)
         self._watch_writer(is_alive)
+        if not is_alive and self._told_epoch != self._words[EPOCH]:
+            self._told_epoch = self._words[EPOCH]
+            log.warning(
+                "channel %r: its producer, pid %d, has ended without closing its stream; what it had written is read,"
+                " and its reader waits for the next producer",
+                self.header.channel,
+                self._words[WRITER_PID],
+            )
         return None
 
     def _watch_writer(self, is_alive: bool) -> None:

@@ -21,6 +21,8 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
+from messagehub.event_loop import LoopShare
+
 from .errors import HandleClosed, PayloadLargerThanRing, PayloadLargerThanSlot, PayloadRefused, RingFull
 from .holders import most_of, slots_for, told
 from .identity import ProcessIdentity
@@ -62,6 +64,8 @@ _GRACE_SECONDS: Final = 0.01
 _NO_GRACE_SECONDS: Final = 1.0
 # A writer that waits for so long says for whom, and how often one that skips items says so.
 _TELL_SECONDS: Final = 1.0
+# How soon a task that waits for room looks again; each time twice as long, up to _PROBE_SECONDS.
+_FIRST_PAUSE_SECONDS: Final = 0.001
 _TELL_AGAIN_SECONDS: Final = 10.0
 
 log = logging.getLogger("messagehub")
@@ -97,6 +101,7 @@ class RingWriter:
         self._has_shapes = self.header.payload_format == PayloadFormat.NUMPY
         self._honours_lanes = self.header.when_full != WhenFull.OVERWRITE
         self._mutex = threading.Lock()
+        self._share = LoopShare()
         self._dropped: deque[int] = deque()
         self._board = LaneBoard(lanes)
         self._index = self._board.index
@@ -114,6 +119,11 @@ class RingWriter:
     @property
     def head(self) -> int:
         return self._head
+
+    @property
+    def schema(self) -> Any:
+        """An Arrow schema, a NumPy dtype, or None for raw bytes."""
+        return self._codec.schema
 
     @property
     def epoch(self) -> int:
@@ -147,28 +157,70 @@ class RingWriter:
             sequence = self._publish(slot, size, shape)
         return Written(sequence, sequence)
 
-    def _write_several(self, pieces: Sequence[Piece], timeout_seconds: float | None) -> Written:
-        count, most = len(pieces), most_of(self._slot_count)
-        if count > most:
+    async def write_async(self, payload: Any, timeout_seconds: float | None = None) -> Written:
+        """As `write`, sleeping in the running event loop while a blocking ring has no room. Nothing is written when the
+        task is cancelled."""
+        if self._share.is_due():
+            await self._share
+        if self.header.when_full != WhenFull.BLOCK:
+            return self.write(payload, timeout_seconds)
+        import asyncio  # which takes longer to load than all else that a writer needs
+
+        pieces = self._codec.pieces(payload, self._slot_bytes)
+        self._check_fits(len(pieces))
+        started, pause, has_told = time.monotonic(), _FIRST_PAUSE_SECONDS, False
+        while (written := self._write_at_once(pieces)) is None:
+            waited = time.monotonic() - started
+            if timeout_seconds is not None and waited >= timeout_seconds:
+                raise RingFull(self.path, self._slot_count, waited, self._held_back_by(self._lent()))
+            if waited >= _TELL_SECONDS and not has_told:
+                has_told = True
+                self._tell_of_wait(waited, self._lent())
+            await asyncio.sleep(pause if timeout_seconds is None else min(pause, timeout_seconds - waited))
+            pause = min(2 * pause, _PROBE_SECONDS)
+            self._share.restart()
+        return written
+
+    def _write_at_once(self, pieces: Sequence[Piece]) -> Written | None:
+        """None where that is not possible now: there is no room, or another thread writes, or waits for room."""
+        self._check_open()
+        if not self._mutex.acquire(blocking=False):
+            return None
+        try:
+            self._look_for_room()
+            slots = self._free_slots(len(pieces))
+            return self._fill(slots, pieces) if slots else None
+        finally:
+            self._mutex.release()
+
+    def _check_fits(self, count: int) -> None:
+        most = most_of(self._slot_count)
+        if count > max(most, 1):
             raise PayloadLargerThanRing(count, most, self._slot_bytes, slots_for(count))
+
+    def _write_several(self, pieces: Sequence[Piece], timeout_seconds: float | None) -> Written:
+        count = len(pieces)
+        self._check_fits(count)
         with self._mutex:
             self._take_back()
             slots = self._free_slots(count) or self._wait_for_slots(count, timeout_seconds)
-            if not slots:
-                return self._skip(count)
+            return self._fill(slots, pieces) if slots else self._skip(count)
+
+    def _fill(self, slots: Sequence[int], pieces: Sequence[Piece]) -> Written:
+        """Publish one piece in each of the locked slots, or nothing."""
+        for slot in slots:
+            self._clear(slot)
+        try:
+            for slot, (piece, size, _) in zip(slots, pieces, strict=True):
+                self._encode(piece, self._offset[slot], size)
+        except BaseException:
             for slot in slots:
-                self._clear(slot)
-            try:
-                for slot, (piece, size, _) in zip(slots, pieces, strict=True):
-                    self._encode(piece, self._offset[slot], size)
-            except BaseException:
-                for slot in slots:
-                    self._abandon(slot)
-                raise
-            first = self._head + 1
-            for slot, (_, size, shape) in zip(slots, pieces, strict=True):
-                self._publish(slot, size, shape)
-            return Written(first, self._head)
+                self._abandon(slot)
+            raise
+        first = self._head + 1
+        for slot, (_, size, shape) in zip(slots, pieces, strict=True):
+            self._publish(slot, size, shape)
+        return Written(first, self._head)
 
     def loan(self, size: int, timeout_seconds: float | None = None) -> Loan:
         """A slot to fill in place (raw and NumPy): `with writer.loan(n) as loan: loan.buffer[:] = …`."""
@@ -309,18 +361,13 @@ class RingWriter:
         try:
             while True:
                 self._words[WRITER_TICKET] = self._bell.next_ticket()
-                self._board.refresh()
-                self._board.drop_dead()
-                if self._honours_lanes:
-                    self._floor = self._board.floor()
-                self._take_back()
-                self._look_again()
+                self._look_for_room()
                 slots = self._free_slots(count)
                 if slots:
                     return slots
                 now = time.monotonic()
                 waited = now - started
-                lent = self._slot_count - len(self._order) - len(self._held)
+                lent = self._lent()
                 may_skip = not self._honours_lanes and count <= self._slot_count - lent
                 if may_skip and (now >= skips_at or (timeout_seconds is not None and waited >= timeout_seconds)):
                     return []
@@ -328,16 +375,31 @@ class RingWriter:
                     raise RingFull(self.path, self._slot_count, waited, self._held_back_by(lent))
                 if waited >= _TELL_SECONDS and not has_told:
                     has_told = True
-                    log.warning(
-                        "the producer of channel %r has waited %.0f s for room: %s",
-                        self.header.channel,
-                        waited,
-                        self._held_back_by(lent),
-                    )
+                    self._tell_of_wait(waited, lent)
                 left = _PROBE_SECONDS if timeout_seconds is None else timeout_seconds - waited
                 self._bell.sleep(min(left, _PROBE_SECONDS, max(skips_at - now, 0.0) if may_skip else left))
         finally:
             self._words[WRITER_TICKET] = 0
+
+    def _look_for_room(self) -> None:
+        """Look anew at which readers there are, how far they are, and which slots they hold."""
+        self._board.refresh()
+        self._board.drop_dead()
+        if self._honours_lanes:
+            self._floor = self._board.floor()
+        self._take_back()
+        self._look_again()
+
+    def _lent(self) -> int:
+        return self._slot_count - len(self._order) - len(self._held)
+
+    def _tell_of_wait(self, waited: float, lent: int) -> None:
+        log.warning(
+            "the producer of channel %r has waited %.0f s for room: %s",
+            self.header.channel,
+            waited,
+            self._held_back_by(lent),
+        )
 
     def _held_back_by(self, lent: int) -> str:
         if lent == self._slot_count:

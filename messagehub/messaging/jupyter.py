@@ -29,6 +29,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
+from messagehub.arguments import checks_arguments
 from messagehub.errors import ConfigurationError
 from messagehub.messaging.callbacks import check_callback, is_async
 from messagehub.messaging.kernel_link import GRACE_SECONDS, End, Inbox, KernelLink
@@ -109,6 +110,7 @@ class Execution:
         self.request_id = link.submit(code, self._inbox)
         weakref.finalize(self, link.forget, self.request_id).atexit = False
 
+    @checks_arguments
     def read(self, timeout_seconds: float | None = None) -> Output | None:
         """The next output as it comes; None after the last.
 
@@ -129,6 +131,7 @@ class Execution:
             raise self._end.why()
         return None
 
+    @checks_arguments
     def read_late(self, timeout_seconds: float = 0.0) -> Output | None:
         """After the end: the next output that came since, such as what a thread of the code prints; None without one.
 
@@ -159,6 +162,7 @@ class Execution:
     def __iter__(self) -> Iterator[Output]:
         return iter(self.read, None)
 
+    @checks_arguments
     def wait(self, timeout_seconds: float | None = None) -> Completed:
         """Read to the end and return everything, also what was read before."""
         deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
@@ -302,6 +306,7 @@ class Kernel:
         else:
             process.interrupt()
 
+    @checks_arguments
     def restart(self, timeout_seconds: float = 60.0) -> None:
         """A new process in place of the old one, alive or dead. Open executions end at once."""
         self._check_owner()

@@ -4,6 +4,7 @@ from math import inf
 from time import monotonic
 from typing import Any, Protocol
 
+from messagehub.arguments import seconds
 from messagehub.errors import HubError, InvalidRequest, MalformedRequest, RequestCancelled
 from messagehub.messaging.service_frames import PRIORITIES, REQUEST, SEND, STREAM
 from messagehub.messaging.service_mailbox import Job
@@ -167,4 +168,4 @@ class ServiceContext:
     def _limited(self, timeout: float | None) -> float | None:
         if self.deadline == inf:
             return timeout
-        return self.remaining_seconds if timeout is None else min(timeout, self.remaining_seconds)
+        return self.remaining_seconds if timeout is None else min(seconds(timeout), self.remaining_seconds)

@@ -4,6 +4,7 @@ import base64
 import time
 from typing import Any, Literal
 
+from messagehub.arguments import whole
 from messagehub.errors import (
     AddressNotFound,
     BrokerRequired,
@@ -71,7 +72,7 @@ class Outgoing:
         self.address = address
         self.priority = _PRIORITY[priority]
         self.deadline = deadline
-        self.retries = retries
+        self.retries = whole(retries, "retries")
         self.idempotent = idempotent
         self.attempts = 0
 

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from time import monotonic
 from typing import Any, TypeVar
 
+from messagehub.arguments import seconds
 from messagehub.background import BackgroundThreads
 from messagehub.client.connection import Connection
 from messagehub.errors import (
@@ -116,7 +117,7 @@ class Requests:
     ) -> Outgoing:
         if self._is_closed:
             raise NotInitialised("this hub is closed")
-        limit = self._default_timeout if timeout is None else timeout
+        limit = self._default_timeout if timeout is None else seconds(timeout)
         if not limit >= 0:
             raise ConfigurationError(f"a timeout is a number of seconds, not {timeout}")
         deadline = monotonic() + min(limit, MOST_SECONDS)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Generator, Mapping
 from contextvars import ContextVar
 from typing import Any
 
+from messagehub.arguments import checks_arguments
 from messagehub.client.heartbeats import Registration
 from messagehub.errors import HandlerFailed, HubError, MailboxClosed, RequestCancelled
 from messagehub.messaging.arrow_values import PLAIN_TYPES
@@ -174,6 +175,7 @@ class Served:
         self._server.let_in(self)  # who waited for room is told
         self._server.nudge()
 
+    @checks_arguments
     def close(self, *, timeout: float = DRAIN_SECONDS) -> None:
         """Unregister, then handle what has been taken; what is left at the timeout is refused. Idempotent."""
         self.stop_taking()
@@ -205,10 +207,12 @@ class Served:
         """In a forked child: it is the parent's."""
         self.mailbox.is_closed = self._is_closed = True
 
+    @checks_arguments
     async def close_async(self, *, timeout: float = DRAIN_SECONDS) -> None:
         """As `close`, while the event loop goes on."""
         await asyncio.to_thread(self.close, timeout=timeout)
 
+    @checks_arguments
     def run(self, *, drain_seconds: float = DRAIN_SECONDS) -> None:
         """Serve until this process gets SIGTERM or SIGINT, then close, with so long for what has been taken.
 
@@ -217,6 +221,7 @@ class Served:
         wait_for_signal()
         self.close(timeout=drain_seconds)
 
+    @checks_arguments
     async def run_async(self, *, drain_seconds: float = DRAIN_SECONDS) -> None:
         """As `run`, for programs with an event loop."""
         await wait_for_signal_async()

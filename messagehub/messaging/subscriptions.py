@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Literal, cast, get_args
 
+from messagehub.arguments import checks_arguments, seconds
 from messagehub.errors import ConfigurationError, HubError, ReceiveTimeout, SubscriberTooSlow, SubscriptionClosed
 from messagehub.event_loop import LoopShare, Sleepers, running_loop
 from messagehub.messaging.callbacks import awaited, check_callback, is_async
@@ -98,15 +99,15 @@ class Subscription:
 
     def receive(self, timeout: float | None = None) -> Message:
         """The next message; ReceiveTimeout at the timeout, SubscriptionClosed (or why it ended) after the last."""
-        deadline = None if timeout is None else time.monotonic() + timeout
+        deadline = None if timeout is None else time.monotonic() + seconds(timeout)
         while True:
             message = self._take()
             if message is not None:
                 return message
             began_at = time.monotonic()
             if self._is_hot and self._drive is not None:
-                seconds = DRIVE_SECONDS if deadline is None else min(DRIVE_SECONDS, max(deadline - began_at, 0.0))
-                if self._drive(self._is_readable, seconds, self._at_once) and self._buffer:
+                moment = DRIVE_SECONDS if deadline is None else min(DRIVE_SECONDS, max(deadline - began_at, 0.0))
+                if self._drive(self._is_readable, moment, self._at_once) and self._buffer:
                     continue  # without a message it is closed, which is said below
             with self._changed:
                 self.is_awaited += 1
@@ -134,7 +135,7 @@ class Subscription:
 
     async def receive_async(self, timeout: float | None = None) -> Message:
         """As `receive`, sleeping in the running event loop."""
-        deadline = None if timeout is None else time.monotonic() + timeout
+        deadline = None if timeout is None else time.monotonic() + seconds(timeout)
         if self._share.is_due():
             await self._share
         while (message := self._take()) is None:
@@ -219,6 +220,7 @@ class Subscription:
             self._on_close(self)
             self.end()
 
+    @checks_arguments
     def close(self, *, timeout: float = 5.0) -> None:
         """Unsubscribe. Iterating ends after what is buffered; a callback has had it all when this returns.
 
@@ -229,6 +231,7 @@ class Subscription:
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(timeout)
 
+    @checks_arguments
     async def close_async(self, *, timeout: float = 5.0) -> None:
         """As `close`, and wait in the event loop until a callback has had all that is buffered."""
         self._on_close(self)

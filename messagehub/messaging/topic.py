@@ -6,6 +6,9 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import msgspec
+
+from messagehub.arguments import checked, plain
 from messagehub.durations import RULE, seconds_of
 from messagehub.errors import ConfigurationError, SendTimeout
 from messagehub.messaging.subscriptions import Overflow, Subscription
@@ -19,6 +22,7 @@ Bounds = Keep | int | datetime.timedelta | str
 """How much is retained: a number of messages, an age, or several bounds at once."""
 
 
+@checked()
 class Topic:
     def __init__(self, name: str, topics: Callable[[], Topics], timeout: float) -> None:
         """`topics` gives those of now: a hub that was disconnected, or forked, has others."""
@@ -93,7 +97,7 @@ class Topic:
 
 def _bounds(keep: Any) -> Keep:
     if isinstance(keep, Keep):
-        return keep
+        return Keep(**{name: plain(value) for name, value in msgspec.structs.asdict(keep).items()})
     try:
         if isinstance(keep, datetime.timedelta) and keep > datetime.timedelta():
             return Keep(seconds=keep.total_seconds())

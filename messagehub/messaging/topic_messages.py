@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from messagehub.arguments import is_numpy_number
 from messagehub.errors import DataLost, InvalidRequest, MalformedRequest, MessageTooLarge
 from messagehub.messaging.arrow_compression import is_compressed
 from messagehub.messaging.arrow_values import PLAIN_TYPES, as_arrow, restored
@@ -133,23 +134,12 @@ def _lost_in_json(value: Any) -> tuple[str, str] | None:
         for index, item in enumerate(value):
             if type(item) not in _SCALARS and (found := _lost_in_json(item)) is not None:
                 return f"[{index}]{found[0]}", found[1]
-    elif type(value) is float or (type(value) not in _SCALARS and _is_numpy_number(value)):
+    elif type(value) is float or (type(value) not in _SCALARS and is_numpy_number(value)):
         if not isfinite(value):
             return f" is {value}", "JSON has no such number: send None, or text"
     elif type(value) not in _SCALARS:
         return f" is of type {type(value).__name__}", conversion_of(value)
     return None
-
-
-def _is_numpy_number(value: Any) -> bool:
-    """Whether a Python number of the same value exists: not so of long doubles, complex numbers and times."""
-    if type(value).__module__ != "numpy":
-        return False
-    import numpy as np
-
-    return isinstance(value, np.bool | np.integer | np.floating) and not isinstance(
-        value, np.longdouble | np.timedelta64
-    )
 
 
 def arrow_kind(payload: Any) -> int:

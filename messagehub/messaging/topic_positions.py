@@ -12,6 +12,7 @@ import time
 from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple, get_args
 
+from messagehub.arguments import plain
 from messagehub.errors import ConfigurationError
 from registry.records import KeptTopic
 
@@ -49,6 +50,7 @@ class Start:
         self._offset: int | None = None
         self._since: float | None = None
         self.saved: dict[str, _Saved] | None = None
+        since = plain(since)
         if isinstance(since, str):
             if since not in get_args(Place):
                 raise ConfigurationError(f"{_RULE}, not {since!r}")

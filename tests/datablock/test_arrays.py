@@ -107,7 +107,7 @@ def test_an_arrow_batch_is_split_only_where_that_was_asked_for(root: str) -> Non
         (np.dtype("O"), "fixed bytes"),
         (np.dtype("U0"), "fixed bytes"),
         ("no such type", "NumPy dtype"),
-        (pa.int64(), "Arrow schema"),
+        (pa.int64(), r"Arrow type int64, not a schema: give pa\.schema"),
         ({"a": 1}, "NumPy dtype"),
     ],
 )

@@ -12,7 +12,7 @@ from messagehub import MessageHub
 from messagehub.datablock.directory import Directory
 from messagehub.datablock.segment import replace_file
 from messagehub.discovery.via_files import ViaFiles
-from messagehub.errors import ChannelNotFound, InvalidRequest, NotOwner
+from messagehub.errors import ChannelNotFound, ConfigurationError, InvalidRequest, NotOwner
 from registry import commands
 from tests.integration.block_processes import Place, place_in
 from tests.registry.driving import digest_of
@@ -143,9 +143,12 @@ def test_what_nobody_registered_leaves_no_directory(place: Place) -> None:
 def test_what_a_broker_would_refuse_is_refused_without_one(place: Place, wrong: dict[str, Any]) -> None:
     """An entry of it would be one that nobody can read."""
     hub = place.hub()
+    files = ViaFiles(Directory(place.domain), shm_prefix="pylabhub_")
     with pytest.raises(InvalidRequest) as refused:
-        hub.register_producer("sensor", **{"schema_hash": "h"} | wrong)
+        files.ask(commands.RegisterProducer(**{"channel": "sensor", "schema_hash": "h"} | wrong), timeout=5.0)
     assert refused.value.details["field"] == next(iter(wrong))
+    with pytest.raises((InvalidRequest, ConfigurationError), match=next(iter(wrong))):
+        hub.register_producer("sensor", **{"schema_hash": "h"} | wrong)
     with pytest.raises(InvalidRequest):
         hub.producer("sensor", schema_version="v" * 2000)
     assert place.directory.channels() == []

@@ -1,7 +1,10 @@
 """What a hub's log tells whoever runs it: start, stop and why, who connects, what was refused and why."""
 
 import logging
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,7 +12,9 @@ import httpx
 import pytest
 import zmq
 
+from messagehub import MessageHub
 from messagehub.credentials import AccessFile, KeyPair, allow_key, server_keys
+from messagehub.errors import ConfigurationError
 from messagehub.logs import PER_SECOND, LimitedLog, one_line
 from messagehub.private_files import private_directory
 from tests.conftest import QUICK
@@ -183,3 +188,55 @@ def test_what_is_written_is_bounded_in_length_and_number(caplog: pytest.LogCaptu
             limited.info("%d %s", number, "a\nb")
     assert PER_SECOND <= len(caplog.messages) <= PER_SECOND + 6  # more where a second has passed
     assert caplog.messages[0] == r"0 a\nb"
+
+
+# -- in a program that uses the package --------------------------------------------------------------------
+
+CLIENT = """
+import logging, sys
+from messagehub import MessageHub
+
+if len(sys.argv) > 2:
+    logging.basicConfig(level=sys.argv[2], format="%(levelname)s %(name)s")
+with MessageHub(dir=sys.argv[1]) as hub:
+    hub.discover("nobody")
+"""
+
+
+def said_by_client(tmp_path: Path, level: str | None, *arguments: str) -> subprocess.CompletedProcess[str]:
+    environment = {name: value for name, value in os.environ.items() if name != "MESSAGEHUB_LOG"}
+    if level is not None:
+        environment["MESSAGEHUB_LOG"] = level
+    command = [sys.executable, "-c", CLIENT, str(tmp_path), *arguments]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+
+
+@pytest.mark.parametrize(
+    ("level", "is_quiet"), [(None, False), ("WARNING", False), ("error", True), ("CRITICAL", True)]
+)
+def test_the_level_counts_for_a_client_too(tmp_path: Path, level: str | None, is_quiet: bool) -> None:
+    for configured in ((), ("DEBUG",)):
+        ran = said_by_client(tmp_path, level, *configured)
+        assert ran.returncode == 0, ran.stderr
+        said = [line for line in ran.stderr.splitlines() if "asyncio" not in line]
+        assert (said == []) == is_quiet, ran.stderr
+
+
+def test_an_unknown_level_is_refused_by_name(tmp_path: Path) -> None:
+    ran = said_by_client(tmp_path, "loud")
+    assert ran.returncode == 1
+    said = "bad setting in the environment variable MESSAGEHUB_LOG: log = 'loud' is not one of DEBUG, INFO, WARNING"
+    assert said in ran.stderr
+    with pytest.raises(ConfigurationError, match="log = 'quiet' is not one of DEBUG"):
+        MessageHub(dir=tmp_path, log="quiet")
+
+
+def test_the_argument_counts_for_a_client_too(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    log = logging.getLogger("messagehub")
+    before = log.level
+    try:
+        with MessageHub(dir=tmp_path, log="ERROR") as hub:
+            hub.discover("nobody")
+        assert caplog.messages == []
+    finally:
+        log.setLevel(before)
