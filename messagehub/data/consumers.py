@@ -119,7 +119,7 @@ class Consumer:
         self._unacknowledged: tuple[RingReader, int] | None = None
         self._stash: tuple[RingReader, Item | Gap] | None = None
         self._share = LoopShare()
-        self._wake: Descriptor | None = Descriptor(lambda: os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK))
+        self._wake: Descriptor | None = Descriptor.eventfd()
         self._is_unsure = True  # where the channel is: ask
         self._has_told_of_loss = self._has_told_of_hosts = False
         self._is_stale = self._is_superseded = False

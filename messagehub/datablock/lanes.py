@@ -163,8 +163,9 @@ class LaneBoard:
 
     def __init__(self, directory: str) -> None:
         self.directory = directory
-        self._index = Segment.attach(os.path.join(directory, INDEX))
-        self.index = self._index.words
+        index = Segment.attach(os.path.join(directory, INDEX))
+        index.descriptor.close()  # a process may have a thousand writers; the mapping needs none
+        self.index = index.words
         self.token: int | None = None
         self._lanes: dict[str, _Seen] = {}
         self._groups: dict[str, GroupCursors] = {}
@@ -230,7 +231,6 @@ class LaneBoard:
             lane.close()
         for group in self._groups.values():
             group.close()
-        self._index.descriptor.close()
         self._lanes, self._groups, self._all = {}, {}, []
 
     def _follow_groups(self, names: list[str]) -> bool:

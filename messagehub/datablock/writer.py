@@ -97,10 +97,12 @@ class RingWriter:
         self._has_shapes = self.header.payload_format == PayloadFormat.NUMPY
         self._honours_lanes = self.header.when_full != WhenFull.OVERWRITE
         self._mutex = threading.Lock()
+        self._is_closing = False
         self._dropped: deque[int] = deque()
         self._board = LaneBoard(lanes)
         self._index = self._board.index
         self._bell = Bell(f"{lanes}/{WRITER_BELL}")
+        self._bell.rest()
         self._sequences = [self._words[line + SEQUENCE] for line in self._line]
         self._order = deque(sorted(slots, key=self._sequences.__getitem__))
         self._held: list[int] = []  # slots that a reader held when their turn came; tried again at `_look_at`
@@ -185,10 +187,16 @@ class RingWriter:
         return Loan(slot, lent, finish=self._finish_loan, when_dropped=self._loan_dropped)
 
     def close(self) -> None:
-        """End the stream: who has read everything gets StreamEnded. The block stays for its linger time."""
+        """End the stream: who has read everything gets StreamEnded. The block stays for its linger time.
+
+        A write that waits for room meanwhile raises HandleClosed.
+        """
         if self._descriptor.fd < 0:
             return
+        self._is_closing = True
         with self._mutex:
+            if self._descriptor.fd < 0:
+                return  # another thread was quicker
             self._words[STATE] = State.ENDED
             self._board.refresh()
             self._descriptor.close()
@@ -298,8 +306,11 @@ class RingWriter:
         started = time.monotonic()
         skips_at = started + (_GRACE_SECONDS if started >= self._no_grace_until else 0.0)
         has_told = False
+        self._bell.wait_for_rings()
         try:
             while True:
+                if self._is_closing:
+                    raise HandleClosed("producer")
                 self._words[WRITER_TICKET] = self._bell.next_ticket()
                 self._board.refresh()
                 self._board.drop_dead()
@@ -330,6 +341,7 @@ class RingWriter:
                 self._bell.sleep(min(left, _PROBE_SECONDS, max(skips_at - now, 0.0) if may_skip else left))
         finally:
             self._words[WRITER_TICKET] = 0
+            self._bell.rest()
 
     def _held_back_by(self, lent: int) -> str:
         if lent == self._slot_count:
