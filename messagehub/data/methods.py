@@ -1,8 +1,10 @@
 """The facade's methods about data: `hub.producer`, `hub.consumer`."""
 
+import time
 from abc import ABC, abstractmethod
 from typing import Any, TypeVar, get_args
 
+from messagehub.background import BackgroundThreads
 from messagehub.client.group_news import GroupNews
 from messagehub.client.heartbeats import Heartbeats, Registration
 from messagehub.data.attachments import Positions
@@ -27,6 +29,7 @@ _Registering = commands.RegisterProducer | commands.RegisterConsumer
 class DataMethods(ABC):
     """What `MessageHub` provides to them is declared here; nobody else inherits."""
 
+    _background: BackgroundThreads
     _chain: Chain
     _group_news: GroupNews
     _heartbeats: Heartbeats
@@ -86,7 +89,7 @@ class DataMethods(ABC):
                 payload,
                 shape,
                 files=files,
-                register=lambda wanted: self._tell_broker(wanted, timeout, required=False),
+                register=lambda wanted, seconds: self._tell_broker(wanted, seconds, required=False),
                 forget=self._open.discard,
                 timeout=self._limit(timeout),
             )
@@ -123,6 +126,7 @@ class DataMethods(ABC):
         expected = None if expected_schema is None else hash_of(expected_schema)
         logical = names.check_channel(names.logical(channel))
         role = names.check_role("consumer", consumer_id or self._role("consumer"))
+        deadline = time.monotonic() + self._limit(timeout)
         if group is not None and not self.connect(timeout=timeout):
             raise BrokerRequired(f"group {group!r} is shared out by the broker, and none answers", group=group)
         command = commands.RegisterConsumer(
@@ -147,12 +151,13 @@ class DataMethods(ABC):
                 copy=copy,
             ),
             self._chain.files.directory,
-            discover=lambda seconds: self._discover_now(
-                logical, min(self._limit(timeout), self._limit(seconds)), required=False
-            ),
-            register=lambda: self._register(command, timeout, required=group is not None),
+            made_by=deadline,
+            timeout=self._limit(timeout),
+            discover=lambda seconds: self._discover_now(logical, seconds, required=False),
+            register=lambda seconds: self._register(command, seconds, required=group is not None),
             renew=lambda registration, done: self._heartbeats.renew(registration, done, timeout=self._limit(timeout)),
-            arrow_schema=lambda schema_hash: self._arrow_schema(schema_hash, timeout),
+            arrow_schema=self._arrow_schema,
+            run_later=lambda run, drop: self._background.add(run, drop=drop),
             listen=self._group_news.add,
             forget=self._forget_consumer,
         )

@@ -5,6 +5,7 @@ Rule 2: refusals come before anything is touched: first the rules here, then the
 Rule 3: closing ends the stream for its readers. The ring stays for its linger time, then anybody may remove it.
 """
 
+import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -21,6 +22,7 @@ from registry.commands import RegisterProducer
 
 _KINDS = {"RingBuffer": Kind.RING_BUFFER, "DoubleBuffer": Kind.DOUBLE_BUFFER, "Single": Kind.SINGLE}
 _SLOTS = {"DoubleBuffer": 2, "Single": 1}
+LOCK_SECONDS = 0.1  # for the directory, also after a broker has taken all of the time
 _LINE_BYTES = 64
 _PAGE_BYTES = 4096
 
@@ -114,8 +116,12 @@ class Producer:
             self.registration.check_open()
         return self._writer.loan(size, timeout)
 
+    @property
+    def is_closed(self) -> bool:
+        return self._is_closed
+
     def close(self) -> None:
-        """Idempotent."""
+        """A write that waits for room in another thread raises HandleClosed. Idempotent."""
         if not self._is_closed:
             self._is_closed = True
             self._writer.close()
@@ -139,21 +145,22 @@ def open_producer(
     shape: Shape,
     *,
     files: ViaFiles,
-    register: Callable[[RegisterProducer], Registration],
+    register: Callable[[RegisterProducer, float], Registration],
     forget: Callable[[Producer], None],
     timeout: float,
 ) -> Producer:
-    """`register` tells the broker, if there is one, and goes on wanting to."""
+    """`register` tells the broker, if there is one, within so many seconds, and goes on wanting to."""
+    deadline = time.monotonic() + timeout
     path = ring_path(files, command)
     spec = shape.spec(command, files.directory.lanes(path, command.channel))
     files.check(command)
-    registration = register(command)
+    registration = register(command, max(deadline - time.monotonic(), 0.0))
     try:
         listed, writer = files.register_blocks(
             command,
             (files.directory.relative(path),),
             lambda: open_writer(path, spec, payload.codec),
-            timeout=timeout,
+            timeout=max(deadline - time.monotonic(), LOCK_SECONDS),
         )
         registration.list_here(listed)
     except NameTaken as taken:
