@@ -64,6 +64,10 @@ class BackgroundThreads:
         self._cancelled = 0
         self._is_closed = False
 
+    @property
+    def is_used(self) -> bool:
+        return bool(self._threads)
+
     def add(self, run: Callable[[], Any], *, drop: Callable[[], Any], at: float = 0.0) -> Job:
         """Run it at that time (`time.monotonic()`), or as soon as possible."""
         job = Job(at, next(self._numbers), run, drop)

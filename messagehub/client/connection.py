@@ -86,6 +86,11 @@ class Connection:
         self._refusal: HubError | None = None
         self._keys: ClientKeys | None = None
 
+    @property
+    def is_used(self) -> bool:
+        """Whether it has anything open."""
+        return self._wake_fd >= 0
+
     # -- asking --------------------------------------------------------------------------------------------
 
     def request(self, command: commands.Command, *, timeout: float, is_patient: bool = False) -> replies.AnyReply:

@@ -100,6 +100,9 @@ class Registration:
         taken = self.ack or self._local
         return getattr(taken, "shm_name", None)
 
+    def unregistration(self) -> commands.Command:
+        return self._heartbeats.unregistration(self)
+
     def list_here(self, taken: Ack, leave: Callable[[], None] | None = None) -> None:
         """The directory of this host shows it from now on; `leave` ends that."""
         self._local, self._leave = taken, leave

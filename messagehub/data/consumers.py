@@ -56,6 +56,7 @@ from messagehub.errors import (
     is_unable,
 )
 from messagehub.event_loop import LoopShare
+from messagehub.forgotten import ClosedWhenForgotten
 from registry import replies
 
 log = logging.getLogger("messagehub")
@@ -92,7 +93,7 @@ class Wanted(NamedTuple):
             raise ConfigurationError(f"start {self.start!r} is not oldest, latest or a consumer's `position`")
 
 
-class Consumer:
+class Consumer(ClosedWhenForgotten):
     """Made by `hub.consumer`. One thread reads; values may be dropped in any. In a forked child it is closed."""
 
     def __init__(
@@ -156,9 +157,8 @@ class Consumer:
         self._sleeper = Sleeper()
         self._last = LastRead()
         self._has_read = False
-        self._is_closed = False
+        self._is_closed, self._releasing = False, threading.Lock()
         self._inside: list[None] = []  # one for each call that uses what `close` releases
-        self._releasing = threading.Lock()
         try:
             listen(self)  # before anybody is asked: an event that comes after the answer changes it
             self._look()
@@ -166,6 +166,7 @@ class Consumer:
             self.close()
             raise
         self._made_by = None
+        self._opened_in = os.getpid()
         if not (self._attached.has_met_any or self._attached.has_tables):
             log.warning("nobody produces channel %r yet on this host; its consumer waits", self.channel)
 
@@ -384,6 +385,12 @@ class Consumer:
             if self.registration is not None:
                 self.registration.close()
             self._forget(self)
+
+    def _is_forgotten(self) -> bool:
+        return not self._is_closed
+
+    def _named(self) -> str:
+        return f"the consumer of channel {self.channel!r} (close it, or use `with hub.consumer(…) as consumer:`)"
 
     def __enter__(self) -> "Consumer":
         return self

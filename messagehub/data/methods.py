@@ -1,6 +1,7 @@
 """The facade's methods about data: `hub.producer`, `hub.consumer`."""
 
 import time
+import weakref
 from abc import ABC, abstractmethod
 from typing import Any, TypeVar, get_args
 
@@ -34,7 +35,7 @@ class DataMethods(ABC):
     _group_news: GroupNews
     _heartbeats: Heartbeats
     _identity: ProcessIdentity
-    _open: set[Producer | Consumer]
+    _open: "weakref.WeakSet[Producer | Consumer]"
 
     def producer(
         self,
@@ -90,7 +91,7 @@ class DataMethods(ABC):
                 shape,
                 files=files,
                 register=lambda wanted, seconds: self._tell_broker(wanted, seconds, required=False),
-                forget=self._open.discard,
+                forget=self._forget_producer,
                 timeout=self._limit(timeout),
             )
         )
@@ -173,6 +174,9 @@ class DataMethods(ABC):
         """The registered Arrow schema with this hash; None where it is of another format."""
         found = self._must(commands.RequestSchema(schema_hash=schema_hash), replies.SchemaFound, timeout)
         return arrow.to_arrow(found.schema.schema) if found.schema.schema_type == "ARROW" else None
+
+    def _forget_producer(self, producer: Producer) -> None:
+        self._open.discard(producer)
 
     def _forget_consumer(self, consumer: Consumer) -> None:
         self._open.discard(consumer)

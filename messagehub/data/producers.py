@@ -5,6 +5,7 @@ Rule 2: refusals come before anything is touched: first the rules here, then the
 Rule 3: closing ends the stream for its readers. The ring stays for its linger time, then anybody may remove it.
 """
 
+import os
 import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -17,6 +18,7 @@ from messagehub.datablock.ring import RingSpec, open_writer
 from messagehub.datablock.writer import RingWriter, Written
 from messagehub.discovery.via_files import ViaFiles
 from messagehub.errors import ConfigurationError, ProducerAlreadyRegistered
+from messagehub.forgotten import ClosedWhenForgotten
 from messagehub.payload_schema import PayloadSchema
 from registry.commands import RegisterProducer
 
@@ -56,7 +58,7 @@ class Shape(NamedTuple):
         )
 
 
-class Producer:
+class Producer(ClosedWhenForgotten):
     """Made by `hub.producer`. Threads may share it; in a forked child it is closed."""
 
     def __init__(
@@ -71,8 +73,9 @@ class Producer:
         self.last_written: Written | None = None
         self._writer = writer
         self._files = files
-        self._forget = forget
+        self._forget = forget  # which also keeps the hub alive
         self._is_closed = False
+        self._opened_in = os.getpid()
 
     @property
     def shm_name(self) -> str:
@@ -128,6 +131,12 @@ class Producer:
             self.registration.close()  # before the entry is let go of, which would look like a death
             self._files.release(self.channel, self.registration.command.producer_id)  # type: ignore[union-attr]
             self._forget(self)
+
+    def _is_forgotten(self) -> bool:
+        return not self._is_closed
+
+    def _named(self) -> str:
+        return f"the producer of channel {self.channel!r} (close it, or use `with hub.producer(…) as producer:`)"
 
     def __enter__(self) -> "Producer":
         return self

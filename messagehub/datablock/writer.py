@@ -184,7 +184,13 @@ class RingWriter:
         # An exporter of its own: it lives as long as the last view of the loan's buffer.
         kind = ctypes.c_ubyte * size
         lent = kind() if slot is None else kind.from_buffer(self._segment.mapping, self._offset[slot])
-        return Loan(slot, lent, finish=self._finish_loan, when_dropped=self._loan_dropped)
+        return Loan(
+            slot,
+            lent,
+            channel=self.header.channel,
+            finish=self._finish_loan,
+            when_dropped=self._loan_dropped,
+        )
 
     def close(self) -> None:
         """End the stream: who has read everything gets StreamEnded. The block stays for its linger time.
@@ -400,17 +406,18 @@ class RingWriter:
         while self._dropped:
             self._abandon(self._dropped.popleft())
 
-    def _loan_dropped(self, slot: int | None) -> None:
-        """Runs in finalizers, so perhaps inside a write of this very thread: it never waits for the mutex. Whoever
-        holds that takes the slot back with the next claim."""
+    def _loan_dropped(self, slot: int | None) -> bool:
+        """Whether a slot is given back. Runs in finalizers, so perhaps inside a write of this very thread: it never
+        waits for the mutex. Whoever holds that takes the slot back with the next claim."""
         if self._descriptor.fd < 0 or slot is None:
-            return
+            return False
         self._dropped.append(slot)
         if self._mutex.acquire(blocking=False):
             try:
                 self._take_back()
             finally:
                 self._mutex.release()
+        return True
 
     def _finish_loan(self, slot: int | None, size: int | None) -> int | None:
         self._check_open()

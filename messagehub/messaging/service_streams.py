@@ -171,6 +171,7 @@ class StreamedReply:
         self._result: Any = None
         self._error: BaseException | None = None
         self._is_done = False
+        self.keeps: object = None  # lives as long as this does
         self._share_at = 0.0
 
     @property

@@ -65,6 +65,7 @@ class Served:
         self.keys = WorkerKeys()
         self.mailbox = Mailbox(mailbox, concurrency, overflow, self.expire)
         self.registration: Registration | None = None
+        self.keeps: object = None  # lives as long as this does
         self._handler = handler
         self._metrics = metrics
         self._server = server

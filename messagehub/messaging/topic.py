@@ -75,7 +75,7 @@ class Topic:
         timeout: float | None = None,
     ) -> Subscription:
         """As `hub.subscribe`."""
-        return self._topics().subscribe(
+        subscription = self._topics().subscribe(
             self.name,
             buffer=buffer,
             overflow=overflow,
@@ -83,6 +83,8 @@ class Topic:
             timeout=self._limit(timeout),
             is_local=False,
         )
+        subscription.keeps = self
+        return subscription
 
     def _limit(self, timeout: float | None) -> float:
         return self._timeout if timeout is None else timeout

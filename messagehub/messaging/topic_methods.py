@@ -69,6 +69,7 @@ class TopicMethods(ABC):
         subscription = self._topics.subscribe(
             pattern, buffer=buffer, overflow=overflow, since=since, timeout=self._limit(timeout), is_local=local
         )
+        subscription.keeps = self
         if callback is not None:
             subscription.call(callback)
         return subscription
