@@ -29,6 +29,7 @@ from messagehub.client.taps import OnEvent, Taps
 from messagehub.client.unregistered_tables import UnregisteredTables
 from messagehub.client.watch import Watch, Watches
 from messagehub.data.methods import DataMethods
+from messagehub.data.producers import LOCK_SECONDS
 from messagehub.data.table_methods import TableMethods
 from messagehub.datablock.errors import DataBlockError
 from messagehub.datablock.identity import ProcessIdentity
@@ -38,7 +39,7 @@ from messagehub.discovery.listings import Listings
 from messagehub.discovery.via_broker import ViaBroker
 from messagehub.discovery.via_files import ViaFiles
 from messagehub.discovery.via_shm_name import ViaShmName
-from messagehub.errors import BrokerRequired, ChannelNotFound, ChannelNotReady, HubError, is_unable
+from messagehub.errors import BrokerRequired, ChannelNotFound, ChannelNotReady, HubError, NotInitialised, is_unable
 from messagehub.forgotten import ClosedWhenForgotten
 from messagehub.messaging.service_methods import ServiceMethods
 from messagehub.messaging.service_workers import DRAIN_SECONDS
@@ -96,7 +97,7 @@ class MessageHub(CatalogMethods, DataMethods, TableMethods, TopicMethods, Servic
         self._taps = Taps(self._connection)
         self._unregistered_tables = UnregisteredTables(self._connection)
         self._via_broker = ViaBroker(self._connection)
-        self._cached = self._via_broker.cache.get
+        self._cached: Callable[[str], Discovery | None] = self._via_broker.cache.get
         self._chain = Chain(self._via_broker, files, ViaShmName(directory))
         self._group_news = GroupNews(self._connection)
         self._topics = Topics(self._connection)
@@ -166,9 +167,14 @@ class MessageHub(CatalogMethods, DataMethods, TableMethods, TopicMethods, Servic
             self._begin()
 
     def close(self) -> None:
-        """Unregister everything and release sockets and threads. Idempotent."""
+        """Unregister everything and release sockets and threads. Idempotent.
+
+        Whoever reads or waits is told: loops end. From then on this hub neither makes nor finds anything: every such
+        call raises NotInitialised. `health`, `metrics` and `notices` still answer.
+        """
         if not self._is_closed:
             self._is_closed = True
+            self._cached = _refuse
             self.disconnect()
 
     async def close_async(self) -> None:
@@ -378,9 +384,10 @@ class MessageHub(CatalogMethods, DataMethods, TableMethods, TopicMethods, Servic
         """All channels whose name starts with the prefix."""
         found: list[replies.ChannelSummary] = []
         after: str | None = ""
+        deadline = time.monotonic() + self._limit(timeout)
         while after is not None:
             asked = commands.ListChannels(prefix=prefix, after=after, limit=PAGE)
-            page = self._ask(asked, replies.ChannelList, timeout=timeout)
+            page = self._ask(asked, replies.ChannelList, timeout=max(deadline - time.monotonic(), 0.0))
             if page is None:
                 return []
             found += page.channels
@@ -437,8 +444,6 @@ class MessageHub(CatalogMethods, DataMethods, TableMethods, TopicMethods, Servic
 
     def _ask_directory(self, command: commands.Command, kind: type[_AnyReply]) -> _AnyReply | None:
         """What the directory of this host can say in a broker's place; None where it cannot."""
-        if self._is_closed:
-            return None
         try:
             reply = self._chain.files.ask(command, timeout=0.0)
         except (BrokerRequired, ChannelNotFound, DataBlockError):
@@ -465,20 +470,18 @@ class MessageHub(CatalogMethods, DataMethods, TableMethods, TopicMethods, Servic
         self, channel: str, expected: str, timeout: float | None, *, wait: bool, required: bool
     ) -> Discovery | None:
         """Equal hashes need no question."""
-        limit = self._limit(timeout)
+        deadline = time.monotonic() + self._limit(timeout)
         found = self._cached(channel)
         if wait and not (found is not None and found.is_active):
-            found = self._discover_active(channel, limit, required)
+            found = self._discover_active(channel, deadline - time.monotonic(), required)
         if found is not None and found.schema_hash == expected:
             return msgspec.structs.replace(found, compatible=True)
-        return self._discover_now(channel, limit, required, expected)
+        return self._discover_now(channel, max(deadline - time.monotonic(), 0.0), required, expected)
 
     def _discover_now(
         self, channel: str, timeout: float, required: bool, expected_schema_hash: str | None = None
     ) -> Discovery | None:
-        found, unavailable = self._chain.discover(
-            channel, timeout=timeout, only_broker=self._is_closed, expected_schema_hash=expected_schema_hash
-        )
+        found, unavailable = self._chain.discover(channel, timeout=timeout, expected_schema_hash=expected_schema_hash)
         if unavailable is None:
             self._has_warned = False
         elif required and found is None:
@@ -511,11 +514,12 @@ class MessageHub(CatalogMethods, DataMethods, TableMethods, TopicMethods, Servic
         self, command: commands.RegisterProducer | commands.RegisterConsumer, timeout: float | None, required: bool
     ) -> Registration:
         """With the broker, else in the directory."""
+        deadline = time.monotonic() + self._limit(timeout)
         registration = self._tell_broker(command, timeout, required)
-        if registration.ack is not None or self._is_closed:
+        if registration.ack is not None:
             return registration
         try:
-            taken = self._chain.files.ask(command, timeout=self._limit(timeout))
+            taken = self._chain.files.ask(command, timeout=max(deadline - time.monotonic(), LOCK_SECONDS))
         except DataBlockError as error:
             log.warning("nor can the directory in shared memory take it: %s", error)
             return registration
@@ -575,6 +579,10 @@ def _paths(arguments: dict[str, Any]) -> dict[str, Any]:
     if arguments.get("dir") is not None:
         arguments["dir"] = Path(arguments["dir"])
     return arguments
+
+
+def _refuse(_: str) -> Discovery | None:
+    raise NotInitialised("this hub is closed")
 
 
 _alive: "weakref.WeakSet[MessageHub]" = weakref.WeakSet()

@@ -34,6 +34,7 @@ from messagehub.errors import (
     Forbidden,
     HubError,
     MessageTooLarge,
+    NotInitialised,
     Unauthorized,
     is_not_found,
 )
@@ -158,8 +159,13 @@ class Connection:
         hello.endpoints = reachable(hello.endpoints, self._find_endpoint())
         return hello
 
+    def check_open(self) -> None:
+        if self._is_closed:
+            raise NotInitialised("this hub is closed")
+
     def check_presence(self) -> None:
         """Raise at once, and before anything is made ready to be sent, when this directory's broker does not run."""
+        self.check_open()
         if self._wire is None and self._lock_path is not None and not is_held(self._lock_path):
             raise BrokerUnavailable(f"no broker runs in {self.settings.dir}", dir=str(self.settings.dir))
 
@@ -184,7 +190,7 @@ class Connection:
         self.wake()
 
     def close(self) -> None:
-        """Idempotent. Requests under way end with BrokerUnavailable."""
+        """Idempotent. Requests under way end with BrokerUnavailable; from then on there is NotInitialised."""
         with self._starting:
             if self._is_closed:
                 return
@@ -290,7 +296,7 @@ class Connection:
 
     def _leave_to_thread(self, waiter: Waiter) -> None:
         if self._is_closed:
-            raise BrokerUnavailable("this client is closed")
+            raise NotInitialised("this hub is closed")
         if self._wire is None:
             self._check_patience(self._find_endpoint())
         self._outbox.append(waiter.share())
@@ -331,14 +337,14 @@ class Connection:
     def _connect(self, deadline: float, *, is_patient: bool = False, in_background: bool = False) -> None:
         """Be connected, or raise: at once when nobody is there or it was tried a moment ago."""
         if self._is_closed:
-            raise BrokerUnavailable("this client is closed")
+            raise NotInitialised("this hub is closed")
         if self._wire is not None:
             return
         endpoint = self._find_endpoint()
         self._check_patience(endpoint)
         with self._starting:
             if self._is_closed:
-                raise BrokerUnavailable("this client is closed")
+                raise NotInitialised("this hub is closed")
             self._open()
         if self._context is None:
             self._context = zmq.Context()

@@ -108,9 +108,12 @@ class Registration:
         self._local, self._leave = taken, leave
         self.state.is_listed = True
 
-    def close(self) -> None:
-        """Unregister with the broker first: a directory that shows it no more would look like its death."""
-        self._heartbeats.end(self)
+    def close(self, *, timeout: float = END_SECONDS) -> None:
+        """Unregister with the broker first: a directory that shows it no more would look like its death.
+
+        A broker that has not answered by the timeout is told in the background.
+        """
+        self._heartbeats.end(self, timeout=min(timeout, END_SECONDS))
         self.leave_directory()
 
     def leave_directory(self) -> None:
@@ -206,7 +209,7 @@ class Heartbeats:
         self._connection.submit(command, answered, timeout=timeout)
         self._connection.wake()
 
-    def end(self, registration: Registration) -> None:
+    def end(self, registration: Registration, *, timeout: float = END_SECONDS) -> None:
         """Unregister, now or when a broker answers again."""
         number = self._close(registration, ask=True)
         if number is None:
@@ -214,7 +217,7 @@ class Heartbeats:
         reply: replies.AnyReply | None = None
         error: HubError | None = None
         try:
-            reply = self._connection.request(self.unregistration(registration), timeout=END_SECONDS)
+            reply = self._connection.request(self.unregistration(registration), timeout=timeout)
         except HubError as refused:
             error = refused
         finally:  # also at an interrupt, after which there is neither

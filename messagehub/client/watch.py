@@ -197,6 +197,7 @@ class Watches:
 
     def add(self, channel: str | None, keeps: object = None) -> Watch:
         """`keeps` lives as long as the watch does."""
+        self._connection.check_open()
         watch = Watch(channel, self, keeps)
         with self._lock:
             self._references = [*self._references, watch.reference]

@@ -597,7 +597,8 @@ class Consumer(ClosedWhenForgotten):
         except HubError as refused:
             self._refusal = copy.copy(refused)  # without the frames that it was raised in
             raise
-        if self._must_ask():
+        if self._must_ask() and not self._where.is_asked:
+            self._is_unsure = False
             if self._made_by is not None:
                 self._hear_where(self._find())
             else:
@@ -628,7 +629,6 @@ class Consumer(ClosedWhenForgotten):
 
     def _find(self) -> Discovery | None:
         """Ask who knows the channel; refuse what is elsewhere, or cannot be read."""
-        self._is_unsure = False
         try:
             found = self._discover(self._seconds(ASK_SECONDS))
             if found is not None:

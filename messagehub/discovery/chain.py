@@ -20,13 +20,11 @@ class Chain:
         self.shm = shm
 
     def discover(
-        self, channel: str, *, timeout: float, only_broker: bool = False, expected_schema_hash: str | None = None
+        self, channel: str, *, timeout: float, expected_schema_hash: str | None = None
     ) -> tuple[Discovery | None, HubError | None]:
         """The first answer, and why the broker gave none."""
 
         def here() -> Discovery | None:
-            if only_broker:
-                return None
             found = self.files.discover(channel, expected_schema_hash)
             return found or self.shm.discover(channel, expected_schema_hash)
 

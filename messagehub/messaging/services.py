@@ -185,7 +185,7 @@ class Services:
             server, self._server = self._server, None
         deadline = monotonic() + timeout  # for all of them
         for each in served:
-            each.stop_taking()
+            each.stop_taking(timeout=max(deadline - monotonic(), 0.0))
         for each in served:
             each.close(timeout=max(deadline - monotonic(), 0.0))
         if server is not None:

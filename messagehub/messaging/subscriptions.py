@@ -61,7 +61,7 @@ class Subscription(ClosedWhenForgotten):
         if overflow not in get_args(Overflow):
             raise ConfigurationError(f"overflow is one of {', '.join(get_args(Overflow))}, not {overflow!r}")
         self.reference = weakref.ref(self)
-        self.keeps: object = None  # lives as long as the subscription does
+        self._keeps: object = None
         self.patterns = patterns.texts
         self.pattern = patterns.text
         self.matches = patterns.matches
@@ -89,7 +89,12 @@ class Subscription(ClosedWhenForgotten):
         self._thread: threading.Thread | None = None
         self._task: asyncio.Task[None] | None = None
         self._share = LoopShare()
+
+    def hand_out(self, keeps: object) -> "Subscription":
+        """To a user, who has to close it from now on. `keeps` lives as long as it does."""
+        self._keeps = keeps
         self._opened_in = os.getpid()
+        return self
 
     @property
     def lost(self) -> int:

@@ -75,16 +75,18 @@ class Topic:
         timeout: float | None = None,
     ) -> Subscription:
         """As `hub.subscribe`."""
-        subscription = self._topics().subscribe(
-            self.name,
-            buffer=buffer,
-            overflow=overflow,
-            since=since,
-            timeout=self._limit(timeout),
-            is_local=False,
+        return (
+            self._topics()
+            .subscribe(
+                self.name,
+                buffer=buffer,
+                overflow=overflow,
+                since=since,
+                timeout=self._limit(timeout),
+                is_local=False,
+            )
+            .hand_out(self)
         )
-        subscription.keeps = self
-        return subscription
 
     def _limit(self, timeout: float | None) -> float:
         return self._timeout if timeout is None else timeout
