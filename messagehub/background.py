@@ -132,8 +132,8 @@ class BackgroundThreads:
             async with asyncio.timeout(timeout):
                 return await future
         except TimeoutError:
-            if future.done() and not future.cancelled():  # the function's own
-                raise
+            if future.done() and not future.cancelled():  # at the last moment, or the function's own timeout
+                return future.result()
             raise RequestTimeout(f"no answer came within {timeout:g} s") from None
         finally:
             self.cancel(job)
@@ -166,6 +166,7 @@ class BackgroundThreads:
                 run()
             except Exception:  # a defect of ours, or of a callback: the thread goes on
                 log.exception("a job in the background failed")
+            del run  # what it refers to may be forgotten by its user, and is to be collected
 
     def _next(self) -> Callable[[], Any] | None:
         with self._changed:

@@ -9,6 +9,7 @@ Rule 4: a forked child abandons the connection and makes its own: wire, threads 
 Rule 5: an answer that makes no sense is none. Nothing that a broker sends, and no listener, ends the I/O thread.
 """
 
+import copy
 import itertools
 import logging
 import os
@@ -307,7 +308,7 @@ class Connection:
         now, connecting_at = time.monotonic(), self._connecting_at
         is_slow = connecting_at is not None and now - connecting_at > self.settings.hello_timeout_seconds
         if now < self._patience.retry_at or (is_slow and self._patience.has_failed):
-            raise self._refusal or BrokerUnavailable(f"no broker answers at {endpoint}", endpoint=endpoint)
+            raise copy.copy(self._refusal) or BrokerUnavailable(f"no broker answers at {endpoint}", endpoint=endpoint)
 
     def _await_thread(self, waiter: Waiter) -> replies.AnyReply:
         if not waiter.is_answered(waiter.deadline):
@@ -361,7 +362,8 @@ class Connection:
                 is_cancelled=lambda: self._is_closed,
             )
         except HubError as error:
-            self._refusal = error if isinstance(error, _REFUSALS) else None
+            # A copy, without the frames that it was raised in: they hold what the user may forget.
+            self._refusal = copy.copy(error) if isinstance(error, _REFUSALS) else None
             self._patience.back_off()
             if time.monotonic() - now >= self.settings.hello_timeout_seconds:
                 self._patience.no_hello()

@@ -8,6 +8,7 @@ Rule 4: the cost of a registration does not depend on how many there are. Of the
 are heard at once; of the others, news come with the next heartbeat.
 """
 
+import copy
 import heapq
 import itertools
 import logging
@@ -403,7 +404,8 @@ class Heartbeats:
         now = time.monotonic()
         with self._lock:
             registration.ack = None
-            registration.error = error if isinstance(error, HubError) else None
+            # A copy, without the frames that it was raised in: they hold what the user may forget.
+            registration.error = copy.copy(error) if isinstance(error, HubError) else None
             if isinstance(error, HubError) and not error.retryable and not is_unable(error):
                 registration.state.refused(number)
             else:

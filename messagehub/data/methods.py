@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from typing import Any, TypeVar, get_args
 
 from messagehub.background import BackgroundThreads
+from messagehub.client.connection import Connection
 from messagehub.client.group_news import GroupNews
 from messagehub.client.heartbeats import Heartbeats, Registration
 from messagehub.data.attachments import Positions
@@ -32,6 +33,7 @@ class DataMethods(ABC):
 
     _background: BackgroundThreads
     _chain: Chain
+    _connection: Connection
     _group_news: GroupNews
     _heartbeats: Heartbeats
     _identity: ProcessIdentity
@@ -62,6 +64,7 @@ class DataMethods(ABC):
         `when_full`: overwrite, block or error. `checksum`: none, write or verify.
         `split_rows`: an Arrow batch that is larger than a slot becomes several items instead of an error.
         """
+        self._connection.check_open()
         payload = payload_schema(schema, schema_hash, split_rows=split_rows)
         shape = Shape(policy, capacity, page_size, when_full, checksum)
         if access not in get_args(Access):
@@ -124,6 +127,7 @@ class DataMethods(ABC):
         process keeps few of them, and are copies beyond that; with `never` they always share it, and a producer whose
         slots are all kept skips items (overwrite) or waits (block).
         """
+        self._connection.check_open()
         expected = None if expected_schema is None else hash_of(expected_schema)
         logical = names.check_channel(names.logical(channel))
         role = names.check_role("consumer", consumer_id or self._role("consumer"))

@@ -107,7 +107,7 @@ def test_a_subscription_with_a_callback_is_used_although_nobody_holds_it(server:
 
 def test_a_forgotten_hub_is_closed_with_all_that_it_made(server: Served, other: MessageHub) -> None:
     def use() -> None:
-        hub = hub_of(server)
+        hub = MessageHub(endpoint=server.endpoint)
         hub.register_producer("registered", schema_hash="h", required=True)
         hub.serve("service:a", lambda message, context: None)
         assert other.request("service:a", 1) is None
@@ -118,11 +118,11 @@ def test_a_forgotten_hub_is_closed_with_all_that_it_made(server: Served, other: 
 
 
 def test_what_a_hub_made_keeps_it_alive(server: Served, other: MessageHub) -> None:
-    producer = hub_of(server).producer("a")
-    consumer = hub_of(server).consumer("a")
-    subscription = hub_of(server).subscribe("t")
-    watch = hub_of(server).watch()
-    served = hub_of(server).serve("service:a", lambda message, context: message.payload)
+    producer = MessageHub(endpoint=server.endpoint).producer("a")
+    consumer = MessageHub(endpoint=server.endpoint).consumer("a")
+    subscription = MessageHub(endpoint=server.endpoint).subscribe("t")
+    watch = MessageHub(endpoint=server.endpoint).watch()
+    served = MessageHub(endpoint=server.endpoint).serve("service:a", lambda message, context: message.payload)
     hubs = [one for one in gc.get_objects() if isinstance(one, MessageHub) and one is not other]
     gc.collect()
     producer.write(b"1")
@@ -130,7 +130,7 @@ def test_what_a_hub_made_keeps_it_alive(server: Served, other: MessageHub) -> No
     other.publish("t", 2)
     assert subscription.receive(timeout=30).payload == 2
     assert watch.wait_current(30)
-    assert hub_of(server).begin_request("service:a", 3).result() == 3
+    assert MessageHub(endpoint=server.endpoint).begin_request("service:a", 3).result() == 3
     for each in (producer, consumer, subscription, watch, served):
         each.close()
     for hub in [one for one in gc.get_objects() if isinstance(one, MessageHub) and one is not other]:
@@ -141,7 +141,7 @@ def test_what_a_hub_made_keeps_it_alive(server: Served, other: MessageHub) -> No
 def test_what_was_closed_or_never_used_is_collected_in_silence(server: Served) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        hub_of(server)
+        MessageHub(endpoint=server.endpoint)
         with hub_of(server) as hub:
             for made in (hub.producer("a"), hub.consumer("a"), hub.subscribe("t"), hub.watch()):
                 made.close()
