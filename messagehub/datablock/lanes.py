@@ -20,6 +20,7 @@ from typing import Final
 from .errors import (
     AccessRefused,
     DamagedBlock,
+    DataBlockError,
     HandleClosed,
     NameTaken,
     NothingThere,
@@ -119,6 +120,8 @@ class Lane:
             self.bell.close(remove=True)
             remove_file(self._path)
             self._segment.descriptor.close()
+            with contextlib.suppress(DataBlockError):  # the ring is gone too
+                announce(self.directory)  # so that the writer closes what it has open of this lane
 
 
 class NoLane:
