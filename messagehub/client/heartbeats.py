@@ -193,6 +193,7 @@ class Heartbeats:
             if required or not isinstance(error, HubError) or not is_unable(error):
                 self._close(registration)
                 raise error
+        del error  # it refers to this frame and its callers, who are to be collected when they are forgotten
         self._connection.wake()
         return registration
 

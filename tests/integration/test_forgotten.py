@@ -52,6 +52,7 @@ def test_forgotten_consumers_leave_no_registration_and_no_descriptor(server: Ser
             producer.write(b"1")
             assert first.read(timeout=30) == b"1"
         producer.write(b"2")
+        assert other.consumers("a") is not None
         before = descriptors()
         with pytest.warns(ResourceWarning, match=r"the consumer of channel 'a' \(close it.*was never closed"):
             forget(lambda: hub.consumer("a"), times=50)
