@@ -56,6 +56,10 @@ class BackgroundThreads:
         self._cancelled = 0
         self._is_closed = False
 
+    @property
+    def is_used(self) -> bool:
+        return bool(self._threads)
+
     def add(self, run: Callable[[], Any], *, drop: Callable[[], Any], at: float = 0.0) -> Job:
         """Call `run` at that time (`time.monotonic()`), or as soon as possible; `drop` at once when this is closed."""
         job = Job(at, next(self._numbers), run, drop)
@@ -120,8 +124,8 @@ class BackgroundThreads:
             async with asyncio.timeout(timeout):
                 return await future
         except TimeoutError:
-            if future.done() and not future.cancelled():  # the function's own
-                raise
+            if future.done() and not future.cancelled():  # at the last moment, or the function's own timeout
+                return future.result()
             raise RequestTimeout(f"no answer came within {timeout:g} s") from None
         finally:
             self.cancel(job)
@@ -161,6 +165,7 @@ class BackgroundThreads:
                 run()
             except BaseException:  # a defect of ours, or a callback that would exit: the thread goes on
                 log.exception("a job in the background failed")
+            del run  # what it refers to may be forgotten by its user, and is to be collected
 
     def _next(self) -> Callable[[], Any] | None:
         with self._changed:

@@ -31,15 +31,18 @@ from messagehub.client.taps import OnEvent, Taps
 from messagehub.client.unregistered_tables import UnregisteredTables
 from messagehub.client.watch import Watch, Watches
 from messagehub.data.methods import DataMethods
+from messagehub.data.producers import LOCK_SECONDS
 from messagehub.data.table_methods import TableMethods
 from messagehub.datablock.errors import DataBlockError
 from messagehub.datablock.identity import ProcessIdentity
 from messagehub.discovery import Discovery
 from messagehub.discovery.chain import Chain
+from messagehub.discovery.listings import Listings
 from messagehub.discovery.via_broker import ViaBroker
 from messagehub.discovery.via_files import ViaFiles
 from messagehub.discovery.via_shm_name import ViaShmName
 from messagehub.errors import BrokerRequired, ChannelNotFound, ChannelNotReady, HubError, NotInitialised, is_unable
+from messagehub.forgotten import ClosedWhenForgotten
 from messagehub.logs import set_client_level
 from messagehub.messaging.service_methods import ServiceMethods
 from messagehub.messaging.service_workers import DRAIN_SECONDS
@@ -61,8 +64,11 @@ _AnyReply = TypeVar("_AnyReply", bound=replies.Reply)
 
 
 @checked(but=("discover",))
-class MessageHub(CatalogMethods, DataMethods, TableMethods, TopicMethods, ServiceMethods):
-    """A client of one hub. Threads share it; a forked child gets a connection and registrations of its own."""
+class MessageHub(CatalogMethods, DataMethods, TableMethods, TopicMethods, ServiceMethods, ClosedWhenForgotten):
+    """A client of one hub. Threads share it; a forked child gets a connection and registrations of its own.
+
+    What it made keeps it alive. It is closed, with all that it serves, when nobody holds it or anything of it.
+    """
 
     _instance: ClassVar["MessageHub | None"] = None
     _instance_lock: ClassVar[threading.Lock] = threading.Lock()
@@ -78,6 +84,7 @@ class MessageHub(CatalogMethods, DataMethods, TableMethods, TopicMethods, Servic
         self._roles = itertools.count(1)
         self._is_closed = False
         self._begin()
+        self._opened_in = os.getpid()
         _alive.add(self)
         _process_end.expect_end()
 
@@ -87,14 +94,15 @@ class MessageHub(CatalogMethods, DataMethods, TableMethods, TopicMethods, Servic
         self.lease = f"{identity.host}:{identity.boot_id[:8]}:{identity.pid}:{identity.start_time}:{self._number}"
         self._has_warned = False
         self._connection = Connection(self.settings, name=f"{identity.pid:x}.{self._number:x}")
-        self._heartbeats = Heartbeats(self._connection, lease=self.lease, when_alone=self._enter_directory)
+        directory = directory_of(self.settings)
+        files = ViaFiles(directory, shm_prefix=self.settings.shm_prefix)
+        self._listings = Listings(files, timeout=self.settings.request_timeout_seconds)
+        self._heartbeats = Heartbeats(self._connection, lease=self.lease, when_alone=self._listings.enter)
         self._watches = Watches(self._connection)
         self._taps = Taps(self._connection)
         self._unregistered_tables = UnregisteredTables(self._connection)
         self._via_broker = ViaBroker(self._connection)
-        self._cached = self._via_broker.cache.get
-        directory = directory_of(self.settings)
-        files = ViaFiles(directory, shm_prefix=self.settings.shm_prefix)
+        self._cached: Callable[[str], Discovery | None] = self._via_broker.cache.get
         self._chain = Chain(self._via_broker, files, ViaShmName(directory))
         self._group_news = GroupNews(self._connection)
         self._topics = Topics(self._connection)
@@ -107,7 +115,7 @@ class MessageHub(CatalogMethods, DataMethods, TableMethods, TopicMethods, Servic
             default_timeout=self.settings.request_timeout_seconds,
             background=self._background,
         )
-        self._open = set()
+        self._open = weakref.WeakSet()
         self._connection.parts = (
             self._heartbeats,
             self._via_broker.cache,
@@ -161,14 +169,19 @@ class MessageHub(CatalogMethods, DataMethods, TableMethods, TopicMethods, Servic
         self._watches.close_all()
         self._topics.close()
         self._connection.close()
-        self._leave_dead_entries(unconfirmed)  # at last: the I/O thread may have been entering some
+        self._listings.close(unconfirmed)  # at last: the I/O thread may have been entering some
         if not self._is_closed:
             self._begin()
 
     def close(self) -> None:
-        """Unregister everything and release sockets and threads. Idempotent."""
+        """Unregister everything and release sockets and threads. Idempotent.
+
+        Whoever reads or waits is told: loops end. From then on this hub neither makes nor finds anything: every such
+        call raises NotInitialised. `health`, `metrics` and `notices` still answer.
+        """
         if not self._is_closed:
             self._is_closed = True
+            self._cached = _refuse
             self.disconnect()
 
     async def close_async(self) -> None:
@@ -385,9 +398,10 @@ class MessageHub(CatalogMethods, DataMethods, TableMethods, TopicMethods, Servic
         """All channels whose name starts with the prefix."""
         found: list[replies.ChannelSummary] = []
         after: str | None = ""
+        deadline = time.monotonic() + self._limit(timeout)
         while after is not None:
             asked = commands.ListChannels(prefix=prefix, after=after, limit=PAGE)
-            page = self._ask(asked, replies.ChannelList, timeout=timeout)
+            page = self._ask(asked, replies.ChannelList, timeout=max(deadline - time.monotonic(), 0.0))
             if page is None:
                 return []
             found += page.channels
@@ -410,7 +424,7 @@ class MessageHub(CatalogMethods, DataMethods, TableMethods, TopicMethods, Servic
 
     def watch(self, channel: str | None = None) -> Watch:
         """A live view of one channel, or of all, and the events that change it."""
-        return self._watches.add(names.logical(channel) if channel else None)
+        return self._watches.add(names.logical(channel) if channel else None, keeps=self)
 
     def tap(self, prefix: bytes, on_event: OnEvent) -> Callable[[], None]:
         """Raw events whose topic starts with the prefix, on the I/O thread; None when some may have been missed.
@@ -444,8 +458,6 @@ class MessageHub(CatalogMethods, DataMethods, TableMethods, TopicMethods, Servic
 
     def _ask_directory(self, command: commands.Command, kind: type[_AnyReply]) -> _AnyReply | None:
         """What the directory of this host can say in a broker's place; None where it cannot."""
-        if self._is_closed:
-            return None
         try:
             reply = self._chain.files.ask(command, timeout=0.0)
         except (BrokerRequired, ChannelNotFound, DataBlockError):
@@ -472,20 +484,18 @@ class MessageHub(CatalogMethods, DataMethods, TableMethods, TopicMethods, Servic
         self, channel: str, expected: str, timeout: float | None, *, wait: bool, required: bool
     ) -> Discovery | None:
         """Equal hashes need no question."""
-        limit = self._limit(timeout)
+        deadline = time.monotonic() + self._limit(timeout)
         found = self._cached(channel)
         if wait and not (found is not None and found.is_active):
-            found = self._discover_active(channel, limit, required)
+            found = self._discover_active(channel, deadline - time.monotonic(), required)
         if found is not None and found.schema_hash == expected:
             return msgspec.structs.replace(found, compatible=True)
-        return self._discover_now(channel, limit, required, expected)
+        return self._discover_now(channel, max(deadline - time.monotonic(), 0.0), required, expected)
 
     def _discover_now(
         self, channel: str, timeout: float, required: bool, expected_schema_hash: str | None = None
     ) -> Discovery | None:
-        found, unavailable = self._chain.discover(
-            channel, timeout=timeout, only_broker=self._is_closed, expected_schema_hash=expected_schema_hash
-        )
+        found, unavailable = self._chain.discover(channel, timeout=timeout, expected_schema_hash=expected_schema_hash)
         if unavailable is None:
             self._has_warned = False
         elif required and found is None:
@@ -536,11 +546,12 @@ class MessageHub(CatalogMethods, DataMethods, TableMethods, TopicMethods, Servic
         self, command: commands.RegisterProducer | commands.RegisterConsumer, timeout: float | None, required: bool
     ) -> Registration:
         """With the broker, else in the directory."""
+        deadline = time.monotonic() + self._limit(timeout)
         registration = self._tell_broker(command, timeout, required)
-        if registration.ack is not None or self._is_closed:
+        if registration.ack is not None:
             return registration
         try:
-            taken = self._chain.files.ask(command, timeout=self._limit(timeout))
+            taken = self._chain.files.ask(command, timeout=max(deadline - time.monotonic(), LOCK_SECONDS))
         except DataBlockError as error:
             log.warning("nor can the directory in shared memory take it: %s", error)
             return registration
@@ -549,7 +560,7 @@ class MessageHub(CatalogMethods, DataMethods, TableMethods, TopicMethods, Servic
         except BaseException:
             registration.close()
             raise
-        self._is_listed(registration, taken)
+        self._listings.entered(registration, taken)
         return registration
 
     def _tell_broker(
@@ -561,36 +572,6 @@ class MessageHub(CatalogMethods, DataMethods, TableMethods, TopicMethods, Servic
         elif registration.error is not None:
             self._warn(registration.error)
         return registration
-
-    def _enter_directory(self, registration: Registration) -> None:
-        """The broker is gone: what it knew of us is from now on in the directory too, if nobody else is."""
-        try:
-            taken = self._chain.files.ask(registration.command, timeout=0.0)
-        except HubError as error:
-            log.debug("%r is known to no one until a broker comes: %s", registration, error)
-        else:
-            self._is_listed(registration, taken)
-
-    def _is_listed(self, registration: Registration, taken: replies.Reply) -> None:
-        assert isinstance(taken, replies.ProducerRegistered | replies.ConsumerRegistered)
-        registration.list_here(taken, lambda: self._leave_directory(registration))
-
-    def _leave_directory(self, registration: Registration) -> None:
-        try:
-            self._chain.files.ask(self._heartbeats.unregistration(registration), timeout=self._limit(None))
-        except HubError as error:
-            log.debug("the entry stays until it is cleaned: %s", error)
-
-    def _leave_dead_entries(self, unconfirmed: list[Registration]) -> None:
-        """Close the directory. A producer that no broker confirmed to have ended leaves an entry without an owner.
-
-        A broker that still knows it, or hears of it late, sees there that it has ended although this process lives on.
-        """
-        producers = [one for one in unconfirmed if isinstance(one.command, commands.RegisterProducer)]
-        for registration in producers:
-            if registration.local is None:
-                self._enter_directory(registration)
-        self._chain.files.close(left={one.member[1:] for one in producers})
 
     def _owner(self) -> dict[str, Any]:
         identity = self._identity
@@ -605,6 +586,13 @@ class MessageHub(CatalogMethods, DataMethods, TableMethods, TopicMethods, Servic
     def _role(self, kind: str) -> str:
         identity = self._identity
         return names.to_role(f"{kind}-{identity.host[:20]}-{identity.pid}-{self._number}-{next(self._roles)}")
+
+    def _is_forgotten(self) -> bool:
+        """One that was never used has nothing to close."""
+        return not self._is_closed and (self._connection.is_used or self._background.is_used)
+
+    def _named(self) -> str:
+        return f"the hub at {self.settings.endpoint} (close it, or use `with MessageHub(…) as hub:`)"
 
     def __enter__(self) -> "MessageHub":
         return self
@@ -637,6 +625,10 @@ def _paths(arguments: dict[str, Any]) -> dict[str, Any]:
     return arguments
 
 
+def _refuse(_: str) -> Discovery | None:
+    raise NotInitialised("this hub is closed")
+
+
 _alive: "weakref.WeakSet[MessageHub]" = weakref.WeakSet()
 
 
@@ -653,6 +645,7 @@ def _forget_parent() -> None:
         hub._background.abandon()
         hub._connection.abandon()
         hub._begin()
+        hub._opened_in = os.getpid()
 
 
 def _say_goodbye() -> None:

@@ -20,7 +20,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 ROWS: list[set[str]] = [
     {"registry"},
-    {"errors", "version", "event_loop", "descriptors", "durations", "ended_brokers"},
+    {"errors", "version", "event_loop", "descriptors", "durations", "ended_brokers", "forgotten"},
     {"setting_checks", "arguments"},
     {"settings"},
     {

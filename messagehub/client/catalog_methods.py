@@ -1,5 +1,6 @@
 """The facade's methods about what is declared: channels and schemas."""
 
+import time
 from abc import ABC, abstractmethod
 from typing import Any, TypeVar
 
@@ -99,8 +100,10 @@ class CatalogMethods(ABC):
     def subjects(self, *, timeout: float | None = None) -> list[str]:
         found: list[str] = []
         after: str | None = ""
+        deadline = time.monotonic() + self._limit(timeout)
         while after is not None:
-            page = self._must(commands.ListSchemas(after=after, limit=PAGE), replies.SchemaList, timeout)
+            command = commands.ListSchemas(after=after, limit=PAGE)
+            page = self._must(command, replies.SchemaList, max(deadline - time.monotonic(), 0.0))
             found += page.subjects
             after = page.next
         return found

@@ -9,6 +9,7 @@ Rule 4: a forked child abandons the connection and makes its own: wire, threads 
 Rule 5: an answer that makes no sense is none. Nothing that a broker sends, and no listener, ends the I/O thread.
 """
 
+import copy
 import itertools
 import logging
 import os
@@ -34,6 +35,7 @@ from messagehub.errors import (
     Forbidden,
     HubError,
     MessageTooLarge,
+    NotInitialised,
     Unauthorized,
     is_not_found,
 )
@@ -85,6 +87,11 @@ class Connection:
         self._lock_path = str(settings.lock_path) if settings.is_local else None
         self._refusal: HubError | None = None
         self._keys: ClientKeys | None = None
+
+    @property
+    def is_used(self) -> bool:
+        """Whether it has anything open."""
+        return self._wake_fd >= 0
 
     # -- asking --------------------------------------------------------------------------------------------
 
@@ -153,8 +160,13 @@ class Connection:
         hello.endpoints = reachable(hello.endpoints, self._find_endpoint())
         return hello
 
+    def check_open(self) -> None:
+        if self._is_closed:
+            raise NotInitialised("this hub is closed")
+
     def check_presence(self) -> None:
         """Raise at once, and before anything is made ready to be sent, when this directory's broker does not run."""
+        self.check_open()
         if self._wire is None and self._lock_path is not None and not is_held(self._lock_path):
             raise BrokerUnavailable(f"no broker runs in {self.settings.dir}", dir=str(self.settings.dir))
 
@@ -179,7 +191,7 @@ class Connection:
         self.wake()
 
     def close(self) -> None:
-        """Idempotent. Requests under way end with BrokerUnavailable."""
+        """Idempotent. Requests under way end with BrokerUnavailable; from then on there is NotInitialised."""
         with self._starting:
             if self._is_closed:
                 return
@@ -285,7 +297,7 @@ class Connection:
 
     def _leave_to_thread(self, waiter: Waiter) -> None:
         if self._is_closed:
-            raise BrokerUnavailable("this client is closed")
+            raise NotInitialised("this hub is closed")
         if self._wire is None:
             self._check_patience(self._find_endpoint())
         self._outbox.append(waiter.share())
@@ -296,7 +308,7 @@ class Connection:
         now, connecting_at = time.monotonic(), self._connecting_at
         is_slow = connecting_at is not None and now - connecting_at > self.settings.hello_timeout_seconds
         if now < self._patience.retry_at or (is_slow and self._patience.has_failed):
-            raise self._refusal or BrokerUnavailable(f"no broker answers at {endpoint}", endpoint=endpoint)
+            raise copy.copy(self._refusal) or BrokerUnavailable(f"no broker answers at {endpoint}", endpoint=endpoint)
 
     def _await_thread(self, waiter: Waiter) -> replies.AnyReply:
         if not waiter.is_answered(waiter.deadline):
@@ -326,14 +338,14 @@ class Connection:
     def _connect(self, deadline: float, *, is_patient: bool = False, in_background: bool = False) -> None:
         """Be connected, or raise: at once when nobody is there or it was tried a moment ago."""
         if self._is_closed:
-            raise BrokerUnavailable("this client is closed")
+            raise NotInitialised("this hub is closed")
         if self._wire is not None:
             return
         endpoint = self._find_endpoint()
         self._check_patience(endpoint)
         with self._starting:
             if self._is_closed:
-                raise BrokerUnavailable("this client is closed")
+                raise NotInitialised("this hub is closed")
             self._open()
         if self._context is None:
             self._context = zmq.Context()
@@ -350,7 +362,8 @@ class Connection:
                 is_cancelled=lambda: self._is_closed,
             )
         except HubError as error:
-            self._refusal = error if isinstance(error, _REFUSALS) else None
+            # A copy, without the frames that it was raised in: they hold what the user may forget.
+            self._refusal = copy.copy(error) if isinstance(error, _REFUSALS) else None
             self._patience.back_off()
             if time.monotonic() - now >= self.settings.hello_timeout_seconds:
                 self._patience.no_hello()

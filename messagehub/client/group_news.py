@@ -5,6 +5,7 @@ That other consumers come and go is no news: all that it changes for a consumer 
 """
 
 import threading
+import weakref
 from typing import Protocol
 
 from messagehub.client.cache import glance_of
@@ -33,20 +34,20 @@ class Member(Protocol):
 class GroupNews:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        self._members: dict[bytes, list[Member]] = {}
+        self._members: dict[bytes, list[weakref.ref[Member]]] = {}  # weakly: a forgotten one is to be collected
         self._heard: dict[bytes, int] = {}
         self._lock = threading.Lock()
 
     def add(self, member: Member) -> None:
         with self._lock:
             topic = channel_topic(member.channel).encode()
-            self._members[topic] = [*self._members.get(topic, []), member]
+            self._members[topic] = [*self._members.get(topic, []), weakref.ref(member)]
         self._connection.wake()
 
     def remove(self, member: Member) -> None:
         with self._lock:
             topic = channel_topic(member.channel).encode()
-            left = [other for other in self._members.get(topic, []) if other is not member]
+            left = [other for other in self._members.get(topic, []) if other() not in (None, member)]
             if left:
                 self._members[topic] = left
             else:
@@ -63,8 +64,7 @@ class GroupNews:
 
     def on_connected(self, _: replies.HelloAck) -> None:
         for members in list(self._members.values()):
-            for member in members:
-                member.wake(is_shared_out=True)
+            _wake(members, is_shared_out=True)
 
     def on_disconnected(self) -> None:
         """Shares stay as they are while no broker answers."""
@@ -78,8 +78,14 @@ class GroupNews:
         is_behind = is_beacon and glance.revision != self._heard.get(topic, 0)
         self._heard[topic] = glance.revision
         if is_behind or not (is_beacon or payload.startswith(_OF_CONSUMERS)):
-            for member in members:
-                member.wake(is_shared_out=is_behind or payload.startswith(_SHARED_OUT))
+            _wake(members, is_shared_out=is_behind or payload.startswith(_SHARED_OUT))
 
     def tick(self, now: float) -> float:
         return now + 60.0
+
+
+def _wake(members: "list[weakref.ref[Member]]", *, is_shared_out: bool) -> None:
+    for reference in members:
+        member = reference()
+        if member is not None:
+            member.wake(is_shared_out=is_shared_out)

@@ -8,6 +8,7 @@ Rule 4: the cost of a registration does not depend on how many there are. Of the
 are heard at once; of the others, news come with the next heartbeat.
 """
 
+import copy
 import heapq
 import itertools
 import logging
@@ -100,14 +101,20 @@ class Registration:
         taken = self.ack or self._local
         return getattr(taken, "shm_name", None)
 
+    def unregistration(self) -> commands.Command:
+        return self._heartbeats.unregistration(self)
+
     def list_here(self, taken: Ack, leave: Callable[[], None] | None = None) -> None:
         """The directory of this host shows it from now on; `leave` ends that."""
         self._local, self._leave = taken, leave
         self.state.is_listed = True
 
-    def close(self) -> None:
-        """Unregister with the broker first: a directory that shows it no more would look like its death."""
-        self._heartbeats.end(self)
+    def close(self, *, timeout: float = END_SECONDS) -> None:
+        """Unregister with the broker first: a directory that shows it no more would look like its death.
+
+        A broker that has not answered by the timeout is told in the background.
+        """
+        self._heartbeats.end(self, timeout=min(timeout, END_SECONDS))
         self.leave_directory()
 
     def leave_directory(self) -> None:
@@ -186,6 +193,7 @@ class Heartbeats:
             if required or not isinstance(error, HubError) or not is_unable(error):
                 self._close(registration)
                 raise error
+        del error  # it refers to this frame and its callers, who are to be collected when they are forgotten
         self._connection.wake()
         return registration
 
@@ -203,7 +211,7 @@ class Heartbeats:
         self._connection.submit(command, answered, timeout=timeout)
         self._connection.wake()
 
-    def end(self, registration: Registration) -> None:
+    def end(self, registration: Registration, *, timeout: float = END_SECONDS) -> None:
         """Unregister, now or when a broker answers again."""
         number = self._close(registration, ask=True)
         if number is None:
@@ -211,7 +219,7 @@ class Heartbeats:
         reply: replies.AnyReply | None = None
         error: HubError | None = None
         try:
-            reply = self._connection.request(self.unregistration(registration), timeout=END_SECONDS)
+            reply = self._connection.request(self.unregistration(registration), timeout=timeout)
         except HubError as refused:
             error = refused
         finally:  # also at an interrupt, after which there is neither
@@ -397,7 +405,8 @@ class Heartbeats:
         now = time.monotonic()
         with self._lock:
             registration.ack = None
-            registration.error = error if isinstance(error, HubError) else None
+            # A copy, without the frames that it was raised in: they hold what the user may forget.
+            registration.error = copy.copy(error) if isinstance(error, HubError) else None
             if isinstance(error, HubError) and not error.retryable and not is_unable(error):
                 registration.state.refused(number)
             else:

@@ -20,6 +20,7 @@ class Taps:
 
     def add(self, prefix: bytes, on_event: OnEvent) -> Callable[[], None]:
         """Start; the returned function ends it."""
+        self._connection.check_open()
         tap = (prefix, on_event)
         self._taps = [*self._taps, tap]
         self._connection.wake()

@@ -3,8 +3,10 @@
 Views change on the I/O thread; a user's thread reads the view and takes events from a bounded queue.
 """
 
+import os
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import AsyncIterator, Iterator
 
@@ -13,6 +15,7 @@ from messagehub.client.connection import Connection
 from messagehub.client.view import View
 from messagehub.errors import HubError
 from messagehub.event_loop import LoopShare, Sleepers
+from messagehub.forgotten import ClosedWhenForgotten
 from messagehub.protocol import Beacon, decode_event
 from registry import commands, replies
 from registry.events import AnyChannelEvent, AnySchemaEvent, AnyTopicEvent, ServiceChanged, channel_topic
@@ -22,14 +25,17 @@ MAX_QUEUED = 10_000
 ALL_CHANNELS = b"channel/"
 
 
-class Watch:
+class Watch(ClosedWhenForgotten):
     """Events of one channel, or of all, as an iterator, and what they add up to in `channels`.
 
     Iterating ends when the watch is closed. `missed` counts events that were dropped because nobody took them.
     """
 
-    def __init__(self, channel: str | None, watches: "Watches") -> None:
+    def __init__(self, channel: str | None, watches: "Watches", keeps: object) -> None:
+        """`keeps` lives as long as the watch does."""
         self.channel = channel
+        self._keeps = keeps
+        self.reference = weakref.ref(self)
         self.topic = channel_topic(channel).encode() if channel else ALL_CHANNELS
         self.missed = 0
         self.is_closed = False
@@ -40,6 +46,7 @@ class Watch:
         self._changed = threading.Condition()
         self._sleepers = Sleepers()
         self._share = LoopShare()
+        self._opened_in = os.getpid()
 
     @property
     def channels(self) -> dict[str, Channel]:
@@ -97,6 +104,12 @@ class Watch:
             self._changed.notify_all()
             sleepers = self._sleepers.take()
         self._sleepers.wake(sleepers)
+
+    def _is_forgotten(self) -> bool:
+        return not self.is_closed
+
+    def _named(self) -> str:
+        return f"the watch of {self.channel or 'all channels'!r} (close it, or use `with hub.watch(…) as watch:`)"
 
     def __iter__(self) -> Iterator[AnyChannelEvent]:
         while not self.is_closed or self._events:
@@ -180,21 +193,28 @@ class Watches:
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        self._watches: list[Watch] = []  # replaced, never changed: the I/O thread reads it without the lock
+        # Weakly: a forgotten one is to be collected. Replaced, never changed: the I/O thread reads it without the lock.
+        self._references: list[weakref.ref[Watch]] = []
         self._lock = threading.Lock()
         self._heard_at = 0.0
         self._beacon_seconds = connection.settings.beacon_seconds
 
-    def add(self, channel: str | None) -> Watch:
-        watch = Watch(channel, self)
+    def add(self, channel: str | None, keeps: object = None) -> Watch:
+        """`keeps` lives as long as the watch does."""
+        self._connection.check_open()
+        watch = Watch(channel, self, keeps)
         with self._lock:
-            self._watches = [*self._watches, watch]
+            self._references = [*self._references, watch.reference]
         self._connection.wake()
         return watch
 
+    @property
+    def _watches(self) -> list[Watch]:
+        return [watch for reference in self._references if (watch := reference()) is not None]
+
     def remove(self, watch: Watch) -> None:
         with self._lock:
-            self._watches = [other for other in self._watches if other is not watch]
+            self._references = [other for other in self._references if other is not watch.reference]
         self._connection.wake()
 
     def close_all(self) -> None:
@@ -204,13 +224,13 @@ class Watches:
     def forget_parent(self) -> None:
         for watch in self._watches:
             watch.abandon()
-        self._watches = []
+        self._references = []
         self._lock = threading.Lock()
 
     # -- on the I/O thread ---------------------------------------------------------------------------------
 
     def is_active(self) -> bool:
-        return bool(self._watches)
+        return bool(self._references)
 
     def topics(self) -> set[bytes]:
         return {watch.topic for watch in self._watches}
@@ -235,7 +255,7 @@ class Watches:
     def tick(self, now: float) -> float:
         """No beacon for three of them: ask whether the broker is still there."""
         limit = 3 * self._beacon_seconds
-        if self._watches and self._connection.hello is not None and now - self._heard_at > limit:
+        if self._references and self._connection.hello is not None and now - self._heard_at > limit:
             self._heard_at = now
             self._connection.suspect()
-        return now + (limit if self._watches else 60.0)
+        return now + (limit if self._references else 60.0)

@@ -8,13 +8,19 @@ Rule 4: in a group, an item is done when the next one is asked for (or with `ack
 when it died goes to another.
 Rule 5: data of another host is an error that names the host. A block of the same name on this host is not that data.
 Rule 6: nobody is asked again and again: the kernel tells of this host's directory, the broker's events of the rest.
+Rule 7: once it is made, whoever reads never waits for a broker: the background asks, and its answer wakes the reader.
+Rule 8: `close` may come from anywhere, also while somebody reads. The last one out releases what readers use.
 """
 
 import asyncio
+import contextlib
+import copy
 import logging
 import os
 import queue
+import threading
 import time
+import weakref
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any, Literal, NamedTuple
 
@@ -32,11 +38,13 @@ from messagehub.data.items import (
     schema_of_table,
     table_origin,
 )
+from messagehub.data.questions import Question, RunLater
 from messagehub.data.start import Positions, Start
 from messagehub.data.turns import Turns
 from messagehub.datablock.directory import Directory
 from messagehub.datablock.errors import (
     AssignmentChanged,
+    HandleClosed,
     MemberTaken,
     PayloadSchemaMismatch,
     StreamEnded,
@@ -58,13 +66,18 @@ from messagehub.errors import (
     is_unable,
 )
 from messagehub.event_loop import LoopShare
+from messagehub.forgotten import ClosedWhenForgotten
 from registry import replies
 
 log = logging.getLogger("messagehub")
 
 OnLag = Literal["gap", "raise", "skip"]
 REASSIGN_SECONDS = 0.05
-ASK_SECONDS = 1.0  # a broker that is slower than this does not hold up who reads
+ASK_SECONDS = 1.0  # so long the broker may take to say where a channel is, and what of it can be read
+
+
+class _Undecided(Exception):
+    """Nobody has said yet whether this can be read."""
 
 
 class Wanted(NamedTuple):
@@ -82,7 +95,7 @@ class Wanted(NamedTuple):
     copy: Copy = "auto"
 
 
-class Consumer:
+class Consumer(ClosedWhenForgotten):
     """Made by `hub.consumer`. Threads and tasks may share it: each item goes to one of them. In a forked child it is
     closed."""
 
@@ -91,16 +104,20 @@ class Consumer:
         wanted: Wanted,
         directory: Directory,
         *,
-        discover: Callable[[float | None], Discovery | None],
-        register: Callable[[], Registration],
+        made_by: float,
+        timeout: float,
+        discover: Callable[[float], Discovery | None],
+        register: Callable[[float], Registration],
         renew: Callable[[Registration, Callable[[HubError | None], None]], None],
-        arrow_schema: Callable[[str], Any],
+        arrow_schema: Callable[[str, float], Any],
+        run_later: RunLater,
         listen: Callable[["Consumer"], None],
         forget: Callable[["Consumer"], None],
     ) -> None:
-        """`discover` asks all sources, within so many seconds; `register` says who reads; `arrow_schema` gives a
-        registered Arrow schema by its hash.
+        """`made_by` (`time.monotonic()`) bounds the making, `timeout` what is asked later.
 
+        Each within so many seconds, `discover` asks all sources, `register` says who reads, and `arrow_schema` gives a
+        registered Arrow schema by its hash. `run_later` runs such a question on another thread.
         `renew` has the broker asked once more for what holds now, and calls back on another thread. From `listen` on,
         until `forget`, the broker's events about the channel call `wake`.
         """
@@ -111,7 +128,16 @@ class Consumer:
         self.registration: Registration | None = None
         self._wanted = wanted
         self._directory = directory
+        self._timeout = timeout
+        self._made_by: float | None = made_by
         self._discover, self._register, self._renew, self._forget = discover, register, renew, forget
+        self._run_later = run_later
+        self._where: Question[Discovery | None] = Question(None)
+        self._enrolment: Question[None] = Question(None)
+        self._readable: Question[bool] = Question(otherwise=False)
+        self._has_news = False  # one of them was answered
+        self._refusal: HubError | None = None
+        self._told: list[str] = []  # the rings that others know of, until they are looked at
         is_member = wanted.group is not None
         self._expected = ExpectedSchema(
             wanted.channel, wanted.expected_schema_hash, wanted.expected_schema, arrow_schema=arrow_schema
@@ -124,8 +150,8 @@ class Consumer:
         self._unacknowledged: tuple[RingReader, int] | None = None
         self._stash: tuple[RingReader, Item | Gap] | None = None
         self._share = LoopShare()
-        self._turns = Turns(lambda: self._is_closed or self._wake_fd < 0)
-        self._wake: Descriptor | None = Descriptor(lambda: os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK))
+        self._turns = Turns()
+        self._wake: Descriptor | None = Descriptor.eventfd()
         self._is_unsure = True  # where the channel is: ask
         self._has_told_of_loss = self._has_told_of_hosts = False
         self._is_stale = self._is_superseded = False
@@ -134,14 +160,16 @@ class Consumer:
         self._sleeper = Sleeper()
         self._last = LastRead()
         self._has_read = False
-        self._is_closed = self._is_made = False
+        self._is_closed, self._releasing = False, threading.Lock()
+        self._inside: list[None] = []  # one for each call that uses what `close` releases
         try:
             listen(self)  # before anybody is asked: an event that comes after the answer changes it
             self._look()
         except BaseException:
             self.close()
             raise
-        self._is_made = True
+        self._made_by = None
+        self._opened_in = os.getpid()
         if not (self._attached.has_met_any or self._attached.has_tables):
             log.warning("nobody produces channel %r yet on this host; its consumer waits", self.channel)
 
@@ -150,69 +178,88 @@ class Consumer:
     def read(self, timeout: float | None = None) -> Any:
         """The next batch, array, bytes or table; None at the timeout.
 
-        Without a timeout: None when the stream has ended (`has_ended`).
-        ChannelClosed when the channel was destroyed and all that is there was read.
+        Without a timeout: None when the stream has ended (`has_ended`). None too when the consumer is closed meanwhile.
+        ChannelClosed when the channel was destroyed and all that is there was read; HandleClosed when the consumer was
+        closed before.
         """
         deadline = None if timeout is None else time.monotonic() + seconds(timeout)
-        if not self._turns.take(deadline):
-            self._check_open()
-            return None
+        self._enter()
         try:
-            return self._read(deadline)
+            if not self._turns.take(deadline, self._is_unusable):
+                self._check_process()
+                return None
+            try:
+                return self._read(deadline)
+            finally:
+                self._turns.give()
         finally:
-            self._turns.give()
+            self._leave()
 
     def _read(self, deadline: float | None) -> Any:
         """With the turn."""
         self._done_with_last()
-        while True:
+        while not self._is_closed:
             found, value = self._next()
             if found:
                 return value
-            if self.registration is not None:
-                self.registration.check_open()
-            if deadline is None and self._is_over():
+            if self._has_no_more(deadline):
                 return None
             if not self._arm():
                 until = self._sleep_until(deadline)
                 fds = [self._wake_fd, *self._attached.news_fds()]
-                self._after_sleep(self._sleeper.sleep(self._attached.readers, until, fds))
-                if deadline is not None and self._stash is None and time.monotonic() >= deadline:
+                ready = self._sleeper.sleep(self._attached.readers, until, fds)
+                if self._was_closed():
+                    return None
+                self._after_sleep(ready)
+                if self._is_late(deadline):
                     self._disarm()
-                    found, value = self._next()
-                    return value
+                    return self._next()[1]
+        return None
 
     async def read_async(self, timeout: float | None = None) -> Any:
         """As `read`, sleeping in the running event loop, which other tasks share however much there is to read."""
         deadline = None if timeout is None else time.monotonic() + seconds(timeout)
-        if self._share.is_due():
-            await self._share
-        if not self._turns.take_now() and not await self._turns.take_async(deadline):
-            self._check_open()
-            return None
+        self._enter()
         try:
-            return await self._read_async(deadline)
+            if self._share.is_due():
+                await self._share
+            if not self._turns.take_now() and not await self._turns.take_async(deadline, self._is_unusable):
+                self._check_process()
+                return None
+            try:
+                return await self._read_async(deadline)
+            finally:
+                self._turns.give()
         finally:
-            self._turns.give()
+            self._leave()
 
     async def _read_async(self, deadline: float | None) -> Any:
         """With the turn."""
         self._done_with_last()
-        while True:
+        while not self._is_closed:
             found, value = self._next()
             if found:
                 return value
-            if self.registration is not None:
-                self.registration.check_open()
-            if deadline is None and self._is_over():
+            if self._has_no_more(deadline):
                 return None
             if not self._arm():
-                self._after_sleep(await self._sleep_async(self._sleep_until(deadline)))
+                ready = await self._sleep_async(self._sleep_until(deadline))
                 self._share.restart()
-                if deadline is not None and self._stash is None and time.monotonic() >= deadline:
+                if self._was_closed():
+                    return None
+                self._after_sleep(ready)
+                if self._is_late(deadline):
                     self._disarm()
-                    found, value = self._next()
-                    return value
+                    return self._next()[1]
+        return None
+
+    def _has_no_more(self, deadline: float | None) -> bool:
+        if self.registration is not None:
+            self.registration.check_open()
+        return deadline is None and self._is_over()
+
+    def _is_late(self, deadline: float | None) -> bool:
+        return deadline is not None and self._stash is None and time.monotonic() >= deadline
 
     def read_item(self, timeout: float | None = None) -> ReadItem | Gap | None:
         """As `read`, with the item's number, time and producer."""
@@ -232,28 +279,41 @@ class Consumer:
 
     def latest_item(self) -> ReadItem | None:
         """As `latest`, with the item's number, time and producer."""
-        if self._turns.take_now():
-            try:
-                if not self._has_read:
-                    self._attached.set_waited_for(False)
-                self._look()
-            finally:
-                self._turns.give()
-        else:
-            self._check_open()  # who reads now follows the channel, for this thread too
-        return self._newest()
+        self._enter()
+        try:
+            if self._turns.take_now():
+                try:
+                    if not self._has_read:
+                        self._attached.set_waited_for(False)
+                    self._look()
+                finally:
+                    self._turns.give()
+            else:
+                self._check_process()  # who reads now follows the channel, for this thread too
+            return self._newest()
+        finally:
+            self._leave()
 
     def acknowledge(self) -> None:
         """In a group: what was read last is done. Asking for the next one says the same."""
-        self._done_with_last()
+        self._enter()
+        try:
+            self._done_with_last()
+        finally:
+            self._leave()
 
     def __iter__(self) -> Iterator[Any]:
-        """Until the stream has ended (`has_ended`)."""
+        """Until the stream has ended (`has_ended`), or the consumer is closed."""
         return self
 
     def __next__(self) -> Any:
         """Wait for the next item, as `read()` does."""
-        value = self.read()
+        try:
+            value = self.read()
+        except HandleClosed:
+            if not self._was_closed():
+                raise
+            value = None
         if value is None:
             raise StopIteration
         return value
@@ -262,7 +322,12 @@ class Consumer:
         return self
 
     async def __anext__(self) -> Any:
-        value = await self.read_async()
+        try:
+            value = await self.read_async()
+        except HandleClosed:
+            if not self._was_closed():
+                raise
+            value = None
         if value is None:
             raise StopAsyncIteration
         return value
@@ -271,7 +336,33 @@ class Consumer:
         """Ended, and nobody has begun again since."""
         if self.has_ended:
             self._look()
-        return self.has_ended
+        return self.has_ended and not self._where.is_asked
+
+    # -- closing while somebody reads ----------------------------------------------------------------------
+
+    def _was_closed(self) -> bool:
+        """Meanwhile, by another thread or task."""
+        return self._is_closed
+
+    def _enter(self) -> None:
+        """Before using what `close` releases. There is no lock, so that a signal handler may close at any moment:
+        either `close` sees that somebody is inside, or whoever enters sees that it is closed."""
+        self._inside.append(None)
+        if self._is_closed:
+            self._leave()
+            raise HandleClosed("consumer")
+
+    def _leave(self) -> None:
+        self._inside.pop()
+        if self._is_closed and not self._inside:
+            self._release()
+
+    def _release(self) -> None:
+        """By whoever comes first."""
+        if self._releasing.acquire(blocking=False):
+            self._stash = self._unacknowledged = None
+            self._attached.close()
+            self._wake = None  # closed by whoever refers to it last
 
     # -- what it knows -------------------------------------------------------------------------------------
 
@@ -316,6 +407,10 @@ class Consumer:
         """Who wrote the item that this thread has read last; None before the first, and of a table."""
         return producer_id_of(self.channel, self._last.origin)
 
+    @property
+    def is_closed(self) -> bool:
+        return self._is_closed
+
     def wake(self, *, is_shared_out: bool = False) -> None:
         """From any thread: the channel changed, or is shared out anew within its groups. Look at once."""
         is_of_group = is_shared_out and self._wanted.group is not None
@@ -332,12 +427,13 @@ class Consumer:
             os.eventfd_write(wake.fd, 1)
 
     def close(self) -> None:
-        """Values that were handed out stay valid. Idempotent."""
+        """Values that were handed out stay valid. Whoever reads gets None, and a loop ends. Idempotent."""
         if not self._is_closed:
             self._is_closed = True
-            self._stash = self._unacknowledged = None
-            self._attached.close()
-            self._wake = None  # closed by whoever refers to it last
+            if self._inside:
+                self._ring()
+            else:
+                self._release()
             if self.registration is not None:
                 self.registration.close()
             self._forget(self)
@@ -351,15 +447,21 @@ class Consumer:
 
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None and not self._is_closed:
-            self._done_with_last()
+            self.acknowledge()
         await self.close_async()
+
+    def _is_forgotten(self) -> bool:
+        return not self._is_closed
+
+    def _named(self) -> str:
+        return f"the consumer of channel {self.channel!r} (close it, or use `with hub.consumer(…) as consumer:`)"
 
     def __enter__(self) -> "Consumer":
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None and not self._is_closed:
-            self._done_with_last()
+            self.acknowledge()
         self.close()
 
     # -- inside --------------------------------------------------------------------------------------------
@@ -408,7 +510,7 @@ class Consumer:
         if self._stash is not None:
             found, self._stash = self._stash, None
             return found
-        if self._has_answer or self._wants_share():
+        if self._has_news or self._has_answer or self._wants_share():
             self._look()
         readers = self._attached.readers
         try:
@@ -428,7 +530,10 @@ class Consumer:
             return False, None
         for generation in self._tables.generations():
             if generation > self._generation:
-                table = self._table(generation)
+                try:
+                    table = self._table(generation)
+                except _Undecided:
+                    return False, None
                 self._generation = self.sequence = generation
                 if table is not None:
                     self._last.origin = table_origin(self._tables, generation)
@@ -441,9 +546,10 @@ class Consumer:
         if known:
             origin = table_origin(self._tables, known[-1])
             if found is None or origin[1] > found.written_ns:
-                table = self._table(known[-1])
-                if table is not None:
-                    return item_from(self.channel, origin, table)
+                with contextlib.suppress(_Undecided):
+                    table = self._table(known[-1])
+                    if table is not None:
+                        return item_from(self.channel, origin, table)
         if found is None:
             return None
         origin = found.sequence, found.written_ns, found.producers
@@ -455,12 +561,12 @@ class Consumer:
         return item_from(self.channel, self._last.origin, value)
 
     def _table(self, generation: int) -> Any:
-        """None if it was retired meanwhile."""
+        """None if it was retired meanwhile. _Undecided where the registry has yet to say whether it can be read."""
         try:
             with self._tables.open(generation) as snapshot:
                 written = snapshot.manifest.schema_hash
                 if not self._expected.is_readable(written):
-                    self._asks_again()
+                    self._ask_again()
                 if not self._expected.is_readable(written):
                     raise self._expected.mismatch(written)
                 return self._expected.applied(snapshot.table(verify=self._wanted.verify))
@@ -469,11 +575,10 @@ class Consumer:
 
     def _arm(self) -> bool:
         """Whether there is something to do before sleeping."""
-        self._check_open()
+        self._check_process()
         if self._must_ask():
-            self._look()  # what was asked last was refused: say so again
-            return True
-        if self._has_answer:
+            self._look()
+        if self._has_answer or self._has_news:
             return True
         if self._wants_share():
             return self._stale_until() <= time.monotonic()
@@ -494,9 +599,13 @@ class Consumer:
                 return True
         return False
 
-    def _check_open(self) -> None:
-        if self._is_closed or self._wake_fd < 0:
-            raise HubError("this consumer is closed")
+    def _is_unusable(self) -> bool:
+        return self._is_closed or self._wake_fd < 0
+
+    def _check_process(self) -> None:
+        """Refuse to go on in a forked child: the consumer is the parent's."""
+        if self._wake_fd < 0 and not self._is_closed:
+            raise HandleClosed("consumer")
 
     def _disarm(self) -> None:
         for reader in self._attached.readers:
@@ -553,17 +662,32 @@ class Consumer:
 
     def _look(self) -> None:
         """Attach to what is here. Where that is unsure, ask first: it may be on another host, or not yet registered."""
-        told: list[str] = []
-        if self._must_ask():
-            told = self._ask()
+        self._has_news = False
+        try:
+            self._hear_answers()
+        except HubError as refused:
+            self._refusal = copy.copy(refused)  # without the frames that it was raised in
+            raise
+        if self._must_ask() and not self._where.is_asked:
+            self._is_unsure = False
+            if self._made_by is not None:
+                self._hear_where(self._find())
+            else:
+                self._where.ask(self._find, self._run_later, self._hear)
+        if self._refusal is not None:
+            raise copy.copy(self._refusal)  # the same, until whoever is asked again says otherwise
         if self._has_answer:
             self._take_share()
         if self._is_stale:
             self._renew_share()
+        if self._where.is_asked and not self._where.is_answered:
+            return  # what is here is attached when it is known that it is not elsewhere
         try:
-            self._attach(told)
+            self._attach()
         except (AssignmentChanged, MemberTaken):
             self._is_stale = self._is_superseded = True
+        except _Undecided:
+            return
         has_data = self._attached.has_met_any or self._attached.has_tables
         if self.source is None and has_data:
             self.source = "shm" if not (self._attached.is_listed or self._attached.has_tables) else "files"
@@ -574,29 +698,56 @@ class Consumer:
         is_dealt = self._is_stale or self._is_asking or self._has_answer
         return self._is_unsure and not (self.registration is not None and (is_dealt or self._attached.readers))
 
-    def _ask(self) -> list[str]:
-        """Register with whoever knows the channel; returns the rings that it knows of."""
-        self._is_unsure = False
+    def _find(self) -> Discovery | None:
+        """Ask who knows the channel; refuse what is elsewhere, or cannot be read."""
         try:
-            found = self._discover(ASK_SECONDS if self._is_made else None)
-            if found is None:
-                return []
-            self._check_schema(found)
-            self._check_host(found)
-            if self.registration is None:
-                self._enrol(found)
+            found = self._discover(self._seconds(ASK_SECONDS))
+            if found is not None:
+                self._check_schema(found)
+                self._check_host(found)
         except BaseException:
             self._is_unsure = True  # and asked again, so that the next read says the same
             raise
-        return [block_path(self._directory, block.shm_name) for block in found.blocks if block.format != "manifest"]
+        return found
 
-    def _attach(self, told: list[str]) -> None:
+    def _hear_answers(self) -> None:
+        if self._where.is_answered or self._enrolment.is_answered:
+            self._refusal = None
+        if self._enrolment.is_answered:
+            self._enrolment.take()
+        if self._where.is_answered:
+            self._hear_where(self._where.take())
+
+    def _hear_where(self, found: Discovery | None) -> None:
+        if found is None:
+            return
+        blocks = (block for block in found.blocks if block.format != "manifest")
+        self._told = [block_path(self._directory, block.shm_name) for block in blocks]
+        if self.registration is not None:
+            return
+        if self._made_by is not None:
+            self._enrol(found)
+        else:
+            self._enrolment.ask(lambda: self._enrol(found), self._run_later, self._hear)
+
+    def _hear(self) -> None:
+        """On another thread: something that was asked is answered."""
+        self._has_news = True
+        self._ring()
+
+    def _seconds(self, most: float) -> float:
+        """How long what is asked now may take."""
+        return most if self._made_by is None else max(self._made_by - time.monotonic(), 0.0)
+
+    def _attach(self) -> None:
         try:
-            self._attached.look(told)
+            self._attached.look(self._told)
         except PayloadSchemaMismatch as mismatch:
-            if not self._asks_again():
+            if not self._ask_again():
                 raise SchemaMismatch(str(mismatch), channel=self.channel) from None
-            self._attach(told)
+            self._attach()
+        else:
+            self._told = []
 
     def _check_schema(self, found: Discovery) -> None:
         """Without a registry's verdict the hashes must be equal. A channel that nobody produces has none."""
@@ -612,16 +763,22 @@ class Consumer:
             log.warning("channel %r is also produced on %s; what is here is read, that is not", self.channel, names)
 
     def _enrol(self, found: Discovery) -> None:
+        """Register, with the broker or in the directory."""
         try:
-            self.registration = self._register()
-            self.registration.on_ended = self.wake
+            registration = self._register(self._seconds(self._timeout))
+            registration.on_ended = _waker(self)
+            self.registration = registration
+            if self._is_closed:  # meanwhile
+                registration.close()
+                return
             self._has_answer = self._wanted.group is not None
         except ChannelNotFound:
             pass  # the broker has not seen yet what the directory shows: asked again with the next look
         except HubError as error:
             if self._wanted.group is None or not is_unable(error):
+                self._is_unsure = True  # and asked again, so that the next read says the same
                 raise
-            if self._is_made:
+            if self._made_by is None:
                 return  # it was there when this consumer was made: as with the channel itself, wait for it
             raise BrokerRequired(
                 f"group {self._wanted.group!r} is shared out by the broker, and none answers"
@@ -632,16 +789,30 @@ class Consumer:
     def _accept(self) -> bool:
         """Read too what the registry has just called compatible; returns whether that is new."""
         ack = None if self.registration is None else self.registration.ack
-        return isinstance(ack, replies.ConsumerRegistered) and self._expected.accept(ack.schema_hash)
+        if not isinstance(ack, replies.ConsumerRegistered):
+            return False
+        return self._expected.accept(ack.schema_hash, timeout=self._seconds(ASK_SECONDS))
+
+    def _ask_again(self) -> bool:
+        """Whether the registry, asked once more, calls another schema readable; _Undecided until it has answered."""
+        if self._made_by is not None:
+            return self._asks_again()
+        if self._readable.is_answered:
+            return self._readable.take()
+        if not self._enrolment.is_asked:
+            if self.registration is None or self.registration.ack is None:
+                return False
+            self._readable.ask(self._asks_again, self._run_later, self._hear)
+        raise _Undecided
 
     def _asks_again(self) -> bool:
-        """Whether the registry, asked once more, calls another schema readable. Its refusal is raised."""
+        """Ask, and wait for the answer. A refusal is raised."""
         if self.registration is None or self.registration.ack is None:
             return False
         answers: queue.SimpleQueue[HubError | None] = queue.SimpleQueue()
         self._renew(self.registration, answers.put)
         try:
-            error = answers.get(timeout=ASK_SECONDS)
+            error = answers.get(timeout=min(ASK_SECONDS, self._seconds(ASK_SECONDS)))
         except queue.Empty:
             return False
         if error is None:
@@ -699,3 +870,15 @@ class Consumer:
                 reader.acknowledge(sequence)
             except AssignmentChanged:
                 self._is_stale = self._is_superseded = True
+
+
+def _waker(consumer: Consumer) -> Callable[[], None]:
+    """Wakes it if it still exists: whoever forgets a consumer has it collected at once."""
+    referred = weakref.ref(consumer)
+
+    def wake() -> None:
+        found = referred()
+        if found is not None:
+            found.wake()
+
+    return wake

@@ -14,9 +14,10 @@ from messagehub.errors import SchemaMismatch
 
 class ExpectedSchema:
     def __init__(
-        self, channel: str, schema_hash: str | None, schema: Any, *, arrow_schema: Callable[[str], Any]
+        self, channel: str, schema_hash: str | None, schema: Any, *, arrow_schema: Callable[[str, float], Any]
     ) -> None:
-        """`schema` is the Arrow schema, where the consumer gave one; `arrow_schema` gives a registered one by hash."""
+        """`schema` is the Arrow schema, where the consumer gave one; `arrow_schema` gives a registered one by hash,
+        within so many seconds."""
         self.readable: set[str] = set() if schema_hash is None else {schema_hash}  # empty: whatever comes
         self._channel = channel
         self._hash = schema_hash
@@ -26,12 +27,12 @@ class ExpectedSchema:
     def is_readable(self, written: str | None) -> bool:
         return not self.readable or written in self.readable
 
-    def accept(self, written: str | None) -> bool:
+    def accept(self, written: str | None, *, timeout: float) -> bool:
         """The registry calls what is written with this schema readable; returns whether that is new."""
         if written is None or self._hash is None or written in self.readable:
             return False
         if self._schema is None:
-            self._schema = self._arrow_schema(self._hash)
+            self._schema = self._arrow_schema(self._hash, timeout)
         self.readable.add(written)
         return True
 

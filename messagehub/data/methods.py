@@ -1,10 +1,13 @@
 """The facade's methods about data: `hub.producer`, `hub.consumer`."""
 
+import time
+import weakref
 from abc import ABC, abstractmethod
 from typing import Any, Literal, TypeVar
 
 from messagehub.arguments import json_object
 from messagehub.background import BackgroundThreads, awaitable
+from messagehub.client.connection import Connection
 from messagehub.client.group_news import GroupNews
 from messagehub.client.heartbeats import Heartbeats, Registration
 from messagehub.data.consumers import Consumer, OnLag, Wanted
@@ -32,10 +35,11 @@ class DataMethods(ABC):
 
     _background: BackgroundThreads
     _chain: Chain
+    _connection: Connection
     _group_news: GroupNews
     _heartbeats: Heartbeats
     _identity: ProcessIdentity
-    _open: set[Producer | Consumer]
+    _open: "weakref.WeakSet[Producer | Consumer]"
 
     def producer(
         self,
@@ -62,6 +66,7 @@ class DataMethods(ABC):
         `when_full`: overwrite, block or error. `checksum`: none, write or verify.
         `split_rows`: an Arrow batch that is larger than a slot becomes several items instead of an error.
         """
+        self._connection.check_open()
         payload = payload_schema(schema, schema_hash, split_rows=split_rows)
         shape = Shape.checked(policy, capacity, page_size, when_full, checksum)
         if producer_id is None and access == "shared":
@@ -88,8 +93,8 @@ class DataMethods(ABC):
                 payload,
                 shape,
                 files=files,
-                register=lambda wanted: self._tell_broker(wanted, timeout, required=False),
-                forget=self._open.discard,
+                register=lambda wanted, seconds: self._tell_broker(wanted, seconds, required=False),
+                forget=self._forget_producer,
                 timeout=self._limit(timeout),
             )
         )
@@ -125,10 +130,12 @@ class DataMethods(ABC):
         process keeps few of them, and are copies beyond that; with `never` they always share it, and a producer whose
         slots are all kept skips items (overwrite) or waits (block).
         """
+        self._connection.check_open()
         begin = checked_start(start)
         expected = None if expected_schema is None else hash_of(expected_schema)
         logical = names.check_channel(names.logical(channel))
         role = names.check_role("consumer", consumer_id or self._role("consumer"))
+        deadline = time.monotonic() + self._limit(timeout)
         if group is not None and not self.connect(timeout=timeout):
             raise BrokerRequired(f"group {group!r} is shared out by the broker, and none answers", group=group)
         command = commands.RegisterConsumer(
@@ -153,12 +160,13 @@ class DataMethods(ABC):
                 copy=copy,
             ),
             self._chain.files.directory,
-            discover=lambda seconds: self._discover_now(
-                logical, min(self._limit(timeout), self._limit(seconds)), required=False
-            ),
-            register=lambda: self._register(command, timeout, required=group is not None),
+            made_by=deadline,
+            timeout=self._limit(timeout),
+            discover=lambda seconds: self._discover_now(logical, seconds, required=False),
+            register=lambda seconds: self._register(command, seconds, required=group is not None),
             renew=lambda registration, done: self._heartbeats.renew(registration, done, timeout=self._limit(timeout)),
-            arrow_schema=lambda schema_hash: self._arrow_schema(schema_hash, timeout),
+            arrow_schema=self._arrow_schema,
+            run_later=lambda run, drop: self._background.add(run, drop=drop),
             listen=self._group_news.add,
             forget=self._forget_consumer,
         )
@@ -176,6 +184,9 @@ class DataMethods(ABC):
         """The registered Arrow schema with this hash; None where it is of another format."""
         found = self._must(commands.RequestSchema(schema_hash=schema_hash), replies.SchemaFound, timeout)
         return arrow.to_arrow(found.schema.schema) if found.schema.schema_type == "ARROW" else None
+
+    def _forget_producer(self, producer: Producer) -> None:
+        self._open.discard(producer)
 
     def _forget_consumer(self, consumer: Consumer) -> None:
         self._open.discard(consumer)

@@ -5,6 +5,8 @@ Rule 2: refusals come before anything is touched: first the rules here, then the
 Rule 3: closing ends the stream for its readers. The ring stays for its linger time, then anybody may remove it.
 """
 
+import os
+import time
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -17,12 +19,14 @@ from messagehub.datablock.ring import RingSpec, open_writer
 from messagehub.datablock.writer import RingWriter, Written
 from messagehub.discovery.via_files import ViaFiles
 from messagehub.errors import ProducerAlreadyRegistered
+from messagehub.forgotten import ClosedWhenForgotten
 from messagehub.payload_schema import PayloadSchema
 from registry.commands import RegisterProducer
 
 Policy = Literal["RingBuffer", "DoubleBuffer", "Single"]
 _KINDS = {"RingBuffer": Kind.RING_BUFFER, "DoubleBuffer": Kind.DOUBLE_BUFFER, "Single": Kind.SINGLE}
 _SLOTS = {"DoubleBuffer": 2, "Single": 1}
+LOCK_SECONDS = 0.1  # for the directory, also after a broker has taken all of the time
 _LINE_BYTES = 64
 _PAGE_BYTES = 4096
 
@@ -64,7 +68,7 @@ class Shape(NamedTuple):
         )
 
 
-class Producer:
+class Producer(ClosedWhenForgotten):
     """Made by `hub.producer`. Threads may share it; in a forked child it is closed."""
 
     def __init__(
@@ -79,8 +83,9 @@ class Producer:
         self.last_written: Written | None = None
         self._writer = writer
         self._files = files
-        self._forget = forget
+        self._forget = forget  # which also keeps the hub alive
         self._is_closed = False
+        self._opened_in = os.getpid()
 
     @property
     def shm_name(self) -> str:
@@ -141,8 +146,12 @@ class Producer:
         size = whole_from(size, "size", 0, MAX_SLOT_BYTES)
         return self._writer.loan(size, None if timeout is None else seconds(timeout))
 
+    @property
+    def is_closed(self) -> bool:
+        return self._is_closed
+
     def close(self) -> None:
-        """Idempotent."""
+        """A write that waits for room in another thread raises HandleClosed. Idempotent."""
         if not self._is_closed:
             self._is_closed = True
             self._writer.close()
@@ -162,6 +171,12 @@ class Producer:
     async def __aexit__(self, *_: object) -> None:
         await self.close_async()
 
+    def _is_forgotten(self) -> bool:
+        return not self._is_closed
+
+    def _named(self) -> str:
+        return f"the producer of channel {self.channel!r} (close it, or use `with hub.producer(…) as producer:`)"
+
     def __enter__(self) -> "Producer":
         return self
 
@@ -178,21 +193,22 @@ def open_producer(
     shape: Shape,
     *,
     files: ViaFiles,
-    register: Callable[[RegisterProducer], Registration],
+    register: Callable[[RegisterProducer, float], Registration],
     forget: Callable[[Producer], None],
     timeout: float,
 ) -> Producer:
-    """`register` tells the broker, if there is one, and goes on wanting to."""
+    """`register` tells the broker, if there is one, within so many seconds, and goes on wanting to."""
+    deadline = time.monotonic() + timeout
     path = ring_path(files, command)
     spec = shape.spec(command, files.directory.lanes(path, command.channel))
     files.check(command)
-    registration = register(command)
+    registration = register(command, max(deadline - time.monotonic(), 0.0))
     try:
         listed, writer = files.register_blocks(
             command,
             (files.directory.relative(path),),
             lambda: open_writer(path, spec, payload.codec),
-            timeout=timeout,
+            timeout=max(deadline - time.monotonic(), LOCK_SECONDS),
         )
         registration.list_here(listed)
     except NameTaken as taken:

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 from messagehub.arguments import json_object
 from messagehub.client.unregistered_tables import UnregisteredTables
+from messagehub.data.producers import LOCK_SECONDS
 from messagehub.data.tables import check_append, check_mode, checked_retention, checksum_of, reader_of
 from messagehub.datablock.advice import schema_instead
 from messagehub.datablock.identity import ProcessIdentity
@@ -124,6 +125,7 @@ class TableMethods(ABC):
         `forget`: only the registry's record ends, for a table of a host that is gone.
         """
         channel = names.check_channel(channel)
+        deadline = time.monotonic() + self._limit(timeout)
         command = commands.DropTable(channel=channel, host=None if forget else self._identity.host)
         elsewhere: TableOnOtherHost | None = None
         try:
@@ -141,7 +143,7 @@ class TableMethods(ABC):
             return dropped
         self._unregistered_tables.discard(channel)
         try:
-            here = self._chain.files.ask(command, timeout=self._limit(timeout))
+            here = self._chain.files.ask(command, timeout=max(deadline - time.monotonic(), LOCK_SECONDS))
         except (ChannelNotFound, TableNotFound):
             if dropped is None:
                 said = f"channel {channel!r} has no table, neither in the registry nor in the memory of this host"

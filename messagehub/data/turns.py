@@ -13,20 +13,21 @@ LOOK_SECONDS = 0.5
 
 
 class Turns:
-    def __init__(self, is_closed: Callable[[], bool]) -> None:
-        """Nobody waits for a turn at what is closed: in a forked child, whoever has it may not exist."""
+    def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._is_closed = is_closed
         self._tasks: deque[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = deque()
 
     def take_now(self) -> bool:
         return self._lock.acquire(blocking=False)
 
-    def take(self, deadline: float | None) -> bool:
-        """False when the deadline came first, or whatever is read was closed."""
+    def take(self, deadline: float | None, is_closed: Callable[[], bool]) -> bool:
+        """Return False when the deadline came first, or whatever is read was closed.
+
+        Nobody waits for a turn at what is closed: in a forked child, whoever has it may not exist.
+        """
         if self._lock.acquire(blocking=False):
             return True
-        while not self._is_closed():
+        while not is_closed():
             left = LOOK_SECONDS if deadline is None else min(deadline - time.monotonic(), LOOK_SECONDS)
             if self._lock.acquire(timeout=max(left, 0.0)):
                 return True
@@ -34,11 +35,11 @@ class Turns:
                 return False
         return False
 
-    async def take_async(self, deadline: float | None) -> bool:
+    async def take_async(self, deadline: float | None, is_closed: Callable[[], bool]) -> bool:
         """As `take`, sleeping in the running event loop."""
         loop = asyncio.get_running_loop()
         while not self._lock.acquire(blocking=False):
-            if self._is_closed() or (deadline is not None and time.monotonic() >= deadline):
+            if is_closed() or (deadline is not None and time.monotonic() >= deadline):
                 return False
             waiting = (loop, loop.create_future())
             self._tasks.append(waiting)

@@ -17,6 +17,7 @@ DataBlockError                  a HubError
 ├── ReaderFilesGone             the writer must know of its readers, and where they say so is gone
 ├── NameTaken                   a live writer owns the name
 ├── ShmFull                     no memory left in the root
+├── TooManyOpenFiles            no descriptor left in this process, or on this host
 ├── DamagedBlock                the file is not a block that can be read
 │   ├── WrongMagic
 │   ├── NewerLayout
@@ -42,6 +43,8 @@ DataBlockError                  a HubError
 └── TransactionEnded            committed, aborted or swept before this call
 """
 
+import errno
+import resource
 from typing import Any
 
 from messagehub.errors import HubError
@@ -197,6 +200,23 @@ class ShmFull(DataBlockError):
             f"no room for {wanted_bytes} bytes at {path} ({free_bytes} free). "
             "Clean stale blocks, use fewer or smaller slots, or enlarge the tmpfs."
         )
+
+
+class TooManyOpenFiles(DataBlockError):
+    code = "TOO_MANY_OPEN_FILES"
+    retryable = True
+
+    def __init__(self, number: int) -> None:
+        """`number` is EMFILE, or ENFILE where the limit of the whole host is reached."""
+        if number == errno.ENFILE:
+            said = "this host has as many open files as it may have. Close programs, or raise fs.file-max (sysctl)."
+        else:
+            limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+            said = (
+                f"this process has as many open files as it may have ({limit}, see `ulimit -n`). Close producers,"
+                " consumers, subscriptions and hubs that are not used any more, or raise the limit."
+            )
+        super().__init__(said)
 
 
 class DamagedBlock(DataBlockError):

@@ -20,6 +20,7 @@ from typing import Final
 from .errors import (
     AccessRefused,
     DamagedBlock,
+    DataBlockError,
     HandleClosed,
     NameTaken,
     NothingThere,
@@ -119,6 +120,8 @@ class Lane:
             self.bell.close(remove=True)
             remove_file(self._path)
             self._segment.descriptor.close()
+            with contextlib.suppress(DataBlockError):  # the ring is gone too
+                announce(self.directory)  # so that the writer closes what it has open of this lane
 
 
 class NoLane:
@@ -163,8 +166,9 @@ class LaneBoard:
 
     def __init__(self, directory: str) -> None:
         self.directory = directory
-        self._index = Segment.attach(os.path.join(directory, INDEX))
-        self.index = self._index.words
+        index = Segment.attach(os.path.join(directory, INDEX))
+        index.descriptor.close()  # a process may have a thousand writers; the mapping needs none
+        self.index = index.words
         self.token: int | None = None
         self._lanes: dict[str, _Seen] = {}
         self._groups: dict[str, GroupCursors] = {}
@@ -230,7 +234,6 @@ class LaneBoard:
             lane.close()
         for group in self._groups.values():
             group.close()
-        self._index.descriptor.close()
         self._lanes, self._groups, self._all = {}, {}, []
 
     def _follow_groups(self, names: list[str]) -> bool:

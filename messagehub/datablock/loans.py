@@ -5,6 +5,8 @@ import weakref
 from collections.abc import Callable
 from types import TracebackType
 
+from messagehub.forgotten import warn
+
 from .errors import PayloadLargerThanSlot
 
 
@@ -20,15 +22,19 @@ class Loan:
         slot: int | None,
         lent: "ctypes.Array[ctypes.c_ubyte]",
         *,
+        channel: str,
         finish: Callable[[int | None, int | None], int | None],
-        when_dropped: Callable[[int | None], None],
+        when_dropped: Callable[[int | None], bool],
     ) -> None:
-        """`finish` publishes so many bytes, or with None gives the slot back; `when_dropped` runs in a finalizer."""
+        """`finish` publishes so many bytes, or with None gives the slot back.
+
+        `when_dropped` runs in a finalizer, and says whether there was a slot to give back.
+        """
         self.buffer = memoryview(lent).cast("B")
         self.sequence: int | None = None
         self._slot = slot
         self._finish = finish
-        self._when_dropped = weakref.finalize(lent, when_dropped, slot)
+        self._when_dropped = weakref.finalize(lent, _dropped, when_dropped, slot, channel)
         self._when_dropped.atexit = False
 
     def commit(self, size: int | None = None) -> int | None:
@@ -56,3 +62,8 @@ class Loan:
             self.commit()
         else:
             self.abort()
+
+
+def _dropped(give_back: Callable[[int | None], bool], slot: int | None, channel: str) -> None:
+    if give_back(slot):
+        warn(f"a loan of channel {channel!r} (commit or abort it, or use `with producer.loan(…) as loan:`)")

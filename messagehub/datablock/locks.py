@@ -4,11 +4,12 @@ Rule 1: a lock belongs to an open file description. It ends when the last descri
 closes, so at death at the latest; it survives SIGSTOP; nobody else can end it.
 Rule 2: a forked child shares the description, so every `Descriptor` is closed in the child before its first
 line of Python runs, and does nothing there afterwards. Opening and forking wait for each other.
-Rule 3: `mmap` keeps a duplicate of the descriptor it was given; a mapping is therefore made through a
-description of its own (`segment.map_file`), never through one that holds locks.
+Rule 3: a mapping keeps the description open that it was made through, and its locks; it is therefore made through one
+of its own (`segment.map_file`), never through one that holds locks.
 Rule 4: who only wants to know probes (`is_locked`); taking a lock to find out would disturb its owner.
 """
 
+import errno
 import fcntl
 import itertools
 import os
@@ -21,7 +22,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-from .errors import Busy, HandleClosed, NotLinux
+from .errors import Busy, HandleClosed, NotLinux, TooManyOpenFiles
 from .holders import HeldSlots
 
 # Bytes far beyond any file: locks need no bytes to exist.
@@ -136,7 +137,19 @@ class Descriptor:
 
     @classmethod
     def open(cls, path: str, flags: int, mode: int = 0o600, dir_fd: int | None = None) -> "Descriptor":
-        return cls(lambda: os.open(path, flags | os.O_CLOEXEC, mode, dir_fd=dir_fd))
+        try:
+            return cls(lambda: os.open(path, flags | os.O_CLOEXEC, mode, dir_fd=dir_fd))
+        except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE):
+                raise TooManyOpenFiles(error.errno) from None
+            raise
+
+    @classmethod
+    def eventfd(cls) -> "Descriptor":
+        try:
+            return cls(lambda: os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK))
+        except OSError as error:
+            raise TooManyOpenFiles(error.errno or 0) from None
 
     def close(self) -> None:
         fd, self.fd = self.fd, -1

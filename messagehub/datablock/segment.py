@@ -8,6 +8,7 @@ place (see `sharing`) that is the group, and what is made there is the group's.
 """
 
 import contextlib
+import ctypes
 import errno
 import mmap
 import os
@@ -27,6 +28,7 @@ from .errors import (
     RootUnusable,
     ShmFull,
     SymlinkRefused,
+    TooManyOpenFiles,
     TruncatedBlock,
     WritableByOthers,
     WrongMagic,
@@ -38,6 +40,10 @@ from .sharing import FILE_MODE, group_of, judge, make_shared_directory, parent_o
 DEFAULT_ROOT: Final = "/dev/shm"
 SMALL_BYTES: Final = 64 << 20  # of an entry or a manifest: a hundred thousand parts take a quarter of it
 _MADV_POPULATE_WRITE: Final = 23
+_MAP_FIXED: Final = 0x10
+_mmap = ctypes.CDLL(None, use_errno=True).mmap
+_mmap.restype = ctypes.c_void_p
+_mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
 
 
 class Segment:
@@ -261,17 +267,46 @@ def allocate(fd: int, size: int, path: str) -> None:
 
 
 def map_file(fd: int, size: int, *, writable: bool) -> mmap.mmap:
-    """Map through a description of its own: `mmap` keeps a duplicate open, which would keep locks alive."""
-    other = os.open(f"/proc/self/fd/{fd}", (os.O_RDWR if writable else os.O_RDONLY) | os.O_CLOEXEC)
+    """Map through a description of its own, which the mapping keeps open: through `fd` it would keep its locks alive.
+
+    Python's `mmap` of a file also keeps a duplicate descriptor. So memory of nobody is mapped, and the file over it.
+    """
+    prot = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
+    path = f"/proc/self/fd/{fd}"
     try:
-        return mmap.mmap(other, size, prot=mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0))
+        other = os.open(path, (os.O_RDWR if writable else os.O_RDONLY) | os.O_CLOEXEC)
+    except OSError as error:
+        raise refusal(error, path) from None
+    try:
+        mapping = mmap.mmap(-1, size, prot=prot)
+        address = _address(mapping)
+        if _mmap(address, size, prot, mmap.MAP_SHARED | _MAP_FIXED, other, 0) != address:
+            raise refusal(OSError(ctypes.get_errno(), "mmap"), path, size)
+        return mapping
     finally:
         os.close(other)
+
+
+class _View(ctypes.Structure):
+    """CPython's Py_buffer, of which the first word is the address."""
+
+    _fields_ = [("address", ctypes.c_void_p), ("rest", ctypes.c_byte * 128)]
+
+
+def _address(mapping: mmap.mmap) -> int:
+    """Also of a read-only one, which ctypes does not give."""
+    view = _View()
+    ctypes.pythonapi.PyObject_GetBuffer(ctypes.py_object(mapping), ctypes.byref(view), 0)
+    address: int = view.address
+    ctypes.pythonapi.PyBuffer_Release(ctypes.byref(view))
+    return address
 
 
 def refusal(error: OSError, path: str, wanted_bytes: int = 0) -> DataBlockError:
     """The condition that a failed system call on `path` stands for."""
     match error.errno:
+        case errno.EMFILE | errno.ENFILE:
+            return TooManyOpenFiles(error.errno)
         case errno.ENOENT:
             return NothingThere(path)
         case errno.ELOOP:

@@ -6,6 +6,7 @@ The owner keeps the FIFO open for reading and writing: it never hangs up, and fo
 died is EPIPE or ENXIO. Death of the other side comes through a pidfd (`ProcessWatch`), exactly once, at once.
 """
 
+import contextlib
 import os
 import select
 from typing import Final
@@ -37,21 +38,35 @@ class Bell:
                 os.mkfifo(name, FILE_MODE if parent is not None else 0o600, dir_fd=parent)
         except FileExistsError:
             is_new = False  # a bell of a writer before this one; the owner's lock says whose it is now
-        self._descriptor = open_bell(path, os.O_RDWR)
+        self._watched = -1
+        self.ticket = 1
+        self._listen(open_bell(path, os.O_RDWR))
         if is_new:
             share(self._descriptor.fd, path)
+
+    def _listen(self, descriptor: Descriptor) -> None:
+        self._descriptor = descriptor
         self._poll = select.poll()
-        self._poll.register(self._descriptor.fd, select.POLLIN)
-        self._watched = -1
+        self._poll.register(descriptor.fd, select.POLLIN)
         self.has_rung = True  # unknown: look once
-        self.ticket = 1
+
+    def rest(self) -> None:
+        """Hold no descriptor until `wait_for_rings`: nobody needs to be heard until then."""
+        self._descriptor.close()
+        self._poll = select.poll()
+
+    def wait_for_rings(self) -> None:
+        """Be heard again. Where that cannot be (no file, no descriptor left), sleeping ends at its timeout only."""
+        if self._descriptor.fd < 0:
+            with contextlib.suppress(OSError, DataBlockError):
+                self._listen(open_bell(self.path, os.O_RDWR))
 
     def fileno(self) -> int:
         return self._descriptor.fd
 
     def next_ticket(self) -> int:
         """What to store before looking once more and going to sleep; what rang before is forgotten."""
-        if self.has_rung:
+        if self.has_rung and self._descriptor.fd >= 0:
             self.has_rung = False
             try:
                 os.read(self._descriptor.fd, 4096)

@@ -102,10 +102,12 @@ class RingWriter:
         self._honours_lanes = self.header.when_full != WhenFull.OVERWRITE
         self._mutex = threading.Lock()
         self._share = LoopShare()
+        self._is_closing = False
         self._dropped: deque[int] = deque()
         self._board = LaneBoard(lanes)
         self._index = self._board.index
         self._bell = Bell(f"{lanes}/{WRITER_BELL}")
+        self._bell.rest()
         self._sequences = [self._words[line + SEQUENCE] for line in self._line]
         self._order = deque(sorted(slots, key=self._sequences.__getitem__))
         self._held: list[int] = []  # slots that a reader held when their turn came; tried again at `_look_at`
@@ -234,13 +236,25 @@ class RingWriter:
         # An exporter of its own: it lives as long as the last view of the loan's buffer.
         kind = ctypes.c_ubyte * size
         lent = kind() if slot is None else kind.from_buffer(self._segment.mapping, self._offset[slot])
-        return Loan(slot, lent, finish=self._finish_loan, when_dropped=self._loan_dropped)
+        return Loan(
+            slot,
+            lent,
+            channel=self.header.channel,
+            finish=self._finish_loan,
+            when_dropped=self._loan_dropped,
+        )
 
     def close(self) -> None:
-        """End the stream: who has read everything gets StreamEnded. The block stays for its linger time."""
+        """End the stream: who has read everything gets StreamEnded. The block stays for its linger time.
+
+        A write that waits for room meanwhile raises HandleClosed.
+        """
         if self._descriptor.fd < 0:
             return
+        self._is_closing = True
         with self._mutex:
+            if self._descriptor.fd < 0:
+                return  # another thread was quicker
             self._words[STATE] = State.ENDED
             self._board.refresh()
             self._descriptor.close()
@@ -358,8 +372,11 @@ class RingWriter:
         started = time.monotonic()
         skips_at = started + (_GRACE_SECONDS if started >= self._no_grace_until else 0.0)
         has_told = False
+        self._bell.wait_for_rings()
         try:
             while True:
+                if self._is_closing:
+                    raise HandleClosed("producer")
                 self._words[WRITER_TICKET] = self._bell.next_ticket()
                 self._look_for_room()
                 slots = self._free_slots(count)
@@ -380,6 +397,7 @@ class RingWriter:
                 self._bell.sleep(min(left, _PROBE_SECONDS, max(skips_at - now, 0.0) if may_skip else left))
         finally:
             self._words[WRITER_TICKET] = 0
+            self._bell.rest()
 
     def _look_for_room(self) -> None:
         """Look anew at which readers there are, how far they are, and which slots they hold."""
@@ -459,17 +477,18 @@ class RingWriter:
         while self._dropped:
             self._abandon(self._dropped.popleft())
 
-    def _loan_dropped(self, slot: int | None) -> None:
-        """Runs in finalizers, so perhaps inside a write of this very thread: it never waits for the mutex. Whoever
-        holds that takes the slot back with the next claim."""
+    def _loan_dropped(self, slot: int | None) -> bool:
+        """Whether a slot is given back. Runs in finalizers, so perhaps inside a write of this very thread: it never
+        waits for the mutex. Whoever holds that takes the slot back with the next claim."""
         if self._descriptor.fd < 0 or slot is None:
-            return
+            return False
         self._dropped.append(slot)
         if self._mutex.acquire(blocking=False):
             try:
                 self._take_back()
             finally:
                 self._mutex.release()
+        return True
 
     def _finish_loan(self, slot: int | None, size: int | None) -> int | None:
         self._check_open()

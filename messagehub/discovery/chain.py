@@ -6,6 +6,8 @@ Rule 2: a source that does not know the channel is no answer; the next one is as
 Rule 3: a refusal is an answer. A broker that is unable to help is a source that is not there.
 """
 
+import copy
+
 from messagehub.discovery import Discovery
 from messagehub.discovery.via_broker import ViaBroker
 from messagehub.discovery.via_files import ViaFiles
@@ -20,13 +22,11 @@ class Chain:
         self.shm = shm
 
     def discover(
-        self, channel: str, *, timeout: float, only_broker: bool = False, expected_schema_hash: str | None = None
+        self, channel: str, *, timeout: float, expected_schema_hash: str | None = None
     ) -> tuple[Discovery | None, HubError | None]:
         """The first answer, and why the broker gave none."""
 
         def here() -> Discovery | None:
-            if only_broker:
-                return None
             found = self.files.discover(channel, expected_schema_hash)
             return found or self.shm.discover(channel, expected_schema_hash)
 
@@ -37,7 +37,7 @@ class Chain:
         except HubError as error:
             if not is_unable(error):
                 raise
-            return here(), error
+            return here(), copy.copy(error)  # without frames: they hold what the user may forget
         if found is None:
             return here(), None
         return found, None if found.source == "broker" else BrokerTimeout("the broker takes its time to answer")

@@ -18,6 +18,7 @@ used: that leaves an event loop behind in each thread, and notices a death by as
 
 from __future__ import annotations
 
+import atexit
 import functools
 import math
 import os
@@ -31,6 +32,7 @@ from typing import Any, Self
 
 from messagehub.arguments import checks_arguments
 from messagehub.errors import ConfigurationError
+from messagehub.forgotten import ClosedWhenForgotten, run_soon
 from messagehub.messaging.callbacks import check_callback, is_async
 from messagehub.messaging.kernel_link import GRACE_SECONDS, End, Inbox, KernelLink
 from messagehub.messaging.kernel_outputs import (
@@ -108,7 +110,8 @@ class Execution:
         self.outputs: list[Output] = []  # what was read so far
         self._end: End | None = None
         self.request_id = link.submit(code, self._inbox)
-        weakref.finalize(self, link.forget, self.request_id).atexit = False
+        forget = functools.partial(link.forget, self.request_id)  # which takes a lock, so not in a finalizer
+        weakref.finalize(self, run_soon, forget).atexit = False
 
     @checks_arguments
     def read(self, timeout_seconds: float | None = None) -> Output | None:
@@ -206,7 +209,7 @@ def _shut_down(owner_pid: int, parts: _Parts) -> None:
         parts.process.forget()
 
 
-class Kernel:
+class Kernel(ClosedWhenForgotten):
     """A running kernel. Any thread may use it; requests run in the order in which they were given."""
 
     def __init__(
@@ -221,7 +224,9 @@ class Kernel:
         self._lock = threading.Lock()
         self._owner_pid = os.getpid()
         self._parts = _Parts(KernelLink(connection_file, self.router, process), process)
-        self._finalizer = weakref.finalize(self, _shut_down, self._owner_pid, self._parts)
+        self._is_closed = False
+        self._opened_in = self._owner_pid
+        _running.add(self)
         self._wait_ready(timeout_seconds)
 
     @classmethod
@@ -314,7 +319,7 @@ class Kernel:
         if process is None:
             raise KernelNotOwned("this kernel was not started here")
         with self._lock:
-            if not self._finalizer.alive:
+            if self._is_closed:
                 raise KernelClosed("the kernel was closed")
             process.interrupt()
             self._parts.link.close(functools.partial(KernelRestarted, "the kernel was restarted"), shut_down=True)
@@ -326,7 +331,15 @@ class Kernel:
     def close(self) -> None:
         """End the kernel if it was started here, else leave it. Harmless when done twice."""
         with self._lock:
-            self._finalizer()
+            if not self._is_closed:
+                self._is_closed = True
+                _shut_down(self._owner_pid, self._parts)
+
+    def _is_forgotten(self) -> bool:
+        return not self._is_closed
+
+    def _named(self) -> str:
+        return f"the kernel of {self.connection_file} (close it, or use `with Kernel.start() as kernel:`)"
 
     def __enter__(self) -> Self:
         return self
@@ -344,3 +357,15 @@ class Kernel:
         except BaseException:
             self.close()
             raise
+
+
+_running: weakref.WeakSet[Kernel] = weakref.WeakSet()
+
+
+def _close_running() -> None:
+    """At the end of the process."""
+    for kernel in list(_running):
+        kernel.close()
+
+
+atexit.register(_close_running)

@@ -7,6 +7,7 @@ proxy was away, or was dropped on the way, is found so.
 import logging
 import threading
 import time
+import weakref
 from collections.abc import Iterable
 
 from messagehub.client.connection import Connection
@@ -28,11 +29,15 @@ NOT_ALLOWED = (Forbidden, Unauthorized)
 class KeptFollower:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        self.subscriptions: list[KeptSubscription] = []
+        self._references: list[weakref.ref[KeptSubscription]] = []  # weakly: a forgotten one is to be collected
         self._lock = threading.Lock()
         self._wanted = threading.Event()
         self._thread: threading.Thread | None = None
         self._is_closed = False
+
+    @property
+    def subscriptions(self) -> list[KeptSubscription]:
+        return [subscription for reference in self._references if (subscription := reference()) is not None]
 
     def add(self, subscription: KeptSubscription, *, timeout: float) -> None:
         """Begin; raises what speaks against it now: no broker, or a topic that is not kept."""
@@ -40,7 +45,7 @@ class KeptFollower:
         if subscription.failure is not None:
             raise subscription.failure
         with self._lock:
-            self.subscriptions = [*self.subscriptions, subscription]
+            self._references = [*self._references, weakref.ref(subscription)]
             if self._thread is None and not self._is_closed:
                 self._thread = threading.Thread(target=self._run, name="messagehub-kept", daemon=True)
                 self._thread.start()
@@ -48,7 +53,7 @@ class KeptFollower:
 
     def remove(self, subscription: KeptSubscription) -> None:
         with self._lock:
-            self.subscriptions = [other for other in self.subscriptions if other is not subscription]
+            self._references = [other for other in self._references if other() not in (None, subscription)]
 
     def want(self) -> None:
         self._wanted.set()

@@ -1,6 +1,7 @@
 """The facade's methods about services: `hub.serve`, `hub.request`, `hub.send`, `hub.stream`, and those to await."""
 
 import asyncio
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any
@@ -68,7 +69,7 @@ class ServiceMethods(ABC):
         without one in a loop of the hub's own.
         """
         check_callback(handler, name="handler", arguments=("message", "context"), may_stream=True)
-        return self._services.serve(
+        served = self._services.serve(
             address,
             handler,
             worker_id=self._role("worker"),
@@ -79,6 +80,8 @@ class ServiceMethods(ABC):
             timeout=self._limit(timeout),
             loop=running_loop(),
         )
+        served.keeps = self
+        return served
 
     async def serve_async(
         self,
@@ -94,7 +97,7 @@ class ServiceMethods(ABC):
         """As `serve`, to be awaited."""
         check_callback(handler, name="handler", arguments=("message", "context"), may_stream=True)
         loop = asyncio.get_running_loop()
-        return await self._background.call(
+        served = await self._background.call(
             lambda remaining: self._services.serve(
                 address,
                 handler,
@@ -108,6 +111,8 @@ class ServiceMethods(ABC):
             ),
             timeout=self._limit(timeout),
         )
+        served.keeps = self
+        return served
 
     def request(
         self,
@@ -174,7 +179,7 @@ class ServiceMethods(ABC):
         The request is sent when this returns. In a running event loop it does not wait for that either, and what goes
         wrong on the way is raised with the result.
         """
-        return self._services.requests.begin(
+        pending = self._services.requests.begin(
             address,
             payload,
             timeout=timeout,
@@ -183,6 +188,8 @@ class ServiceMethods(ABC):
             priority=priority,
             idempotent=idempotent,
         )
+        pending.keeps = self
+        return pending
 
     def send(
         self,
@@ -230,7 +237,7 @@ class ServiceMethods(ABC):
         Also `async for`, and `await` for the reply: in a running event loop this does not wait for anything. A request
         is tried again only until its first partial result.
         """
-        return self._services.requests.stream(
+        reply = self._services.requests.stream(
             address,
             payload,
             timeout=timeout,
@@ -239,13 +246,17 @@ class ServiceMethods(ABC):
             priority=priority,
             idempotent=idempotent,
         )
+        reply.keeps = self
+        return reply
 
     def services(self, prefix: str = "", *, timeout: float | None = None) -> list[replies.ServiceSummary]:
         """All addresses that start with the prefix, and who serves them."""
         found: list[replies.ServiceSummary] = []
         after: str | None = ""
+        deadline = time.monotonic() + self._limit(timeout)
         while after is not None:
-            page = self._ask_broker(commands.ListServices(prefix=prefix, after=after, limit=PAGE), timeout=timeout)
+            command = commands.ListServices(prefix=prefix, after=after, limit=PAGE)
+            page = self._ask_broker(command, timeout=max(deadline - time.monotonic(), 0.0))
             assert isinstance(page, replies.ServiceList)
             found += page.services
             after = page.next

@@ -94,6 +94,7 @@ class PendingReply:
         self._has_ended = self._is_watched = self._is_decoded = False
         self._payload: Any = None
         self._timer: Job | None = None
+        self.keeps: object = None  # lives as long as this does
         self._listeners: list[Callable[[], object]] = []
 
     # -- for users -----------------------------------------------------------------------------------------

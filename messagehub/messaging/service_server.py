@@ -15,6 +15,7 @@ import select
 import socket
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -71,7 +72,8 @@ class ServiceServer:
         """`on_dropped` hears of every message that its sender believes to be delivered and that never will be."""
         self._metrics = metrics
         self._on_dropped = on_dropped
-        self._served: dict[bytes, Served] = {}
+        # Weakly: the hub holds them, so that a hub that its user forgets is collected, and closed with all it serves.
+        self._served: weakref.WeakValueDictionary[bytes, Served] = weakref.WeakValueDictionary()
         self._callers: dict[int, Caller] = {}
         self._strangers: dict[int, Caller] = {}  # those of them that have proven nothing yet, the oldest first
         self._lock = threading.Lock()

@@ -174,6 +174,7 @@ class StreamedReply:
         self._error: BaseException | None = None
         self._is_done = False
         self._share = LoopShare()
+        self.keeps: object = None  # lives as long as this does
 
     @property
     def result(self) -> Any:

@@ -6,6 +6,7 @@ import inspect
 import logging
 from collections.abc import Callable, Generator, Mapping
 from contextvars import ContextVar
+from time import monotonic
 from typing import Any
 
 from messagehub.arguments import checks_arguments
@@ -67,6 +68,7 @@ class Served:
         self.keys = WorkerKeys()
         self.mailbox = Mailbox(mailbox, concurrency, overflow, self.expire)
         self.registration: Registration | None = None
+        self.keeps: object = None  # lives as long as this does
         self._handler = handler
         self._metrics = metrics
         self._server = server
@@ -131,7 +133,7 @@ class Served:
             if not self.mailbox.is_closed:
                 log.error("%s", why)
             self._refuse(job, why)
-            self.stop_taking()
+            self.stop_taking(timeout=DRAIN_SECONDS)
             return False
         return True
 
@@ -165,12 +167,12 @@ class Served:
         name = type(error).__name__
         self._fail(message, context, HandlerFailed(f"{name}: {_text(error)}", error=name, address=self.address))
 
-    def stop_taking(self) -> None:
+    def stop_taking(self, *, timeout: float) -> None:
         """Unregister, and take nothing more."""
         if self.mailbox.is_closed:
             return
         if self.registration is not None:
-            self.registration.close()
+            self.registration.close(timeout=timeout)
         self.mailbox.close()
         self._server.let_in(self)  # who waited for room is told
         self._server.nudge()
@@ -178,12 +180,13 @@ class Served:
     @checks_arguments
     def close(self, *, timeout: float = DRAIN_SECONDS) -> None:
         """Unregister, then handle what has been taken; what is left at the timeout is refused. Idempotent."""
-        self.stop_taking()
+        deadline = monotonic() + timeout
+        self.stop_taking(timeout=timeout)
         if self._is_closed:
             return
         self._is_closed = True
         is_handling = _handling.get() is self  # a handler does not wait for itself
-        for job in self.mailbox.drain(timeout, still_busy=int(is_handling)):
+        for job in self.mailbox.drain(max(deadline - monotonic(), 0.0), still_busy=int(is_handling)):
             self._refuse(job, f"{self.address} ended before it came to this message")
         self._server.remove(self)
 

@@ -6,7 +6,8 @@ the caller's side; here is what this hub serves: registered with the broker, wit
 
 import asyncio
 import threading
-from collections.abc import Mapping
+import weakref
+from collections.abc import Callable, Mapping
 from time import monotonic
 from typing import Any
 
@@ -51,6 +52,13 @@ class Services:
             background=background,
             encoder=self._encoder,
         )
+        report = self.requests.report
+
+        def on_dropped(served: Served, job: Job, error: HubError) -> None:
+            """Of a worker: a message whose sender believes that it was delivered."""
+            report(letter_of(served.address, job, error))
+
+        self._on_dropped = on_dropped
         self._connection = connection
         self._heartbeats = heartbeats
         self._owner = owner
@@ -62,7 +70,8 @@ class Services:
         self._is_closed = False
         self._access: str | None = None
         self._changing_keys: set[Served] = set()
-        heartbeats.on_access = self._hear_access
+        hear_access = weakref.WeakMethod(self._hear_access)  # the I/O thread must not hold what this hub serves
+        heartbeats.on_access = lambda access, is_settled: _call(hear_access(), access, is_settled)
 
     def serve(
         self,
@@ -91,7 +100,7 @@ class Services:
             metrics=self.metrics,
             server=server,
             asks=self.requests,
-            on_dropped=self._dropped,
+            on_dropped=self._on_dropped,
             loop=loop,
             own_loop=self._handler_loop,
             encoder=self._encoder,
@@ -117,10 +126,6 @@ class Services:
         with self._serving:
             self._served.append(served)
         return served
-
-    def _dropped(self, served: Served, job: Job, error: HubError) -> None:
-        """Of a worker: a message whose sender believes that it was delivered."""
-        self.requests.report(letter_of(served.address, job, error))
 
     def _hear_access(self, access: str, is_settled: bool) -> None:
         """On the I/O thread: change the keys of all workers when the rights of any peer have changed.
@@ -167,7 +172,7 @@ class Services:
             if self._is_closed:
                 raise NotInitialised("this hub is closed")
             if self._server is None:
-                self._server = ServiceServer(self.metrics, self._dropped)
+                self._server = ServiceServer(self.metrics, self._on_dropped)
             return self._server
 
     # -- ending --------------------------------------------------------------------------------------------
@@ -180,7 +185,7 @@ class Services:
             server, self._server = self._server, None
         deadline = monotonic() + timeout  # for all of them
         for each in served:
-            each.stop_taking()
+            each.stop_taking(timeout=max(deadline - monotonic(), 0.0))
         for each in served:
             each.close(timeout=max(deadline - monotonic(), 0.0))
         if server is not None:
@@ -196,3 +201,8 @@ class Services:
         if self._server is not None:
             self._server.abandon()
         self.requests.abandon()
+
+
+def _call(hear: Callable[[str, bool], None] | None, access: str, is_settled: bool) -> None:
+    if hear is not None:
+        hear(access, is_settled)

@@ -11,8 +11,10 @@ Rule 4: whoever reads with `async` lets other tasks of the loop run every few mi
 import asyncio
 import inspect
 import logging
+import os
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Literal, cast, get_args
@@ -20,6 +22,7 @@ from typing import Literal, cast, get_args
 from messagehub.arguments import checks_arguments, seconds
 from messagehub.errors import ConfigurationError, HubError, ReceiveTimeout, SubscriberTooSlow, SubscriptionClosed
 from messagehub.event_loop import LoopShare, Sleepers, running_loop
+from messagehub.forgotten import ClosedWhenForgotten
 from messagehub.messaging.callbacks import awaited, check_callback, is_async
 from messagehub.messaging.topic_messages import Message
 from registry.topic_patterns import Patterns
@@ -39,7 +42,7 @@ Drive = Callable[[Callable[[], bool], float, int], bool]
 """Receive in the caller's thread until that is true, so many seconds at most, so many messages at once."""
 
 
-class Subscription:
+class Subscription(ClosedWhenForgotten):
     """Messages as an iterator, an `async` iterator, by `receive`, or by a callback on a thread of its own."""
 
     def __init__(
@@ -58,6 +61,8 @@ class Subscription:
             raise ConfigurationError(f"buffer_bytes is at least 1, not {buffer_bytes!r}")
         if overflow not in get_args(Overflow):
             raise ConfigurationError(f"overflow is one of {', '.join(get_args(Overflow))}, not {overflow!r}")
+        self.reference = weakref.ref(self)
+        self._keeps: object = None
         self.patterns = patterns.texts
         self.pattern = patterns.text
         self.matches = patterns.matches
@@ -85,6 +90,12 @@ class Subscription:
         self._thread: threading.Thread | None = None
         self._task: asyncio.Task[None] | None = None
         self._share = LoopShare()
+
+    def hand_out(self, keeps: object) -> "Subscription":
+        """To a user, who has to close it from now on. `keeps` lives as long as it does."""
+        self._keeps = keeps
+        self._opened_in = os.getpid()
+        return self
 
     @property
     def lost(self) -> int:
@@ -175,6 +186,7 @@ class Subscription:
         callback, that is done on a thread of its own.
         """
         check_callback(callback, name="callback", arguments=("message",))
+        _called.add(self)
         is_awaited = is_async(callback)
         loop = running_loop()
         if is_awaited and loop is not None:
@@ -242,6 +254,12 @@ class Subscription:
             await asyncio.to_thread(self.close, timeout=timeout)
         elif self._task is not None and self._task is not asyncio.current_task():
             await asyncio.wait({self._task}, timeout=timeout)
+
+    def _is_forgotten(self) -> bool:
+        return not self.is_closed
+
+    def _named(self) -> str:
+        return f"the subscription to {self.pattern!r} (close it, or use `with hub.subscribe(…) as subscription:`)"
 
     def __enter__(self) -> "Subscription":
         return self
@@ -315,6 +333,7 @@ class Subscription:
             if not self.is_closed:
                 self.failure = failure
                 self.is_closed = True
+        _called.discard(self)
         self.wake()
 
     def abandon(self) -> None:
@@ -324,6 +343,7 @@ class Subscription:
         self._thread = self._task = None
         self._on_close = _nothing
         self.is_closed = True
+        _called.discard(self)
 
     def _has_room_in_a_moment(self) -> bool:
         if self.received < self._next_moment_at and not self.is_awaited:
@@ -356,6 +376,10 @@ class Subscription:
         if not self._has_warned:
             self._has_warned = True
             log.warning("a subscriber of %r begins to lose messages: %s; `lost` counts them", self.pattern, why)
+
+
+_called: set[Subscription] = set()
+"""Those with a callback: they are used until they end, whoever holds them."""
 
 
 def _is_cancelled() -> bool:

@@ -79,13 +79,17 @@ class Topic:
         timeout: float | None = None,
     ) -> Subscription:
         """As `hub.subscribe`."""
-        return self._topics().subscribe(
-            self.name,
-            buffer=buffer,
-            overflow=overflow,
-            since=since,
-            timeout=self._limit(timeout),
-            is_local=False,
+        return (
+            self._topics()
+            .subscribe(
+                self.name,
+                buffer=buffer,
+                overflow=overflow,
+                since=since,
+                timeout=self._limit(timeout),
+                is_local=False,
+            )
+            .hand_out(self)
         )
 
     def _limit(self, timeout: float | None) -> float:

@@ -69,6 +69,7 @@ class TopicMethods(ABC):
         subscription = self._topics.subscribe(
             pattern, buffer=buffer, overflow=overflow, since=since, timeout=self._limit(timeout), is_local=local
         )
+        subscription.hand_out(self)
         if callback is not None:
             subscription.call(callback)
         return subscription
@@ -96,6 +97,7 @@ class TopicMethods(ABC):
         """
         if replace and keep is None:
             raise ConfigurationError("replace changes the bounds of a kept topic: say which with keep")
+        self._topics.check_open()
         topic = Topic(name, lambda: self._topics, self.settings.request_timeout_seconds)
         if keep is not None:
             topic.keep(keep, replace=replace, timeout=timeout)

@@ -7,6 +7,7 @@ own, so that no publisher can pass for a retained topic.
 """
 
 import threading
+import weakref
 
 from messagehub.messaging.subscriptions import Subscription
 from messagehub.messaging.topic_messages import decode
@@ -21,10 +22,14 @@ MOST_REMEMBERED = 262_144
 HEAD_BYTES = HEAD.size
 
 
+Reference = weakref.ref[Subscription]
+"""Weak, so that a subscription that its user forgets is collected."""
+
+
 class _Route:
     __slots__ = ("next_numbers", "next_offsets", "subscriptions", "topic")
 
-    def __init__(self, topic: str, subscriptions: list[Subscription]) -> None:
+    def __init__(self, topic: str, subscriptions: list[Reference]) -> None:
         self.topic = topic
         self.subscriptions = subscriptions
         self.next_numbers: dict[bytes, int] = {}
@@ -36,7 +41,7 @@ class TopicRoutes:
 
     def __init__(self) -> None:
         self.malformed = 0
-        self.subscriptions: list[Subscription] = []
+        self._references: list[Reference] = []
         self._routes: dict[bytes, _Route] = {}
         self._heard: tuple[bytes, ...] = ()  # how the topics begin that are subscribed to
         self._woken: set[Subscription] = set()
@@ -44,27 +49,32 @@ class TopicRoutes:
         self._pieces, self._retained_pieces = Pieces(), Pieces()
         self._lock = threading.RLock()  # delivering may end a subscription, which removes it
 
+    @property
+    def subscriptions(self) -> list[Subscription]:
+        return [subscription for reference in self._references if (subscription := reference()) is not None]
+
     def add(self, subscription: Subscription) -> None:
         """Unless it was given up meanwhile."""
         with self._lock:
             if subscription.is_closed:
                 return
-            self.subscriptions = [*self.subscriptions, subscription]
+            self._references = [*self._references, subscription.reference]
             self._heard = tuple({prefix for other in self.subscriptions for prefix in other.prefixes})
             for route in self._routes.values():
                 if subscription.matches(route.topic):
-                    route.subscriptions = [*route.subscriptions, subscription]
+                    route.subscriptions = [*route.subscriptions, subscription.reference]
 
     def remove(self, subscription: Subscription) -> bool:
         """False when it was not (or no longer) here."""
         with self._lock:
-            if subscription not in self.subscriptions:
+            reference = subscription.reference
+            if not any(other is reference for other in self._references):
                 return False
-            self.subscriptions = [other for other in self.subscriptions if other is not subscription]
+            self._references = [other for other in self._references if other is not reference]
             heard = self._heard = tuple({prefix for other in self.subscriptions for prefix in other.prefixes})
             kept = {name: route for name, route in self._routes.items() if (name + b"\0").startswith(heard)}
             for route in kept.values():
-                route.subscriptions = [other for other in route.subscriptions if other is not subscription]
+                route.subscriptions = [other for other in route.subscriptions if other is not reference]
             self._routes = kept
             return True
 
@@ -93,10 +103,12 @@ class TopicRoutes:
                 expected = number
             missed = number - expected
             numbers[message.publisher] = number + 1
-            if missed > 0:
-                for subscription in route.subscriptions:
+            for reference in route.subscriptions:
+                subscription = reference()
+                if subscription is None:
+                    continue
+                if missed > 0:
                     subscription.miss(missed)
-            for subscription in route.subscriptions:
                 if subscription.offer(message):
                     self._woken.add(subscription)
             if len(numbers) > MOST_PUBLISHERS:
@@ -122,7 +134,7 @@ class TopicRoutes:
             topic = check_topic(name.decode("ascii"))
         except (UnicodeDecodeError, InvalidName):
             return None
-        route = _Route(topic, [subscription for subscription in self.subscriptions if subscription.matches(topic)])
+        route = _Route(topic, [each.reference for each in self.subscriptions if each.matches(topic)])
         if (name + b"\0").startswith(self._heard):  # else it comes late, after the last of its subscribers left
             if len(self._routes) >= MOST_TOPICS:
                 del self._routes[next(iter(self._routes))]

@@ -30,6 +30,7 @@ from messagehub.errors import (
     ConfigurationError,
     Forbidden,
     InvalidRequest,
+    NotInitialised,
     RequestTimeout,
     SendTimeout,
     TopicNotFound,
@@ -90,9 +91,14 @@ class Topics:
         self._interruptions = 0
         self._is_closed = False
 
+    def check_open(self) -> None:
+        if self._is_closed:
+            raise NotInitialised("this hub is closed")
+
     def publish(
         self, topic: str, payload: Any, headers: dict[str, Any] | None, *, timeout: float, is_local: bool
     ) -> int:
+        self.check_open()
         is_in_block = False
         if type(payload) not in PLAIN_TYPES:
             payload = as_arrow(payload)
@@ -159,6 +165,7 @@ class Topics:
         timeout: float,
         is_local: bool,
     ) -> Subscription:
+        self.check_open()
         if since is not None or overflow == "block":
             if is_local or overflow not in (None, "block"):
                 raise ConfigurationError("a kept topic is read from the broker, at the reader's own pace (block)")
@@ -333,7 +340,7 @@ class Topics:
     def _open_context(self) -> Context:
         with self._opening:
             if self._is_closed:
-                raise BrokerRequired("this client is closed")
+                raise NotInitialised("this hub is closed")
             if self._context is None:
                 self._context = zmq.Context()
             return self._context
@@ -344,7 +351,7 @@ class Topics:
         context = self._open_context()
         with self._opening:
             if self._is_closed:
-                raise BrokerRequired("this client is closed")
+                raise NotInitialised("this hub is closed")
             if self._receiver is None:
                 secure = self._connection.keys(endpoints[0]).secure
                 self._receiver = TopicReceiver(context, endpoints, self._routes, secure)

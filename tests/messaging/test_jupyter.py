@@ -428,10 +428,10 @@ def test_close_ends_the_kernel_its_children_and_open_executions_and_may_be_repea
 
 def test_a_kernel_nobody_holds_any_more_is_ended():
     kernel = Kernel.start()
-    pid = kernel.pid
-    del kernel
-    gc.collect()
-    assert not is_running(pid)
+    pid, directory = kernel.pid, Path(kernel.connection_file).parent
+    with pytest.warns(ResourceWarning, match="the kernel of .*close it, or use `with.* was never closed"):
+        del kernel
+    eventually(lambda: not is_running(pid) and not directory.exists())
 
 
 def test_starting_and_closing_leaves_no_thread_file_or_process_behind():

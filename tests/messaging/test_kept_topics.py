@@ -50,6 +50,11 @@ def read(subscription: Subscription, count: int) -> list[Message]:
     return [subscription.receive(SECONDS) for _ in range(count)]
 
 
+def read_and_close(subscription: Subscription, count: int) -> list[Message]:
+    with subscription:
+        return read(subscription, count)
+
+
 def payloads(messages: list[Message]) -> list[object]:
     return [message.payload for message in messages]
 
@@ -104,17 +109,18 @@ def test_replay_begins_at_an_offset_a_time_or_an_offset_for_each_topic(broker: A
     with hub_of(broker) as hub:
         for name in ("a.x", "a.y"):
             hub.topic(name, keep=100).publish_all([f"{name}{n}" for n in range(1, 6)])
-        newest = hub.topic("a.x").subscribe(since=5).receive(SECONDS)
+        newest = read_and_close(hub.topic("a.x").subscribe(since=5), 1)[0]
         eventually(lambda: time.time() > newest.sent_at + 0.05)
         between = datetime.datetime.now(datetime.UTC)
         hub.publish("a.x", "late")
-        assert payloads(read(hub.subscribe("a.x", since=4), 3)) == ["a.x4", "a.x5", "late"]
-        assert payloads(read(hub.subscribe("a.*", since=between), 1)) == ["late"]
-        assert payloads(read(hub.subscribe("a.>", since=between.timestamp()), 1)) == ["late"]
+        assert payloads(read_and_close(hub.subscribe("a.x", since=4), 3)) == ["a.x4", "a.x5", "late"]
+        assert payloads(read_and_close(hub.subscribe("a.*", since=between), 1)) == ["late"]
+        assert payloads(read_and_close(hub.subscribe("a.>", since=between.timestamp()), 1)) == ["late"]
         by_topic = hub.subscribe("a.>", since={"a.x": 6, "a.y": 5})
         assert sorted(payloads(read(by_topic, 2))) == ["a.y5", "late"]
         assert {topic: at["offset"] for topic, at in by_topic.positions.items()} == {"a.x": 7, "a.y": 6}
-        assert is_silent(hub.subscribe("a.>", since=by_topic.positions))
+        with hub.subscribe("a.>", since=by_topic.positions) as again:
+            assert is_silent(again)
 
 
 def test_wildcards_hear_all_kept_topics_that_match_and_those_that_come_later(broker: AnyBroker) -> None:
@@ -152,7 +158,7 @@ def test_every_kind_of_payload_comes_back_as_it_was(broker: AnyBroker) -> None:
         for payload in sent:
             topic.publish(payload, headers={"ü": [1, {"big": 2**70}]})
         for subscription in (hub.subscribe("kinds", since=0), live):
-            messages = read(subscription, len(sent))
+            messages = read_and_close(subscription, len(sent))
             assert payloads(messages) == sent
             assert all(message.headers == {"ü": [1, {"big": 2**70}]} for message in messages)
 
@@ -185,7 +191,7 @@ def test_threads_whose_first_message_is_at_the_same_time_do_not_take_each_other_
             other.topic(topic, keep=100)
             hub.connect()
             assert sorted(published_together(hub, topic, 8)) == list(range(1, 9))
-            assert sorted(payloads(read(other.subscribe(topic, since=0), 8))) == list(range(8))
+            assert sorted(payloads(read_and_close(other.subscribe(topic, since=0), 8))) == list(range(8))
 
 
 def published_together(hub: MessageHub, topic: str, count: int) -> list[int]:
@@ -364,7 +370,7 @@ def test_a_topic_object_outlives_a_disconnect_and_works_in_a_forked_child(server
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
         topic.publish("and in the parent")
         expected = ["before", "after", "in the child", "and in the parent"]
-        assert payloads(read(topic.subscribe(since=0), 4)) == expected
+        assert payloads(read_and_close(topic.subscribe(since=0), 4)) == expected
 
 
 def test_topics_are_listed_and_deleted_and_readers_are_told(broker: AnyBroker) -> None:
@@ -409,7 +415,7 @@ def test_what_cannot_be_kept_or_read_is_refused(broker: AnyBroker) -> None:
         with pytest.raises(MessageTooLarge):
             hub.topic("large", keep=5).publish(b"x" * (700 * 1024 + 1))
         assert hub.topic("large").publish(b"x" * (700 * 1024)) == 1
-        assert hub.topic("large").subscribe(since=0).receive(SECONDS).size_bytes == 700 * 1024
+        assert read_and_close(hub.topic("large").subscribe(since=0), 1)[0].size_bytes == 700 * 1024
         with pytest.raises(TopicNotFound):
             hub.subscribe("not.kept", since=0)
         with pytest.raises(TopicNotFound):
@@ -456,7 +462,7 @@ def test_a_request_that_comes_again_is_stored_once_and_gets_the_same_answer(brok
         assert peer.ask(said | {"number": 8})["code"] == "INVALID_REQUEST", "numbers go up"
         assert peer.ask(said | {"number": 9})["offset"] == 3
         assert peer.ask(said | {"publisher": "other"})["offset"] == 5
-        assert payloads(read(topic.subscribe(since=0), 6)) == [b"a", b"b"] * 3
+        assert payloads(read_and_close(topic.subscribe(since=0), 6)) == [b"a", b"b"] * 3
 
 
 def test_a_broker_that_was_killed_remembers_what_it_had_stored(server: Served) -> None:
@@ -485,7 +491,7 @@ def test_kept_messages_definitions_and_offsets_survive_a_restart(server: Served)
         server.start()
         eventually(lambda: hub.connect(timeout=1.0))
         assert hub.topic("orders", keep=100).publish({"n": 5}) == 6
-        assert payloads(read(hub.subscribe("orders", since=0), 6)) == [{"n": n} for n in range(6)]
+        assert payloads(read_and_close(hub.subscribe("orders", since=0), 6)) == [{"n": n} for n in range(6)]
 
 
 PUBLISHER = """
@@ -583,7 +589,7 @@ def test_a_publisher_waits_for_a_broker_that_comes_back_and_gives_up_at_its_dead
         back.start()
         assert topic.publish("after", timeout=SECONDS) in (2, 3)
         back.join()
-        assert payloads(read(topic.subscribe(since=0), 2))[0] == "before"
+        assert payloads(read_and_close(topic.subscribe(since=0), 2))[0] == "before"
 
 
 def test_a_stopped_broker_makes_publishers_raise_at_their_timeout_and_stores_each_once(server: Served) -> None:
@@ -597,7 +603,7 @@ def test_a_stopped_broker_makes_publishers_raise_at_their_timeout_and_stores_eac
         finally:
             os.kill(server.pid, signal.SIGCONT)
         topic.publish(2, timeout=SECONDS)
-        stored = payloads(read(topic.subscribe(since=0), topic.describe().messages))
+        stored = payloads(read_and_close(topic.subscribe(since=0), topic.describe().messages))
         assert stored in ([0, 1, 2], [0, 2])
 
 

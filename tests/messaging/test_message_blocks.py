@@ -245,7 +245,8 @@ def test_a_kept_topic_takes_what_fits_and_says_so_otherwise(broker: Served) -> N
         assert topic.publish(middle) == 1
         with pytest.raises(MessageTooLarge):
             topic.publish(large())
-        assert topic.subscribe(since=0).receive(SECONDS).payload == middle
+        with topic.subscribe(since=0) as subscription:
+            assert subscription.receive(SECONDS).payload == middle
     assert blocks() == []
 
 
