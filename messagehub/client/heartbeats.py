@@ -21,6 +21,7 @@ from typing import Any
 
 import msgspec
 
+from messagehub.arguments import checks_arguments
 from messagehub.client.cache import glance_of
 from messagehub.client.connection import Connection
 from messagehub.client.registration_state import RegistrationState, Step
@@ -109,6 +110,7 @@ class Registration:
         self._local, self._leave = taken, leave
         self.state.is_listed = True
 
+    @checks_arguments
     def close(self, *, timeout: float = END_SECONDS) -> None:
         """Unregister with the broker first: a directory that shows it no more would look like its death.
 

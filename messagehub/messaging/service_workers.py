@@ -167,6 +167,7 @@ class Served:
         name = type(error).__name__
         self._fail(message, context, HandlerFailed(f"{name}: {_text(error)}", error=name, address=self.address))
 
+    @checks_arguments
     def stop_taking(self, *, timeout: float) -> None:
         """Unregister, and take nothing more."""
         if self.mailbox.is_closed:
