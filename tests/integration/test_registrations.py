@@ -78,7 +78,8 @@ def test_a_killed_process_has_died(served: Callable[..., Served]) -> None:
     server = served(**QUICK)
     script = (
         "import os, signal, sys\nfrom messagehub import MessageHub\n"
-        "hub = MessageHub(endpoint=sys.argv[1])\nkept = hub.producer('a')\nhub.register_producer('b', schema_hash='h')\n"
+        "hub = MessageHub(endpoint=sys.argv[1])\nkept = hub.producer('a')\n"
+        "hub.register_producer('b', schema_hash='h')\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"
     )
     with Listener(server.endpoint, b"channel/") as listener:
