@@ -32,6 +32,7 @@ def load(store: Store, settings: Settings, *, now: float, at_least: int = 0) -> 
             revision=revision,
         )
         registry.topics.restore(saved.topics)
+        registry.positions.restore(saved.positions, now=now)
         registry.restore(saved.channels, revision=revision, now=now)
     return registry, saved.revision
 

@@ -51,7 +51,7 @@ from messagehub.supervision import Supervisor
 from messagehub.version import __version__
 from registry import commands, replies
 from registry.access import LISTS
-from registry.events import AnyEvent, MessagesKept
+from registry.events import AnyEvent
 from registry.registry import Registry
 from registry.verdicts import Verdict
 
@@ -63,6 +63,7 @@ STOP_SECONDS = 5.0
 DRAIN_SECONDS = 0.1
 ADOPT_SECONDS = 5.0
 _NOTHING: list[AnyEvent] = []
+_COUNTED = commands.ServiceCommand | commands.UnregisterSubscriber
 
 _JUDGED = (
     commands.SchemaText,
@@ -273,7 +274,7 @@ class Broker:
         if deadline is not None and deadline <= now and not self.is_read_only:
             self._record(self._registry.expire(now=now))
             deadline = self._registry.next_deadline()
-        settle(self._registry, self._publisher, self._sight)
+        settle(self._registry, self._publisher, self._sight, now=now)
         ended = self._registry.leases.take_ended()
         if self._guard is not None and ended:
             self._guard.leases_ended([lease for lease in ended if self._registry.leases.get(lease) is None])
@@ -348,7 +349,7 @@ class Broker:
                 continue  # its schema is being judged, or what it asks for is being read
             reply, emitted = answered
             is_change = bool(emitted)
-            if guard is not None and (command.writes or isinstance(command, commands.ServiceCommand)):
+            if guard is not None and (command.writes or isinstance(command, _COUNTED)):
                 guard.answered(path, command, reply)
                 is_change = is_change or services.revision > services_revision
             if guard is not None and type(reply) in LISTS:
@@ -451,7 +452,7 @@ class Broker:
         if happened:
             self._unwritten.note(happened)
             for event in happened:
-                if not isinstance(event, MessagesKept):  # which leave as messages, by the topic proxy
+                if event.published:
                     self._publisher.enqueue(event)
             self._sight.follow(self._registry, happened)
             self._commit.submit(happened)
@@ -508,9 +509,9 @@ class Broker:
 
     def _go_back(self) -> None:
         """To what the store has. What was not written never happened, but its revisions were seen in replies."""
-        services = self._registry.services
-        self._registry, _ = self._load(self._commit.store, at_least=self._registry.revision)
-        self._registry.keep_services(services, now=self._now())
+        before = self._registry
+        self._registry, _ = self._load(self._commit.store, at_least=before.revision)
+        self._registry.keep_unstored(before, now=self._now())
         self._unwritten.newest = self._registry.revision
         self._kept.reset()
         self._publisher.reset(self._registry.revision)

@@ -197,6 +197,7 @@ class Subscription:
                     if result is not None and inspect.isawaitable(result):
                         runner.run(awaited(result))
                 except BaseException:  # also an exit: a callback's defect concerns one message
+                    self._call_failed(message)
                     log.exception("the callback of %r failed at %r", self.pattern, message)
         except HubError as ended:  # why there will be no more, as `failure` says too
             log.warning("%s", ended.message)
@@ -211,12 +212,20 @@ class Subscription:
                 except asyncio.CancelledError:
                     raise
                 except BaseException:
+                    self._call_failed(message)
                     log.exception("the callback of %r failed at %r", self.pattern, message)
         except HubError as ended:
             log.warning("%s", ended.message)
         finally:  # where the task is cancelled, nobody reads any more
-            self._on_close(self)
-            self.end()
+            self._give_up()
+
+    def _give_up(self) -> None:
+        """End without waiting for anything."""
+        self._on_close(self)
+        self.end()
+
+    def _call_failed(self, message: Message) -> None:
+        """A callback raised at this message."""
 
     def close(self, *, timeout: float = 5.0) -> None:
         """Unsubscribe. Iterating ends after what is buffered; a callback has had it all when this returns.
