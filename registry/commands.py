@@ -477,11 +477,11 @@ class DeletePosition(Command, tag="POSITION_DELETE"):
 
 
 class RegisterSubscriber(Command, tag="SUBSCRIBER_REGISTER"):
-    """Be a member of a group of subscribers, or one who reads under the name of a position of the topic `patterns`."""
+    """Be one who reads under the name of a position of the topic `patterns`."""
 
     writes = True  # a sign of life of its process, whose channels may recover by it
 
-    kind: Literal["group", "position"]
+    kind: Literal["position"]
     name: Text
     patterns: Annotated[list[Text], Meta(min_length=1, max_length=100)]
     member_id: Text

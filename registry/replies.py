@@ -470,7 +470,7 @@ class PositionDeleted(Reply, tag="POSITION_DELETE_ACK"):
 
 
 class SubscriberRegistered(Reply, tag="SUBSCRIBER_REGISTER_ACK"):
-    kind: Literal["group", "position"]
+    kind: Literal["position"]
     name: str
     member_id: str
     lease: str

@@ -75,6 +75,8 @@ def assert_same(saved: Saved, registry: Registry) -> None:
     assert {one.topic.name: one for one in again.topics.every()} == {
         one.topic.name: one for one in registry.topics.every()
     }
+    again.positions.restore(saved.positions, now=2.0)
+    assert sorted(again.positions.every()) == sorted(registry.positions.every())
     again.restore(saved.channels, revision=saved.revision, now=2.0)
     assert (again.schemas.configs, again.schemas.modes) == (registry.schemas.configs, registry.schemas.modes)
     for schema_id in range(1, len(registry.schemas) + 1):
@@ -145,6 +147,25 @@ HISTORY: dict[str, list[commands.Command]] = {
         commands.DeleteTopic(topic="u"),
         commands.KeepTopic(topic="u"),
         commands.PublishMessages(topic="u", messages=[KeptMessage(payload=b"")]),
+    ],
+    "positions": [
+        commands.KeepTopic(topic="t"),
+        commands.PublishMessages(topic="t", messages=[KeptMessage(payload=b"a")] * 9),
+        commands.RegisterSubscriber(kind="position", name="p", patterns=["t"], member_id="m", lease="l"),
+        commands.OpenPosition(topic="t", position="p", start=2, max_deliveries=3),
+        commands.OpenPosition(topic="t", position="q"),
+        commands.OpenPosition(topic="t", position="gone"),
+        commands.FetchMessages(topic="t", position="p", incarnation=1, member_id="m", lease="l", limit=5),
+        commands.AcknowledgeMessages(topic="t", position="p", incarnation=1, offsets=[3, 5]),
+        commands.FetchMessages(topic="t", position="p", incarnation=1, member_id="m", lease="l", first_offset=4),
+        commands.FetchMessages(topic="t", position="q", incarnation=1, member_id="m", lease="l", limit=5),
+        commands.FetchMessages(topic="t", position="gone", incarnation=1, member_id="m", lease="l", limit=5),
+        commands.ResetPosition(topic="t", position="q", offset=3),
+        commands.DeletePosition(topic="t", position="gone"),
+        commands.KeepTopic(topic="u"),
+        commands.OpenPosition(topic="u", position="p"),
+        commands.DeleteTopic(topic="u"),
+        commands.KeepTopic(topic="u"),
     ],
     "a schema with a producer": [producer("a", schema={"type": "object"}, schema_hash="")],
 }
