@@ -148,6 +148,7 @@ class MessageHub(CatalogMethods, DataMethods, TableMethods, TopicMethods, Servic
         """Give up registrations and the connection; the next call connects again."""
         self._services.close()
         self._background.close()
+        self._topics.close_shared()
         unconfirmed = self._heartbeats.end_all()
         for opened in list(self._open):
             opened.close()

@@ -477,11 +477,15 @@ class DeletePosition(Command, tag="POSITION_DELETE"):
 
 
 class RegisterSubscriber(Command, tag="SUBSCRIBER_REGISTER"):
-    """Be one who reads under the name of a position of the topic `patterns`."""
+    """Be a member of a group of subscribers, or one who reads under the name of a position of the topic `patterns`.
+
+    A member of a group says this again and again; `ready` is the share that it waits for the beginning of,
+    and `leaving` asks for one without it.
+    """
 
     writes = True  # a sign of life of its process, whose channels may recover by it
 
-    kind: Literal["position"]
+    kind: Literal["group", "position"]
     name: Text
     patterns: Annotated[list[Text], Meta(min_length=1, max_length=100)]
     member_id: Text
@@ -490,6 +494,8 @@ class RegisterSubscriber(Command, tag="SUBSCRIBER_REGISTER"):
     pid: Count | None = None
     start_time: Count | None = None
     boot_id: Text | None = None
+    ready: Count = 0
+    leaving: bool = False
 
 
 class UnregisterSubscriber(Command, tag="SUBSCRIBER_UNREGISTER"):

@@ -224,10 +224,10 @@ class TopicPosition(Struct, kw_only=True, frozen=True):
 
 
 class Subscriber(Struct, kw_only=True, frozen=True):
-    """One who reads under the name of a position."""
+    """A member of a group of subscribers, or one who reads under the name of a position."""
 
     member_id: str
-    kind: Literal["position"]
+    kind: Literal["group", "position"]
     name: str
     patterns: list[str]
     lease: str

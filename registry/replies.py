@@ -470,11 +470,16 @@ class PositionDeleted(Reply, tag="POSITION_DELETE_ACK"):
 
 
 class SubscriberRegistered(Reply, tag="SUBSCRIBER_REGISTER_ACK"):
-    kind: Literal["position"]
+    kind: Literal["group", "position"]
     name: str
     member_id: str
     lease: str
     lease_seconds: float
+    epoch: int = 0
+    proposed: int = 0
+    valid_seconds: float = 0.0
+    """Of a group: the share in force, the one that is to begin when all are ready, and for how long the member may go
+    on by its share from when it asked."""
 
 
 class SubscriberUnregistered(Reply, tag="SUBSCRIBER_UNREGISTER_ACK"):

@@ -2,7 +2,8 @@
 
 Rule 1: a subscriber belongs to the lease of its process, and ends with it; what it held of a position is free then.
 Rule 2: the same member of the same lease saying the same again gets the same answer.
-Rule 3: nothing is kept by a store: after a restart of the broker subscribers register again.
+Rule 3: members of a group change their shares together (subscriber_groups.py).
+Rule 4: nothing is kept by a store: after a restart of the broker subscribers register again.
 """
 
 from collections.abc import Callable
@@ -14,6 +15,7 @@ from registry import commands, names, replies
 from registry.errors import DuplicateRegistration, InvalidRequest, NotOwner, NotRegistered, RegistryError
 from registry.leases import Leases, Member
 from registry.records import MemberStatus, Subscriber
+from registry.subscriber_groups import VALID_SECONDS, SubscriberGroups
 from registry.topic_patterns import Patterns, check_topic
 
 MOST_SUBSCRIBERS = 20_000
@@ -27,6 +29,7 @@ class Subscribers:
         self._release = release
         self._subscribers: dict[str, Subscriber] = {}
         self._changed: list[str] = []
+        self.groups = SubscriberGroups()
 
     def decide(self, command: commands.Command, now: float) -> replies.Reply:
         return SUBSCRIBER_COMMANDS[type(command)](self, command, now)
@@ -81,6 +84,8 @@ class Subscribers:
                 pid=present.pid,
                 host=present.host,
             )
+        if command.kind == "group":
+            self.groups.check_room(_group(command), command.member_id)
         if present is None and len(self._subscribers) >= MOST_SUBSCRIBERS:
             raise RegistryError(
                 f"the registry of subscribers is full: {MOST_SUBSCRIBERS} members", limit=MOST_SUBSCRIBERS
@@ -91,13 +96,22 @@ class Subscribers:
                 self._remove(present, now)
             self._subscribers[candidate.member_id] = candidate
             self._changed.append(candidate.member_id)
-        return replies.SubscriberRegistered(
+            if candidate.kind == "group":
+                self.groups.join(_group(candidate), candidate.member_id)
+        reply = replies.SubscriberRegistered(
             kind=command.kind,
             name=command.name,
             member_id=command.member_id,
             lease=command.lease,
             lease_seconds=self._lease_seconds,
         )
+        if command.kind == "group":
+            group = self.groups.tell(
+                _group(candidate), command.member_id, ready=command.ready, is_leaving=command.leaving, now=now
+            )
+            reply.epoch, reply.proposed = group.epoch, group.proposed
+            reply.valid_seconds = min(VALID_SECONDS, self._lease_seconds / 3)
+        return reply
 
     def unregister(self, command: commands.UnregisterSubscriber, now: float) -> replies.Reply:
         self.check(command.member_id, command.lease)
@@ -119,6 +133,8 @@ class Subscribers:
         del self._subscribers[one.member_id]
         self._leases.detach(one.lease, _member(one), now=now)
         self._release(one.member_id)
+        if one.kind == "group":
+            self.groups.end(_group(one), one.member_id)
         self._changed.append(one.member_id)
 
 
@@ -126,6 +142,11 @@ SUBSCRIBER_COMMANDS: dict[type[commands.Command], Callable[[Subscribers, Any, fl
     commands.RegisterSubscriber: Subscribers.register,
     commands.UnregisterSubscriber: Subscribers.unregister,
 }
+
+
+def _group(one: Subscriber | commands.RegisterSubscriber) -> str:
+    """A group is named by its name and its patterns, in any order."""
+    return f"{one.name} {','.join(sorted(set(one.patterns)))}"
 
 
 def _member(one: Subscriber) -> Member:

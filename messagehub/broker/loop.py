@@ -53,6 +53,7 @@ from registry import commands, replies
 from registry.access import LISTS
 from registry.events import AnyEvent
 from registry.registry import Registry
+from registry.subscriber_groups import VALID_SECONDS
 from registry.verdicts import Verdict
 
 log = logging.getLogger("messagehub.broker")
@@ -133,6 +134,7 @@ class Broker:
         self._requests = Requests(self._context, self._guard, self._metrics, self._trace)
         closing.callback(self._requests.socket.close)
         is_fresh = written == 0
+        self._registry.subscribers.groups.settle_until = 0.0 if is_fresh else self._now() + VALID_SECONDS
         self._kept = KeptTopics(self._commit.store, self._topics.retained, self._supervisor, is_fresh=is_fresh)
         closing.callback(self._kept.close, timeout=STOP_SECONDS)
         self._report = Report(self.broker_id, self._metrics, self._commit)
@@ -274,7 +276,7 @@ class Broker:
         if deadline is not None and deadline <= now and not self.is_read_only:
             self._record(self._registry.expire(now=now))
             deadline = self._registry.next_deadline()
-        settle(self._registry, self._publisher, self._sight, now=now)
+        settle(self._registry, self._publisher, self._sight, self._topics, now=now)
         ended = self._registry.leases.take_ended()
         if self._guard is not None and ended:
             self._guard.leases_ended([lease for lease in ended if self._registry.leases.get(lease) is None])

@@ -2,10 +2,11 @@
 
 from messagehub.broker.events import Publisher
 from messagehub.broker.local_sight import LocalSight
+from messagehub.broker.topic_proxy import TopicProxy
 from registry.registry import Registry
 
 
-def settle(registry: Registry, publisher: Publisher, sight: LocalSight, *, now: float) -> None:
+def settle(registry: Registry, publisher: Publisher, sight: LocalSight, topics: TopicProxy, *, now: float) -> None:
     """Once a turn: everything that happened to services and subscribers since the last time."""
     services = registry.services
     while happened := services.take_happened():
@@ -24,3 +25,5 @@ def settle(registry: Registry, publisher: Publisher, sight: LocalSight, *, now: 
             subscriber = subscribers.get(member_id)
             if subscriber is not None and not sight.follow_subscriber(registry, subscriber):
                 subscribers.ended(member_id, now)
+    for mark in subscribers.groups.take_marks():
+        topics.mark(mark)

@@ -28,6 +28,9 @@ def subscribe(
             help="Kept topics only, from an offset, a time (ISO), so long ago (10m, 2h, 7d), or oldest, newest, last.",
         ),
     ] = None,
+    group: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Share the messages with all others of this group and patterns.")
+    ] = None,
     durable: Annotated[
         str | None,
         typer.Option(
@@ -52,7 +55,7 @@ def subscribe(
     with (
         interrupt() as interrupted,
         connected(endpoint, dir, timeout) as hub,
-        hub.subscribe(patterns, since=begin, durable=durable, timeout=timeout) as subscription,
+        hub.subscribe(patterns, since=begin, group=group, durable=durable, timeout=timeout) as subscription,
     ):
         complain(f"messagehub: subscribed to {subscription.pattern}")
         while not interrupted.has_come and subscription.received != count:

@@ -21,6 +21,7 @@ from messagehub.errors import ConfigurationError, HubError, ReceiveTimeout, Subs
 from messagehub.event_loop import LoopShare, Sleepers
 from messagehub.messaging.callbacks import awaited, check_callback, is_async
 from messagehub.messaging.topic_messages import Message
+from registry.subscriber_groups import Mark
 from registry.topic_patterns import Patterns
 
 log = logging.getLogger("messagehub.topics")
@@ -296,6 +297,10 @@ class Subscription:
                 self._drop_oldest()
         self._append(message)
         return self.is_awaited > 0
+
+    def hear_mark(self, mark: Mark, *, is_retained: bool) -> bool:  # noqa: ARG002  for members of a group
+        """The shares of a group change here; True when a reader is to be woken."""
+        return False
 
     def _append(self, message: Message) -> None:
         buffer = self._buffer

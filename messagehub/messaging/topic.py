@@ -71,6 +71,7 @@ class Topic:
         self,
         *,
         since: Since | None = None,
+        group: str | None = None,
         durable: str | None = None,
         ack: Ack | None = None,
         ack_wait: float | None = None,
@@ -86,6 +87,7 @@ class Topic:
             buffer=buffer,
             overflow=overflow,
             since=since,
+            group=group,
             durable=durable_options(
                 durable, ack=ack, ack_wait=ack_wait, max_unacked=max_unacked, max_deliveries=max_deliveries
             ),

@@ -52,6 +52,7 @@ class TopicMethods(ABC):
         buffer: int | None = None,
         overflow: Overflow | None = None,
         since: Since | None = None,
+        group: str | None = None,
         durable: str | None = None,
         ack: Ack | None = None,
         ack_wait: float | None = None,
@@ -70,6 +71,8 @@ class TopicMethods(ABC):
         pace. `since` is an offset, a time, an age (timedelta), "oldest", "newest", "last" (the last message of each
         topic, then what follows), or the `positions` of an earlier subscription.
 
+        With `group` each message goes to one of the subscribers that have the same group and patterns, at most once.
+
         With `durable` the broker stores under that name how far a retained topic was read: a later run goes on there,
         and several subscribers of one name share the messages. A message comes again `ack_wait` seconds (30) after it
         was handed out, or when its subscriber ends, unless it was acknowledged: by asking for the next one
@@ -84,6 +87,7 @@ class TopicMethods(ABC):
             buffer=buffer,
             overflow=overflow,
             since=since,
+            group=group,
             durable=durable_options(
                 durable, ack=ack, ack_wait=ack_wait, max_unacked=max_unacked, max_deliveries=max_deliveries
             ),

@@ -24,7 +24,7 @@ import zmq
 
 from messagehub.block_place import directory_of
 from messagehub.client.connection import Connection
-from messagehub.client.heartbeats import Heartbeats
+from messagehub.client.heartbeats import Heartbeats, Registration
 from messagehub.errors import (
     BrokerRequired,
     BrokerUnavailable,
@@ -39,6 +39,7 @@ from messagehub.errors import (
 from messagehub.messaging import durable_subscriptions, kept_subscriptions, subscriptions
 from messagehub.messaging.arrow_values import PLAIN_TYPES, as_arrow
 from messagehub.messaging.durable_subscriptions import Durable, DurableSubscription
+from messagehub.messaging.group_subscriptions import GroupSubscription
 from messagehub.messaging.kept_following import KeptFollower
 from messagehub.messaging.kept_publishing import KeptPublisher, pieces
 from messagehub.messaging.kept_subscriptions import KeptSubscription
@@ -163,13 +164,25 @@ class Topics:
         overflow: Overflow | None,
         since: Since | None = None,
         durable: Durable | None = None,
+        group: str | None = None,
         timeout: float,
         is_local: bool,
     ) -> Subscription:
         if durable is not None:
-            if is_local or overflow is not None:
-                raise ConfigurationError("durable is for retained topics of the broker: leave out local and overflow")
+            if is_local or overflow is not None or group is not None:
+                raise ConfigurationError(
+                    "durable is for retained topics of the broker, shared by all of the name: leave out local, overflow"
+                    " and group"
+                )
             return self._subscribe_durable(Patterns(pattern), durable, buffer, buffer_bytes, since, timeout)
+        if group is not None:
+            if is_local or since is not None or overflow == "block":
+                raise ConfigurationError(
+                    "group shares what is published from now on through the broker: leave out local, since and"
+                    ' overflow="block"; subscribers of a retained topic share it by a durable name'
+                )
+            size = subscriptions.BUFFER if buffer is None else buffer
+            return self._subscribe_group(Patterns(pattern), group, size, buffer_bytes, overflow, timeout)
         if since is not None or overflow == "block":
             if is_local or overflow not in (None, "block"):
                 raise ConfigurationError("a kept topic is read from the broker, at the reader's own pace (block)")
@@ -216,6 +229,57 @@ class Topics:
             raise
         return subscription
 
+    def _subscribe_group(
+        self,
+        patterns: Patterns,
+        group: str,
+        buffer: int,
+        buffer_bytes: int,
+        overflow: Overflow | None,
+        timeout: float,
+    ) -> Subscription:
+        """First heard, then registered: the first share begins with a mark that is heard too."""
+        if not isinstance(group, str):
+            raise ConfigurationError(f"group is the name of a group of subscribers, not {group!r}")
+        deadline = time.monotonic() + timeout
+        command = commands.RegisterSubscriber(
+            kind="group", name=group, patterns=sorted(patterns.texts), member_id=self._member_id(), **self._owner
+        )
+        subscription = GroupSubscription(
+            patterns,
+            command,
+            buffer=buffer,
+            buffer_bytes=buffer_bytes,
+            overflow=overflow or "drop_oldest",
+            connection=self._connection,
+            on_close=self._leave_group,
+            drive=self._drive,
+        )
+        self._hear(subscription, deadline)
+        try:
+            registration = self._register(command, deadline)
+            subscription.start(registration)
+            subscription.await_share(max(deadline - time.monotonic(), 0.0))
+        except BaseException:
+            subscription.close()
+            raise
+        return subscription
+
+    def _leave_group(self, subscription: Subscription) -> None:
+        assert isinstance(subscription, GroupSubscription)
+        self._leave(subscription)
+        subscription.unregister()
+
+    def _member_id(self) -> str:
+        return names.to_role(f"subscriber-{self._owner['host'][:20]}-{os.urandom(8).hex()}")
+
+    def _register(self, command: commands.RegisterSubscriber, deadline: float) -> Registration:
+        try:
+            remaining = max(deadline - time.monotonic(), 0.001)
+            return self._heartbeats.register(command, timeout=remaining, required=True)
+        except BrokerUnavailable as missing:
+            raise _without_broker(missing) from missing
+
     def _subscribe_durable(
         self,
         patterns: Patterns,
@@ -233,14 +297,10 @@ class Topics:
             kind="position",
             name=position.name,
             patterns=[position.topic],
-            member_id=names.to_role(f"subscriber-{self._owner['host'][:20]}-{os.urandom(8).hex()}"),
+            member_id=self._member_id(),
             **self._owner,
         )
-        try:
-            remaining = max(deadline - time.monotonic(), 0.001)
-            registration = self._heartbeats.register(command, timeout=remaining, required=True)
-        except BrokerUnavailable as missing:
-            raise _without_broker(missing) from missing
+        registration = self._register(command, deadline)
         try:
             subscription = DurableSubscription(
                 patterns,
@@ -298,6 +358,12 @@ class Topics:
             self._routes.remove(subscription)
             receiver.unsubscribe(subscription.prefixes)
             raise
+
+    def close_shared(self) -> None:
+        """End the subscriptions that are registered, and with them what they are registered for."""
+        for subscription in self._every_subscription():
+            if isinstance(subscription, DurableSubscription | GroupSubscription):
+                subscription.close()
 
     def close(self) -> None:
         """End all subscriptions and wait, within a bound, until what was published is with the broker. Idempotent."""

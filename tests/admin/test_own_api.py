@@ -39,11 +39,11 @@ def test_channels_can_be_created_described_listed_and_destroyed(web: Web, hub: M
 
 
 def test_durable_positions_are_listed_reset_and_deleted(web: Web, hub: MessageHub) -> None:
-    path = "/api/v1/topics/web.jobs/positions"
+    path = "/api/v1/topics/jobs.web/positions"
     assert web.ask("GET", path).json()["code"] == "TOPIC_NOT_FOUND"
-    hub.topic("web.jobs", keep=100).publish_all([b"a", b"b", b"c"])
+    hub.topic("jobs.web", keep=100).publish_all([b"a", b"b", b"c"])
     assert web.ask("GET", path).json() == []
-    with hub.subscribe("web.jobs", durable="billing", ack="manual", ack_wait=60) as subscription:
+    with hub.subscribe("jobs.web", durable="billing", ack="manual", ack_wait=60) as subscription:
         subscription.receive(30.0).ack()
         (listed,) = web.ask("GET", path).json()
         assert (listed["position"]["name"], listed["acknowledged_to"]) == ("billing", 2)

@@ -113,6 +113,17 @@ def test_durable_positions_are_used_listed_reset_and_deleted(hub: Program) -> No
     assert "no position" in hub.call("topics", "delete-position", "jobs", "billing", code=1).stderr
 
 
+def test_programs_of_one_group_share_what_is_published(hub: Program) -> None:
+    arguments = ("subscribe", "t", "--group", "workers", "--count", "2", "--json")
+    with hub.start(*arguments) as one, hub.start(*arguments) as two:
+        one.tells("subscribed to t")
+        two.tells("subscribed to t")
+        hub.call("publish", "t", "--lines", stdin="1\n2\n3\n4\n")
+        assert (one.process.wait(30), two.process.wait(30)) == (0, 0), one.err + two.err
+    heard = [json.loads(line)["payload"] for line in (one.out + two.out).splitlines()]
+    assert sorted(heard) == ["1", "2", "3", "4"]
+
+
 def test_wrong_use_and_no_broker_are_told_apart(hub: Program, alone: Program) -> None:
     assert "NAME=VALUE" in hub.call("publish", "t", "x", "--header", "novalue", code=2).stderr
     assert "not JSON" in hub.call("publish", "t", "{", "--format", "json", code=2).stderr
