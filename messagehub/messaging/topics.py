@@ -315,12 +315,12 @@ class Topics:
         except BaseException:
             registration.close()
             raise
-        with contextlib.suppress(Forbidden):  # then it looks for news once a second
-            try:
+        try:
+            with contextlib.suppress(Forbidden):  # then it looks for news once a second
                 self._hear(subscription, deadline)
-            except BaseException:
-                registration.close()
-                raise
+        except BaseException:
+            registration.close()
+            raise
         with self._knowing:
             self._durable = [*self._durable, subscription]
         subscription.start()

@@ -15,6 +15,7 @@ from messagehub.store.memory import MemoryStore
 from messagehub.store.sqlite import SQLiteStore
 from registry import commands
 from registry.events import AnyEvent, TopicKept
+from registry.positions import SavedPosition
 from registry.records import Keep, KeptMessage, KeptTopic, SchemaConfig
 from registry.registry import Registry
 from tests.registry.driving import digest_of
@@ -76,13 +77,17 @@ def assert_same(saved: Saved, registry: Registry) -> None:
         one.topic.name: one for one in registry.topics.every()
     }
     again.positions.restore(saved.positions, now=2.0)
-    assert sorted(again.positions.every()) == sorted(registry.positions.every())
+    assert by_name(again) == by_name(registry)
     again.restore(saved.channels, revision=saved.revision, now=2.0)
     assert (again.schemas.configs, again.schemas.modes) == (registry.schemas.configs, registry.schemas.modes)
     for schema_id in range(1, len(registry.schemas) + 1):
         asked = commands.RequestSchema(schema_id=schema_id)
         assert again.apply(asked, now=2.0) == registry.apply(asked, now=2.0)
     assert len(again.schemas) == len(registry.schemas)
+
+
+def by_name(registry: Registry) -> dict[tuple[str, str], SavedPosition]:
+    return {(one.position.topic, one.position.name): one for one in registry.positions.every()}
 
 
 def producer(channel: str, **fields: Any) -> commands.RegisterProducer:
