@@ -441,12 +441,15 @@ class Broker:
             self._requests.reply(path, command, received_at, reply, payload)
 
     def _answer_read_only(self, command: commands.AnyCommand, now: float) -> replies.Reply:
-        """A heartbeat keeps its lease; every write is refused."""
+        """A heartbeat keeps its lease, and a subscriber that is known its place; every write is refused."""
         if isinstance(command, commands.Heartbeat):
             lease = self._registry.leases.get(command.lease)
             if lease is not None:
                 lease.renewed_at = now
             return replies.HeartbeatAck(known=lease is not None, notices=[], broker_id=self.broker_id)
+        subscribers = self._registry.subscribers
+        if isinstance(command, commands.RegisterSubscriber) and subscribers.get(command.member_id) is not None:
+            return subscribers.decide(command, now)  # nothing of it is stored: groups go on
         raise StoreReadOnly("the registry cannot be written (disk full or failing): reads go on, try again later")
 
     def _record(self, happened: list[AnyEvent]) -> None:

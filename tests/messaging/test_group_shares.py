@@ -14,9 +14,6 @@ from messagehub.messaging.topic_messages import Message
 from registry.subscriber_groups import Mark, SubscriberGroups
 from tests.levels import examples
 
-MEMBERS = ("a", "b", "c")
-members = st.sampled_from(MEMBERS)
-
 
 def message(number: int, publisher: bytes = b"p" * 8) -> Message:
     return Message("t", publisher, number, 1.0, 0, b"", 0, {})
