@@ -105,7 +105,7 @@ class MessageHub(CatalogMethods, DataMethods, TableMethods, TopicMethods, Servic
         self._cached: Callable[[str], Discovery | None] = self._via_broker.cache.get
         self._chain = Chain(self._via_broker, files, ViaShmName(directory))
         self._group_news = GroupNews(self._connection)
-        self._topics = Topics(self._connection)
+        self._topics = Topics(self._connection, self._heartbeats, owner=self._owner())
         self._background = BackgroundThreads()
         self._services = Services(
             self._connection,
@@ -163,6 +163,7 @@ class MessageHub(CatalogMethods, DataMethods, TableMethods, TopicMethods, Servic
         """Give up registrations and the connection; the next call connects again."""
         self._services.close()
         self._background.close()
+        self._topics.close_shared()
         unconfirmed = self._heartbeats.end_all()
         for opened in list(self._open):
             opened.close()
@@ -567,8 +568,9 @@ class MessageHub(CatalogMethods, DataMethods, TableMethods, TopicMethods, Servic
         self, command: commands.RegisterProducer | commands.RegisterConsumer, timeout: float | None, required: bool
     ) -> Registration:
         registration = self._heartbeats.register(command, timeout=self._limit(timeout), required=required)
-        if registration.ack is not None:
-            self._via_broker.cache.changed(command.channel, registration.ack.revision)
+        ack = registration.ack
+        if isinstance(ack, replies.ProducerRegistered | replies.ConsumerRegistered):
+            self._via_broker.cache.changed(command.channel, ack.revision)
         elif registration.error is not None:
             self._warn(registration.error)
         return registration

@@ -60,6 +60,7 @@ DRAFTS: tuple[dict[str, Any], ...] = (
     },
 )
 
+_BILLING = {"topic": "orders.eu", "position": "billing", "incarnation": 18}
 _CONSUMER_LEASE = "sensor_data/consumer/consumer_001"
 _SCENARIO: tuple[dict[str, Any] | float, ...] = (
     *DRAFTS[:3],
@@ -107,6 +108,41 @@ _SCENARIO: tuple[dict[str, Any] | float, ...] = (
     {"type": "TOPIC_LIST_REQUEST", "id": "29", "pattern": "orders.>"},
     {"type": "TOPIC_READ_REQUEST", "id": "30", "topic": "orders.eu", "offset": 1, "limit": 100},
     {"type": "TOPIC_DESCRIBE_REQUEST", "id": "31", "topic": "orders.eu"},
+    {
+        "type": "SUBSCRIBER_REGISTER",
+        "id": "320",
+        "kind": "position",
+        "name": "billing",
+        "patterns": ["orders.eu"],
+        "member_id": "billing-1",
+        "lease": "host:4242",
+        "host": "host",
+        "pid": 4242,
+    },
+    {"type": "POSITION_OPEN", "id": "321", "topic": "orders.eu", "position": "billing", "max_deliveries": 5},
+    {
+        "type": "POSITION_FETCH",
+        "id": "322",
+        **_BILLING,
+        "member_id": "billing-1",
+        "lease": "host:4242",
+        "limit": 10,
+        "renew": [],
+    },
+    {"type": "POSITION_DESCRIBE_REQUEST", "id": "323", "topic": "orders.eu", "position": "billing"},
+    {
+        "type": "POSITION_RETURN",
+        "id": "324",
+        **_BILLING,
+        "member_id": "billing-1",
+        "lease": "host:4242",
+        "offsets": [1],
+    },
+    {"type": "POSITION_ACKNOWLEDGE", "id": "325", **_BILLING, "offsets": [1]},
+    {"type": "POSITION_LIST_REQUEST", "id": "326", "topic": "orders.eu"},
+    {"type": "POSITION_RESET", "id": "327", "topic": "orders.eu", "position": "billing", "offset": 1},
+    {"type": "POSITION_DELETE", "id": "328", "topic": "orders.eu", "position": "billing"},
+    {"type": "SUBSCRIBER_UNREGISTER", "id": "329", "member_id": "billing-1", "lease": "host:4242"},
     {"type": "TOPIC_DELETE", "id": "32", "topic": "orders.eu"},
     {
         "type": "SERVICE_REGISTER",

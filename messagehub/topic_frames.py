@@ -7,6 +7,9 @@ One frame and not several, where it fits: each costs Python about as much as all
 more than MAX_FRAME_BYTES, so that the queue of a subscriber that is behind, which libzmq bounds in frames, is bounded
 in bytes. The flag IN_BLOCK in the kind says that the payload is a reference to a block in shared memory.
 
+Marks of groups of subscribers (registry/subscriber_groups.py) come between the messages: 0, "group ", the group, a
+space, and the mark as a JSON array.
+
 Messages of retained topics come on a socket of their own, into which only the broker writes. The broker numbers them:
 the publisher is the topic's incarnation, the number its offset, and whoever counts numbers sees what is missing.
 """
@@ -17,6 +20,7 @@ import msgspec
 
 from registry.events import MessagesKept
 from registry.records import PayloadKind
+from registry.subscriber_groups import Mark
 
 BYTES, JSON, ARROW_BATCH, ARROW_TABLE = range(4)
 KIND_OF: dict[PayloadKind, int] = {"bytes": BYTES, "json": JSON, "arrow_batch": ARROW_BATCH, "arrow_table": ARROW_TABLE}
@@ -30,7 +34,26 @@ PLACE = struct.Struct("<HH")  # of a piece: its index, and how many there are
 PIECE_BYTES = 64 * 1024
 MAX_FRAME_BYTES = PIECE_BYTES + 1024
 MOST_PIECES = 32
+GROUP = b"\0group "
 _encode = msgspec.json.Encoder().encode
+_mark_decoder: msgspec.json.Decoder[Mark] = msgspec.json.Decoder(Mark)
+
+
+def group_prefix(group: str) -> bytes:
+    """How the marks of a group of subscribers begin: with a zero byte, as no topic does."""
+    return GROUP + group.encode() + b" "
+
+
+def group_frame(mark: Mark) -> bytes:
+    return group_prefix(mark.group) + _encode(mark)
+
+
+def group_mark(frame: bytes) -> Mark | None:
+    """None where it is no mark."""
+    try:
+        return _mark_decoder.decode(frame[frame.index(b" [") + 1 :])
+    except ValueError:
+        return None
 
 
 def incarnation_bytes(incarnation: int) -> bytes:

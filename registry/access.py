@@ -157,6 +157,16 @@ RULES: dict[type[commands.Command], Rule] = {
     commands.DescribeTopic: Rule("observe", "topic"),
     commands.PublishMessages: Rule("produce", "topic"),
     commands.ReadTopic: Rule("consume", "topic"),
+    commands.OpenPosition: Rule("consume", "topic"),
+    commands.FetchMessages: Rule("consume", "topic"),
+    commands.AcknowledgeMessages: Rule("consume", "topic"),
+    commands.ReturnMessages: Rule("consume", "topic"),
+    commands.ListPositions: Rule("observe", "topic"),
+    commands.DescribePosition: Rule("observe", "topic"),
+    commands.ResetPosition: Rule("admin"),
+    commands.DeletePosition: Rule("admin"),
+    commands.RegisterSubscriber: Rule("consume", "patterns"),
+    commands.UnregisterSubscriber: Rule(None),  # whoever knows the member and its lease
     commands.RegisterWorker: Rule("produce", "address"),
     commands.UnregisterWorker: Rule(None),  # whoever knows the worker and its lease
     commands.ResolveService: Rule("consume", "address"),
@@ -202,18 +212,27 @@ def asks_by_content(command: commands.RequestSchema) -> bool:
 def _name(command: commands.Command, rule: Rule) -> str | None:
     """As the registry will understand it: channels are asked for by display names too."""
     name: str | None = getattr(command, rule.name) if rule.name else None
+    if isinstance(command, commands.RegisterSubscriber):
+        return ", ".join(command.patterns)
     return names.logical(name) if name is not None and rule.name == "channel" else name
 
 
 def _allows(rights: Rights, rule: Rule, command: commands.Command, name: str | None) -> bool:
     assert rule.role is not None
-    if isinstance(command, commands.ListTopics) and (wildcard := re.search("[*>]", command.pattern)):
-        return rights.allows_prefix(rule.role, command.pattern[: wildcard.start()])
+    if isinstance(command, commands.ListTopics):
+        return _allows_topics(rights, rule.role, command.pattern)
+    if isinstance(command, commands.RegisterSubscriber):
+        return all(_allows_topics(rights, rule.role, pattern) for pattern in command.patterns)
     if name is not None:
         return rights.allows(rule.role, name)
     if rule.prefix:
         return rights.allows_list(rule.role, getattr(command, rule.prefix))
     return rights.allows_everything(rule.role)
+
+
+def _allows_topics(rights: Rights, role: Role, pattern: str) -> bool:
+    wildcard = re.search("[*>]", pattern)
+    return rights.allows_prefix(role, pattern[: wildcard.start()]) if wildcard else rights.allows(role, pattern)
 
 
 def _forbidden(rights: Rights, command: commands.Command, role: Role, name: str | None) -> Forbidden:

@@ -32,6 +32,9 @@ Version = Annotated[int, Meta(ge=-1, le=2**31 - 1)]
 Positive = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 Deleted = Literal["without", "with", "only"]
 Limit = Annotated[int, Meta(ge=1, le=10_000)]
+AckWait = Annotated[float, Meta(ge=0.1, le=86_400.0)]
+Unacked = Annotated[int, Meta(ge=1, le=10_000)]
+Offsets = Annotated[list[Count], Meta(min_length=1, max_length=1000)]
 
 
 class Command(Struct, kw_only=True, tag_field="type", gc=False):
@@ -389,6 +392,117 @@ class ReadTopic(Command, tag="TOPIC_READ_REQUEST"):
     limit: Limit = 1000
 
 
+class OpenPosition(Command, tag="POSITION_OPEN"):
+    """Make a named position of a retained topic, or find it as it is.
+
+    `start` counts only where it is made. A setting that is given must be the position's own.
+    """
+
+    writes = True
+
+    topic: Text
+    position: Text
+    start: Count = 0
+    ack_wait_seconds: AckWait | None = None
+    max_unacked: Unacked | None = None
+    max_deliveries: Positive | None = None
+
+
+class PositionCommand(Command):
+    """About a position of one incarnation of a topic."""
+
+    topic: Text
+    position: Text
+    incarnation: Count
+
+
+class FetchMessages(PositionCommand, tag="POSITION_FETCH"):
+    """Hand out messages to a member, who holds them until it acknowledges them or `ack_wait_seconds` have passed.
+
+    `renew` are messages whose time begins anew, `first_offset` the oldest that the member found in the store: what is
+    older is passed over.
+    """
+
+    writes = True
+
+    member_id: Text
+    lease: Label
+    limit: Annotated[int, Meta(ge=0, le=1000)] = 100
+    first_offset: Count = 0
+    renew: Annotated[list[Count], Meta(max_length=10_000)] = field(default_factory=list)
+
+
+class AcknowledgeMessages(PositionCommand, tag="POSITION_ACKNOWLEDGE"):
+    """These are done, whoever holds them now."""
+
+    writes = True
+
+    offsets: Offsets
+
+
+class ReturnMessages(PositionCommand, tag="POSITION_RETURN"):
+    """Give back what a member holds, for anybody to have at once."""
+
+    member_id: Text
+    lease: Label
+    offsets: Offsets
+
+
+class ListPositions(Command, tag="POSITION_LIST_REQUEST"):
+    topic: Text
+    after: Text = ""
+    limit: Limit = 1000
+
+
+class DescribePosition(Command, tag="POSITION_DESCRIBE_REQUEST"):
+    topic: Text
+    position: Text
+
+
+class ResetPosition(Command, tag="POSITION_RESET"):
+    """Go on from an offset. What was handed out counts no more."""
+
+    writes = True
+
+    topic: Text
+    position: Text
+    offset: Count
+
+
+class DeletePosition(Command, tag="POSITION_DELETE"):
+    writes = True
+
+    topic: Text
+    position: Text
+
+
+class RegisterSubscriber(Command, tag="SUBSCRIBER_REGISTER"):
+    """Be a member of a group of subscribers, or one who reads under the name of a position of the topic `patterns`.
+
+    A member of a group says this again and again; `ready` is the share that it waits for the beginning of,
+    and `leaving` asks for one without it.
+    """
+
+    writes = True  # a sign of life of its process, whose channels may recover by it
+
+    kind: Literal["group", "position"]
+    name: Text
+    patterns: Annotated[list[Text], Meta(min_length=1, max_length=100)]
+    member_id: Text
+    lease: Label
+    host: Text | None = None
+    pid: Count | None = None
+    start_time: Count | None = None
+    boot_id: Text | None = None
+    ready: Count = 0
+    leaving: bool = False
+
+
+class UnregisterSubscriber(Command, tag="SUBSCRIBER_UNREGISTER"):
+    member_id: Text
+    lease: Label
+
+
 class Snapshot(Command, tag="SNAPSHOT_REQUEST"):
     """Whole channel records, in pages by name, or of one channel.
 
@@ -513,6 +627,16 @@ AnyCommand = (
     | DescribeTopic
     | PublishMessages
     | ReadTopic
+    | OpenPosition
+    | FetchMessages
+    | AcknowledgeMessages
+    | ReturnMessages
+    | ListPositions
+    | DescribePosition
+    | ResetPosition
+    | DeletePosition
+    | RegisterSubscriber
+    | UnregisterSubscriber
     | Snapshot
     | RegisterWorker
     | UnregisterWorker

@@ -36,6 +36,7 @@ HubError
     ├── TopicNotFound                TOPIC_NOT_FOUND
     ├── TopicAlreadyExists           TOPIC_ALREADY_EXISTS
     ├── TopicLimitExceeded           TOPIC_LIMIT_EXCEEDED
+    ├── PositionNotFound             POSITION_NOT_FOUND
     ├── SchemaTooLarge               SCHEMA_TOO_LARGE
     ├── SchemaTooComplex             SCHEMA_TOO_COMPLEX
     ├── AddressNotFound              never raised itself
@@ -220,6 +221,10 @@ class TopicNotFound(Refusal):
 
 class TopicAlreadyExists(Refusal):
     code = "TOPIC_ALREADY_EXISTS"
+
+
+class PositionNotFound(Refusal):
+    code = "POSITION_NOT_FOUND"
 
 
 class TopicLimitExceeded(Refusal):

@@ -3,6 +3,7 @@
 Rule 1: `revision` increases by one with every event of a registry.
 Rule 2: `previous` is the revision of the event before it on the same topic, so a watcher of one topic can tell a gap.
 It is 0 for the first, and a channel that ended and is made again starts anew with 0.
+Events that are not `published` are stored, and never sent.
 Rule 3: `durable` events must be on disk before anybody hears of them; the others are only written through.
 """
 
@@ -22,6 +23,7 @@ from registry.records import (
     SchemaVersion,
     Service,
     Table,
+    TopicPosition,
 )
 
 Reason = Literal["released", "expired", "replaced", "died"]
@@ -29,6 +31,7 @@ Reason = Literal["released", "expired", "replaced", "died"]
 
 class Event(Struct, kw_only=True, tag_field="type"):
     durable: ClassVar[bool] = False
+    published: ClassVar[bool] = True
 
     revision: int = 0
     previous: int = 0
@@ -189,12 +192,48 @@ class TopicDeleted(TopicEvent, tag="TOPIC_DELETED"):
 class MessagesKept(TopicEvent, tag="MESSAGES_KEPT"):
     """Stored, and never sent as an event: the messages themselves leave on the topic's socket."""
 
+    published = False
+
     incarnation: int
     offset: int
     total_bytes: int
     messages: list[KeptMessage]
     publisher: str | None
     number: int
+
+
+class PositionEvent(TopicEvent, kw_only=True):
+    """About a named position of a topic; never sent: whoever reads under its name is told when it fetches."""
+
+    published = False
+
+    position: str
+    incarnation: int
+
+
+class PositionSet(PositionEvent, tag="POSITION_SET"):
+    """It was made or reset; nothing of it is handed out."""
+
+    record: TopicPosition
+
+
+class PositionDeleted(PositionEvent, tag="POSITION_DELETED"):
+    pass
+
+
+class MessagesDelivered(PositionEvent, tag="MESSAGES_DELIVERED"):
+    """Handed out to a member: offsets, and how often each was. Messages before `first_offset` are passed over."""
+
+    durable = False
+
+    member_id: str
+    first_offset: int
+    next_offset: int
+    deliveries: list[tuple[int, int]]
+
+
+class MessagesAcknowledged(PositionEvent, tag="MESSAGES_ACKNOWLEDGED"):
+    offsets: list[int]
 
 
 class ServiceChanged(Event, tag="SERVICE_CHANGED"):
@@ -229,7 +268,8 @@ AnyChannelEvent = (
     | GroupAssigned
 )
 AnySchemaEvent = SchemaRegistered | SchemaDeleted | SchemaConfigured | SchemaModeChanged
-AnyTopicEvent = TopicKept | TopicDeleted | MessagesKept
+AnyPositionEvent = PositionSet | PositionDeleted | MessagesDelivered | MessagesAcknowledged
+AnyTopicEvent = TopicKept | TopicDeleted | MessagesKept | AnyPositionEvent
 AnyEvent = AnyChannelEvent | AnySchemaEvent | AnyTopicEvent
 
 

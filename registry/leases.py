@@ -24,7 +24,9 @@ Term = Literal["stalled", "ended"]
 
 
 class Member(NamedTuple):
-    kind: Literal["producer", "consumer", "worker"]  # of a worker, `channel` is its address
+    """Of a worker, `channel` is its address; of a subscriber it is empty."""
+
+    kind: Literal["producer", "consumer", "worker", "subscriber"]
     channel: str
     member_id: str
 

@@ -15,10 +15,12 @@ from registry import events, replies
 from registry.groups import regrouped
 from registry.leases import Lease, Leases, Member, Terms
 from registry.notices import audience, notice
+from registry.positions import Positions
 from registry.records import Channel, Priority
 from registry.schema_catalog import SchemaCatalog
 from registry.services import Services
 from registry.state import Channels, SortedNames, discovered
+from registry.subscribers import Subscribers
 from registry.topics import TopicCatalog
 
 
@@ -30,8 +32,12 @@ class Ledger:
         self.channels = Channels()
         self.schemas = SchemaCatalog()
         self.topics = TopicCatalog()
+        self.positions = Positions(self.topics)
         self.leases = Leases(self.terms)
         self.services = Services(self.leases, lease_seconds=self.terms.lease_seconds)
+        self.subscribers = Subscribers(
+            self.leases, lease_seconds=self.terms.lease_seconds, release=self.positions.release
+        )
         self.priorities: dict[str, Priority] = {}
         self._shm_prefix = shm_prefix
         self._names = SortedNames(self.channels)
@@ -54,20 +60,22 @@ class Ledger:
             dealt = channel.groups | regrouped(channel, epoch=self._next_epoch())
             channel.groups = {name: group for name, group in dealt.items() if group.members}
 
-    def keep_services(self, services: Services, *, now: float) -> None:
-        """After starting over from a store, which knows nothing of them."""
-        services.move(self.leases, now=now)
-        self.services = services
+    def keep_unstored(self, before: "Ledger", *, now: float) -> None:
+        """After starting over from a store: take over services and subscribers, of which it knows nothing."""
+        before.services.move(self.leases, now=now)
+        before.subscribers.move(self.leases, self.positions.release, now=now)
+        self.services, self.subscribers = before.services, before.subscribers
 
     def expire(self, *, now: float) -> list[events.AnyEvent]:
         """Stall and end what has been silent for too long."""
         for lease, term in self.leases.due(now=now):
             for member in list(lease.members):
-                if member.kind == "worker":
+                unstored = self._unstored(member)
+                if unstored is not None:
                     if term == "stalled":
-                        self.services.mark(member.member_id, "stalled", now)
+                        unstored.mark(member.member_id, "stalled", now)
                     else:
-                        self.services.ended(member.member_id, now)
+                        unstored.ended(member.member_id, now)
                 elif term == "stalled":
                     self._emit(_STALLED[member.kind](member), now)
                 else:
@@ -78,11 +86,18 @@ class Ledger:
         """End what is registered under these leases as if they had run out: their peer may do nothing any more."""
         for lease in filter(None, map(self.leases.get, lease_ids)):
             for member in list(lease.members):
-                if member.kind == "worker":
-                    self.services.ended(member.member_id, now)
+                unstored = self._unstored(member)
+                if unstored is not None:
+                    unstored.ended(member.member_id, now)
                 else:
                     self._remove(member, "expired", now)
         return self._take_emitted()
+
+    def _unstored(self, member: Member) -> Services | Subscribers | None:
+        """Who keeps a member that no store knows."""
+        if member.kind == "worker":
+            return self.services
+        return self.subscribers if member.kind == "subscriber" else None
 
     def _take_emitted(self) -> list[events.AnyEvent]:
         emitted, self._emitted = self._emitted, []
@@ -132,6 +147,7 @@ class Ledger:
         self.revision += 1
         event.revision, event.previous, event.at = self.revision, self.topics.revision(event.name), now
         self.topics.evolve(event)
+        self.positions.evolve(event)
         self._emitted.append(event)
 
     def _notify(self, event: events.AnyChannelEvent, channel: Channel | None) -> None:
@@ -167,8 +183,9 @@ class Ledger:
     def _revive(self, lease: Lease, now: float) -> None:
         if self.leases.renew(lease, now=now):
             for member in lease.members:
-                if member.kind == "worker":
-                    self.services.mark(member.member_id, "active", now)
+                unstored = self._unstored(member)
+                if unstored is not None:
+                    unstored.mark(member.member_id, "active", now)
                 else:
                     self._emit(_RECOVERED[member.kind](member), now)
 

@@ -205,6 +205,40 @@ class LastBatch(Struct, kw_only=True, frozen=True):
     offset: int
 
 
+class TopicPosition(Struct, kw_only=True, frozen=True):
+    """A named position of a retained topic, shared by all who read under that name.
+
+    Messages from `next_offset` on were never handed out. `max_deliveries` of null is any number, and `revision` is that
+    of its definition: it changes when the position is reset.
+    """
+
+    topic: str
+    name: str
+    incarnation: int
+    next_offset: int
+    ack_wait_seconds: float
+    max_unacked: int
+    max_deliveries: int | None = None
+    created_at: float = 0.0
+    revision: int = 0
+
+
+class Subscriber(Struct, kw_only=True, frozen=True):
+    """A member of a group of subscribers, or one who reads under the name of a position."""
+
+    member_id: str
+    kind: Literal["group", "position"]
+    name: str
+    patterns: list[str]
+    lease: str
+    status: MemberStatus = "active"
+    host: str | None = None
+    pid: int | None = None
+    start_time: int | None = None
+    boot_id: str | None = None
+    registered_at: float = 0.0
+
+
 class Reference(Struct, kw_only=True, frozen=True):
     """Another schema that this one refers to by `name`. Version -1 is the newest at registration."""
 
@@ -281,12 +315,15 @@ class Service(Struct, kw_only=True, frozen=True):
 
 
 class DeadLetter(Struct, kw_only=True, frozen=True):
-    """A message that could not be delivered, and why. A payload beyond 64 KiB is not kept, only its size."""
+    """A message that could not be delivered, and why. A payload beyond 64 KiB is not kept, only its size.
+
+    Of form `topic` it is one of a retained topic that nobody acknowledged, and its address is `topic:NAME`.
+    """
 
     address: Text
     code: Label
     reason: Text
-    form: Literal["request", "send"]
+    form: Literal["request", "send", "topic"]
     sender: Text = ""
     attempts: Count = 1
     headers: dict[str, Any] = field(default_factory=dict)

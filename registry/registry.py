@@ -27,10 +27,12 @@ from registry.formats.differences import Difference
 from registry.groups import assignment
 from registry.leases import Member, Terms, consumer_lease, default_owner
 from registry.ledger import lease_of
+from registry.positions import POSITION_COMMANDS
 from registry.records import Channel, Consumer, Producer, SchemaVersion
 from registry.schema_rules import SCHEMA_COMMANDS, SchemaRules
 from registry.sightings import Sightings
 from registry.state import discovered, summary
+from registry.subscribers import SUBSCRIBER_COMMANDS
 from registry.tables import changes, check_bound_schema, check_destroyable, check_droppable, table_of
 from registry.topics import TOPIC_COMMANDS
 from registry.verdicts import Question, Verdict, judge
@@ -75,12 +77,10 @@ class Registry(Sightings):
             reply, kept = self.topics.decide(command, revision=self.revision, now=now)
             if kept is not None:
                 self._emit_topic(kept, now)
-        elif isinstance(command, commands.ServiceCommand):
-            reply = self.services.decide(command, now)
-            if isinstance(command, commands.RegisterWorker):
-                self._renew(command.lease, Member("worker", command.address, command.worker_id), now)
-                if isinstance(reply, replies.WorkerRegistered):  # which its recovery may have moved on
-                    reply.revision = self.services.revision_of(command.address)
+        elif kind in POSITION_COMMANDS:
+            reply = self._decide_position(command, now)
+        elif kind in SUBSCRIBER_COMMANDS or isinstance(command, commands.ServiceCommand):
+            reply = self._decide_unstored(command, now)
         elif kind in _JUDGED:
             reply = _JUDGED[kind](self, command, now, verdict)
         else:
@@ -89,6 +89,42 @@ class Registry(Sightings):
             return Outcome(reply, [])
         emitted, self._emitted = self._emitted, []
         return Outcome(reply, emitted)
+
+    def _decide_unstored(self, command: commands.Command, now: float) -> replies.Reply:
+        """Of services and subscribers; a registration is a sign of life of its process."""
+        if isinstance(command, commands.ServiceCommand):
+            reply = self.services.decide(command, now)
+            if isinstance(command, commands.RegisterWorker):
+                self._renew(command.lease, Member("worker", command.address, command.worker_id), now)
+                if isinstance(reply, replies.WorkerRegistered):  # which its recovery may have moved on
+                    reply.revision = self.services.revision_of(command.address)
+            return reply
+        reply = self.subscribers.decide(command, now)
+        if isinstance(command, commands.RegisterSubscriber):
+            self._renew(command.lease, Member("subscriber", "", command.member_id), now)
+        return reply
+
+    def _decide_position(self, command: commands.Command, now: float) -> replies.Reply:
+        if isinstance(command, commands.FetchMessages | commands.ReturnMessages):
+            self.subscribers.check(command.member_id, command.lease)
+        reply, happened = self.positions.decide(command, revision=self.revision, now=now)
+        if happened is not None:
+            self._emit_topic(happened, now)
+        if isinstance(reply, replies.PositionDescription):
+            topic, name = reply.summary.position.topic, reply.summary.position.name
+            unacked = self.positions.unacked_by(topic, name)
+            reply.members = [
+                replies.SubscriberSummary(
+                    member_id=one.member_id,
+                    status=one.status,
+                    host=one.host,
+                    pid=one.pid,
+                    registered_at=one.registered_at,
+                    unacked=unacked.get(one.member_id, 0),
+                )
+                for one in self.subscribers.of("position", name, [topic])
+            ]
+        return reply
 
     # -- producers and consumers ---------------------------------------------------------------------------
 

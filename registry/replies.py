@@ -1,6 +1,6 @@
 """What is answered. `id` echoes the request's and is left out when it had none."""
 
-from typing import Any
+from typing import Any, Literal
 
 from msgspec import UNSET, Struct, UnsetType, field
 
@@ -25,6 +25,7 @@ from registry.records import (
     Service,
     Strategy,
     Table,
+    TopicPosition,
     Verification,
 )
 
@@ -384,6 +385,107 @@ class TopicPage(Reply, tag="TOPIC_READ_RESPONSE"):
     messages: list[StoredMessage]
 
 
+class PositionOpened(Reply, tag="POSITION_OPEN_ACK"):
+    position: TopicPosition
+    created: bool
+
+
+class Delivery(Struct, kw_only=True, frozen=True, gc=False):
+    """`deliveries` counts this one; `dead`: there were as many as there may be, and it goes to the dead letters."""
+
+    offset: int
+    deliveries: int
+    dead: bool = False
+
+
+class MessagesFetched(Reply, tag="POSITION_FETCH_RESPONSE"):
+    """What the member holds from now on; the messages themselves are read with TOPIC_READ_REQUEST.
+
+    `passed` were no longer in the store. Where there may be more in `wait_seconds`, others hold messages until then.
+    """
+
+    topic: str
+    position: str
+    messages: list[Delivery]
+    passed: int
+    wait_seconds: float | None
+    revision: int
+
+
+class MessagesAcknowledged(Reply, tag="POSITION_ACKNOWLEDGE_ACK"):
+    """`acknowledged` were not before."""
+
+    topic: str
+    position: str
+    acknowledged: int
+
+
+class MessagesReturned(Reply, tag="POSITION_RETURN_ACK"):
+    """`returned` were held by the member."""
+
+    topic: str
+    position: str
+    returned: int
+
+
+class PositionSummary(Struct, kw_only=True, frozen=True):
+    """`acknowledged_to`: everything before it is done. `unacked` were handed out and not acknowledged, `lag` are all
+    that are not done.
+    """
+
+    position: TopicPosition
+    acknowledged_to: int
+    unacked: int
+    lag: int
+
+
+class PositionList(Reply, tag="POSITION_LIST_RESPONSE"):
+    topic: str
+    positions: list[PositionSummary]
+    next: str | None
+
+
+class SubscriberSummary(Struct, kw_only=True, frozen=True):
+    member_id: str
+    status: MemberStatus
+    host: str | None
+    pid: int | None
+    registered_at: float
+    unacked: int
+
+
+class PositionDescription(Reply, tag="POSITION_DESCRIBE_RESPONSE"):
+    summary: PositionSummary
+    members: list[SubscriberSummary]
+
+
+class PositionReset(Reply, tag="POSITION_RESET_ACK"):
+    position: TopicPosition
+
+
+class PositionDeleted(Reply, tag="POSITION_DELETE_ACK"):
+    topic: str
+    position: str
+    revision: int
+
+
+class SubscriberRegistered(Reply, tag="SUBSCRIBER_REGISTER_ACK"):
+    kind: Literal["group", "position"]
+    name: str
+    member_id: str
+    lease: str
+    lease_seconds: float
+    epoch: int = 0
+    proposed: int = 0
+    valid_seconds: float = 0.0
+    """Of a group: the share in force, the one that is to begin when all are ready, and for how long the member may go
+    on by its share from when it asked."""
+
+
+class SubscriberUnregistered(Reply, tag="SUBSCRIBER_UNREGISTER_ACK"):
+    member_id: str
+
+
 class SnapshotPage(Reply, tag="SNAPSHOT_RESPONSE"):
     channels: list[Channel]
     next: str | None
@@ -522,6 +624,16 @@ AnyReply = (
     | TopicDescription
     | MessagesKept
     | TopicPage
+    | PositionOpened
+    | MessagesFetched
+    | MessagesAcknowledged
+    | MessagesReturned
+    | PositionList
+    | PositionDescription
+    | PositionReset
+    | PositionDeleted
+    | SubscriberRegistered
+    | SubscriberUnregistered
     | SnapshotPage
     | WorkerRegistered
     | WorkerUnregistered

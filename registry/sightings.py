@@ -23,8 +23,9 @@ class Sightings(Ledger):
 
     def _ended(self, members: Iterable[Member], reason: events.Reason, now: float) -> list[events.AnyEvent]:
         for member in members:
-            if member.kind == "worker":
-                self.services.ended(member.member_id, now)
+            unstored = self._unstored(member)
+            if unstored is not None:
+                unstored.ended(member.member_id, now)
                 continue
             channel = self.channels.get(member.channel)
             if channel is not None and member.member_id in _of_kind(channel, member):

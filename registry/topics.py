@@ -78,7 +78,7 @@ class TopicCatalog:
                 self._publishers[event.name] = {}
                 self._names.add(event.name)
             self._topics[event.name] = topic
-        else:
+        elif isinstance(event, events.TopicDeleted):
             del self._topics[event.name], self._publishers[event.name]
 
     # -- decisions: they raise or return, and change nothing -----------------------------------------------

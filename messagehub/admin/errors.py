@@ -23,6 +23,7 @@ STATUS: dict[type[HubError], tuple[int, int]] = {
     errors.ChannelNotFound: (404, 404),
     errors.NotRegistered: (404, 404),
     errors.TopicNotFound: (404, 404),
+    errors.PositionNotFound: (404, 404),
     errors.TopicAlreadyExists: (409, 409),
     errors.TopicLimitExceeded: (409, 409),
     errors.SchemaIncompatible: (409, 409),

@@ -1,5 +1,6 @@
-"""Kept topics under /api/v1/topics."""
+"""Kept topics, and their durable positions, under /api/v1/topics."""
 
+from typing import Annotated, Literal
 from urllib.parse import unquote
 
 import msgspec
@@ -26,6 +27,18 @@ class KeepBody(msgspec.Struct, forbid_unknown_fields=True):
 
     keep: Bounds = msgspec.field(default_factory=Bounds)
     replace: bool = False
+
+
+class ResetBody(msgspec.Struct, forbid_unknown_fields=True):
+    """Where a position goes on: at an offset, at a time (seconds since the epoch), or at one end of the topic."""
+
+    offset: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    since: float | None = None
+    place: Literal["oldest", "newest"] | None = None
+
+    def __post_init__(self) -> None:
+        if sum(value is not None for value in (self.offset, self.since, self.place)) != 1:
+            raise ValueError("give one of offset, since and place")
 
 
 class TopicPaths:
@@ -69,9 +82,49 @@ class TopicPaths:
         command = commands.DeleteTopic(topic=_topic(request))
         return answer(200, await self._backend.ask(command, replies.TopicDeleted))
 
+    async def positions(self, request: Request) -> Response:
+        """The durable names under which a topic is read, and how far each is."""
+        topic = _topic(request)
+
+        async def ask(after: str, limit: int) -> tuple[list[replies.PositionSummary], str | None]:
+            command = commands.ListPositions(topic=topic, after=after, limit=limit)
+            page = await self._backend.ask(command, replies.PositionList)
+            return page.positions, page.next
+
+        return await listed(request, ask, lambda one: one.position.name)
+
+    async def position(self, request: Request) -> Response:
+        """How far a durable name is, and who reads under it."""
+        command = commands.DescribePosition(topic=_topic(request), position=_position(request))
+        return answer(200, await self._backend.ask(command, replies.PositionDescription))
+
+    async def reset_position(self, request: Request) -> Response:
+        """Have a position go on from elsewhere, whatever was acknowledged."""
+        body = await parameters.body(request, ResetBody)
+        topic = _topic(request)
+        offset = body.offset
+        if offset is None:
+            described = await self._backend.ask(commands.DescribeTopic(topic=topic), replies.TopicDescription)
+            offset = described.first_offset if body.place == "oldest" else described.topic.next_offset
+        if body.since is not None:
+            command = commands.ReadTopic(topic=topic, since=body.since, limit=1)
+            page = await self._backend.ask(command, replies.TopicPage)
+            offset = page.messages[0].offset if page.messages else page.next_offset
+        reset = commands.ResetPosition(topic=topic, position=_position(request), offset=offset)
+        return answer(200, await self._backend.ask(reset, replies.PositionReset))
+
+    async def delete_position(self, request: Request) -> Response:
+        """Forget a durable name; who reads under it is told."""
+        command = commands.DeletePosition(topic=_topic(request), position=_position(request))
+        return answer(200, await self._backend.ask(command, replies.PositionDeleted))
+
 
 def _topic(request: Request) -> str:
     return unquote(request.path_params["topic"], errors="replace")[:300]
+
+
+def _position(request: Request) -> str:
+    return unquote(request.path_params["position"], errors="replace")[:300]
 
 
 def _number(request: Request, name: str, default: int) -> int:
@@ -136,5 +189,41 @@ ENDPOINTS = (
         query=("offset", "since", "limit"),
         codes=(404, 42202, 42208),
         returns=replies.TopicPage,
+    ),
+    Endpoint(
+        "GET",
+        "/api/v1/topics/{topic}/positions",
+        TopicPaths.positions,
+        "observe",
+        query=QUERY,
+        codes=(404, 42202, 42208),
+        returns=list[replies.PositionSummary],
+    ),
+    Endpoint(
+        "GET",
+        "/api/v1/topics/{topic}/positions/{position}",
+        TopicPaths.position,
+        "observe",
+        codes=(404, 42208),
+        returns=replies.PositionDescription,
+    ),
+    Endpoint(
+        "POST",
+        "/api/v1/topics/{topic}/positions/{position}",
+        TopicPaths.reset_position,
+        "admin",
+        writes=True,
+        body=ResetBody,
+        codes=(404, 42208, 422),
+        returns=replies.PositionReset,
+    ),
+    Endpoint(
+        "DELETE",
+        "/api/v1/topics/{topic}/positions/{position}",
+        TopicPaths.delete_position,
+        "admin",
+        writes=True,
+        codes=(404, 42208),
+        returns=replies.PositionDeleted,
     ),
 )

@@ -44,7 +44,8 @@ SILENCED_SECONDS = 1.0
 MAX_NOTED = 10_000
 _NOBLOCK = int(zmq.NOBLOCK)
 _KEY, _USER = "key:", "user:"
-_CHANGES = commands.UnregisterWorker | commands.RemovePool
+_CHANGES = commands.UnregisterWorker | commands.UnregisterSubscriber | commands.RemovePool
+_DATA = commands.PublishMessages | commands.FetchMessages | commands.AcknowledgeMessages
 """Those of services, which are not written to a store."""
 LOOPBACK = "loopback"
 """Anybody on this host, over plain TCP: as without a guard."""
@@ -246,7 +247,7 @@ class Guard:
         if isinstance(reply, replies.Error):
             if command.writes or isinstance(command, _CHANGES):
                 self._write_refusal(_user(path), "refused", _user(path), code=reply.code, **_what(command))
-        elif is_change and not isinstance(command, commands.PublishMessages):
+        elif is_change and not isinstance(command, _DATA):
             revision = getattr(reply, "revision", None)
             self._audit.write("changed", _user(path), **_what(command), revision=revision)
 
@@ -433,7 +434,7 @@ def _places(command: commands.RequestSchema, registry: Registry) -> list[str]:
 def _what(command: commands.AnyCommand) -> dict[str, Any]:
     """A command as the audit log names it: its kind, its correlation id and what it is about, not what it carries."""
     name = access.about(command)
-    ids = (getattr(command, kind, None) for kind in ("producer_id", "consumer_id", "worker_id"))
+    ids = (getattr(command, kind, None) for kind in ("producer_id", "consumer_id", "worker_id", "member_id"))
     member = next(filter(None, ids), None)
     return {
         "request": str(command.__struct_config__.tag),

@@ -19,7 +19,7 @@ def load(store: Store, settings: Settings, *, now: float, at_least: int = 0) -> 
         lease_seconds=settings.lease_seconds,
     )
     registry = Registry(terms=terms, shm_prefix=settings.shm_prefix)
-    registry.epoch_floor = _epoch_floor()
+    registry.epoch_floor = registry.subscribers.groups.newest_epoch = _epoch_floor()
     registry.topics.limit_bytes = settings.kept_limit_bytes
     with _without_collecting():
         saved = store.load()
@@ -32,6 +32,7 @@ def load(store: Store, settings: Settings, *, now: float, at_least: int = 0) -> 
             revision=revision,
         )
         registry.topics.restore(saved.topics)
+        registry.positions.restore(saved.positions, now=now)
         registry.restore(saved.channels, revision=revision, now=now)
     return registry, saved.revision
 

@@ -31,7 +31,7 @@ from messagehub.entries import MAX_REASON, Live, clash_of, command_of, is_about_
 from registry import commands, events
 from registry.errors import InvalidName, Refusal
 from registry.leases import Member, default_owner
-from registry.records import Channel, Consumer, Producer, Worker
+from registry.records import Channel, Consumer, Producer, Subscriber, Worker
 from registry.registry import Registry
 
 log = logging.getLogger("messagehub.broker")
@@ -130,6 +130,13 @@ class LocalSight:
     def forget_worker(self, registry: Registry, worker_id: str) -> None:
         self._forget(registry, Member("worker", "", worker_id))
 
+    def follow_subscriber(self, registry: Registry, subscriber: Subscriber) -> bool:
+        """False where its process is gone already."""
+        return self._follow(registry, Member("subscriber", "", subscriber.member_id), subscriber)
+
+    def forget_subscriber(self, registry: Registry, member_id: str) -> None:
+        self._forget(registry, Member("subscriber", "", member_id))
+
     def look(self, registry: Registry, *, now: float) -> list[events.AnyEvent]:
         """Everything that the kernel told since the last time."""
         happened: list[events.AnyEvent] = []
@@ -155,7 +162,7 @@ class LocalSight:
 
     # -- processes -----------------------------------------------------------------------------------------
 
-    def _follow(self, registry: Registry, member: Member, record: Producer | Consumer | Worker) -> bool:
+    def _follow(self, registry: Registry, member: Member, record: Producer | Consumer | Worker | Subscriber) -> bool:
         """False where the process is of this host and is gone."""
         if record.pid is None or record.start_time is None:
             return True
@@ -429,9 +436,11 @@ def _producer_id(command: commands.RegisterProducer) -> str:
 
 def _lease_of(registry: Registry, member: Member) -> str | None:
     """The lease that a member is registered under now."""
-    record: Producer | Consumer | Worker | None
+    record: Producer | Consumer | Worker | Subscriber | None
     if member.kind == "worker":
         record = registry.services.get(member.member_id)
+    elif member.kind == "subscriber":
+        record = registry.subscribers.get(member.member_id)
     else:
         channel = registry.channels.get(member.channel)
         members = channel.producers if channel and member.kind == "producer" else channel.consumers if channel else {}

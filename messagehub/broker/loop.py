@@ -51,8 +51,9 @@ from messagehub.supervision import Supervisor
 from messagehub.version import __version__
 from registry import commands, replies
 from registry.access import LISTS
-from registry.events import AnyEvent, MessagesKept
+from registry.events import AnyEvent
 from registry.registry import Registry
+from registry.subscriber_groups import VALID_SECONDS
 from registry.verdicts import Verdict
 
 log = logging.getLogger("messagehub.broker")
@@ -63,6 +64,7 @@ STOP_SECONDS = 5.0
 DRAIN_SECONDS = 0.1
 ADOPT_SECONDS = 5.0
 _NOTHING: list[AnyEvent] = []
+_COUNTED = commands.ServiceCommand | commands.UnregisterSubscriber
 
 _JUDGED = (
     commands.SchemaText,
@@ -132,6 +134,7 @@ class Broker:
         self._requests = Requests(self._context, self._guard, self._metrics, self._trace)
         closing.callback(self._requests.socket.close)
         is_fresh = written == 0
+        self._registry.subscribers.groups.settle_until = 0.0 if is_fresh else self._now() + VALID_SECONDS
         self._kept = KeptTopics(self._commit.store, self._topics.retained, self._supervisor, is_fresh=is_fresh)
         closing.callback(self._kept.close, timeout=STOP_SECONDS)
         self._report = Report(self.broker_id, self._metrics, self._commit)
@@ -273,7 +276,7 @@ class Broker:
         if deadline is not None and deadline <= now and not self.is_read_only:
             self._record(self._registry.expire(now=now))
             deadline = self._registry.next_deadline()
-        settle(self._registry, self._publisher, self._sight)
+        settle(self._registry, self._publisher, self._sight, self._topics, now=now)
         ended = self._registry.leases.take_ended()
         if self._guard is not None and ended:
             self._guard.leases_ended([lease for lease in ended if self._registry.leases.get(lease) is None])
@@ -348,7 +351,7 @@ class Broker:
                 continue  # its schema is being judged, or what it asks for is being read
             reply, emitted = answered
             is_change = bool(emitted)
-            if guard is not None and (command.writes or isinstance(command, commands.ServiceCommand)):
+            if guard is not None and (command.writes or isinstance(command, _COUNTED)):
                 guard.answered(path, command, reply)
                 is_change = is_change or services.revision > services_revision
             if guard is not None and type(reply) in LISTS:
@@ -438,12 +441,15 @@ class Broker:
             self._requests.reply(path, command, received_at, reply, payload)
 
     def _answer_read_only(self, command: commands.AnyCommand, now: float) -> replies.Reply:
-        """A heartbeat keeps its lease; every write is refused."""
+        """A heartbeat keeps its lease, and a subscriber that is known its place; every write is refused."""
         if isinstance(command, commands.Heartbeat):
             lease = self._registry.leases.get(command.lease)
             if lease is not None:
                 lease.renewed_at = now
             return replies.HeartbeatAck(known=lease is not None, notices=[], broker_id=self.broker_id)
+        subscribers = self._registry.subscribers
+        if isinstance(command, commands.RegisterSubscriber) and subscribers.get(command.member_id) is not None:
+            return subscribers.decide(command, now)  # nothing of it is stored: groups go on
         raise StoreReadOnly("the registry cannot be written (disk full or failing): reads go on, try again later")
 
     def _record(self, happened: list[AnyEvent]) -> None:
@@ -451,7 +457,7 @@ class Broker:
         if happened:
             self._unwritten.note(happened)
             for event in happened:
-                if not isinstance(event, MessagesKept):  # which leave as messages, by the topic proxy
+                if event.published:
                     self._publisher.enqueue(event)
             self._sight.follow(self._registry, happened)
             self._commit.submit(happened)
@@ -508,9 +514,9 @@ class Broker:
 
     def _go_back(self) -> None:
         """To what the store has. What was not written never happened, but its revisions were seen in replies."""
-        services = self._registry.services
-        self._registry, _ = self._load(self._commit.store, at_least=self._registry.revision)
-        self._registry.keep_services(services, now=self._now())
+        before = self._registry
+        self._registry, _ = self._load(self._commit.store, at_least=before.revision)
+        self._registry.keep_unstored(before, now=self._now())
         self._unwritten.newest = self._registry.revision
         self._kept.reset()
         self._publisher.reset(self._registry.revision)

@@ -14,9 +14,18 @@ from registry.leases import Leases, Member, consumer_lease, default_owner
 
 LOOK_SECONDS = 1.0
 _ASKED = ""
-Registering = commands.RegisterProducer | commands.RegisterConsumer | commands.RegisterWorker
-Registered = replies.ProducerRegistered | replies.ConsumerRegistered | replies.WorkerRegistered
-Unregistered = replies.ProducerUnregistered | replies.ConsumerUnregistered | replies.WorkerUnregistered
+Registering = (
+    commands.RegisterProducer | commands.RegisterConsumer | commands.RegisterWorker | commands.RegisterSubscriber
+)
+Registered = (
+    replies.ProducerRegistered | replies.ConsumerRegistered | replies.WorkerRegistered | replies.SubscriberRegistered
+)
+Unregistered = (
+    replies.ProducerUnregistered
+    | replies.ConsumerUnregistered
+    | replies.WorkerUnregistered
+    | replies.SubscriberUnregistered
+)
 
 
 class Registrations:
@@ -107,6 +116,8 @@ def lease_of(command: commands.AnyCommand) -> str | None:
 def _asked(command: Registering) -> Member:
     if isinstance(command, commands.RegisterWorker):
         return Member("worker", command.address, command.worker_id)
+    if isinstance(command, commands.RegisterSubscriber):
+        return Member("subscriber", "", command.member_id)
     channel = names.logical(command.channel)
     if isinstance(command, commands.RegisterConsumer):
         return Member("consumer", channel, command.consumer_id)
@@ -116,6 +127,8 @@ def _asked(command: Registering) -> Member:
 def _ended(reply: Unregistered) -> Member:
     if isinstance(reply, replies.WorkerUnregistered):
         return Member("worker", reply.address, reply.worker_id)
+    if isinstance(reply, replies.SubscriberUnregistered):
+        return Member("subscriber", "", reply.member_id)
     if isinstance(reply, replies.ConsumerUnregistered):
         return Member("consumer", reply.channel, reply.consumer_id)
     return Member("producer", reply.channel, reply.producer_id)

@@ -1,12 +1,13 @@
-"""What the broker does about services once the registry has decided: tell watchers, and watch the processes."""
+"""What the broker does about services and subscribers once the registry has decided: tell watchers, watch processes."""
 
 from messagehub.broker.events import Publisher
 from messagehub.broker.local_sight import LocalSight
+from messagehub.broker.topic_proxy import TopicProxy
 from registry.registry import Registry
 
 
-def settle(registry: Registry, publisher: Publisher, sight: LocalSight) -> None:
-    """Once a turn: everything that happened to services since the last time."""
+def settle(registry: Registry, publisher: Publisher, sight: LocalSight, topics: TopicProxy, *, now: float) -> None:
+    """Once a turn: everything that happened to services and subscribers since the last time."""
     services = registry.services
     while happened := services.take_happened():
         for event in happened:
@@ -17,3 +18,12 @@ def settle(registry: Registry, publisher: Publisher, sight: LocalSight) -> None:
                 worker = services.get(worker_id)
                 if worker is not None and not sight.follow_worker(registry, worker):
                     services.ended(worker_id, event.at)
+    subscribers = registry.subscribers
+    while changed := subscribers.take_changed():
+        for member_id in changed:
+            sight.forget_subscriber(registry, member_id)
+            subscriber = subscribers.get(member_id)
+            if subscriber is not None and not sight.follow_subscriber(registry, subscriber):
+                subscribers.ended(member_id, now)
+    for mark in subscribers.groups.take_marks():
+        topics.mark(mark)

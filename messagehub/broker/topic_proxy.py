@@ -20,7 +20,8 @@ import zmq
 
 from messagehub.broker.door import TOPICS_IN, TOPICS_OUT, TOPICS_RETAINED, Door, rebind
 from messagehub.supervision import Supervisor
-from messagehub.topic_frames import MAX_FRAME_BYTES
+from messagehub.topic_frames import MAX_FRAME_BYTES, group_frame
+from registry.subscriber_groups import Mark
 
 log = logging.getLogger("messagehub.broker")
 
@@ -70,6 +71,10 @@ class TopicProxy:
                 proxy.entrance.send(b"\0" + text, zmq.NOBLOCK)
             except zmq.Again:
                 log.debug("an echo is lost: whoever asked for it asks again")
+
+    def mark(self, mark: Mark) -> None:
+        """Send a mark to the members of a group, on both sockets, between the messages that they share."""
+        self.echo(group_frame(mark)[1:])
 
     def cut(self) -> None:
         """End the connections from other hosts: they come in again through the door. What is under way may be lost."""

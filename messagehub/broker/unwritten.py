@@ -8,7 +8,14 @@ from registry import commands, names, replies
 from registry.events import AnyEvent
 
 _LOOKS_AT_NOTHING = (
-    commands.Heartbeat | commands.Hello | commands.Ping | commands.Stats | commands.Trace | commands.ServiceCommand
+    commands.Heartbeat
+    | commands.Hello
+    | commands.Ping
+    | commands.Stats
+    | commands.Trace
+    | commands.ServiceCommand
+    | commands.RegisterSubscriber
+    | commands.UnregisterSubscriber
 )
 
 

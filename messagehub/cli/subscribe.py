@@ -1,9 +1,6 @@
 """`messagehub subscribe`: the messages of topics as they come."""
 
-import datetime
-import re
-import time
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -11,12 +8,11 @@ from messagehub.cli.options import Dir, Endpoint, Json, Timeout
 from messagehub.cli.output import complain, echo, echo_json_line, instant
 from messagehub.cli.payloads import fields_of, kind_of, text_of
 from messagehub.cli.session import TURN_SECONDS, connected, interrupt
-from messagehub.cli.topics import age
+from messagehub.cli.topics import since_of
 from messagehub.errors import HubError, ReceiveTimeout
 
 if TYPE_CHECKING:
     from messagehub.messaging.topic_messages import Message
-    from messagehub.messaging.topic_positions import Since
 
 
 def subscribe(
@@ -32,6 +28,16 @@ def subscribe(
             help="Kept topics only, from an offset, a time (ISO), so long ago (10m, 2h, 7d), or oldest, newest, last.",
         ),
     ] = None,
+    group: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Share the messages with all others of this group and patterns.")
+    ] = None,
+    durable: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="A retained topic only: go on where this name was, and share messages with others of it.",
+        ),
+    ] = None,
     count: Annotated[int | None, typer.Option("--count", "-n", min=1, help="End after so many messages.")] = None,
     endpoint: Endpoint = None,
     dir: Dir = None,
@@ -42,13 +48,14 @@ def subscribe(
 
     Goes on when the broker restarts. What is lost is counted on stderr. With --json: JSON lines.
     With --since what kept topics hold comes first, and then what is published, each message once.
+    With --durable a message is acknowledged when it was printed; --since is where a new name begins (oldest).
     """
     lost = 0
-    begin = None if since is None else _since(since)
+    begin = None if since is None else since_of(since, "--since")
     with (
         interrupt() as interrupted,
         connected(endpoint, dir, timeout) as hub,
-        hub.subscribe(patterns, since=begin, timeout=timeout) as subscription,
+        hub.subscribe(patterns, since=begin, group=group, durable=durable, timeout=timeout) as subscription,
     ):
         complain(f"messagehub: subscribed to {subscription.pattern}")
         while not interrupted.has_come and subscription.received != count:
@@ -63,6 +70,8 @@ def subscribe(
                 _print(message, as_json)
             except HubError as unreadable:  # whoever published it must not end this
                 complain(f"messagehub: {unreadable.message}")
+            if durable is not None:
+                message.ack()
 
 
 def _print(message: "Message", as_json: bool) -> None:
@@ -72,23 +81,6 @@ def _print(message: "Message", as_json: bool) -> None:
         payload = message.payload
         headers = f"  headers={text_of(message.headers)}" if message.headers else ""
         echo(f"{instant(message.sent_at)}  {message.topic}  {kind_of(payload)}  {text_of(payload)}{headers}")
-
-
-def _since(text: str) -> "Since":
-    if text in ("oldest", "newest", "last"):
-        return cast("Since", text)
-    if text.isascii() and text.isdigit():
-        return int(text)
-    if re.fullmatch(r"[0-9.]+[smhd]", text):
-        return time.time() - age(text)
-    try:
-        return datetime.datetime.fromisoformat(text).timestamp()
-    except ValueError:
-        raise typer.BadParameter(
-            f"{text!r} is not an offset, a time such as 2026-01-31T12:00, so long ago such as 10m, or oldest, newest or"
-            " last.",
-            param_hint="--since",
-        ) from None
 
 
 def _fields(message: "Message") -> dict[str, Any]:

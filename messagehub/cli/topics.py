@@ -1,7 +1,9 @@
-"""`messagehub topics`: list, describe, keep, delete."""
+"""`messagehub topics`: list, describe, keep, delete; durable positions."""
 
+import datetime
 import re
-from typing import Annotated, Any
+import time
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -12,13 +14,17 @@ from messagehub.cli.session import connected
 from messagehub.cli.subcommands import ListingGroup
 from messagehub.durations import seconds_of
 
+if TYPE_CHECKING:
+    from messagehub.messaging.topic_positions import Since
+
 app = typer.Typer(
     name="topics",
     cls=ListingGroup,
-    help="List kept topics; keep, describe, delete one.",
+    help="List kept topics; keep, describe, delete one; list, reset, delete its durable positions.",
     rich_markup_mode=None,
 )
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The topic's name.")]
+Durable = Annotated[str, typer.Argument(metavar="DURABLE", help="The durable name of a position.")]
 _SIZES = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30}
 
 
@@ -145,6 +151,116 @@ def delete(
         echo_json({"topic": name})
     else:
         echo(f"topic {name} is no longer kept")
+
+
+@app.command(cls=HubCommand)
+def positions(
+    name: Name,
+    durable: Annotated[
+        str | None, typer.Argument(metavar="[DURABLE]", help="One durable name, with its readers.")
+    ] = None,
+    *,
+    endpoint: Endpoint = None,
+    dir: Dir = None,
+    timeout: Timeout = None,
+    as_json: Json = False,
+) -> None:
+    """List the durable names under which a topic is read, and how far each is."""
+    with connected(endpoint, dir, timeout) as hub:
+        topic = hub.topic(name)
+        described = topic.position(durable) if durable is not None else None
+        found = [described.summary] if described is not None else topic.positions()
+    if as_json:
+        echo_json(found if described is None else _plain(described))
+        return
+    if not found:
+        echo(f"topic {name} has no durable positions")
+        return
+    echo_table(
+        ("POSITION", "ACKNOWLEDGED TO", "UNACKED", "LAG", "ACK WAIT", "MAX UNACKED", "MAX DELIVERIES"),
+        [
+            (
+                one.position.name,
+                one.acknowledged_to,
+                one.unacked,
+                one.lag,
+                duration(one.position.ack_wait_seconds),
+                one.position.max_unacked,
+                one.position.max_deliveries,
+            )
+            for one in found
+        ],
+    )
+    if described is not None and described.members:
+        echo("")
+        echo_table(
+            ("READER", "STATUS", "PID", "HOST", "UNACKED", "SINCE"),
+            [(m.member_id, m.status, m.pid, m.host, m.unacked, instant(m.registered_at)) for m in described.members],
+        )
+
+
+@app.command(name="reset-position", cls=HubCommand)
+def reset_position(
+    name: Name,
+    durable: Durable,
+    to: Annotated[
+        str,
+        typer.Argument(
+            metavar="OFFSET|TIME|PLACE",
+            help="An offset, a time (ISO), so long ago (10m, 2h, 7d), or oldest, newest, last.",
+        ),
+    ],
+    *,
+    endpoint: Endpoint = None,
+    dir: Dir = None,
+    timeout: Timeout = None,
+    as_json: Json = False,
+) -> None:
+    """Have a durable position go on from elsewhere, whatever was acknowledged."""
+    begin = since_of(to, "TO")
+    with connected(endpoint, dir, timeout) as hub:
+        position = hub.topic(name).reset_position(durable, begin)
+    if as_json:
+        echo_json(position)
+    else:
+        echo(f"position {durable} of topic {name} goes on at offset {position.next_offset}")
+
+
+@app.command(name="delete-position", cls=HubCommand)
+def delete_position(
+    name: Name,
+    durable: Durable,
+    *,
+    endpoint: Endpoint = None,
+    dir: Dir = None,
+    timeout: Timeout = None,
+    as_json: Json = False,
+) -> None:
+    """Forget a durable position; who reads under its name is told."""
+    with connected(endpoint, dir, timeout) as hub:
+        hub.topic(name).delete_position(durable)
+    if as_json:
+        echo_json({"topic": name, "position": durable})
+    else:
+        echo(f"position {durable} of topic {name} is deleted")
+
+
+def since_of(text: str, hint: str) -> "Since":
+    """What `--since` and the place of a reset say."""
+    if text in ("oldest", "newest", "last"):
+        return cast("Since", text)
+    if text.isascii() and text.isdigit():
+        return int(text)
+    if re.fullmatch(r"[0-9.]+[smhd]", text):
+        return time.time() - age(text)
+    try:
+        return datetime.datetime.fromisoformat(text).timestamp()
+    except ValueError:
+        raise typer.BadParameter(
+            f"{text!r} is not an offset, a time such as 2026-01-31T12:00, so long ago such as 10m, or oldest, newest or"
+            " last.",
+            param_hint=hint,
+        ) from None
 
 
 def _plain(found: Any) -> dict[str, Any]:

@@ -39,19 +39,27 @@ MAX_IN_FLIGHT = 500
 LISTED_PER_TURN = 32
 MAX_CLOSING = 10_000
 
-Register = commands.RegisterProducer | commands.RegisterConsumer | commands.RegisterWorker
-Ack = replies.ProducerRegistered | replies.ConsumerRegistered | replies.WorkerRegistered
-Unregistered = replies.ProducerUnregistered | replies.ConsumerUnregistered | replies.WorkerUnregistered
+Register = commands.RegisterProducer | commands.RegisterConsumer | commands.RegisterWorker | commands.RegisterSubscriber
+Ack = replies.ProducerRegistered | replies.ConsumerRegistered | replies.WorkerRegistered | replies.SubscriberRegistered
+Unregistered = (
+    replies.ProducerUnregistered
+    | replies.ConsumerUnregistered
+    | replies.WorkerUnregistered
+    | replies.SubscriberUnregistered
+)
 Member = tuple[type[Register], str, str | None]
 
 
 class Registration:
-    """A producer, consumer or worker of this process. True while the hub knows it; closing it twice is harmless."""
+    """A producer, consumer, worker or subscriber of this process.
+
+    True while the hub knows it; closing it twice is harmless.
+    """
 
     def __init__(self, command: Register, heartbeats: "Heartbeats") -> None:
         self.command = command
-        is_worker = isinstance(command, commands.RegisterWorker)
-        self.topic = None if is_worker else channel_topic(self.channel).encode()
+        has_no_channel = isinstance(command, commands.RegisterWorker | commands.RegisterSubscriber)
+        self.topic = None if has_no_channel else channel_topic(self.channel).encode()
         self.ack: Ack | None = None
         self.error: HubError | None = None
         self.on_ended: Callable[[], None] | None = None
@@ -62,16 +70,20 @@ class Registration:
 
     @property
     def channel(self) -> str:
-        """Of a worker: the address that it serves."""
+        """Of a worker the address that it serves, of a subscriber what it shares; no channel is named so."""
         command = self.command
+        if isinstance(command, commands.RegisterSubscriber):
+            return f"{command.kind}:{command.name}"
         return command.address if isinstance(command, commands.RegisterWorker) else command.channel
 
     @property
     def member(self) -> Member:
-        """Which producer or consumer of which channel, or which worker of which address."""
+        """Which producer or consumer of which channel, which worker of which address, or which subscriber."""
         command = self.command
         if isinstance(command, commands.RegisterWorker):
             return type(command), command.address, command.worker_id
+        if isinstance(command, commands.RegisterSubscriber):
+            return type(command), self.channel, command.member_id
         if isinstance(command, commands.RegisterProducer):
             return type(command), command.channel, command.producer_id
         return type(command), command.channel, command.consumer_id
@@ -499,6 +511,10 @@ class Heartbeats:
         command = registration.command
         if isinstance(command, commands.RegisterWorker):
             return commands.UnregisterWorker(worker_id=command.worker_id, lease=self.lease, priority=command.priority)
+        if isinstance(command, commands.RegisterSubscriber):
+            return commands.UnregisterSubscriber(
+                member_id=command.member_id, lease=self.lease, priority=command.priority
+            )
         if isinstance(command, commands.RegisterProducer):
             return commands.UnregisterProducer(
                 channel=command.channel, producer_id=command.producer_id, lease=self.lease, priority=command.priority

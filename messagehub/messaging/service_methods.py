@@ -17,6 +17,7 @@ from messagehub.messaging.service_resending import Resent, resend
 from messagehub.messaging.service_streams import StreamedReply
 from messagehub.messaging.service_workers import Handler, Served
 from messagehub.messaging.services import Services
+from messagehub.messaging.topics import Topics
 from registry import commands, replies
 from registry.records import Priority, Strategy
 
@@ -27,6 +28,7 @@ class ServiceMethods(ABC):
     """What `MessageHub` provides to them is declared here; nobody else inherits."""
 
     _services: Services
+    _topics: Topics
     _background: BackgroundThreads
 
     @abstractmethod
@@ -285,12 +287,21 @@ class ServiceMethods(ABC):
     ) -> Resent:
         """Send the newest dead letters, or those to one address, again, and forget those that were sent.
 
-        Nobody waits for replies: a request is sent as a message. `timeout` is for each of them.
+        Nobody waits for replies: a request is sent as a message. One of a topic is published to it again, for all who
+        read it. `timeout` is for each of them.
         """
         return resend(
             self.dead_letters(address, limit=limit, timeout=timeout).letters,
-            lambda to, payload, headers: self.send(to, payload, headers=headers or None, timeout=timeout),
+            lambda to, payload, headers: self._resend(to, payload, headers or None, timeout),
             lambda number: self._ask_broker(commands.RemoveDeadLetters(numbers=[number]), timeout=timeout),
         )
 
     resend_dead_letters_async = awaitable(resend_dead_letters)
+
+    def _resend(self, address: str, payload: Any, headers: dict[str, Any] | None, timeout: float | None) -> None:
+        """What nobody acknowledged is published to its topic once more."""
+        kind, _, name = address.partition(":")
+        if kind == "topic":
+            self._topics.publish(name, payload, headers, timeout=self._limit(timeout), is_local=False)
+        else:
+            self.send(address, payload, headers=headers, timeout=timeout)

@@ -25,6 +25,7 @@ from messagehub.event_loop import LoopShare, Sleepers, running_loop
 from messagehub.forgotten import ClosedWhenForgotten
 from messagehub.messaging.callbacks import awaited, check_callback, is_async
 from messagehub.messaging.topic_messages import Message
+from registry.subscriber_groups import Mark
 from registry.topic_patterns import Patterns
 
 log = logging.getLogger("messagehub.topics")
@@ -211,6 +212,7 @@ class Subscription(ClosedWhenForgotten):
                     if result is not None and inspect.isawaitable(result):
                         runner.run(awaited(result))
                 except BaseException:  # also an exit: a callback's defect concerns one message
+                    self._call_failed(message)
                     log.exception("the callback of %r failed at %r", self.pattern, message)
         except HubError as ended:  # why there will be no more, as `failure` says too
             log.warning("%s", ended.message)
@@ -225,12 +227,20 @@ class Subscription(ClosedWhenForgotten):
                 except BaseException as error:
                     if isinstance(error, asyncio.CancelledError) and _is_cancelled():
                         raise  # this task, and not only something that the callback awaited
+                    self._call_failed(message)
                     log.exception("the callback of %r failed at %r", self.pattern, message)
         except HubError as ended:
             log.warning("%s", ended.message)
         finally:  # where the task is cancelled, nobody reads any more
-            self._on_close(self)
-            self.end()
+            self._give_up()
+
+    def _give_up(self) -> None:
+        """End without waiting for anything."""
+        self._on_close(self)
+        self.end()
+
+    def _call_failed(self, message: Message) -> None:
+        """A callback raised at this message."""
 
     @checks_arguments
     def close(self, *, timeout: float = 5.0) -> None:
@@ -311,6 +321,10 @@ class Subscription(ClosedWhenForgotten):
                 self._drop_oldest()
         self._append(message)
         return self.is_awaited > 0
+
+    def hear_mark(self, mark: Mark, *, is_retained: bool) -> bool:  # noqa: ARG002  for members of a group
+        """The shares of a group change here; True when a reader is to be woken."""
+        return False
 
     def _append(self, message: Message) -> None:
         buffer = self._buffer

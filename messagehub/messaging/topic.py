@@ -11,11 +11,12 @@ import msgspec
 from messagehub.arguments import checked, plain
 from messagehub.durations import RULE, seconds_of
 from messagehub.errors import ConfigurationError, SendTimeout
+from messagehub.messaging.durable_subscriptions import Ack, durable_options
 from messagehub.messaging.subscriptions import Overflow, Subscription
-from messagehub.messaging.topic_positions import Since
+from messagehub.messaging.topic_positions import Since, Start, resolve
 from messagehub.messaging.topics import Topics
 from registry import commands, replies
-from registry.records import Keep, KeptTopic
+from registry.records import Keep, KeptTopic, TopicPosition
 from registry.topic_patterns import check_topic
 
 Bounds = Keep | int | datetime.timedelta | str
@@ -74,23 +75,60 @@ class Topic:
         self,
         *,
         since: Since | None = None,
+        group: str | None = None,
+        durable: str | None = None,
+        ack: Ack | None = None,
+        ack_wait: float | None = None,
+        max_unacked: int | None = None,
+        max_deliveries: int | None = None,
         buffer: int | None = None,
         overflow: Overflow | None = None,
         timeout: float | None = None,
     ) -> Subscription:
         """As `hub.subscribe`."""
-        return (
-            self._topics()
-            .subscribe(
-                self.name,
-                buffer=buffer,
-                overflow=overflow,
-                since=since,
-                timeout=self._limit(timeout),
-                is_local=False,
-            )
-            .hand_out(self)
+        subscription = self._topics().subscribe(
+            self.name,
+            buffer=buffer,
+            overflow=overflow,
+            since=since,
+            group=group,
+            durable=durable_options(
+                durable, ack=ack, ack_wait=ack_wait, max_unacked=max_unacked, max_deliveries=max_deliveries
+            ),
+            timeout=self._limit(timeout),
+            is_local=False,
         )
+        return subscription.hand_out(self)
+
+    def positions(self, *, timeout: float | None = None) -> list[replies.PositionSummary]:
+        """The durable names under which it is read, and how far each is."""
+        deadline = time.monotonic() + self._limit(timeout)
+        found: list[replies.PositionSummary] = []
+        after: str | None = ""
+        while after is not None:
+            remaining = max(deadline - time.monotonic(), 0.001)
+            page = self._ask(commands.ListPositions(topic=self.name, after=after), remaining)
+            assert isinstance(page, replies.PositionList)
+            found += page.positions
+            after = page.next
+        return found
+
+    def position(self, durable: str, *, timeout: float | None = None) -> replies.PositionDescription:
+        """How far a durable name is, and who reads under it now; PositionNotFound where there is none."""
+        reply = self._ask(commands.DescribePosition(topic=self.name, position=durable), timeout)
+        assert isinstance(reply, replies.PositionDescription)
+        return reply
+
+    def reset_position(self, durable: str, since: Since, *, timeout: float | None = None) -> TopicPosition:
+        """Go on from there (as `since` of `hub.subscribe`), whatever was acknowledged or is held by subscribers."""
+        offset = resolve(Start(since), self.name, lambda command: self._ask(command, timeout))
+        reply = self._ask(commands.ResetPosition(topic=self.name, position=durable, offset=offset), timeout)
+        assert isinstance(reply, replies.PositionReset)
+        return reply.position
+
+    def delete_position(self, durable: str, *, timeout: float | None = None) -> None:
+        """Forget a durable name; who reads under it is told (PositionNotFound)."""
+        self._ask(commands.DeletePosition(topic=self.name, position=durable), timeout)
 
     def _limit(self, timeout: float | None) -> float:
         return self._timeout if timeout is None else timeout

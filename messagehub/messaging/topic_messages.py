@@ -4,15 +4,16 @@ Whoever receives checks a frame before anything else looks at it, since any proc
 written it.
 """
 
+import asyncio
 import struct
 from math import isfinite
 from types import NoneType
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
 from messagehub.arguments import is_numpy_number
-from messagehub.errors import DataLost, InvalidRequest, MalformedRequest, MessageTooLarge
+from messagehub.errors import ConfigurationError, DataLost, InvalidRequest, MalformedRequest, MessageTooLarge
 from messagehub.messaging.arrow_compression import is_compressed
 from messagehub.messaging.arrow_values import PLAIN_TYPES, as_arrow, restored
 from messagehub.messaging.json_advice import conversion_of
@@ -38,6 +39,12 @@ _NO_HEADERS: dict[str, Any] = {}
 _SCALARS = frozenset({str, int, bool, NoneType})
 
 
+class Acknowledging(Protocol):
+    def acknowledge(self, offset: int, timeout: float | None) -> None: ...
+
+    def give_back(self, offset: int, timeout: float | None) -> None: ...
+
+
 class Message(msgspec.Struct, frozen=True, eq=False, gc=False):
     """What a subscriber gets. Subscribers of one process share it: payloads are decoded anew at each look."""
 
@@ -51,6 +58,9 @@ class Message(msgspec.Struct, frozen=True, eq=False, gc=False):
     _headers: dict[str, Any]
     is_kept: bool = False
     _block: Any = None  # a table in shared memory, or why there is none
+    deliveries: int = 1
+    """How often it was handed out under its durable name, this time included."""
+    _acknowledgements: "Acknowledging | None" = None
 
     @property
     def offset(self) -> int | None:
@@ -86,6 +96,33 @@ class Message(msgspec.Struct, frozen=True, eq=False, gc=False):
     def frame_bytes(self) -> int:
         """What it holds in memory, headers and shared memory included."""
         return len(self._frame) if self._block is None else len(self._frame) + self.size_bytes
+
+    def ack(self, *, timeout: float | None = None) -> None:
+        """Say that it is done. When this returns, that is on the broker's disk, and it does not come again.
+
+        SendTimeout where the broker does not confirm it in time: it may come again then. Only of a subscription with a
+        durable name; saying it twice is harmless.
+        """
+        self._held().acknowledge(self.number, timeout)
+
+    def nak(self, *, timeout: float | None = None) -> None:
+        """Give it back: it is handed out again, to any subscriber of the name, as soon as one has room."""
+        self._held().give_back(self.number, timeout)
+
+    async def ack_async(self, *, timeout: float | None = None) -> None:
+        """As `ack`, to be awaited."""
+        await asyncio.to_thread(self.ack, timeout=timeout)
+
+    async def nak_async(self, *, timeout: float | None = None) -> None:
+        """As `nak`, to be awaited."""
+        await asyncio.to_thread(self.nak, timeout=timeout)
+
+    def _held(self) -> "Acknowledging":
+        if self._acknowledgements is None:
+            raise ConfigurationError(
+                "only messages of a subscription with a durable name are acknowledged: hub.subscribe(…, durable=NAME)"
+            )
+        return self._acknowledgements
 
     def __repr__(self) -> str:
         return f"Message({self.topic!r}, number={self.number}, {self.size_bytes} bytes)"
@@ -200,10 +237,27 @@ def decode(frame: bytes, end: int, topic: str, is_retained: bool) -> Message | N
     return Message(topic, publisher, number, sent_at, kind, frame, body_at, headers, is_retained, block)
 
 
-def from_store(topic: str, incarnation: int, kept: StoredMessage) -> Message:
+def from_store(
+    topic: str,
+    incarnation: int,
+    kept: StoredMessage,
+    deliveries: int = 1,
+    acknowledgements: Acknowledging | None = None,
+) -> Message:
     """The same message as its frame would give."""
-    publisher, kind = incarnation_bytes(incarnation), KIND_OF[kept.kind]
-    return Message(topic, publisher, kept.offset, kept.at, kind, kept.payload, 0, kept.headers, is_kept=True)
+    return Message(
+        topic=topic,
+        publisher=incarnation_bytes(incarnation),
+        number=kept.offset,
+        sent_at=kept.at,
+        _kind=KIND_OF[kept.kind],
+        _frame=kept.payload,
+        _body_at=0,
+        _headers=kept.headers,
+        is_kept=True,
+        deliveries=deliveries,
+        _acknowledgements=acknowledgements,
+    )
 
 
 def from_block(block: Any, kind: int) -> Any:

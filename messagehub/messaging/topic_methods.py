@@ -7,6 +7,7 @@ from typing import Any
 from messagehub.background import BackgroundThreads, awaitable
 from messagehub.errors import ConfigurationError
 from messagehub.messaging.callbacks import check_callback
+from messagehub.messaging.durable_subscriptions import Ack, durable_options
 from messagehub.messaging.subscriptions import Callback, Overflow, Subscription
 from messagehub.messaging.topic import Bounds, Topic
 from messagehub.messaging.topic_positions import Since
@@ -51,6 +52,12 @@ class TopicMethods(ABC):
         buffer: int | None = None,
         overflow: Overflow | None = None,
         since: Since | None = None,
+        group: str | None = None,
+        durable: str | None = None,
+        ack: Ack | None = None,
+        ack_wait: float | None = None,
+        max_unacked: int | None = None,
+        max_deliveries: int | None = None,
         timeout: float | None = None,
         local: bool = False,
     ) -> Subscription:
@@ -63,11 +70,29 @@ class TopicMethods(ABC):
         With `since` or `overflow="block"` only retained topics are read, each message once, and at the reader's own
         pace. `since` is an offset, a time, an age (timedelta), "oldest", "newest", "last" (the last message of each
         topic, then what follows), or the `positions` of an earlier subscription.
+
+        With `group` each message goes to one of the subscribers that have the same group and patterns, at most once.
+
+        With `durable` the broker stores under that name how far a retained topic was read: a later run goes on there,
+        and several subscribers of one name share the messages. A message comes again `ack_wait` seconds (30) after it
+        was handed out, or when its subscriber ends, unless it was acknowledged: by asking for the next one
+        (`ack="auto"`) or by `message.ack()` ("manual"). At most `max_unacked` (1,000) are handed out and not
+        acknowledged; after `max_deliveries` (any number) one goes to the dead letters. A new name begins at `since`,
+        which is the oldest message here. The buffer is 10 messages.
         """
         if callback is not None:
             check_callback(callback, name="callback", arguments=("message",))
         subscription = self._topics.subscribe(
-            pattern, buffer=buffer, overflow=overflow, since=since, timeout=self._limit(timeout), is_local=local
+            pattern,
+            buffer=buffer,
+            overflow=overflow,
+            since=since,
+            group=group,
+            durable=durable_options(
+                durable, ack=ack, ack_wait=ack_wait, max_unacked=max_unacked, max_deliveries=max_deliveries
+            ),
+            timeout=self._limit(timeout),
+            is_local=local,
         )
         subscription.hand_out(self)
         if callback is not None:

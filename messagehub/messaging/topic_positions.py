@@ -9,11 +9,12 @@ import logging
 import math
 import operator
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple, get_args
 
 from messagehub.arguments import plain
 from messagehub.errors import ConfigurationError
+from registry import commands, replies
 from registry.records import KeptTopic
 
 log = logging.getLogger("messagehub.topics")
@@ -72,6 +73,16 @@ class Start:
         if self._place == "last":
             return Begin(max(topic.next_offset - 1, 1), is_exact=False)
         return Begin(0 if self._place == "oldest" else topic.next_offset)
+
+
+def resolve(start: Start, topic: str, ask: Callable[[commands.Command], Any]) -> int:
+    """The offset that a start means now, in a topic of the broker."""
+    described: replies.TopicDescription = ask(commands.DescribeTopic(topic=topic))
+    begin = start.of(described.topic)
+    if begin.since is None:
+        return max(begin.offset, described.first_offset)
+    page: replies.TopicPage = ask(commands.ReadTopic(topic=topic, since=begin.since, limit=1))
+    return page.messages[0].offset if page.messages else page.next_offset
 
 
 def saved_position(offset: int, incarnation: int) -> dict[str, int]:

@@ -16,6 +16,7 @@ import zmq
 
 from messagehub.messaging.topic_routes import TopicRoutes
 from messagehub.supervision import keep_turning
+from messagehub.topic_frames import GROUP
 from registry.topic_patterns import END
 
 log = logging.getLogger("messagehub.topics")
@@ -193,6 +194,8 @@ class TopicReceiver:
                     deliver(frame, is_retained=is_retained)
                 except Exception:  # a defect at one message must not end the receiving of all others
                     log.exception("a message of %d bytes could not be delivered", len(frame))
+            elif frame.startswith(GROUP):
+                self._routes.mark(frame, is_retained=is_retained)
             else:
                 self._hear_echo(frame, socket)
 

@@ -12,7 +12,7 @@ import weakref
 from messagehub.messaging.subscriptions import Subscription
 from messagehub.messaging.topic_messages import decode
 from messagehub.messaging.topic_pieces import Pieces
-from messagehub.topic_frames import HEAD, PIECE
+from messagehub.topic_frames import HEAD, PIECE, group_mark
 from registry.errors import InvalidName
 from registry.topic_patterns import check_topic
 
@@ -113,6 +113,17 @@ class TopicRoutes:
                     self._woken.add(subscription)
             if len(numbers) > MOST_PUBLISHERS:
                 del numbers[next(iter(numbers))]
+
+    def mark(self, frame: bytes, *, is_retained: bool) -> None:
+        """Tell the members of a group where its shares change."""
+        mark = group_mark(frame)
+        if mark is None:
+            self.malformed += 1
+            return
+        with self._lock:
+            for subscription in self.subscriptions:
+                if subscription.hear_mark(mark, is_retained=is_retained):
+                    self._woken.add(subscription)
 
     def _remember_one_more(self) -> None:
         """Any process can publish under any number of names: when they are too many, numbers are compared anew."""

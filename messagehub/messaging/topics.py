@@ -24,6 +24,7 @@ import zmq
 
 from messagehub.block_place import directory_of
 from messagehub.client.connection import Connection
+from messagehub.client.heartbeats import Heartbeats, Registration
 from messagehub.errors import (
     BrokerRequired,
     BrokerUnavailable,
@@ -31,25 +32,28 @@ from messagehub.errors import (
     Forbidden,
     InvalidRequest,
     NotInitialised,
+    PositionNotFound,
     RequestTimeout,
     SendTimeout,
     TopicNotFound,
 )
-from messagehub.messaging import kept_subscriptions, subscriptions
+from messagehub.messaging import durable_subscriptions, kept_subscriptions, subscriptions
 from messagehub.messaging.arrow_values import PLAIN_TYPES, as_arrow
+from messagehub.messaging.durable_subscriptions import Durable, DurableSubscription
+from messagehub.messaging.group_subscriptions import GroupSubscription
 from messagehub.messaging.kept_following import KeptFollower
 from messagehub.messaging.kept_publishing import KeptPublisher, pieces
 from messagehub.messaging.kept_subscriptions import KeptSubscription
 from messagehub.messaging.message_blocks import MessageBlocks, is_large
 from messagehub.messaging.subscriptions import BUFFER_BYTES, Overflow, Subscription
 from messagehub.messaging.topic_messages import arrow_kind, check_size, encode_headers, encode_payload
-from messagehub.messaging.topic_positions import Since
+from messagehub.messaging.topic_positions import Since, Start, resolve
 from messagehub.messaging.topic_receiver import Context, TopicReceiver
 from messagehub.messaging.topic_routes import TopicRoutes
 from messagehub.messaging.topic_sender import TopicSender
 from messagehub.topic_frames import IN_BLOCK, NAME_OF, PUBLISHER_BYTES, REST, frames_of
-from registry import commands, replies
-from registry.records import KeptMessage, KeptTopic
+from registry import commands, names, replies
+from registry.records import KeptMessage, KeptTopic, TopicPosition
 from registry.topic_patterns import END, Pattern, Patterns, check_topic
 from registry.topics import PLAIN_SECONDS
 
@@ -72,8 +76,12 @@ class _Numbered:
 
 
 class Topics:
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Connection, heartbeats: Heartbeats, *, owner: dict[str, Any]) -> None:
+        """`owner` names this process in registrations."""
         self._connection = connection
+        self._heartbeats = heartbeats
+        self._owner = owner
+        self._durable: list[DurableSubscription] = []
         self._publisher = os.urandom(PUBLISHER_BYTES)
         self._sending = threading.Lock()  # the sender and the blocks; held for as long as a broker takes
         self._knowing = threading.Lock()  # what is known of topics; never held while waiting
@@ -162,10 +170,27 @@ class Topics:
         buffer_bytes: int = BUFFER_BYTES,
         overflow: Overflow | None,
         since: Since | None = None,
+        durable: Durable | None = None,
+        group: str | None = None,
         timeout: float,
         is_local: bool,
     ) -> Subscription:
         self.check_open()
+        if durable is not None:
+            if is_local or overflow is not None or group is not None:
+                raise ConfigurationError(
+                    "durable is for retained topics of the broker, shared by all of the name: leave out local, overflow"
+                    " and group"
+                )
+            return self._subscribe_durable(Patterns(pattern), durable, buffer, buffer_bytes, since, timeout)
+        if group is not None:
+            if is_local or since is not None or overflow == "block":
+                raise ConfigurationError(
+                    "group shares what is published from now on through the broker: leave out local, since and"
+                    ' overflow="block"; subscribers of a retained topic share it by a durable name'
+                )
+            size = subscriptions.BUFFER if buffer is None else buffer
+            return self._subscribe_group(Patterns(pattern), group, size, buffer_bytes, overflow, timeout)
         if since is not None or overflow == "block":
             if is_local or overflow not in (None, "block"):
                 raise ConfigurationError("a kept topic is read from the broker, at the reader's own pace (block)")
@@ -212,6 +237,124 @@ class Topics:
             raise
         return subscription
 
+    def _subscribe_group(
+        self,
+        patterns: Patterns,
+        group: str,
+        buffer: int,
+        buffer_bytes: int,
+        overflow: Overflow | None,
+        timeout: float,
+    ) -> Subscription:
+        """First heard, then registered: the first share begins with a mark that is heard too."""
+        if not isinstance(group, str):
+            raise ConfigurationError(f"group is the name of a group of subscribers, not {group!r}")
+        deadline = time.monotonic() + timeout
+        command = commands.RegisterSubscriber(
+            kind="group", name=group, patterns=sorted(patterns.texts), member_id=self._member_id(), **self._owner
+        )
+        subscription = GroupSubscription(
+            patterns,
+            command,
+            buffer=buffer,
+            buffer_bytes=buffer_bytes,
+            overflow=overflow or "drop_oldest",
+            connection=self._connection,
+            on_close=self._leave_group,
+            drive=self._drive,
+        )
+        self._hear(subscription, deadline)
+        try:
+            registration = self._register(command, deadline)
+            subscription.start(registration)
+            subscription.await_share(max(deadline - time.monotonic(), 0.0))
+        except BaseException:
+            subscription.close()
+            raise
+        return subscription
+
+    def _leave_group(self, subscription: Subscription) -> None:
+        assert isinstance(subscription, GroupSubscription)
+        self._leave(subscription)
+        subscription.unregister()
+
+    def _member_id(self) -> str:
+        return names.to_role(f"subscriber-{self._owner['host'][:20]}-{os.urandom(8).hex()}")
+
+    def _register(self, command: commands.RegisterSubscriber, deadline: float) -> Registration:
+        try:
+            remaining = max(deadline - time.monotonic(), 0.001)
+            return self._heartbeats.register(command, timeout=remaining, required=True)
+        except BrokerUnavailable as missing:
+            raise _without_broker(missing) from missing
+
+    def _subscribe_durable(
+        self,
+        patterns: Patterns,
+        durable: Durable,
+        buffer: int | None,
+        buffer_bytes: int,
+        since: Since | None,
+        timeout: float,
+    ) -> Subscription:
+        deadline = time.monotonic() + timeout
+        if len(patterns.texts) > 1 or not patterns.topics:
+            raise ConfigurationError(f"durable is a position of one topic: {patterns.text!r} is a pattern, or several")
+        position = self._open_position(patterns.text, durable, since, deadline)
+        command = commands.RegisterSubscriber(
+            kind="position",
+            name=position.name,
+            patterns=[position.topic],
+            member_id=self._member_id(),
+            **self._owner,
+        )
+        registration = self._register(command, deadline)
+        try:
+            subscription = DurableSubscription(
+                patterns,
+                position,
+                buffer=durable_subscriptions.BUFFER if buffer is None else buffer,
+                buffer_bytes=buffer_bytes,
+                ack=durable.ack,
+                connection=self._connection,
+                registration=registration,
+                on_close=self._leave_durable,
+            )
+        except BaseException:
+            registration.close()
+            raise
+        try:
+            with contextlib.suppress(Forbidden):  # then it looks for news once a second
+                self._hear(subscription, deadline)
+        except BaseException:
+            registration.close()
+            raise
+        with self._knowing:
+            self._durable = [*self._durable, subscription]
+        subscription.start()
+        return subscription
+
+    def _open_position(self, topic: str, durable: Durable, since: Since | None, deadline: float) -> TopicPosition:
+        """As it is, or made from `since` on, by default from the oldest message."""
+
+        def ask(command: commands.Command) -> Any:
+            return self.ask(command, timeout=max(deadline - time.monotonic(), 0.001))
+
+        start = Start("oldest" if since is None else since)
+        command = commands.OpenPosition(
+            topic=topic,
+            position=durable.name,
+            ack_wait_seconds=durable.ack_wait,
+            max_unacked=durable.max_unacked,
+            max_deliveries=durable.max_deliveries,
+        )
+        try:
+            ask(commands.DescribePosition(topic=topic, position=durable.name))
+        except PositionNotFound:
+            command.start = resolve(start, topic, ask)
+        opened: replies.PositionOpened = ask(command)
+        return opened.position
+
     def _hear(self, subscription: Subscription, deadline: float) -> None:
         """It gets messages from its echo on: those before it may have holes, which nobody lost."""
         receiver = self._listening(deadline)
@@ -223,6 +366,12 @@ class Topics:
             self._routes.remove(subscription)
             receiver.unsubscribe(subscription.prefixes)
             raise
+
+    def close_shared(self) -> None:
+        """End the subscriptions that are registered, and with them what they are registered for."""
+        for subscription in self._every_subscription():
+            if isinstance(subscription, DurableSubscription | GroupSubscription):
+                subscription.close()
 
     def close(self) -> None:
         """End all subscriptions and wait, within a bound, until what was published is with the broker. Idempotent."""
@@ -319,7 +468,12 @@ class Topics:
             return known.setdefault(topic, numbered)
 
     def _every_subscription(self) -> set[Subscription]:
-        return {*self._routes.subscriptions, *self._local_routes.subscriptions, *self._follower.subscriptions}
+        return {
+            *self._routes.subscriptions,
+            *self._local_routes.subscriptions,
+            *self._follower.subscriptions,
+            *self._durable,
+        }
 
     def _endpoint_in(self, deadline: float) -> str:
         """Where the broker takes what is published now, from us."""
@@ -399,6 +553,11 @@ class Topics:
         assert isinstance(subscription, KeptSubscription)
         self._leave(subscription)
         self._follower.remove(subscription)
+
+    def _leave_durable(self, subscription: Subscription) -> None:
+        self._leave(subscription)
+        with self._knowing:
+            self._durable = [other for other in self._durable if other is not subscription]
 
     def _leave_local(self, subscription: Subscription) -> None:
         self._local_routes.remove(subscription)

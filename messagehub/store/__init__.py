@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, Protocol
 from msgspec import Struct, field
 
 from registry.events import AnyEvent
+from registry.positions import SavedPosition
 from registry.records import Channel, KeptTopic, Mode, SchemaConfig, SchemaVersion
 from registry.replies import StoredMessage
 from registry.topics import SavedTopic
@@ -25,6 +26,7 @@ class Saved(Struct):
     configs: dict[str, SchemaConfig] = field(default_factory=dict)
     modes: dict[str, Mode] = field(default_factory=dict)
     topics: list[SavedTopic] = field(default_factory=list)
+    positions: list[SavedPosition] = field(default_factory=list)
 
 
 class Extent(NamedTuple):

@@ -30,8 +30,8 @@ class MemoryStore:
         copies = _channels_decoder.decode(_encoder.encode(list(self._channels.values())))
         catalog = self._catalog
         configs, modes = dict(catalog.configs), dict(catalog.modes)
-        topics = self._topics.saved()
-        return Saved(copies, catalog.every(), self._revision, catalog.last_id, configs, modes, topics)
+        topics, positions = self._topics.saved(), self._topics.saved_positions()
+        return Saved(copies, catalog.every(), self._revision, catalog.last_id, configs, modes, topics, positions)
 
     def rows(self, event: AnyEvent) -> Sequence[bytes]:
         return (_encoder.encode(event),)

@@ -7,6 +7,7 @@ import msgspec
 
 from messagehub.store import Extent
 from registry.events import AnyTopicEvent, MessagesKept, TopicDeleted
+from registry.positions import Positions, SavedPosition
 from registry.records import KeptTopic
 from registry.replies import StoredMessage
 from registry.topics import SavedTopic, TopicCatalog, size_bytes
@@ -20,11 +21,13 @@ class MemoryTopics:
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.catalog = TopicCatalog()
+        self.positions = Positions(self.catalog)
         self.messages: dict[int, deque[Row]] = {}
 
     def evolve(self, event: AnyTopicEvent) -> None:
         with self.lock:
             self.catalog.evolve(event)
+            self.positions.evolve(event)
             if isinstance(event, MessagesKept):
                 start = event.total_bytes - sum(map(size_bytes, event.messages))
                 rows = self.messages.setdefault(event.incarnation, deque())
@@ -42,6 +45,10 @@ class MemoryTopics:
             return [
                 SavedTopic(msgspec.structs.replace(topic), publishers) for topic, publishers in self.catalog.every()
             ]
+
+    def saved_positions(self) -> list[SavedPosition]:
+        with self.lock:
+            return self.positions.every()
 
     def trim(self, *, now: float) -> None:
         with self.lock:

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from messagehub.errors import StoreError
-from messagehub.store import Saved, sqlite_topics
+from messagehub.store import Saved, sqlite_positions, sqlite_topics
 from registry import events
 from registry.events import AnyEvent
 from registry.records import Channel, Consumer, Mode, Producer, SchemaConfig, SchemaVersion, Table
@@ -150,7 +150,7 @@ class SQLiteStore:
             _create(self._path)
         connection = _connect(self._path)
         # A database from before kept topics, or before registered tables, lacks them.
-        connection.executescript(f"BEGIN; {sqlite_topics.TABLES} {_LATER_TABLES} COMMIT;")
+        connection.executescript(f"BEGIN; {sqlite_topics.TABLES} {sqlite_positions.TABLES} {_LATER_TABLES} COMMIT;")
         return connection
 
 
@@ -262,6 +262,7 @@ def _load(connection: sqlite3.Connection) -> Saved:
         restored(channel)
     schemas = records("SELECT record FROM schemas ORDER BY subject, version", _schema_decoder.decode)
     topics = sqlite_topics.load(connection)
+    positions = sqlite_positions.load(connection)
     meta = dict(connection.execute("SELECT key, value FROM meta"))
     settings: dict[str, dict[str, str]] = {"config": {}, "mode": {}}
     for kind, subject, record in connection.execute("SELECT kind, subject, record FROM schema_settings"):
@@ -275,6 +276,7 @@ def _load(connection: sqlite3.Connection) -> Saved:
         {subject: msgspec.json.decode(record, type=SchemaConfig) for subject, record in settings["config"].items()},
         {subject: msgspec.json.decode(record, type=Mode) for subject, record in settings["mode"].items()},
         topics,
+        positions,
     )
 
 
@@ -348,4 +350,5 @@ _ROWS: dict[type[events.Event], Callable[[Any], Sequence[Row]]] = {
     events.SchemaConfigured: lambda e: _put_setting("config", e.subject, e.config),
     events.SchemaModeChanged: lambda e: _put_setting("mode", e.subject, e.mode),
     **sqlite_topics.ROWS,
+    **sqlite_positions.ROWS,
 }

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from messagehub.store import Extent
+from messagehub.store import Extent, sqlite_positions
 from registry import events
 from registry.records import KeptTopic, LastBatch
 from registry.replies import StoredMessage
@@ -57,6 +57,7 @@ def _delete_topic(event: events.TopicDeleted) -> Sequence[Row]:
         ("DELETE FROM topics WHERE incarnation = ?", incarnation),
         ("DELETE FROM topic_publishers WHERE incarnation = ?", incarnation),
         ("INSERT INTO deleted_topics VALUES (?)", incarnation),  # its messages go little by little
+        *sqlite_positions.of_deleted_topic(event.incarnation),
     )
 
 

@@ -301,6 +301,28 @@ def test_a_right_with_a_pattern_is_enough_for_kept_topics(shared: SharedHub) -> 
             subscription.receive(30.0)
 
 
+def test_a_right_with_a_pattern_is_enough_for_durable_names(shared: SharedHub) -> None:
+    with shared.hub("boss") as boss, shared.hub("limited") as limited, shared.hub("watcher") as watcher:
+        for name in ("sensors.a", "other"):
+            boss.topic(name, keep=10).publish_all([1, 2, 3])
+        with limited.subscribe("sensors.a", durable="billing", ack="manual") as subscription:
+            for _ in range(3):
+                subscription.receive(30.0).ack()
+        assert watcher.topic("sensors.a").position("billing").summary.lag == 0
+        mine = limited.topic("sensors.a")
+        refusals = (
+            lambda: limited.subscribe("other", durable="billing"),
+            lambda: limited.subscribe("sensors.a", group="workers"),
+            lambda: watcher.subscribe("sensors.a", durable="billing"),
+            lambda: mine.reset_position("billing", 1),
+            lambda: mine.delete_position("billing"),
+        )
+        for refused in refusals:
+            with pytest.raises(Forbidden):
+                refused()
+        boss.topic("sensors.a").delete_position("billing")
+
+
 def test_a_reader_of_a_kept_topic_ends_with_an_error_when_its_right_is_taken_away(
     shared: SharedHub, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -15,6 +15,7 @@ from registry.records import DeadLetter, KeptMessage, Reference
 ENDPOINTS = [*confluent_paths.ENDPOINTS, *api.ENDPOINTS]
 OPEN_COMMANDS = {
     *(commands.Hello, commands.Ping, commands.Heartbeat),
+    commands.UnregisterSubscriber,  # takes the subscriber's own lease
     commands.UnregisterWorker,  # takes the worker's own lease
     commands.ReportDeadLetter,  # tells, and shows nothing
 }
@@ -182,12 +183,17 @@ def made(kind: type[commands.Command], **given: str) -> commands.Command:
         "generation": 1,
         "shm_name": "/t",
     }
+    fields |= {"position": "p", "incarnation": 1, "offsets": [1], "member_id": "m", "kind": "position", "name": "n"}
+    fields["patterns"] = [given.pop("patterns", "c")]
     fields |= {"messages": [KeptMessage(payload="")], "letter": LETTER, "numbers": [1], **given}
     names = set(kind.__struct_fields__) & (
-        {*fields} if RULES[kind].name else {"lease", "worker_id", "letter", "numbers"}
+        {*fields} if RULES[kind].name else {"lease", "worker_id", "member_id", "letter", "numbers"}
     )
     if kind in (commands.KeepTopic, commands.DeleteTopic):
         names = {"topic"}
+    if kind in (commands.ResetPosition, commands.DeletePosition):
+        fields["offset"] = 1
+        names = {"topic", "position", "offset"} & set(kind.__struct_fields__)
     if kind is commands.RemovePool:
         names = {"address"}
     if kind in (commands.CreateChannel, commands.DestroyChannel):

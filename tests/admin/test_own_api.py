@@ -38,6 +38,26 @@ def test_channels_can_be_created_described_listed_and_destroyed(web: Web, hub: M
     assert web.ask("GET", "/api/v1/channels/api.made").json()["code"] == "CHANNEL_NOT_FOUND"
 
 
+def test_durable_positions_are_listed_reset_and_deleted(web: Web, hub: MessageHub) -> None:
+    path = "/api/v1/topics/jobs.web/positions"
+    assert web.ask("GET", path).json()["code"] == "TOPIC_NOT_FOUND"
+    hub.topic("jobs.web", keep=100).publish_all([b"a", b"b", b"c"])
+    assert web.ask("GET", path).json() == []
+    with hub.subscribe("jobs.web", durable="billing", ack="manual", ack_wait=60) as subscription:
+        subscription.receive(30.0).ack()
+        (listed,) = web.ask("GET", path).json()
+        assert (listed["position"]["name"], listed["acknowledged_to"]) == ("billing", 2)
+        described = web.ask("GET", f"{path}/billing").json()
+        assert [member["pid"] for member in described["members"]] == [os.getpid()]
+    for body, offset in (({"offset": 3}, 3), ({"place": "newest"}, 4), ({"since": 1.5}, 1), ({"place": "oldest"}, 1)):
+        assert web.ask("POST", f"{path}/billing", body).json()["position"]["next_offset"] == offset
+    for wrong in ({}, {"offset": 1, "since": 1.0}, {"offset": -1}, {"offset": 99}, {"place": "here"}, {"ofset": 1}):
+        assert web.ask("POST", f"{path}/billing", wrong).status_code == 422, wrong
+    assert web.ask("POST", f"{path}/other", {"offset": 1}).json()["code"] == "POSITION_NOT_FOUND"
+    assert web.ask("DELETE", f"{path}/billing").status_code == 200
+    assert web.ask("DELETE", f"{path}/billing").status_code == 404
+
+
 def test_topics_can_be_kept_read_and_deleted(web: Web, hub: MessageHub) -> None:
     made = web.ask("POST", "/api/v1/topics/web.orders", {"keep": {"messages": 2}})
     assert made.status_code == 200, made.text

@@ -86,6 +86,44 @@ def test_a_kept_topic_is_defined_filled_read_and_deleted(hub: Program) -> None:
     assert "not an offset" in hub.call("subscribe", "kept.a", "--since", "later", code=2).stderr
 
 
+def test_durable_positions_are_used_listed_reset_and_deleted(hub: Program) -> None:
+    hub.call("topics", "keep", "jobs")
+    assert hub.run("topics", "positions", "jobs").stdout == "topic jobs has no durable positions\n"
+    hub.call("publish", "jobs", "--lines", stdin="one\ntwo\nthree\nfour\n")
+
+    def heard(count: int) -> list[str]:
+        done = hub.call("subscribe", "jobs", "--durable", "billing", "--count", str(count), "--json")
+        return [json.loads(line)["payload"] for line in done.stdout.splitlines()]
+
+    assert heard(2) == ["one", "two"]
+    assert sorted(heard(2)) == ["four", "three"]
+    (listed,) = hub.json("topics", "positions", "jobs")
+    assert (listed["position"]["name"], listed["acknowledged_to"], listed["lag"]) == ("billing", 5, 0)
+    assert hub.json("topics", "positions", "jobs", "billing")["members"] == []
+    assert "billing" in hub.call("topics", "positions", "jobs").stdout
+    said = hub.call("topics", "reset-position", "jobs", "billing", "3").stdout
+    assert said == "position billing of topic jobs goes on at offset 3\n"
+    assert hub.call_json("topics", "reset-position", "jobs", "billing", "last")["next_offset"] == 4
+    assert heard(1) == ["four"]
+    for to, offset in (("newest", 5), ("1h", 1), ("2000-01-01T00:00", 1), ("oldest", 1)):
+        assert hub.call_json("topics", "reset-position", "jobs", "billing", to)["next_offset"] == offset
+    assert "not an offset" in hub.call("topics", "reset-position", "jobs", "billing", "later", code=2).stderr
+    hub.run("topics", "delete-position", "jobs", "billing")
+    assert "no position" in hub.call("topics", "positions", "jobs", "billing", code=1).stderr
+    assert "no position" in hub.call("topics", "delete-position", "jobs", "billing", code=1).stderr
+
+
+def test_programs_of_one_group_share_what_is_published(hub: Program) -> None:
+    arguments = ("subscribe", "t", "--group", "workers", "--count", "2", "--json")
+    with hub.start(*arguments) as one, hub.start(*arguments) as two:
+        one.tells("subscribed to t")
+        two.tells("subscribed to t")
+        hub.call("publish", "t", "--lines", stdin="1\n2\n3\n4\n")
+        assert (one.process.wait(30), two.process.wait(30)) == (0, 0), one.err + two.err
+    heard = [json.loads(line)["payload"] for line in (one.out + two.out).splitlines()]
+    assert sorted(heard) == ["1", "2", "3", "4"]
+
+
 def test_wrong_use_and_no_broker_are_told_apart(hub: Program, alone: Program) -> None:
     assert "NAME=VALUE" in hub.call("publish", "t", "x", "--header", "novalue", code=2).stderr
     assert "not JSON" in hub.call("publish", "t", "{", "--format", "json", code=2).stderr

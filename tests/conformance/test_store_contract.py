@@ -15,6 +15,7 @@ from messagehub.store.memory import MemoryStore
 from messagehub.store.sqlite import SQLiteStore
 from registry import commands
 from registry.events import AnyEvent, TopicKept
+from registry.positions import SavedPosition
 from registry.records import Keep, KeptMessage, KeptTopic, SchemaConfig
 from registry.registry import Registry
 from tests.registry.driving import digest_of
@@ -75,12 +76,18 @@ def assert_same(saved: Saved, registry: Registry) -> None:
     assert {one.topic.name: one for one in again.topics.every()} == {
         one.topic.name: one for one in registry.topics.every()
     }
+    again.positions.restore(saved.positions, now=2.0)
+    assert by_name(again) == by_name(registry)
     again.restore(saved.channels, revision=saved.revision, now=2.0)
     assert (again.schemas.configs, again.schemas.modes) == (registry.schemas.configs, registry.schemas.modes)
     for schema_id in range(1, len(registry.schemas) + 1):
         asked = commands.RequestSchema(schema_id=schema_id)
         assert again.apply(asked, now=2.0) == registry.apply(asked, now=2.0)
     assert len(again.schemas) == len(registry.schemas)
+
+
+def by_name(registry: Registry) -> dict[tuple[str, str], SavedPosition]:
+    return {(one.position.topic, one.position.name): one for one in registry.positions.every()}
 
 
 def producer(channel: str, **fields: Any) -> commands.RegisterProducer:
@@ -145,6 +152,25 @@ HISTORY: dict[str, list[commands.Command]] = {
         commands.DeleteTopic(topic="u"),
         commands.KeepTopic(topic="u"),
         commands.PublishMessages(topic="u", messages=[KeptMessage(payload=b"")]),
+    ],
+    "positions": [
+        commands.KeepTopic(topic="t"),
+        commands.PublishMessages(topic="t", messages=[KeptMessage(payload=b"a")] * 9),
+        commands.RegisterSubscriber(kind="position", name="p", patterns=["t"], member_id="m", lease="l"),
+        commands.OpenPosition(topic="t", position="p", start=2, max_deliveries=3),
+        commands.OpenPosition(topic="t", position="q"),
+        commands.OpenPosition(topic="t", position="gone"),
+        commands.FetchMessages(topic="t", position="p", incarnation=1, member_id="m", lease="l", limit=5),
+        commands.AcknowledgeMessages(topic="t", position="p", incarnation=1, offsets=[3, 5]),
+        commands.FetchMessages(topic="t", position="p", incarnation=1, member_id="m", lease="l", first_offset=4),
+        commands.FetchMessages(topic="t", position="q", incarnation=1, member_id="m", lease="l", limit=5),
+        commands.FetchMessages(topic="t", position="gone", incarnation=1, member_id="m", lease="l", limit=5),
+        commands.ResetPosition(topic="t", position="q", offset=3),
+        commands.DeletePosition(topic="t", position="gone"),
+        commands.KeepTopic(topic="u"),
+        commands.OpenPosition(topic="u", position="p"),
+        commands.DeleteTopic(topic="u"),
+        commands.KeepTopic(topic="u"),
     ],
     "a schema with a producer": [producer("a", schema={"type": "object"}, schema_hash="")],
 }

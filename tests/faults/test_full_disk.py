@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import zmq
 from messagehub.errors import StoreReadOnly
 from messagehub.messaging.topic import Topic
 from messagehub.store.sqlite import SQLiteStore
+from registry.subscriber_groups import VALID_SECONDS
 from tests.integration.harness import Listener, Message, Peer, Served, eventually, hub_of, producer, refused
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
@@ -228,3 +230,22 @@ def test_kept_topics_on_a_full_disk_lose_nothing_acknowledged_and_double_nothing
         again = topic.subscribe(since=0)
         assert {m.offset: m.payload["n"] for m in (again.receive(30.0) for _ in acknowledged)} == acknowledged
         assert live.lost == again.lost == 0
+
+
+def test_members_of_a_group_go_on_sharing_while_the_disk_is_full(
+    served: Callable[..., Served], small_disk: Path
+) -> None:
+    server = served(dir=small_disk / "hub", **TERMS)
+    with hub_of(server) as one, hub_of(server) as two, Peer(server.endpoint) as peer:
+        members = [hub.subscribe("orders", group="workers") for hub in (one, two)]
+        fill(small_disk)
+        write_until_refused(peer, [], 0)
+        deadline = time.monotonic() + 2 * VALID_SECONDS
+        number = 0
+        while time.monotonic() < deadline:  # longer than a share holds without an answer
+            one.publish("orders", number)
+            number += 1
+            time.sleep(0.02)
+        eventually(lambda: sum(member.buffered for member in members) == number)
+        assert [member.lost for member in members] == [0, 0]
+        free(small_disk)

@@ -18,6 +18,7 @@ import pytest
 
 from messagehub import Keep, MessageHub
 from messagehub.client.connection import Connection
+from messagehub.client.heartbeats import Heartbeats
 from messagehub.errors import (
     BrokerRequired,
     ConfigurationError,
@@ -249,7 +250,7 @@ def test_a_buffer_is_bounded_in_bytes_too(broker: AnyBroker) -> None:
     with (
         hub_of(broker) as hub,
         closing(Connection(hub.settings, name="bytes")) as connection,
-        closing(Topics(connection)) as topics,
+        closing(Topics(connection, Heartbeats(connection, lease="bytes", when_alone=print), owner={})) as topics,
     ):
         topic = hub.topic("bytes", keep=1000)
         kept = topics.subscribe(

@@ -23,6 +23,8 @@ def whole_state(registry: Registry) -> bytes:
             "priorities": registry.priorities,
             "schemas": _schemas(registry),
             "topics": registry.topics.every(),
+            "positions": registry.positions.every(),
+            "subscribers": registry.subscribers.every(),
             "services": _services(registry),
             "unsent": registry._emitted,  # private: taking them would change the registry
         }

@@ -313,6 +313,7 @@ class AnyHistory(RuleBasedStateMachine):
             revision=saved.revision,
         )
         self.registry.topics.restore(saved.topics)
+        self.registry.positions.restore(saved.positions, now=self.now)
         self.registry.restore(saved.channels, revision=saved.revision, now=self.now)
         self.watcher = Watcher(self.registry)
         held = {lease for lease, _ in self.members.values()}
