@@ -170,6 +170,7 @@ class MessageHub(CatalogMethods, DataMethods, TableMethods, TopicMethods, Servic
         self._watches.close_all()
         self._topics.close()
         self._connection.close()
+        self._via_broker.cache.end_waits()
         self._listings.close(unconfirmed)  # at last: the I/O thread may have been entering some
         if not self._is_closed:
             self._begin()

@@ -97,6 +97,10 @@ class DiscoveryCache(Generic[Shown]):
         with self._changed:
             self._changed.wait_for(lambda: self.heard != since, seconds)
 
+    def end_waits(self) -> None:
+        """Have everybody who waits look again: the connection was closed, and nothing more will be heard."""
+        self._tell_waiting()
+
     async def wait_async(self, seconds: float, since: int) -> None:
         """As `wait`, sleeping in the running event loop."""
         import asyncio

@@ -507,6 +507,8 @@ class Connection:
                 waiter.is_sent = True
                 self._pending[waiter.request_id] = waiter
                 self._wire.send(waiter.payload)
+        except NotInitialised:
+            return  # closed meanwhile: this thread ends, and fails what is left
         except HubError as error:
             self._drop(error.message)
             self._fail_outbox(error)

@@ -231,7 +231,7 @@ def test_a_start_that_fails_because_the_http_port_is_taken_leaves_no_socket(
 def test_an_embedded_broker_that_fails_says_so_at_the_end_of_its_block(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def broken(*_: object) -> None:
+    def broken(*_: object, **__: object) -> None:
         raise ZeroDivisionError
 
     monkeypatch.setattr(loop, "settle", broken)

@@ -83,6 +83,10 @@ RAISED: dict[str, list[dict[str, Any]]] = {
         DELETE,
     ],
     "INVALID_RULE_SET": [SCHEMA | {"rule_set": {"domainRules": [{"name": "r", "type": "CEL", "mode": "UPGRADE"}]}}],
+    "POSITION_NOT_FOUND": [
+        {"type": "TOPIC_KEEP", "topic": "t"},
+        {"type": "POSITION_DELETE", "topic": "t", "position": "p"},
+    ],
     "TOPIC_NOT_FOUND": [{"type": "TOPIC_DELETE", "topic": "t"}],
     "TOPIC_ALREADY_EXISTS": [
         {"type": "TOPIC_KEEP", "topic": "t"},

@@ -205,7 +205,7 @@ def test_services_outlive_a_registry_that_starts_over_from_its_store() -> None:
     hub = Driver()
     serve(hub, "name:n")
     registry = Registry(terms=TERMS)
-    registry.keep_services(hub.registry.services, now=hub.now)
+    registry.keep_unstored(hub.registry, now=hub.now)
     assert registry.apply(commands.ResolveService(address="name:n"), now=hub.now)
     registry.expire(now=hub.now + TERMS.lease_seconds)
     with pytest.raises(NameNotFound):
