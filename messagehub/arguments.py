@@ -66,10 +66,10 @@ def seconds(timeout: Any, name: str = "timeout") -> float:
 
     A NumPy float is not merely accepted: a deadline computed with a float32 would be minutes off.
     """
-    found = timeout if type(timeout) is float else _number(timeout)
+    found = timeout if type(timeout) in (float, int) else _number(timeout)
     if found is None or math.isnan(found):
         raise ConfigurationError(f"{name} takes a number of seconds, not {_shown(timeout)}")
-    return min(found, MOST_SECONDS)
+    return float(min(found, MOST_SECONDS))
 
 
 def _number(value: Any) -> float | None:
