@@ -80,7 +80,7 @@ def resend(
     timeout: Timeout = None,
     as_json: Json = False,
 ) -> None:
-    """Send dead letters again, oldest first, and forget those that were sent. Exit code 1 when one failed."""
+    """Send dead letters again, oldest first, and forget those that were sent. Exit code 1 when not all were sent."""
     with connected(endpoint, dir, timeout) as hub:
         done = hub.resend_dead_letters(address, limit=limit, timeout=timeout)
     if as_json:
@@ -88,8 +88,10 @@ def resend(
     else:
         for one in done.failed:
             complain(f"messagehub: {one.address}: {one.reason}")
-        echo(f"{done.sent} sent, {len(done.failed)} failed, {done.without_payload} without a payload")
-    if done.failed:
+        echo(f"{done.sent} sent, {len(done.failed)} failed, {done.without_payload} without a payload, {done.left} left")
+        if done.left:
+            complain("messagehub: the time was up: call it again for the rest, or give it longer with --timeout")
+    if done.failed or done.left:
         raise typer.Exit(1)
 
 

@@ -288,20 +288,22 @@ class ServiceMethods(ABC):
         """Send the newest dead letters, or those to one address, again, and forget those that were sent.
 
         Nobody waits for replies: a request is sent as a message. One of a topic is published to it again, for all who
-        read it. `timeout` is for each of them.
+        read it. `timeout` is for all of them: those it leaves no time for are counted as `left`.
         """
+        deadline = time.monotonic() + self._limit(timeout)
         return resend(
             self.dead_letters(address, limit=limit, timeout=timeout).letters,
-            lambda to, payload, headers: self._resend(to, payload, headers or None, timeout),
-            lambda number: self._ask_broker(commands.RemoveDeadLetters(numbers=[number]), timeout=timeout),
+            lambda to, payload, headers, seconds: self._resend(to, payload, headers or None, seconds),
+            lambda number, seconds: self._ask_broker(commands.RemoveDeadLetters(numbers=[number]), timeout=seconds),
+            deadline=deadline,
         )
 
     resend_dead_letters_async = awaitable(resend_dead_letters)
 
-    def _resend(self, address: str, payload: Any, headers: dict[str, Any] | None, timeout: float | None) -> None:
+    def _resend(self, address: str, payload: Any, headers: dict[str, Any] | None, timeout: float) -> None:
         """What nobody acknowledged is published to its topic once more."""
         kind, _, name = address.partition(":")
         if kind == "topic":
-            self._topics.publish(name, payload, headers, timeout=self._limit(timeout), is_local=False)
+            self._topics.publish(name, payload, headers, timeout=timeout, is_local=False)
         else:
             self.send(address, payload, headers=headers, timeout=timeout)

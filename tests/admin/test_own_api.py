@@ -96,7 +96,7 @@ def test_dead_letters_are_sent_again_over_http(web: Web, hub: MessageHub) -> Non
     seen: list[object] = []
     with hub.serve("service:web.away", lambda message, _: seen.append(message.payload)):
         answer = web.ask("POST", path, {"address": "service:web.away"}).json()
-        assert answer == {"sent": 1, "without_payload": 0, "failed": []}
+        assert answer == {"sent": 1, "without_payload": 0, "left": 0, "failed": []}
         eventually(lambda: seen == [{"n": 1}])
     assert hub.dead_letters("service:web.away").letters == []
     for wrong in ({"limit": 0}, {"adress": "service:web.away"}, [1]):

@@ -73,7 +73,7 @@ def test_what_could_not_be_delivered_is_sent_again(hub: Program) -> None:
     hub.call("request", "service:away", "kept", "--no-reply", "--header", "trace=7", code=1)
     until(lambda: hub.call_json("services", "dead-letters", "service:away")["letters"], "a dead letter")
     again = hub.call("services", "resend", "service:away", code=1)
-    assert again.stdout == "0 sent, 1 failed, 0 without a payload\n"
+    assert again.stdout == "0 sent, 1 failed, 0 without a payload, 0 left\n"
     assert "service:away" in again.stderr
     until(lambda: hub.call_json("services", "dead-letters", "service:away")["letters"], "it is a dead letter again")
     seen: list[tuple[bytes, dict[str, object]]] = []
@@ -81,7 +81,12 @@ def test_what_could_not_be_delivered_is_sent_again(hub: Program) -> None:
         MessageHub(dir=hub.dir) as client,
         client.serve("service:away", lambda message, _: seen.append((message.payload, message.headers))),
     ):
-        assert hub.call_json("services", "resend", "service:away") == {"sent": 1, "without_payload": 0, "failed": []}
+        assert hub.call_json("services", "resend", "service:away") == {
+            "sent": 1,
+            "without_payload": 0,
+            "left": 0,
+            "failed": [],
+        }
         assert until(lambda: seen, "it came") == [(b"kept", {"trace": "7"})]
     assert hub.call_json("services", "dead-letters", "service:away")["letters"] == []
 

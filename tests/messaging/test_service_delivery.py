@@ -479,3 +479,20 @@ def test_dead_letters_are_sent_again_and_those_that_fail_stay_once(caller: Messa
     eventually(lambda: left() == ["service:back", "service:gone"])
     assert caller.resend_dead_letters("service:other").sent == 0
     assert left() == ["service:back", "service:gone"]
+
+
+def test_resending_ends_at_its_deadline_and_leaves_the_rest(broker: Served, caller: MessageHub) -> None:
+    for number in range(3):
+        with pytest.raises(NameNotFound):
+            caller.send("name:full", number)
+    eventually(lambda: len(caller.dead_letters().letters) == 3)
+    gate = Gate()
+    with patient_hub(broker) as hub, hub.serve("name:full", gate, mailbox=2, overflow="block"):
+        fill(hub, caller, "name:full", gate, 2)
+        done = caller.resend_dead_letters(timeout=0.5)
+        assert (done.sent, done.left) == (0, 2)
+        assert [one.code for one in done.failed] == ["SEND_TIMEOUT"]
+        gate.opened.set()
+        assert caller.resend_dead_letters().sent == 3
+        eventually(lambda: sorted(gate.seen[-3:], key=str) == [0, 1, 2])
+    assert caller.dead_letters().letters == []
