@@ -20,7 +20,7 @@ from typing import Any, ClassVar, TypeVar
 import msgspec
 
 from messagehub import ended_brokers
-from messagehub.arguments import checked, json_object, seconds, text
+from messagehub.arguments import checked, flag, json_object, seconds, text
 from messagehub.background import BackgroundThreads, awaitable
 from messagehub.block_place import directory_of
 from messagehub.client.catalog_methods import CatalogMethods
@@ -366,7 +366,8 @@ class MessageHub(CatalogMethods, DataMethods, TableMethods, TopicMethods, Servic
         if found is not None and not (wait and not found.is_active):
             return found
         text(channel, "channel")
-        if wait:
+        flag(required, "required")
+        if flag(wait, "wait"):
             return self._discover_active(channel, self._limit(timeout), required)
         return self._discover_now(channel, self._limit(timeout), required)
 

@@ -67,8 +67,6 @@ async def _awaited(result: Any) -> Any:
 
 @pytest.mark.parametrize(("method", "name"), list(public_arguments(MessageHub)))
 def test_every_argument_of_the_hub_is_refused_by_name(tmp_path: Path, method: str, name: str) -> None:
-    if (method, name) in {("discover", "wait"), ("discover", "required")}:
-        pytest.skip("answers from memory, so it looks at no more than it needs")
     with MessageHub(dir=tmp_path) as hub, pytest.raises(ConfigurationError, match=rf"^{name} ") as refused:
         call_wrongly(hub, method, name)
     known = kind_of(inspect.signature(getattr(MessageHub, method)).parameters[name].annotation)
