@@ -35,6 +35,7 @@ from messagehub.data.producers import LOCK_SECONDS
 from messagehub.data.table_methods import TableMethods
 from messagehub.datablock.errors import DataBlockError
 from messagehub.datablock.identity import ProcessIdentity
+from messagehub.datablock.locks import open_files_limited
 from messagehub.discovery import Discovery
 from messagehub.discovery.chain import Chain
 from messagehub.discovery.listings import Listings
@@ -397,6 +398,7 @@ class MessageHub(CatalogMethods, DataMethods, TableMethods, TopicMethods, Servic
             timeout=max(deadline - time.monotonic(), 0.001),
         )
 
+    @open_files_limited()
     def channels(self, prefix: str = "", *, timeout: float | None = None) -> list[replies.ChannelSummary]:
         """All channels whose name starts with the prefix."""
         found: list[replies.ChannelSummary] = []
@@ -413,6 +415,7 @@ class MessageHub(CatalogMethods, DataMethods, TableMethods, TopicMethods, Servic
 
     channels_async = awaitable(channels)
 
+    @open_files_limited()
     def consumers(self, channel: str, *, timeout: float | None = None) -> list[Consumer]:
         """Who consumes a channel."""
         reply = self._ask(commands.ListConsumers(channel=channel), replies.ConsumerList, timeout=timeout)
@@ -420,6 +423,7 @@ class MessageHub(CatalogMethods, DataMethods, TableMethods, TopicMethods, Servic
 
     consumers_async = awaitable(consumers)
 
+    @open_files_limited()
     def describe(self, channel: str, *, timeout: float | None = None) -> replies.ChannelDescription | None:
         return self._ask(commands.DescribeChannel(channel=channel), replies.ChannelDescription, timeout=timeout)
 
@@ -495,6 +499,7 @@ class MessageHub(CatalogMethods, DataMethods, TableMethods, TopicMethods, Servic
             return msgspec.structs.replace(found, compatible=True)
         return self._discover_now(channel, max(deadline - time.monotonic(), 0.0), required, expected)
 
+    @open_files_limited()
     def _discover_now(
         self, channel: str, timeout: float, required: bool, expected_schema_hash: str | None = None
     ) -> Discovery | None:
@@ -545,6 +550,7 @@ class MessageHub(CatalogMethods, DataMethods, TableMethods, TopicMethods, Servic
         is_told = self.is_connected and self._via_broker.cache.follows(names.logical(channel))
         return remaining if is_told else min(WAIT_SECONDS, remaining)
 
+    @open_files_limited()
     def _register(
         self, command: commands.RegisterProducer | commands.RegisterConsumer, timeout: float | None, required: bool
     ) -> Registration:

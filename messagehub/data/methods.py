@@ -15,6 +15,7 @@ from messagehub.data.producers import Policy, Producer, Shape, open_producer, ri
 from messagehub.data.start import Positions, SavedPositions, checked_start
 from messagehub.datablock.identity import ProcessIdentity
 from messagehub.datablock.layout import ChecksumUse, FullRing
+from messagehub.datablock.locks import open_files_limited
 from messagehub.datablock.payloads import is_arrow
 from messagehub.datablock.reader import Copy
 from messagehub.discovery import Discovery
@@ -41,6 +42,7 @@ class DataMethods(ABC):
     _identity: ProcessIdentity
     _open: "weakref.WeakSet[Producer | Consumer]"
 
+    @open_files_limited()
     def producer(
         self,
         channel: str,
@@ -101,6 +103,7 @@ class DataMethods(ABC):
 
     producer_async = awaitable(producer)
 
+    @open_files_limited()
     def consumer(
         self,
         channel: str,

@@ -12,6 +12,7 @@ from messagehub.data.tables import check_append, check_mode, checked_retention, 
 from messagehub.datablock.advice import schema_instead
 from messagehub.datablock.identity import ProcessIdentity
 from messagehub.datablock.layout import ChecksumUse
+from messagehub.datablock.locks import open_files_limited
 from messagehub.datablock.manifests import Manifest, Retention
 from messagehub.datablock.payloads import is_arrow
 from messagehub.datablock.tables import Mode
@@ -41,6 +42,7 @@ class TableMethods(ABC):
     _identity: ProcessIdentity
     _unregistered_tables: UnregisteredTables
 
+    @open_files_limited()
     def publish_table(
         self,
         channel: str,
@@ -118,6 +120,7 @@ class TableMethods(ABC):
         self._unregistered_tables.discard(channel)
         return True
 
+    @open_files_limited()
     def drop_table(self, channel: str, *, forget: bool = False, timeout: float | None = None) -> replies.TableDropped:
         """Remove a channel's table, all its generations, from the memory of this host and from the registry.
 
@@ -159,6 +162,7 @@ class TableMethods(ABC):
             )
         return dropped or here
 
+    @open_files_limited()
     def tables(self, prefix: str = "", *, timeout: float | None = None) -> list[replies.TableSummary]:
         """The newest table of every channel whose name starts with the prefix."""
         found: list[replies.TableSummary] = []

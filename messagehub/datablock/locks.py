@@ -9,6 +9,7 @@ of its own (`segment.map_file`), never through one that holds locks.
 Rule 4: who only wants to know probes (`is_locked`); taking a lock to find out would disturb its owner.
 """
 
+import contextlib
 import errno
 import fcntl
 import itertools
@@ -19,7 +20,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from .errors import Busy, HandleClosed, NotLinux, TooManyOpenFiles
@@ -124,6 +125,17 @@ _gate = threading.RLock()
 _opened: "weakref.WeakSet[Descriptor]" = weakref.WeakSet()
 
 
+@contextlib.contextmanager
+def open_files_limited() -> Iterator[None]:
+    """Raise TooManyOpenFiles where the kernel refuses a descriptor, also to list a directory. Usable as a decorator."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.EMFILE, errno.ENFILE):
+            raise TooManyOpenFiles(error.errno) from None
+        raise
+
+
 class Descriptor:
     """An open file that a forked child never inherits in effect; `fd` is -1 once closed."""
 
@@ -137,19 +149,13 @@ class Descriptor:
 
     @classmethod
     def open(cls, path: str, flags: int, mode: int = 0o600, dir_fd: int | None = None) -> "Descriptor":
-        try:
+        with open_files_limited():
             return cls(lambda: os.open(path, flags | os.O_CLOEXEC, mode, dir_fd=dir_fd))
-        except OSError as error:
-            if error.errno in (errno.EMFILE, errno.ENFILE):
-                raise TooManyOpenFiles(error.errno) from None
-            raise
 
     @classmethod
     def eventfd(cls) -> "Descriptor":
-        try:
+        with open_files_limited():
             return cls(lambda: os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK))
-        except OSError as error:
-            raise TooManyOpenFiles(error.errno or 0) from None
 
     def close(self) -> None:
         fd, self.fd = self.fd, -1

@@ -29,7 +29,7 @@ from messagehub.errors import TooManyOpenFiles
 hub = MessageHub(dir=sys.argv[1])
 made = [hub.producer("first")]
 most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 40, most))
+resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + int(sys.argv[2]), most))
 for make in (hub.producer, hub.consumer):
     try:
         for number in range(100):
@@ -46,8 +46,8 @@ hub.close()
 """
 
 
-def test_no_descriptor_left_is_an_error_that_names_the_limit(tmp_path: Path) -> None:
-    run = subprocess.run(
-        [sys.executable, "-c", PROGRAM, str(tmp_path)], capture_output=True, text=True, timeout=60, check=False
-    )
+@pytest.mark.parametrize("spare", [2, 3, 4, 5, 39, 40, 41, 42])  # each runs out of them at another place
+def test_no_descriptor_left_is_an_error_that_names_the_limit(tmp_path: Path, spare: int) -> None:
+    program = [sys.executable, "-c", PROGRAM, str(tmp_path), str(spare)]
+    run = subprocess.run(program, capture_output=True, text=True, timeout=60, check=False)
     assert run.returncode == 0, run.stderr
