@@ -85,7 +85,7 @@ def _number(value: Any) -> float | None:
 def text(value: Any, name: str) -> str:
     if not isinstance(value, str):
         raise ConfigurationError(f"{name} takes a text (str), not {_shown(value)}")
-    return value
+    return value if type(value) is str else str.__str__(value)  # of NumPy, or a member of an enumeration
 
 
 def flag(value: Any, name: str) -> bool:
@@ -104,7 +104,7 @@ def flag(value: Any, name: str) -> bool:
 def choice(value: Any, name: str, known: tuple[str, ...]) -> Any:
     if not (isinstance(value, str) and value in known):
         raise ConfigurationError(f"{name} {_shown(value)} is not one of {', '.join(known)}")
-    return value
+    return text(value, name)
 
 
 def json_object(value: Any, name: str) -> dict[str, Any]:

@@ -15,6 +15,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable
+from typing import Any, SupportsIndex
 
 log = logging.getLogger("messagehub")
 
@@ -34,6 +35,10 @@ class ClosedWhenForgotten:
     def _named(self) -> str:
         """What it is, and how to close it: the text of the warning."""
         raise NotImplementedError
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> Any:
+        """Refuse `copy`, `deepcopy` and `pickle`: two objects would close the same descriptors."""
+        raise TypeError(f"a {type(self).__name__} cannot be copied or pickled: make one where it is used")
 
     def __del__(self) -> None:
         if self._opened_in is None or sys.is_finalizing() or self._opened_in != os.getpid():

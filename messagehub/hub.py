@@ -326,7 +326,7 @@ class MessageHub(CatalogMethods, DataMethods, TableMethods, TopicMethods, Servic
         """Say that this process consumes a channel; `required` also asks for an active producer."""
         command = commands.RegisterConsumer(
             channel=channel,
-            consumer_id=consumer_id or self._role("consumer"),
+            consumer_id=self._role("consumer") if consumer_id is None else consumer_id,
             expected_schema_hash=expected_schema_hash,
             group=group,
             metadata=json_object(metadata, "metadata"),
@@ -361,12 +361,12 @@ class MessageHub(CatalogMethods, DataMethods, TableMethods, TopicMethods, Servic
         From memory, without a round trip, once this client has discovered the channel before.
         """
         if expected_schema is not None:
-            text(channel, "channel")
+            channel = text(channel, "channel")
             return self._discover_compatible(channel, hash_of(expected_schema), timeout, wait=wait, required=required)
         found = self._cached(channel)
         if found is not None and not (wait and not found.is_active):
             return found
-        text(channel, "channel")
+        channel = text(channel, "channel")
         flag(required, "required")
         if flag(wait, "wait"):
             return self._discover_active(channel, self._limit(timeout), required)

@@ -160,6 +160,7 @@ class Consumer(ClosedWhenForgotten):
         self._sleeper = Sleeper()
         self._last = LastRead()
         self._has_read = False
+        self._left_at: Positions | None = None  # where it stood when it was closed
         self._is_closed, self._releasing = False, threading.Lock()
         self._inside: list[None] = []  # one for each call that uses what `close` releases
         try:
@@ -361,6 +362,7 @@ class Consumer(ClosedWhenForgotten):
         """By whoever comes first."""
         if self._releasing.acquire(blocking=False):
             self._stash = self._unacknowledged = None
+            self._left_at = self._attached.positions
             self._attached.close()
             self._wake = None  # closed by whoever refers to it last
 
@@ -377,7 +379,7 @@ class Consumer(ClosedWhenForgotten):
     @property
     def position(self) -> Positions:
         """Give it as `start` to go on after the last item read. It may go through JSON on the way."""
-        return self._attached.positions
+        return self._attached.positions if self._left_at is None else self._left_at
 
     @property
     def schema(self) -> Any:
@@ -455,6 +457,10 @@ class Consumer(ClosedWhenForgotten):
 
     def _named(self) -> str:
         return f"the consumer of channel {self.channel!r} (close it, or use `with hub.consumer(…) as consumer:`)"
+
+    def __repr__(self) -> str:
+        state = "closed" if self._is_closed else (self.source or "waiting for a producer")
+        return f"<Consumer {self.channel!r}: {state}>"
 
     def __enter__(self) -> "Consumer":
         return self

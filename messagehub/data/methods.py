@@ -20,7 +20,7 @@ from messagehub.datablock.payloads import is_arrow
 from messagehub.datablock.reader import Copy
 from messagehub.discovery import Discovery
 from messagehub.discovery.chain import Chain
-from messagehub.errors import BrokerRequired
+from messagehub.errors import BrokerRequired, ProducerAlreadyRegistered
 from messagehub.payload_schema import hash_of, payload_schema
 from registry import commands, names, replies
 from registry.formats import arrow
@@ -89,8 +89,8 @@ class DataMethods(ABC):
         files = self._chain.files
         command.shm_name = "/" + files.directory.relative(ring_path(files, command))
         command.blocks = [Block(shm_name=command.shm_name, host=self._identity.host, format=payload.format)]
-        return self._keep(
-            open_producer(
+        try:
+            made = open_producer(
                 command,
                 payload,
                 shape,
@@ -99,7 +99,12 @@ class DataMethods(ABC):
                 forget=self._forget_producer,
                 timeout=self._limit(timeout),
             )
-        )
+        except ProducerAlreadyRegistered as refused:
+            if any(isinstance(other, Producer) and other.channel == command.channel for other in list(self._open)):
+                hint = "it was made here, by this hub: close it first, or go on with it"
+                raise ProducerAlreadyRegistered(f"{refused.message}; {hint}", **refused.details) from None
+            raise
+        return self._keep(made)
 
     producer_async = awaitable(producer)
 
@@ -135,9 +140,11 @@ class DataMethods(ABC):
         """
         self._connection.check_open()
         begin = checked_start(start)
+        if group is not None:
+            names.check_role("group", group)
         expected = None if expected_schema is None else hash_of(expected_schema)
         logical = names.check_channel(names.logical(channel))
-        role = names.check_role("consumer", consumer_id or self._role("consumer"))
+        role = names.check_role("consumer", self._role("consumer") if consumer_id is None else consumer_id)
         deadline = time.monotonic() + self._limit(timeout)
         if group is not None and not self.connect(timeout=timeout):
             raise BrokerRequired(f"group {group!r} is shared out by the broker, and none answers", group=group)

@@ -7,7 +7,7 @@ from types import TracebackType
 
 from messagehub.forgotten import warn
 
-from .errors import PayloadLargerThanSlot
+from .errors import PayloadRefused
 
 
 class Loan:
@@ -23,16 +23,20 @@ class Loan:
         lent: "ctypes.Array[ctypes.c_ubyte]",
         *,
         channel: str,
+        item_bytes: int,
         finish: Callable[[int | None, int | None], int | None],
         when_dropped: Callable[[int | None], bool],
     ) -> None:
-        """`finish` publishes so many bytes, or with None gives the slot back.
+        """What is committed are whole items of `item_bytes`.
+
+        `finish` publishes so many bytes, or with None gives the slot back.
 
         `when_dropped` runs in a finalizer, and says whether there was a slot to give back.
         """
         self.buffer = memoryview(lent).cast("B")
         self.sequence: int | None = None
         self._slot = slot
+        self._item_bytes = item_bytes
         self._finish = finish
         self._when_dropped = weakref.finalize(lent, _dropped, when_dropped, slot, channel)
         self._when_dropped.atexit = False
@@ -41,7 +45,8 @@ class Loan:
         """Publish the first `size` bytes (all by default) and return the sequence."""
         size = self.buffer.nbytes if size is None else size
         if not 0 <= size <= self.buffer.nbytes:
-            raise PayloadLargerThanSlot(size, self.buffer.nbytes)
+            raise PayloadRefused(f"size {size} is not from 0 to the {self.buffer.nbytes} bytes that were lent.")
+        check_whole_items(size, self._item_bytes)
         return self._end(size)
 
     def abort(self) -> None:
@@ -67,3 +72,8 @@ class Loan:
 def _dropped(give_back: Callable[[int | None], bool], slot: int | None, channel: str) -> None:
     if give_back(slot):
         warn(f"a loan of channel {channel!r} (commit or abort it, or use `with producer.loan(…) as loan:`)")
+
+
+def check_whole_items(size: int, item_bytes: int) -> None:
+    if size % item_bytes:
+        raise PayloadRefused(f"size {size} is not a multiple of {item_bytes}, the bytes of one element of the ring.")

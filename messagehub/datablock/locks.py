@@ -21,7 +21,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Final
+from typing import Any, Final, SupportsIndex
 
 from .errors import Busy, HandleClosed, NotLinux, TooManyOpenFiles
 from .holders import HeldSlots
@@ -156,6 +156,10 @@ class Descriptor:
     def eventfd(cls) -> "Descriptor":
         with open_files_limited():
             return cls(lambda: os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK))
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> Any:
+        """Refuse to be copied: the copy would close a number that may be somebody else's by then."""
+        raise TypeError("an open file cannot be copied or pickled")
 
     def close(self) -> None:
         fd, self.fd = self.fd, -1

@@ -47,7 +47,7 @@ from .layout import (
     State,
     WhenFull,
 )
-from .loans import Loan
+from .loans import Loan, check_whole_items
 from .locks import FIRST_SLOT, OFD_SETLK, exclusive, free, set_lock, unlock
 from .payloads import Codec, Piece
 from .segment import Segment
@@ -230,6 +230,8 @@ class RingWriter:
             raise PayloadRefused("an Arrow block takes record batches: use write(batch) instead of a loan.")
         if size > self._slot_bytes:
             raise PayloadLargerThanSlot(size, self._slot_bytes)
+        item_bytes = getattr(self._codec.schema, "itemsize", 1)
+        check_whole_items(size, item_bytes)
         self._check_open()
         with self._mutex:
             slot = self._claim(timeout_seconds)
@@ -240,6 +242,7 @@ class RingWriter:
             slot,
             lent,
             channel=self.header.channel,
+            item_bytes=item_bytes,
             finish=self._finish_loan,
             when_dropped=self._loan_dropped,
         )
