@@ -103,12 +103,12 @@ class AccessFile:
 
 
 def version_of(path: Path) -> Version | None:
-    """Return what differs whenever the file has been replaced; None where there is none."""
+    """Return what differs whenever the file, its mode or its owner has been changed; None where there is none."""
     try:
         found = path.stat()
     except FileNotFoundError:
         return None
-    return found.st_ino, found.st_mtime_ns, found.st_size
+    return found.st_ino, found.st_ctime_ns, found.st_size
 
 
 def private_directory_of(path: Path) -> None:

@@ -441,11 +441,12 @@ class AcknowledgeMessages(PositionCommand, tag="POSITION_ACKNOWLEDGE"):
 
 
 class ReturnMessages(PositionCommand, tag="POSITION_RETURN"):
-    """Give back what a member holds, for anybody to have at once."""
+    """Give back what a member holds, for anybody to have at once. What was `unseen` does not count as delivered."""
 
     member_id: Text
     lease: Label
     offsets: Offsets
+    unseen: bool = False
 
 
 class ListPositions(Command, tag="POSITION_LIST_REQUEST"):

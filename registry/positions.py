@@ -195,13 +195,25 @@ class Positions:
 
     def give_back(self, command: commands.ReturnMessages, _revision: int, _now: float) -> Decision:
         topic, held = self._of(command)
-        returned = 0
+        returned: dict[int, int] = {}
         for offset in command.offsets:
             one = held.unacked.get(offset)
             if one is not None and one.member_id in (command.member_id, None):
-                one.member_id, one.until = None, 0.0
-                returned += 1
-        return replies.MessagesReturned(topic=topic.name, position=held.record.name, returned=returned), None
+                returned[offset] = one.deliveries
+        reply = replies.MessagesReturned(topic=topic.name, position=held.record.name, returned=len(returned))
+        if command.unseen and returned:  # held for as long as its member is there, which leaves now
+            return reply, events.MessagesDelivered(
+                name=topic.name,
+                position=held.record.name,
+                incarnation=topic.incarnation,
+                member_id=command.member_id,
+                first_offset=0,
+                next_offset=held.record.next_offset,
+                deliveries=[(offset, max(count - 1, 0)) for offset, count in returned.items()],
+            )
+        for offset in returned:
+            held.unacked[offset].member_id, held.unacked[offset].until = None, 0.0
+        return reply, None
 
     def find(self, command: commands.ListPositions, _revision: int, _now: float) -> Decision:
         topic = self._topics.get(command.topic)

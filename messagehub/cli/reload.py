@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
+from messagehub.credentials import AccessFile
 from messagehub.errors import HubError
 from messagehub.settings import RELOADABLE, Settings
 from messagehub.supervision import Supervisor
@@ -92,6 +93,7 @@ class Reloading:
             from messagehub.cli.http_checks import check_http
 
             check_http(settings, is_open=self._is_open)
+            AccessFile(settings.access_path).read()  # an HTTP process could not be started with a damaged one
         changed = self._settings.changed(settings)
         taken = [name for name in changed if name in RELOADABLE]
         if bool(settings.http_cert) != bool(self._settings.http_cert):  # the address is https: or http: until the end

@@ -91,7 +91,7 @@ def resend(
         echo(f"{done.sent} sent, {len(done.failed)} failed, {done.without_payload} without a payload, {done.left} left")
         if done.left:
             complain("messagehub: the time was up: call it again for the rest, or give it longer with --timeout")
-    if done.failed or done.left:
+    if done.failed or done.left or done.without_payload:
         raise typer.Exit(1)
 
 

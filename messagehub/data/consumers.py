@@ -154,8 +154,7 @@ class Consumer(ClosedWhenForgotten):
         self._wake: Descriptor | None = Descriptor.eventfd()
         self._is_unsure = True  # where the channel is: ask
         self._has_told_of_loss = self._has_told_of_hosts = False
-        self._is_stale = self._is_superseded = False
-        self._is_asking = self._has_answer = False
+        self._is_stale = self._is_superseded = self._is_asking = self._has_answer = False
         self._asked_at = 0.0
         self._sleeper = Sleeper()
         self._last = LastRead()

@@ -49,17 +49,25 @@ class Acknowledgements:
             self._say(command, timeout)
 
     def give_back(self, offset: int, timeout: float | None) -> None:
+        self._say(self._return([offset], unseen=False), timeout)
+        self.on_said(offset)
+
+    def say_unseen(self, offsets: Sequence[int], timeout: float) -> None:
+        """Give back what nobody was handed, so that it does not count as delivered."""
+        for begin in range(0, len(offsets), MOST_AT_ONCE):
+            self._say(self._return(offsets[begin : begin + MOST_AT_ONCE], unseen=True), timeout)
+
+    def _return(self, offsets: Sequence[int], *, unseen: bool) -> commands.ReturnMessages:
         of = self._position
-        command = commands.ReturnMessages(
+        return commands.ReturnMessages(
             topic=of.topic,
             position=of.name,
             incarnation=of.incarnation,
             member_id=self._member_id,
             lease=self._lease,
-            offsets=[offset],
+            offsets=list(offsets),
+            unseen=unseen,
         )
-        self._say(command, timeout)
-        self.on_said(offset)
 
     def _say(self, command: commands.Command, timeout: float | None) -> None:
         """Until the broker has it or refuses it, or the timeout has come. Saying it twice is harmless."""

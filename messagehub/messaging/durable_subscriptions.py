@@ -96,6 +96,14 @@ def _check(option: str, value: float | None, kind: type, least: float, most: flo
         raise ConfigurationError(f"{option} is {what} from {least:g} to {most:,}, not {value!r}")
 
 
+def checked_buffer(buffer: int | None) -> int:
+    """Refuse a wrong size before the position is made."""
+    size = BUFFER if buffer is None else buffer
+    if not 1 <= size <= MOST_BUFFERED:
+        raise ConfigurationError(f"buffer is from 1 to {MOST_BUFFERED} under a durable name, not {buffer}")
+    return size
+
+
 class DurableSubscription(Subscription):
     def __init__(
         self,
@@ -110,8 +118,6 @@ class DurableSubscription(Subscription):
         on_close: Callable[[Subscription], None],
     ) -> None:
         super().__init__(patterns, buffer=buffer, buffer_bytes=buffer_bytes, overflow="drop_newest", on_close=on_close)
-        if buffer > MOST_BUFFERED:
-            raise ConfigurationError(f"buffer is at most {MOST_BUFFERED} under a durable name, not {buffer}")
         assert isinstance(registration.command, commands.RegisterSubscriber)
         self.durable = position.name
         self.lost_to_retention = 0
@@ -126,6 +132,7 @@ class DurableSubscription(Subscription):
         self._current: int | None = None  # what the reader has, to be acknowledged when it asks for the next
         self._done: deque[int] = deque()
         self._assigned: deque[replies.Delivery] = deque()  # held by us, and not yet read from the store
+        self._unseen: list[int] = []  # held by us at the end, and never handed out
         self._first_offset = 0
         self._renewed_at = 0.0
         self._look_at = 0.0
@@ -162,6 +169,7 @@ class DurableSubscription(Subscription):
         await asyncio.to_thread(self.close, timeout=timeout)
 
     def end(self, failure: HubError | None = None) -> None:
+        self._unseen += [message.number for message in self._buffer]
         self._buffer.clear()
         super().end(failure)
 
@@ -253,8 +261,10 @@ class DurableSubscription(Subscription):
     def _leave(self) -> None:
         """After the last acknowledgement, so that nothing that is done comes again."""
         self._on_close(self)
+        unseen = [*self._unseen, *(delivery.offset for delivery in self._assigned)]
         try:
             self._send_done(ASK_SECONDS)
+            self._acknowledgements.say_unseen(unseen, ASK_SECONDS)
         except HubError as failed:
             log.warning("%d messages of %r may come again: %s", len(self._done), self.pattern, failed.message)
         self._registration.close()
@@ -341,6 +351,7 @@ class DurableSubscription(Subscription):
         message = from_store(of.topic, of.incarnation, stored, delivery.deliveries, self._acknowledgements)
         with self._changed:
             if self.is_closed:
+                self._unseen.append(message.number)
                 return
             self._append(message)
         self.wake()

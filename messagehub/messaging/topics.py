@@ -17,7 +17,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import zmq
@@ -152,6 +152,9 @@ class Topics:
 
         Sent in pieces, each of which has the timeout for itself; when one fails, those before it are stored.
         """
+        if isinstance(payloads, str | bytes | bytearray | memoryview | Mapping):
+            kind = type(payloads).__name__
+            raise InvalidRequest(f"payloads is a list of messages, not one {kind}: use publish, or [message]")
         encoded = [encode_payload(payload) for payload in payloads]
         if not encoded:
             raise InvalidRequest("there is nothing to publish")
@@ -300,6 +303,7 @@ class Topics:
         deadline = time.monotonic() + timeout
         if len(patterns.texts) > 1 or not patterns.topics:
             raise ConfigurationError(f"durable is a position of one topic: {patterns.text!r} is a pattern, or several")
+        size = durable_subscriptions.checked_buffer(buffer)
         position = self._open_position(patterns.text, durable, since, deadline)
         command = commands.RegisterSubscriber(
             kind="position",
@@ -313,7 +317,7 @@ class Topics:
             subscription = DurableSubscription(
                 patterns,
                 position,
-                buffer=durable_subscriptions.BUFFER if buffer is None else buffer,
+                buffer=size,
                 buffer_bytes=buffer_bytes,
                 ack=durable.ack,
                 connection=self._connection,

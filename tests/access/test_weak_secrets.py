@@ -92,6 +92,10 @@ def test_a_replaced_owner_token_counts_at_once_and_the_old_one_no_longer(web: We
     assert (status_of(web, new), status_with(web, auth=("", ""))) == (401, 401)
     write_private(path, new.encode(), mode=0o644)
     assert status_of(web, new) == 401, "others could have read it"
+    path.chmod(0o600)
+    assert status_of(web, new) == 200, "as the log says to do"
+    path.chmod(0o666)
+    assert status_of(web, new) == 401, "others can read it from now on"
     write_private(path, new.encode())
     assert status_of(web, new) == 200
 

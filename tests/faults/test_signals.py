@@ -79,6 +79,21 @@ def test_a_reload_that_is_refused_changes_nothing(hub: Served) -> None:
     eventually(lambda: httpx.get(f"{hub.http}/subjects").status_code == 401)
 
 
+@pytest.mark.parametrize("content", ['{"tok', None], ids=["damaged", "open to others"])
+def test_a_reload_with_a_bad_list_of_tokens_changes_nothing(hub: Served, content: str | None) -> None:
+    access = hub.dir / "access.json"
+    access.write_text(content or "{}")
+    access.chmod(0o600 if content else 0o644)
+    (hub.dir / "messagehub.toml").write_text('http_anonymous = ""\n')
+    hub.signal(signal.SIGHUP)
+    eventually(lambda: f"SIGHUP changed nothing: {access}" in hub.log())
+    assert "Traceback" not in hub.log()
+    assert httpx.get(f"{hub.http}/subjects").status_code == 200
+    access.unlink()
+    hub.signal(signal.SIGHUP)
+    eventually(lambda: httpx.get(f"{hub.http}/subjects").status_code == 401)
+
+
 def test_the_path_that_a_proxy_serves_the_hub_under_is_taken_over(hub: Served) -> None:
     assert httpx.get(f"{hub.http}/lab/healthz").status_code == 404
     (hub.dir / "messagehub.toml").write_text('http_prefix = "/lab"\n')

@@ -307,6 +307,24 @@ def test_closing_gives_back_what_is_buffered(broker: AnyBroker) -> None:
             assert sorted(offset or 0 for offset in offsets(read(subscription, 8))) == list(range(1, 9))
 
 
+def test_what_was_buffered_and_never_read_is_not_counted_as_delivered(server: Served) -> None:
+    # After a restart the broker waits for those who held something: for an `ack_wait` that passes here.
+    options: dict[str, Any] = {"durable": "billing", "ack": "manual", "ack_wait": 2, "max_deliveries": 2}
+    with hub_of(server) as hub:
+        filled(hub, 6)
+        for _ in range(4):  # deployed again and again
+            with hub.subscribe("orders", **options) as subscription:
+                eventually(lambda: subscription.buffered == 6)
+    server.kill()
+    server.start()
+    with hub_of(server) as hub:
+        with hub.subscribe("orders", **options) as subscription:
+            assert [(message.offset, message.deliveries) for message in read(subscription, 6)] == [
+                (offset, 1) for offset in range(1, 7)
+            ]
+        assert hub.dead_letters().letters == []
+
+
 # -- forms of reading ------------------------------------------------------------------------------------------
 
 
@@ -506,6 +524,7 @@ def test_what_makes_no_sense_is_refused_by_name(broker: AnyBroker, options: dict
         with pytest.raises(ConfigurationError) as refused:
             hub.subscribe("orders", **options)
         assert any(name in str(refused.value) for name in options)
+        assert hub.topic("orders").positions() == [], "who is refused leaves nothing behind"
 
 
 def test_a_position_is_of_one_retained_topic_with_one_set_of_settings(broker: AnyBroker) -> None:

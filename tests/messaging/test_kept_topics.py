@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -640,3 +641,12 @@ def test_pages_follow_each_other_and_are_bounded(broker: AnyBroker) -> None:
             sizes.append(len(page.messages))
             offset += len(page.messages)
         assert max(sizes) <= 27
+
+
+@pytest.mark.parametrize("one", [{"id": 7}, "abc", b"abc", bytearray(b"abc")])
+def test_one_message_is_not_taken_for_many(broker: AnyBroker, one: Any) -> None:
+    with hub_of(broker) as hub:
+        topic = hub.topic("jobs", keep=10)
+        with pytest.raises(InvalidRequest, match="payloads is a list of messages"):
+            topic.publish_all(one)
+        assert topic.publish_all([one]) == 1
