@@ -13,7 +13,7 @@ from messagehub.messaging.service_context import ServiceContext, ServiceMessage
 from messagehub.messaging.service_frames import ANSWER, REFUSED, REPLY, REQUEST, Greeting, call, greeting, key_id
 from registry.records import Worker
 from tests.access.shared import SharedHub
-from tests.integration.harness import eventually
+from tests.integration.harness import eventually, fixed_endpoint
 from tests.messaging.service_harness import SECONDS, connected, received, welcomed, worker_of
 
 
@@ -78,10 +78,9 @@ def test_others_go_on_while_a_worker_changes_its_key(shared: SharedHub, monkeypa
 
 
 def test_a_right_that_was_taken_away_while_no_broker_ran_ends_too(tmp_path: Path, no_leaks: None) -> None:
-    shared = SharedHub(tmp_path / "hub")
+    shared, endpoint = SharedHub(tmp_path / "hub"), fixed_endpoint()
     with contextlib.ExitStack() as stack:
-        with shared.running() as first:
-            endpoint = first.endpoint
+        with shared.running(endpoint=endpoint):
             writer = stack.enter_context(shared.hub("writer"))
             served = stack.enter_context(writer.serve("name:echo", echo))
             before = served.keys.current

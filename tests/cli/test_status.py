@@ -2,24 +2,11 @@
 
 import os
 import signal
-import socket
 import time
 
 from messagehub.version import __version__
 from tests.cli.program import Program
-
-
-def free_port() -> int:
-    """A port whose successor is free too, for the events."""
-    while True:
-        with socket.socket() as first, socket.socket() as second:
-            first.bind(("127.0.0.1", 0))
-            port = int(first.getsockname()[1])
-            try:
-                second.bind(("127.0.0.1", port + 1))
-            except (OSError, OverflowError):
-                continue
-            return port
+from tests.integration.harness import fixed_endpoint
 
 
 def test_status_as_json_has_what_scripts_rely_on(hub: Program) -> None:
@@ -80,7 +67,7 @@ def test_a_stopped_broker_is_given_up_in_time(alone: Program) -> None:
 
 
 def test_a_tcp_broker_is_found_by_directory_and_by_endpoint(alone: Program) -> None:
-    endpoint = f"tcp://127.0.0.1:{free_port()}"
+    endpoint = fixed_endpoint()
     with alone.serve("--endpoint", endpoint) as broker:
         by_directory = alone.call_json("status")
         assert by_directory["endpoint"] == endpoint

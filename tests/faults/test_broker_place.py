@@ -2,7 +2,6 @@
 
 import os
 import signal
-import socket
 import stat
 from collections.abc import Callable
 from pathlib import Path
@@ -14,22 +13,9 @@ from messagehub import MessageHub, embedded_broker
 from messagehub.errors import BrokerAlreadyRunning, ConfigurationError
 from messagehub.status import is_held
 from tests.conftest import QUICK
-from tests.integration.harness import REGISTER, Embedded, Peer, Served, eventually, launch, refused
+from tests.integration.harness import REGISTER, Embedded, Peer, Served, eventually, fixed_endpoint, launch, refused
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
-
-
-def free_port() -> int:
-    """Two free ports in a row: the second is for events."""
-    while True:
-        with socket.socket() as first, socket.socket() as second:
-            first.bind(("127.0.0.1", 0))
-            port = int(first.getsockname()[1])
-            try:
-                second.bind(("127.0.0.1", port + 1))
-            except OSError:
-                continue
-            return port
 
 
 def assert_refused(directory: Path, *arguments: str, saying: str) -> None:
@@ -48,7 +34,7 @@ def assert_goes_on(server: Served) -> None:
 def test_a_second_broker_on_the_same_directory_is_refused(served: Callable[..., Served]) -> None:
     first = served(**QUICK)
     assert_refused(first.dir, saying=f"another broker holds directory {first.dir}")
-    assert_refused(first.dir, "--endpoint", f"tcp://127.0.0.1:{free_port()}", saying="another broker holds directory")
+    assert_refused(first.dir, "--endpoint", fixed_endpoint(), saying="another broker holds directory")
     assert_goes_on(first)
     first.kill()
     first.start()
@@ -56,7 +42,7 @@ def test_a_second_broker_on_the_same_directory_is_refused(served: Callable[..., 
 
 
 def test_a_second_broker_on_the_same_tcp_endpoint_is_refused(served: Callable[..., Served], tmp_path: Path) -> None:
-    endpoint = f"tcp://127.0.0.1:{free_port()}"
+    endpoint = fixed_endpoint()
     first = served("--endpoint", endpoint, **QUICK)
     assert first.endpoint == endpoint
     assert_refused(tmp_path / "other", "--endpoint", endpoint, saying=f"{endpoint} is in use")
@@ -214,7 +200,7 @@ def test_a_signal_at_any_moment_of_the_start_leaves_nothing_locked(tmp_path: Pat
 
 
 def test_a_client_of_the_directory_finds_a_broker_on_tcp(served: Callable[..., Served]) -> None:
-    server = served("--endpoint", f"tcp://127.0.0.1:{free_port()}", **QUICK)
+    server = served("--endpoint", fixed_endpoint(), **QUICK)
     with MessageHub(dir=server.dir) as hub:
         assert hub.connect()
         server.kill()

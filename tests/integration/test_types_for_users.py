@@ -1,5 +1,6 @@
 """A user's program is type-checked against the package, where that is developed and as a wheel."""
 
+import os
 import shutil
 import subprocess
 import sys
@@ -66,6 +67,11 @@ found: str = hub.discover("a")
 """
 
 
+def environment() -> dict[str, str]:
+    """Without a PYTHONPATH, which names this repository where Spark's tests run in the same process."""
+    return {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+
+
 def checked(program: str, python: str, place: Path) -> list[str]:
     """What mypy says of a program, in a folder of its own with no settings."""
     (place / "program.py").write_text(program)
@@ -75,6 +81,7 @@ def checked(program: str, python: str, place: Path) -> list[str]:
             *("--cache-dir", str(place / "cache"), "--config-file", "", "--python-executable", python, "program.py"),
         ],
         cwd=place,
+        env=environment(),
         capture_output=True,
         text=True,
         timeout=300,
@@ -105,7 +112,7 @@ def environment_with_wheel(tmp_path_factory: pytest.TempPathFactory) -> str:
         wheel.extractall(site)
     (site / "needed.pth").write_text(f"{sysconfig.get_path('purelib')}\n{sysconfig.get_path('platlib')}\n")
     where = [python, "-c", "import messagehub; print(messagehub.__file__)"]
-    found = subprocess.run(where, cwd=place, capture_output=True, text=True, timeout=60, check=True)
+    found = subprocess.run(where, cwd=place, env=environment(), capture_output=True, text=True, timeout=60, check=True)
     assert Path(found.stdout.strip()).is_relative_to(place)
     return python
 
