@@ -13,6 +13,7 @@ import pytest
 from xdist.scheduler import LoadScopeScheduling
 
 from messagehub import MessageHub
+from tests import preloaded
 from tests.integration.harness import AnyBroker, Embedded, Held, Peer, Served, eventually
 from tests.integration.invariants import check_broker
 from tests.levels import IS_QUICK
@@ -24,6 +25,11 @@ QUICK = {"heartbeat_seconds": 0.5, "stall_seconds": 20.0, "lease_seconds": 40.0,
 
 
 _domains = itertools.count(1)
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    if not getattr(session.config.option, "numprocesses", None):  # a worker of pytest-xdist, or the only process
+        preloaded.start()
 
 
 @pytest.fixture(autouse=True)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 STOP_SECONDS = 4
 """So long requests may take to be finished when the hub stops, which waits a little longer."""
+ACCEPT_SECONDS = 0.01
 _PR_SET_PDEATHSIG = 1
 
 
@@ -32,6 +33,8 @@ def main() -> None:
 
 def _serve(arguments: argparse.Namespace) -> None:
     # Not above: they take a second, in which this process would outlive its hub and keep its address.
+    import asyncio
+
     import uvicorn
 
     from messagehub.admin.app import create_app
@@ -49,6 +52,14 @@ def _serve(arguments: argparse.Namespace) -> None:
             await super().startup(sockets)
             os.write(arguments.ready_fd, b"1")
             os.close(arguments.ready_fd)
+
+        async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+            """Whoever was accepted becomes a connection first: asyncio would drop it with the server."""
+            loop = asyncio.get_running_loop()
+            for listening in sockets or []:
+                loop.remove_reader(listening)
+            await asyncio.sleep(ACCEPT_SECONDS)
+            await super().shutdown(sockets)
 
     settings = Settings.from_json(arguments.settings)
     logging.basicConfig(level=settings.log.upper(), format=FORMAT)
@@ -79,6 +90,7 @@ def _serve(arguments: argparse.Namespace) -> None:
             server_header=False,
             proxy_headers=False,  # whoever calls could choose the address that limits are counted by
             http=PatientProtocol,
+            loop="asyncio",
             timeout_keep_alive=60,
             timeout_graceful_shutdown=STOP_SECONDS,
             ws="none",

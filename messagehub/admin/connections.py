@@ -17,6 +17,8 @@ BODY_SECONDS = 10.0
 READ_SECONDS = 10.0
 READ_BYTES = 10_000
 """So much of its answer a caller takes in that time, or is cut off."""
+LAST_SECONDS = 2.0
+"""So long a server that stops waits for the first request of a connection."""
 MAX_HEAD_BYTES = 64 << 10
 MAX_REQUEST_BYTES = 16 << 20
 """As it comes over the wire: a body in small chunks takes many times what is in it."""
@@ -35,6 +37,7 @@ class PatientProtocol(HttpToolsProtocol):
     _running: RequestResponseCycle | None = None
     _is_head = True
     _is_whole = False
+    _is_last = False
     _request_bytes = 0
 
     def connection_made(self, transport: Any) -> None:
@@ -73,8 +76,14 @@ class PatientProtocol(HttpToolsProtocol):
             running.message_event.set()
 
     def shutdown(self) -> None:
-        """The server stops. A stream without an end ends now; every other answer is finished."""
-        super().shutdown()
+        """The server stops. A stream without an end ends now, every other answer is finished, and a request that is on
+        its way is answered: whoever has just connected cannot know better."""
+        self._is_last = True
+        if self.cycle is None or (self.cycle.response_complete and self._request_bytes):
+            self._cancel()
+            self._deadline = self.loop.call_later(LAST_SECONDS, self.transport.close)
+        else:
+            super().shutdown()
         end_stream = self._running.scope.get("end_stream") if self._running is not None else None
         if callable(end_stream):
             end_stream()
@@ -95,6 +104,8 @@ class PatientProtocol(HttpToolsProtocol):
         super().on_headers_complete()  # or it fails: a head that means nothing
         self._is_head = False
         self._cancel()
+        if self._is_last:
+            self.cycle.keep_alive = False
         if not self.pipeline:
             self._running = self.cycle
         elif len(self.pipeline) > MAX_PIPELINED:

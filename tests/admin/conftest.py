@@ -12,6 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
+from tests import preloaded
 from tests.admin import documented
 from tests.integration.harness import eventually
 
@@ -23,7 +24,7 @@ class Web:
         command = [sys.executable, "-m", "messagehub", "serve", "--dir", str(directory), "--http", "127.0.0.1:0"]
         self.directory = directory
         environment = os.environ | {"MESSAGEHUB_DOMAIN": f"pytest-{os.getpid()}-{directory.name}"}
-        self.process = subprocess.Popen([*command, *arguments], stdout=subprocess.PIPE, text=True, env=environment)
+        self.process = preloaded.Popen([*command, *arguments], stdout=subprocess.PIPE, text=True, env=environment)
         assert self.process.stdout is not None
         ready = self.process.stdout.readline()
         assert "ready" in ready, ready

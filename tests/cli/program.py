@@ -17,6 +17,7 @@ from typer.testing import CliRunner, Result
 
 from messagehub.cli import app
 from messagehub.datablock.directory import Directory
+from tests import preloaded
 from tests.integration.harness import end_at_once
 
 ROOT = Path(__file__).parents[2]
@@ -43,12 +44,17 @@ def until(condition: Callable[[], Any], what: str, seconds: float = DEADLINE_SEC
 class Running:
     """A command that stays. Leaving the block ends it, by force if it must."""
 
-    def __init__(self, arguments: list[str], environment: dict[str, str], place: Path, name: str) -> None:
+    def __init__(
+        self,
+        arguments: list[str],
+        environment: dict[str, str],
+        place: Path,
+        name: str,
+        popen: type["subprocess.Popen[Any]"] = preloaded.Popen,
+    ) -> None:
         self._stdout, self._stderr = place / f"{name}.out", place / f"{name}.err"
         with self._stdout.open("w") as out, self._stderr.open("w") as err:
-            self.process = subprocess.Popen(
-                arguments, env=environment, stdin=subprocess.DEVNULL, stdout=out, stderr=err
-            )
+            self.process = popen(arguments, env=environment, stdin=subprocess.DEVNULL, stdout=out, stderr=err)
 
     @property
     def out(self) -> str:
@@ -122,15 +128,8 @@ class Program:
         self, *arguments: str, code: int = 0, stdin: str = "", **environment: str
     ) -> subprocess.CompletedProcess[str]:
         """Run to the end and check the exit code."""
-        done = subprocess.run(
-            [sys.executable, "-m", "messagehub", *arguments],
-            env=self.environment | environment,
-            input=stdin,
-            capture_output=True,
-            text=True,
-            timeout=DEADLINE_SECONDS,
-            check=False,
-        )
+        command = [sys.executable, "-m", "messagehub", *arguments]
+        done = preloaded.run(command, env=self.environment | environment, input=stdin, timeout=DEADLINE_SECONDS)
         assert done.returncode == code, f"exit {done.returncode}\n{done.stdout}\n{done.stderr}"
         assert "Traceback" not in done.stderr
         return done

@@ -17,19 +17,14 @@ import pytest
 from messagehub.cli.diagnosis.machine import check_shared_memory, check_system
 from messagehub.cli.diagnosis.place import check_owners
 from messagehub.datablock.locks import OWNER, Descriptor, exclusive, try_lock
+from tests import preloaded
 from tests.cli.program import Program, Running
 
 
 def diagnose(program: Program, *arguments: str, **environment: str) -> dict[str, list[dict[str, Any]]]:
     """The findings that are trouble, by check. The machine's own /dev/shm may be small; that is not ours to test."""
-    done = subprocess.run(
-        [sys.executable, "-m", "messagehub", "doctor", "--json", *arguments],
-        env=program.environment | environment,
-        capture_output=True,
-        text=True,
-        timeout=30,
-        check=False,
-    )
+    command = [sys.executable, "-m", "messagehub", "doctor", "--json", *arguments]
+    done = preloaded.run(command, env=program.environment | environment, timeout=30)
     assert not done.stderr
     report = json.loads(done.stdout)
     troubles = [one for one in report["findings"] if one["severity"] in ("warning", "error")]
@@ -160,7 +155,8 @@ sys.modules["messagehub.version"].__version__ = "9.9.9"
 from messagehub.cli import main
 main()
 """
-    with Running([sys.executable, "-c", code, "serve"], alone.environment, alone.place, "other") as broker:
+    command = [sys.executable, "-c", code, "serve"]
+    with Running(command, alone.environment, alone.place, "other", subprocess.Popen) as broker:
         broker.says("messagehub 9.9.9 ready")
         (finding,) = diagnose(alone)["version"]
         assert finding["severity"] == "warning"

@@ -76,6 +76,16 @@ def test_a_peer_that_subscribes_without_end_is_cut_off_and_the_others_are_served
             assert watcher.socket.poll(30_000), "subscriptions of others are taken"
 
 
+def test_a_peer_that_sends_faster_than_frames_are_read_is_cut_off_too(tmp_path: Path) -> None:
+    """By the clock of the reading side it never sends more than this many a second."""
+    with SharedHub(tmp_path / "hub").running(subscriptions_per_peer=60_000) as shared, shared.local() as local:
+        with shared.peer("watcher") as peer:
+            endpoint = events_of(peer)
+        pair = shared.keys["watcher"]
+        with flooding(endpoint, shared.server_key, pair.public, pair.secret):
+            eventually(lambda: local.counter("hung_up") > 0)
+
+
 def test_a_flood_of_subscriptions_at_a_private_hub_does_not_stop_it(embedded: Callable[..., Embedded]) -> None:
     broker = embedded(**QUICK)
     with Peer(broker.endpoint) as peer:

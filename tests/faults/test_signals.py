@@ -10,7 +10,9 @@ import socket
 import ssl
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
@@ -99,6 +101,29 @@ def test_the_path_that_a_proxy_serves_the_hub_under_is_taken_over(hub: Served) -
     (hub.dir / "messagehub.toml").write_text('http_prefix = "/lab"\n')
     hub.signal(signal.SIGHUP)
     eventually(lambda: httpx.get(f"{hub.http}/lab/healthz").status_code == 200)
+
+
+def test_no_request_is_dropped_while_http_is_started_anew(hub: Served) -> None:
+    """Each comes over a connection of its own, which the process that ends may have accepted a moment before."""
+    is_over = threading.Event()
+
+    def ask() -> int:
+        asked = 0
+        while not is_over.is_set():
+            assert httpx.get(f"{hub.http}/healthz", timeout=30).status_code in (200, 404)
+            asked += 1
+        return asked
+
+    with ThreadPoolExecutor(3) as pool:
+        asking = [pool.submit(ask) for _ in range(3)]
+        try:
+            for number in range(5):
+                (hub.dir / "messagehub.toml").write_text(f'http_prefix = "/lab{number}"\n')
+                hub.signal(signal.SIGHUP)
+                eventually(lambda n=number: hub.log().count("HTTP serves with the settings as they are now") > n)
+        finally:
+            is_over.set()
+        assert all(done.result() for done in asking)
 
 
 def test_the_audit_log_goes_on_in_a_new_file_after_the_old_one_was_moved(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 
 from messagehub import MessageHub
 from messagehub.datablock.directory import Directory
+from tests import preloaded
 from tests.integration.harness import PATIENCE_SECONDS, ROOT, clean_environment
 
 PREAMBLE = """
@@ -43,7 +44,8 @@ class Process:
         program = (
             PREAMBLE + "\n".join(f"{name} = {value!r}" for name, value in variables.items()) + textwrap.dedent(text)
         )
-        self.popen = subprocess.Popen(
+        start = subprocess.Popen if through else preloaded.Popen
+        self.popen = start(
             [*through, sys.executable, "-c", program, json.dumps(hub_arguments)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 import zmq
 
 from messagehub import MessageHub, embedded_broker
+from tests import preloaded
 
 ROOT = Path(__file__).parents[2]
 PATIENCE_SECONDS = 30.0
@@ -277,7 +278,7 @@ def launch(directory: Path, *arguments: str, log: Path | None = None, with_http:
     command += [] if with_http else ["--no-http"]
     with contextlib.ExitStack() as stack:
         stderr: Any = stack.enter_context(log.open("a")) if log else subprocess.PIPE
-        return subprocess.Popen(
+        return preloaded.Popen(
             command, stdout=subprocess.PIPE, stderr=stderr, text=True, cwd=ROOT, env=clean_environment()
         )
 
@@ -311,14 +312,8 @@ def clean_environment() -> dict[str, str]:
 
 def run_script(text: str, *arguments: str, timeout: float = 2 * PATIENCE_SECONDS) -> str:
     """Run a Python program of its own and return what it printed; its failure is ours."""
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", text, *arguments],
-        capture_output=True,
-        text=True,
-        timeout=timeout,
-        env=clean_environment(),
-        cwd=ROOT,
-        check=False,
+    done = preloaded.run(
+        [sys.executable, "-W", "error", "-c", text, *arguments], timeout=timeout, env=clean_environment(), cwd=ROOT
     )
     assert done.returncode == 0, (done.returncode, done.stdout, done.stderr)
     assert "Traceback" not in done.stderr, done.stderr
@@ -357,10 +352,12 @@ def ends_of(fd: str, what: str) -> str:
 
 
 def children() -> set[int]:
+    """Of this process, and of the one that forks for it."""
     found: set[int] = set()
-    for task in os.listdir("/proc/self/task"):
-        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # the thread ended meanwhile
-            found |= {int(pid) for pid in Path(f"/proc/self/task/{task}/children").read_text().split()}
+    for parent in (os.getpid(), preloaded.pid()):
+        for task in Path(f"/proc/{parent}/task").iterdir():
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # the thread ended meanwhile
+                found |= {int(pid) for pid in (task / "children").read_text().split()}
     return found
 
 

@@ -29,6 +29,7 @@ from messagehub.messaging.service_workers import Served as ServedAddress
 from messagehub.messaging.services import Services
 from registry import commands, replies
 from registry.records import Worker
+from tests import preloaded
 from tests.integration.harness import ROOT, Served, clean_environment, eventually, hub_of
 
 SECONDS = 20.0
@@ -45,7 +46,7 @@ class WorkerProcess:
     def __init__(self, broker: Served, address: str, *, log: Path | None = None, **options: Any) -> None:
         words = [broker.endpoint, address, *(f"{name}={value}" for name, value in options.items())]
         with contextlib.ExitStack() as stack:
-            self.process = subprocess.Popen(
+            self.process = preloaded.Popen(
                 [sys.executable, "-W", "error", "-m", "tests.messaging.service_process", *words],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,

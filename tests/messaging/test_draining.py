@@ -14,6 +14,7 @@ import pytest
 from messagehub import MessageHub
 from messagehub.errors import AddressNotFound, ConfigurationError, MailboxClosed
 from messagehub.messaging.service_context import ServiceContext, ServiceMessage
+from tests import preloaded
 from tests.integration.harness import ROOT, Served, clean_environment, eventually
 from tests.messaging.service_harness import SECONDS, patient_hub
 
@@ -25,7 +26,7 @@ def start(broker: Served) -> Iterator[Start]:
     started: list[subprocess.Popen[str]] = []
 
     def run(*options: str) -> "subprocess.Popen[str]":
-        process = subprocess.Popen(
+        process = preloaded.Popen(
             [sys.executable, "-W", "error", "-m", "tests.messaging.draining_process", broker.endpoint, *options],
             stdout=subprocess.PIPE,
             text=True,

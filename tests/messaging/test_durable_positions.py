@@ -24,6 +24,7 @@ from messagehub.errors import (
 )
 from messagehub.messaging.subscriptions import Subscription
 from messagehub.messaging.topic_messages import Message
+from tests import preloaded
 from tests.conftest import QUICK
 from tests.integration.harness import ROOT, AnyBroker, Served, clean_environment, end_at_once, eventually, hub_of
 
@@ -72,7 +73,7 @@ for message in subscription:
 @contextmanager
 def member(broker: AnyBroker, *, buffer: int = 2, ack_wait: float = LONG, mode: str = "hold") -> Iterator[Any]:
     """A process that reads under the durable name; its lines are what it got."""
-    process = subprocess.Popen(
+    process = preloaded.Popen(
         [sys.executable, "-c", MEMBER, broker.endpoint, str(buffer), str(ack_wait), mode],
         cwd=ROOT,
         env=clean_environment(),

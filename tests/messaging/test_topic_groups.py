@@ -16,6 +16,7 @@ from messagehub import MessageHub
 from messagehub.errors import BrokerRequired, ConfigurationError, InvalidName
 from messagehub.messaging.subscriptions import Subscription
 from messagehub.messaging.topic_messages import Message
+from tests import preloaded
 from tests.conftest import QUICK
 from tests.integration.harness import ROOT, AnyBroker, Served, clean_environment, end_at_once, eventually, hub_of
 
@@ -106,7 +107,7 @@ for message in hub.subscribe("orders", group="workers"):
 def test_the_others_take_over_the_share_of_a_killed_member(broker: AnyBroker) -> None:
     with hub_of(broker) as hub, hub_of(broker) as publisher:
         survivor = hub.subscribe("orders", group="workers")
-        process = subprocess.Popen(
+        process = preloaded.Popen(
             [sys.executable, "-c", MEMBER, broker.endpoint],
             cwd=ROOT,
             env=clean_environment(),

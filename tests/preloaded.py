@@ -1,0 +1,205 @@
+"""Python programs as processes of their own, forked from one that has imported the hub already: a new interpreter takes
+ten times as long, and the tests start more than a thousand.
+
+`Popen` is `subprocess.Popen` for commands that begin with `sys.executable`. What a program is given (arguments,
+environment, directory, standard files) and what it does is the same; /proc shows the command line of the process that
+forked it. The same holds for modules, so tests of what is imported, and of Python's own options, start Python anew.
+"""
+
+import atexit
+import contextlib
+import gc
+import json
+import os
+import runpy
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import warnings
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+MAX_BYTES = 1 << 20
+
+
+class Popen(subprocess.Popen[Any]):
+    """What starts and what waits is overridden: the process is the child of another one, which tells its exit."""
+
+    _status = -1
+
+    def __init__(
+        self,
+        args: list[str],
+        *,
+        stdin: Any = None,
+        stdout: Any = None,
+        stderr: Any = None,
+        text: bool = False,
+        env: dict[str, str] | None = None,
+        cwd: Path | None = None,
+    ) -> None:
+        super().__init__(args, stdin=stdin, stdout=stdout, stderr=stderr, text=text, env=env, cwd=cwd)
+
+    def _execute_child(self, args: Any, *rest: Any) -> None:  # private: there is no other place to start it differently
+        cwd, env = rest[4], rest[5]
+        p2cread, p2cwrite, c2pread, c2pwrite, errread, errwrite = rest[9:15]
+        files = [0 if p2cread == -1 else p2cread, 1 if c2pwrite == -1 else c2pwrite, 2 if errwrite == -1 else errwrite]
+        program = {"args": [str(part) for part in args], "env": dict(os.environ if env is None else env)}
+        self._status, told = os.pipe2(os.O_CLOEXEC)
+        try:
+            self.pid = _parent().fork(program | {"cwd": str(cwd or Path.cwd())}, [*files, told])
+        finally:
+            os.close(told)
+            self._close_pipe_fds(p2cread, p2cwrite, c2pread, c2pwrite, errread, errwrite)
+        self._child_created = True
+
+    def _internal_poll(self, *_: Any, **__: Any) -> int | None:
+        if self.returncode is None and self._try_wait(os.WNOHANG)[0]:
+            self._handle_exitstatus(self._exit)
+        return self.returncode
+
+    def _try_wait(self, wait_flags: int) -> tuple[int, int]:
+        if self._status != -1:
+            if not select.select([self._status], [], [], 0 if wait_flags & os.WNOHANG else None)[0]:
+                return 0, 0
+            told = os.read(self._status, 4)
+            self._exit = int.from_bytes(told, "little") if told else 0  # nothing: whoever forks was killed
+            os.close(self._status)
+            self._status = -1
+        return self.pid, self._exit
+
+
+def run(
+    args: list[str], *, timeout: float, env: dict[str, str], input: str | None = None, cwd: Path | None = None
+) -> subprocess.CompletedProcess[str]:
+    """As `subprocess.run` with captured text."""
+    stdin = None if input is None else subprocess.PIPE
+    pipe = subprocess.PIPE
+    with Popen(args, stdin=stdin, stdout=pipe, stderr=pipe, text=True, env=env, cwd=cwd) as process:
+        try:
+            out, err = process.communicate(input, timeout)
+        except BaseException:
+            process.kill()
+            raise
+    return subprocess.CompletedProcess(args, process.returncode, out, err)
+
+
+class _Parent:
+    """The process that forks, as its user sees it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._socket, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        for end in (self._socket, other):
+            end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, MAX_BYTES)
+        with other:
+            command = [sys.executable, "-m", "tests.preloaded", str(other.fileno())]
+            self._process = subprocess.Popen(command, pass_fds=[other.fileno()], stdin=subprocess.DEVNULL, cwd=ROOT)
+        self.pid = self._process.pid
+
+    def fork(self, program: dict[str, Any], files: list[int]) -> int:
+        with self._lock:
+            socket.send_fds(self._socket, [json.dumps(program).encode()], files)
+            return int(self._socket.recv(100))
+
+    def close(self) -> None:
+        self._socket.close()
+        self._process.wait(30)
+
+
+_started: list[_Parent] = []
+
+
+def start() -> None:
+    """Before the first test, so that nobody takes it for what a test left behind."""
+    _started.append(_Parent())
+    atexit.register(_started[0].close)
+
+
+def _parent() -> _Parent:
+    return _started[0]
+
+
+def pid() -> int:
+    return _started[0].pid if _started else 0
+
+
+# -- the process that forks ----------------------------------------------------------------------------------
+
+
+def _serve(link: socket.socket) -> dict[str, Any] | None:
+    """Fork whenever asked. Returns in each child, with what it shall run, and at the end of the one who asks."""
+    exits: dict[int, tuple[int, int]] = {}
+    poller = select.poll()
+    poller.register(link, select.POLLIN)
+    while True:
+        for fd, _ in poller.poll():
+            if fd == link.fileno():
+                asked, files, _, _ = socket.recv_fds(link, MAX_BYTES, 4)
+                if not asked:
+                    return None
+                child = os.fork()
+                if child == 0:
+                    for open_fd in [link.detach(), files[3], *exits, *(told for _, told in exits.values())]:
+                        os.close(open_fd)
+                    for standard, given in enumerate(files[:3]):
+                        os.dup2(given, standard)
+                        os.close(given)
+                    return dict(json.loads(asked))
+                for given in files[:3]:
+                    os.close(given)
+                pid_fd = os.pidfd_open(child)
+                exits[pid_fd] = child, files[3]
+                poller.register(pid_fd, select.POLLIN)
+                link.send(str(child).encode())
+            else:
+                poller.unregister(fd)
+                child, told = exits.pop(fd)
+                with contextlib.suppress(BrokenPipeError):  # nobody waits for it any more
+                    os.write(told, os.waitpid(child, 0)[1].to_bytes(4, "little"))
+                os.close(told)
+                os.close(fd)
+
+
+def _run(program: dict[str, Any]) -> None:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    os.environ.clear()
+    os.environ.update(program["env"])
+    os.chdir(program["cwd"])
+    words = program["args"][1:]
+    if words[0] == "-W":
+        warnings.simplefilter(words[1])
+        words = words[2:]
+    kind, what, *arguments = words
+    if kind == "-m":
+        sys.argv = [what, *arguments]
+        runpy.run_module(what, run_name="__main__", alter_sys=True)
+    else:
+        sys.argv = ["-c", *arguments]
+        sys.modules["__main__"] = ModuleType("__main__")
+        exec(compile(what, "<string>", "exec"), sys.modules["__main__"].__dict__)
+
+
+def _preload() -> None:
+    """What most of the processes import anyway."""
+    import numpy  # noqa: F401
+    import pyarrow  # noqa: F401
+
+    import messagehub.broker.embedded
+    import messagehub.cli.serve  # noqa: F401
+    from messagehub import MessageHub  # noqa: F401
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _preload()
+    gc.collect()
+    gc.freeze()
+    to_run = _serve(socket.socket(fileno=int(sys.argv[1])))
+    if to_run is not None:
+        _run(to_run)
