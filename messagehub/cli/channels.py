@@ -1,4 +1,4 @@
-"""`messagehub channels`: list, describe, create, destroy."""
+"""`messagehub channels`: list, describe, create, destroy; delete a consumer group."""
 
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 app = typer.Typer(
     name="channels",
     cls=ListingGroup,
-    help="List channels; describe, create, destroy one.",
+    help="List channels; describe, create, destroy one; delete a consumer group.",
     rich_markup_mode=None,
 )
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The channel's name.")]
@@ -135,6 +135,28 @@ def destroy(
         echo_json({"channel": ended.channel, "revision": ended.revision})
     else:
         echo(f"channel {ended.channel} is destroyed (revision {ended.revision})")
+
+
+@app.command(name="delete-group", cls=HubCommand)
+def delete_group(
+    name: Name,
+    group: Annotated[str, typer.Argument(metavar="GROUP", help="The consumer group's name.")],
+    *,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    endpoint: Endpoint = None,
+    dir: Dir = None,
+    timeout: Timeout = None,
+    as_json: Json = False,
+) -> None:
+    """Forget how far a group that nobody is in has read, so that no producer waits for it. Needs no broker."""
+    if not yes:
+        typer.confirm(f"Forget what group {group} of channel {name} has not read?", abort=True, err=True)
+    with opened(endpoint, dir, timeout) as hub:
+        hub.delete_group(name, group)
+    if as_json:
+        echo_json({"channel": name, "group": group})
+    else:
+        echo(f"group {group} of channel {name} is forgotten")
 
 
 def _plain(channel: Any) -> dict[str, Any]:

@@ -96,6 +96,7 @@ def _readers(blocks: "list[BlockInfo]") -> list[dict[str, Any]]:
             "shm_name": block.shm_name,
             "pid": holder.pid,
             "group": holder.group,
+            "members": holder.members,
             "slots_held": holder.held,
             "items_unread": holder.unread,
         }

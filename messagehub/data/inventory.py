@@ -8,12 +8,12 @@ import msgspec
 
 from messagehub.datablock import manifests
 from messagehub.datablock.directory import Directory
-from messagehub.datablock.errors import DataBlockError, NameRefused, TableMissing, WriterGone
+from messagehub.datablock.errors import DataBlockError, GroupMissing, NameRefused, TableMissing, WriterGone
 from messagehub.datablock.holders import Holder, told
 from messagehub.datablock.identity import host
 from messagehub.datablock.items import Item
 from messagehub.datablock.layout import Checksum, Kind
-from messagehub.datablock.ring import describe, open_reader
+from messagehub.datablock.ring import delete_group, describe, open_reader
 from messagehub.datablock.segment import read_head, read_header
 from messagehub.datablock.tables import TableStore
 
@@ -43,7 +43,7 @@ class BlockInfo(msgspec.Struct, kw_only=True):
     def held_back(self) -> str | None:
         """Who holds its producer back now, as a text; None when nobody does."""
         if self.state == "live" and (self.is_waiting or (self.slots and self.held >= self.slots)):
-            return told(self.holders)
+            return told(self.holders, self.channel)
         return None
 
 
@@ -81,6 +81,14 @@ def rings(directory: Directory, channel: str) -> list[BlockInfo]:
     if os.path.exists(os.path.join(directory.root, exclusive)):
         names.setdefault(exclusive, "")
     return [_ring(directory, channel, name, producer_id) for name, producer_id in names.items()]
+
+
+def delete_group_of(directory: Directory, channel: str, group: str) -> None:
+    """Forget how far a group has come in the rings of a channel on this host."""
+    paths = [os.path.join(directory.root, block.shm_name.lstrip("/")) for block in rings(directory, channel)]
+    deleted = [delete_group(path, group) for path in paths if os.path.exists(path)]
+    if not any(deleted):
+        raise GroupMissing(channel, group)
 
 
 def rings_written(directory: Directory, channel: str) -> dict[str, int]:

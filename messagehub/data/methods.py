@@ -11,6 +11,7 @@ from messagehub.client.connection import Connection
 from messagehub.client.group_news import GroupNews
 from messagehub.client.heartbeats import Heartbeats, Registration
 from messagehub.data.consumers import Consumer, OnLag, Wanted
+from messagehub.data.inventory import delete_group_of
 from messagehub.data.producers import Policy, Producer, Shape, open_producer, ring_path
 from messagehub.data.start import Positions, SavedPositions, checked_start
 from messagehub.datablock.identity import ProcessIdentity
@@ -201,6 +202,14 @@ class DataMethods(ABC):
     def _forget_consumer(self, consumer: Consumer) -> None:
         self._open.discard(consumer)
         self._group_news.remove(consumer)
+
+    def delete_group(self, channel: str, group: str) -> None:
+        """Forget how far a consumer group has come in the rings of this host, so that no producer waits for it.
+
+        Raises GroupInUse while somebody is in it. Members that come later begin anew.
+        """
+        self._connection.check_open()
+        delete_group_of(self._chain.files.directory, names.check_channel(channel), names.check_role("group", group))
 
     @abstractmethod
     def connect(self, *, timeout: float | None = None, required: bool = False) -> bool: ...

@@ -36,6 +36,8 @@ DataBlockError                  a HubError
 ├── PositionUnknown             a position of another block, or of its future
 ├── AssignmentChanged           the group has moved on to a newer assignment
 ├── MemberTaken                 a live process already is this member of the group
+├── GroupInUse                  a group that somebody reads in cannot be deleted
+├── GroupMissing                no such group reads the channel on this host
 ├── HandleClosed                closed, or inherited through fork
 ├── Busy                        a lock was not free within its timeout
 ├── EntryDamaged                a directory entry or manifest that cannot be parsed
@@ -356,6 +358,24 @@ class MemberTaken(DataBlockError):
 
     def __init__(self, group: str, index: int) -> None:
         super().__init__(f"member {index} of group {group!r} is held by a live process. Ask for a new assignment.")
+
+
+class GroupInUse(DataBlockError):
+    code = "GROUP_IN_USE"
+
+    def __init__(self, group: str, members: int) -> None:
+        who = "a consumer reads" if members == 1 else f"{members} consumers read"
+        super().__init__(f"{who} in group {group!r}: close them first, or leave the group as it is.", members=members)
+
+
+class GroupMissing(DataBlockError):
+    code = "GROUP_MISSING"
+
+    def __init__(self, channel: str, group: str) -> None:
+        super().__init__(
+            f"no ring of channel {channel!r} on this host is read by a group {group!r}: messagehub discover {channel} "
+            "shows its readers and groups."
+        )
 
 
 class HandleClosed(DataBlockError):

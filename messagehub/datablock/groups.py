@@ -18,8 +18,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from .errors import AssignmentChanged, HeaderInconsistent, MemberTaken, NameRefused
-from .locks import OWNER, exclusive, lock_within, try_lock
+from .errors import AssignmentChanged, GroupInUse, HeaderInconsistent, MemberTaken, NameRefused
+from .locks import OWNER, exclusive, exclusively_locked, lock_within, try_lock
 from .segment import Segment, open_trusted, remove_file
 
 _SUPERSEDED: Final = 0
@@ -28,6 +28,7 @@ _PREVIOUS: Final = 2  # how many members the epoch before had
 _LINE: Final = 8
 _NAME: Final = re.compile(r"(?P<group>[^@/.][^@/]{0,199})@(?P<epoch>\d{1,18})\.group")
 _LOCK_SECONDS: Final = 5.0
+_MOST_MEMBERS: Final = 4096
 _MOST: Final = 1 << 62  # items of a stream: more than a century of writing
 
 
@@ -69,6 +70,40 @@ def group_floor(path: str) -> int:
     words = memoryview(content[: len(content) // 8 * 8]).cast("Q")
     count = words[_COUNT] if len(words) > _COUNT else 0
     return min(words[_LINE : _LINE * (1 + min(count, 4096)) : _LINE].tolist(), default=0)
+
+
+def member_count(path: str) -> int:
+    """Return how many members of the group are there now."""
+    descriptor = open_trusted(path, os.O_RDONLY)
+    try:
+        return len(exclusively_locked(descriptor.fd, OWNER + 1, _MOST_MEMBERS))
+    finally:
+        descriptor.close()
+
+
+def remove_group(directory: str, group: str) -> bool:
+    """Forget how far a group has come; False if it was never there. Raise GroupInUse while it has a member."""
+    lock_path = os.path.join(directory, "index")
+    lock = open_trusted(lock_path, os.O_RDWR)
+    try:
+        lock_within(lock, exclusive(OWNER), lock_path, _LOCK_SECONDS)
+        paths = [os.path.join(directory, name) for name in os.listdir(directory) if _is_of(name, group)]
+        members = sum(member_count(path) for path in paths)
+        if members:
+            raise GroupInUse(group, members)
+        for path in paths:
+            cursors = GroupCursors(path, writable=True)
+            cursors.supersede()  # for a member that has opened the file and not taken its place in it yet
+            cursors.close()
+            remove_file(path)
+        return bool(paths)
+    finally:
+        lock.close()
+
+
+def _is_of(name: str, group: str) -> bool:
+    found = _NAME.fullmatch(name)
+    return found is not None and found["group"] == group
 
 
 class GroupCursors:

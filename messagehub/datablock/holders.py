@@ -21,17 +21,29 @@ class Holder:
     held: int  # slots that it keeps
     unread: int | None  # items that the writer must keep for it; None: the writer does not wait for it
     group: str | None = None
+    members: int | None = None  # of a group: how many are there now
+
+    @property
+    def is_left_behind(self) -> bool:
+        """Whether it is a group that nobody is in, and that has not read everything."""
+        return self.members == 0 and bool(self.unread)
 
     def __str__(self) -> str:
         who = f"group {self.group!r}" if self.group else f"process {self.pid or '(unknown)'}"
+        who += ", which nobody is in," if self.is_left_behind else ""
         parts = [f"holds {_count(self.held, 'slot')}"] if self.held else []
         parts += [f"has not read {_count(self.unread, 'item')}"] if self.unread else []
         return f"{who} {' and '.join(parts) or 'holds nothing'}"
 
 
-def told(holders: Iterable[Holder]) -> str:
-    """Describe, for a message, the readers and groups that hold the writer back."""
-    found = [str(holder) for holder in holders if holder.held or holder.unread]
+def told(holders: Iterable[Holder], channel: str) -> str:
+    """Describe, for a message, the readers and groups that hold the channel's writer back."""
+    found = []
+    for holder in holders:
+        if holder.is_left_behind:
+            found.append(f"{holder} (to forget it: messagehub channels delete-group {channel} {holder.group})")
+        elif holder.held or holder.unread:
+            found.append(str(holder))
     return ", ".join(found) or "values of readers that are closed by now hold them"
 
 

@@ -28,7 +28,7 @@ from .errors import (
     SymlinkRefused,
     TruncatedBlock,
 )
-from .groups import GroupCursors, group_files, group_floor, group_name
+from .groups import GroupCursors, group_files, group_floor, group_name, member_count
 from .holders import Holder
 from .locks import OWNER, exclusive, is_locked, try_lock
 from .segment import Segment, make_own_directory, map_file, open_trusted, remove_file
@@ -218,7 +218,9 @@ class LaneBoard:
         """Every reader and group, with what it keeps from a writer that has come to `head`."""
         found = [_holder(lane.words, head) for lane in self._all]
         for name, group in self._groups.items():
-            found.append(Holder(None, 0, max(0, head - group.floor()), group_name(name)))
+            with contextlib.suppress(NothingThere):  # it was deleted
+                members = member_count(os.path.join(self.directory, name))
+                found.append(Holder(None, 0, max(0, head - group.floor()), group_name(name), members))
         return found
 
     def ring(self) -> None:
@@ -281,8 +283,9 @@ def live_readers(directory: str, head: int) -> list[Holder]:
             descriptor.close()
     for name in sorted(group_files(names)):
         with contextlib.suppress(NothingThere):
-            floor = group_floor(os.path.join(directory, name))
-            found.append(Holder(None, 0, max(0, head - floor), group_name(name)))
+            path = os.path.join(directory, name)
+            unread = max(0, head - group_floor(path))
+            found.append(Holder(None, 0, unread, group_name(name), member_count(path)))
     return found
 
 

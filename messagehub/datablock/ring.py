@@ -21,10 +21,10 @@ from .errors import (
     TruncatedBlock,
     WrongMagic,
 )
-from .groups import Assignment
+from .groups import Assignment, remove_group
 from .identity import ProcessIdentity
 from .items import Start
-from .lanes import LaneBoard, live_readers, make_lane_directory, remove_lane_directory
+from .lanes import LaneBoard, announce, has_lane_index, live_readers, make_lane_directory, remove_lane_directory
 from .layout import (
     EPOCH,
     HAS_TIMES,
@@ -294,6 +294,16 @@ def describe(path: str) -> tuple[Header, dict[str, Any]]:
     found = live_readers(lane_directory(path, header), state["head"]) if header.lanes else []
     readers = sum(holder.group is None for holder in found)
     return header, state | {"readers": readers, "held": _held_slots(path, header), "holders": found}
+
+
+def delete_group(path: str, group: str) -> bool:
+    """Forget how far a group has come in a ring; False if it never read it. A writer that waits sees it soon."""
+    header, _ = peek(path)
+    lanes = lane_directory(path, header)
+    if not (header.lanes and has_lane_index(lanes) and remove_group(lanes, group)):
+        return False
+    announce(lanes)
+    return True
 
 
 def _held_slots(path: str, header: Header) -> int:

@@ -425,7 +425,7 @@ class RingWriter:
     def _held_back_by(self, lent: int) -> str:
         if lent == self._slot_count:
             return "loans of this producer that were not committed hold all of them"
-        return told(self._board.holders(self._head))
+        return told(self._board.holders(self._head), self.header.channel)
 
     def _skip(self, count: int) -> Written:
         """Count items as skipped. Their sequence numbers are used up, so that readers see a gap."""
@@ -444,7 +444,7 @@ class RingWriter:
                 first,
                 "all" if count == 1 else "too many of the",
                 self._slot_count,
-                told(self._board.holders(self._head)),
+                told(self._board.holders(self._head), self.header.channel),
                 self._words[SKIPPED],
             )
         return Written(first, self._head)

@@ -3,12 +3,16 @@
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 
 import numpy as np
+import pytest
 
 from messagehub import MessageHub
+from messagehub.errors import RingFull
 from tests.cli.program import Program
+from tests.integration.harness import eventually
 
 
 def test_a_reader_that_holds_every_slot_is_named_everywhere(hub: Program) -> None:
@@ -30,6 +34,7 @@ def test_a_reader_that_holds_every_slot_is_named_everywhere(hub: Program) -> Non
             "shm_name": producer.shm_name,
             "pid": os.getpid(),
             "group": None,
+            "members": None,
             "slots_held": 4,
             "items_unread": None,
         }
@@ -45,6 +50,47 @@ def test_a_reader_that_holds_every_slot_is_named_everywhere(hub: Program) -> Non
         kept.clear()
         assert hub.call_json("status")["held_back"] == []
         assert "held back" not in hub.call("discover", "held").stdout
+
+
+def test_a_group_that_nobody_is_in_is_named_and_can_be_forgotten(hub: Program) -> None:
+    domain = hub.environment["MESSAGEHUB_DOMAIN"]
+    with (
+        MessageHub(dir=hub.dir, domain=domain) as client,
+        client.producer("left", schema=np.dtype("<i8"), capacity=4, when_full="block") as producer,
+    ):
+        with client.consumer("left", group="night", start="oldest") as consumer:
+            for n in range(4):
+                producer.write(np.array([n]))
+            assert consumer.read(timeout=30.0) is not None
+            (reader,) = [one for one in hub.call_json("discover", "left")["readers"] if one["group"]]
+            assert (reader["group"], reader["members"]) == ("night", 1)
+            said = hub.call_json("channels", "delete-group", "left", "night", "-y", code=1)["error"]
+            assert said["code"] == "GROUP_IN_USE"
+            assert "a consumer reads in group 'night': close them first" in said["message"]
+        producer.write(np.array([4]))  # the one that was read makes room
+        with pytest.raises(RingFull) as full:
+            producer.write(np.array([5]), timeout=0.1)
+        command = "messagehub channels delete-group left night"
+        assert "group 'night', which nobody is in, has not read" in full.value.message
+        assert f"(to forget it: {command})" in full.value.message
+
+        def forget_later() -> None:
+            eventually(lambda: hub.call_json("status")["held_back"])
+            assert command in hub.call("status").stdout
+            assert command in hub.call("doctor").stdout
+            assert "Forget what group" in hub.call("channels", "delete-group", "left", "night", code=1).stderr
+            shown = hub.run("channels", "delete-group", "left", "night", "--yes")
+            assert shown.stdout == "group night of channel left is forgotten\n"
+
+        with ThreadPoolExecutor(1) as pool:
+            forgetting = pool.submit(forget_later)
+            producer.write(np.array([5]), timeout=60.0)
+            forgetting.result()
+        assert [one for one in hub.call_json("discover", "left")["readers"] if one["group"]] == []
+        said = hub.call_json("channels", "delete-group", "left", "night", "-y", code=1)["error"]
+        assert said["code"] == "GROUP_MISSING"
+        with client.consumer("left", group="night", start="oldest") as consumer:
+            assert consumer.read(timeout=30.0) is not None
 
 
 def test_a_channel_without_readers_has_none(hub: Program) -> None:

@@ -58,7 +58,8 @@ def _held_back(block: BlockInfo) -> Iterator[Finding]:
             "blocks",
             "info",
             f"the producer of channel {block.channel} waits for its readers: {block.held_back}",
-            "let them read faster, or lossless=False, or give the producer more capacity",
+            "let them read faster, or lossless=False, or give the producer more capacity"
+            + ("; delete a group that nobody is in" if any(one.is_left_behind for one in block.holders) else ""),
         )
     elif skipped and block.state == "live":
         yield Finding(
