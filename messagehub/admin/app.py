@@ -70,11 +70,12 @@ async def _guarded(
     """One operation: rights and media types before, errors to answers after."""
     request.scope["route_template"] = endpoint.path
     try:
-        backend.callers.enter(request.scope, endpoint.role)
+        is_probe = endpoint.path in _PROBES
+        backend.callers.enter(request.scope, endpoint.role, is_probe=is_probe)
         if endpoint.writes and backend.is_draining and endpoint.path != health.DRAIN:
             raise HttpError(503, 503, f"draining: no writes are taken until DELETE {health.DRAIN}")
         _check_accept(request)
-        if request.scope["query_string"] and endpoint.path not in _PROBES:
+        if request.scope["query_string"] and not is_probe:
             check_query(request, endpoint.query)
         return await handler(request)
     except (HttpError, HubError) as error:

@@ -103,9 +103,10 @@ class Callers:
         self._refusals = TokenBuckets(REFUSALS_PER_SECOND)
         self._noted_at: dict[tuple[str, str], float] = {}
 
-    def enter(self, scope: Scope, role: Role | None) -> Caller:
-        """Who calls, if they may call an operation that takes this role. A request is counted once."""
-        found: Caller = scope.get("caller") or self._counted(scope)
+    def enter(self, scope: Scope, role: Role | None, *, is_probe: bool = False) -> Caller:
+        """Who calls, if they may call an operation that takes this role. A request is counted once; probes are counted
+        by themselves, since whoever asks them would stop a hub that is only busy."""
+        found: Caller = scope.get("caller") or self._counted(scope, "probe:" if is_probe else "")
         if role is not None and not found.rights.has(role):
             if found.name == "anonymous":
                 raise self._unauthorized(found, scope)
@@ -187,11 +188,11 @@ class Callers:
     def note_change(self, request: str) -> None:
         self._note("changed", caller.get(), request=request)
 
-    def _counted(self, scope: Scope) -> Caller:
+    def _counted(self, scope: Scope, kind: str) -> Caller:
         """Known, and not too fast; who guesses tokens uses up nobody else's requests."""
         found, is_known = self._identify(scope)
         scope["caller"] = found
-        if not self._buckets.take(found.peer if is_known else f"guess:{found.address}", time.monotonic()):
+        if not self._buckets.take(kind + (found.peer if is_known else f"guess:{found.address}"), time.monotonic()):
             counters["http_rate_limited"] += 1
             raise RateLimited(f"more than {self._buckets.rate:g} requests a second come from this caller")
         if not is_known:

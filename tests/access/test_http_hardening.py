@@ -234,6 +234,20 @@ def test_guessing_tokens_is_limited_and_takes_nothing_from_the_others(tmp_path: 
         web.close()
 
 
+def test_a_caller_that_asks_too_much_still_gets_its_probes_answered(tmp_path: Path) -> None:
+    web = WebOfMany(tmp_path / "hub", settings="requests_per_second = 5\n")
+    try:
+
+        def status(path: str) -> int:
+            return web.try_with(web.tokens["observe"], "GET", path).status_code
+
+        assert 429 in [status("/subjects") for _ in range(100)]
+        assert [status(path) for path in ("/healthz", "/readyz")] == [200, 200]
+        assert 429 in [status("/healthz") for _ in range(100)]  # they have a limit too
+    finally:
+        web.close()
+
+
 def test_what_is_not_a_command_is_written_down_too(many: WebOfMany) -> None:
     drained = many.ask("POST", "/api/v1/drain")
     refused = many.ask("PUT", "/config", {"compatibility": "NONE"})
