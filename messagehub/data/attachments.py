@@ -191,7 +191,9 @@ class Attachments:
             reader = self._open(path, self._start(path, header), share)
         except NothingThere:
             return False
-        except PositionUnknown:
+        except PositionUnknown as error:
+            if path not in self._left:  # or a ring that was read before was replaced, and its numbers go on
+                log.warning("channel %r: %s Reading begins with the oldest item that is there", self._channel, error)
             reader = self._open(path, "oldest", share)
         if reader.header.block_id != header.block_id:  # replaced since we looked
             reader.close()

@@ -342,7 +342,7 @@ class PositionUnknown(DataBlockError):
     code = "POSITION_UNKNOWN"
 
     def __init__(self, path: str, why: str) -> None:
-        super().__init__(f"{path} cannot resume there: {why}. Start at 'oldest' or 'latest'.")
+        super().__init__(f"{path} cannot be read from there on: {why}.")
 
 
 class AssignmentChanged(DataBlockError):

@@ -213,3 +213,18 @@ def test_a_position_whose_rings_are_gone_is_told_of(place: Place, caplog: pytest
         with caplog.at_level("WARNING", "messagehub"), hub.consumer("gone", start=position) as consumer:
             assert consumer.read(timeout=PATIENCE) == b"2"
         assert ["no ring that `start` names" in record.message for record in caplog.records].count(True) == 1
+
+
+def test_a_position_beyond_the_end_is_told_of(place: Place, caplog: pytest.LogCaptureFixture) -> None:
+    hub = place.hub()
+    with hub.producer("beyond") as producer, hub.consumer("beyond", start="oldest") as consumer:
+        producer.write(b"1")
+        assert consumer.read(timeout=PATIENCE) == b"1"
+        ((block_id, (_, epoch, sequence)),) = consumer.position.items()
+        for beyond in ([block_id, epoch, sequence + 1], [block_id, epoch + 1, sequence]):
+            caplog.clear()
+            with caplog.at_level("WARNING", "messagehub"), hub.consumer("beyond", start={block_id: beyond}) as again:
+                assert again.read(timeout=PATIENCE) == b"1"
+            said = [record.message for record in caplog.records if "cannot be read from there on" in record.message]
+            assert len(said) == 1
+            assert said[0].endswith("is ahead of it. Reading begins with the oldest item that is there")
