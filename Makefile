@@ -60,7 +60,7 @@ demo: setup ## sensor data through a ring into Spark and out again, with a plot 
 	@$(BIN)/python examples/spark_demo.py
 
 schemas: setup ## write schemas/ anew from registry/commands.py and replies.py
-	@$(BIN)/python -m messagehub.schema_files
+	@$(BIN)/python -m tools.schema_files
 
 lock: ## pin versions anew (needs uv)
 	uv pip compile -q pyproject.toml --extra admin --extra build --generate-hashes --no-emit-index-url --no-header --no-annotate --upgrade -o requirements/run.txt

@@ -17,8 +17,8 @@ import zmq
 
 from benchmarks.harness import Bench, CannotMeasure
 from benchmarks.processes import free_port, running
-from messagehub.credentials import AccessFile, KeyPair, allow_key, server_keys
-from messagehub.datablock.directory import Directory
+from messagehub.security.credentials import AccessFile, KeyPair, allow_key, server_keys
+from messagehub.shm.directory import Directory
 
 REPLY_TIMEOUT_MS = 10_000
 REGISTERED_AT_ONCE = 100

@@ -10,7 +10,7 @@ import msgspec
 from benchmarks import packages
 from benchmarks.harness import CannotMeasure, PeerMissing
 from benchmarks.processes import spawn, stop
-from messagehub.credentials import KeyPair
+from messagehub.security.credentials import KeyPair
 
 SOURCES = Path(__file__).parent / "native"
 MOST_SECONDS = 150.0

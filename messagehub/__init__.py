@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from messagehub.broker import embedded_broker
     from messagehub.client.heartbeats import Registration
     from messagehub.client.watch import Watch
-    from messagehub.datablock.manifests import Retention
     from messagehub.discovery import Discovery
     from messagehub.errors import HubError
     from messagehub.hub import MessageHub
     from messagehub.settings import Settings
+    from messagehub.shm.manifests import Retention
     from messagehub.version import __version__
     from registry.records import Keep
 
@@ -30,7 +30,7 @@ _HOMES = {
     "Keep": "registry.records",
     "MessageHub": "messagehub.hub",
     "Registration": "messagehub.client.heartbeats",
-    "Retention": "messagehub.datablock.manifests",
+    "Retention": "messagehub.shm.manifests",
     "Settings": "messagehub.settings",
     "Watch": "messagehub.client.watch",
     "__version__": "messagehub.version",

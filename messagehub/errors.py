@@ -33,7 +33,7 @@ HubError                             registry/errors.py; has code, message, deta
 ├── TooManySubscriptions             TOO_MANY_SUBSCRIPTIONS: likewise
 ├── ConfigurationError               CONFIGURATION_ERROR
 ├── InternalError                    INTERNAL_ERROR: a defect in the broker
-└── DataBlockError                   messagehub/datablock/errors.py: between a process and shared memory
+└── DataBlockError                   messagehub/shm/errors.py: between a process and shared memory
 """
 
 from importlib import import_module
@@ -357,7 +357,7 @@ def from_wire(code: str, message: str, details: dict[str, Any], *, retryable: bo
 
 def __getattr__(name: str) -> Any:
     """Give users the errors of shared memory too, which are defined in a layer above and loaded when asked for."""
-    found = getattr(import_module("messagehub.datablock.errors"), name, None)
+    found = getattr(import_module("messagehub.shm.errors"), name, None)
     if not (isinstance(found, type) and issubclass(found, HubError)):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return found

@@ -19,41 +19,41 @@ from typing import Any, ClassVar, TypeVar
 
 import msgspec
 
-from messagehub import ended_brokers
 from messagehub.arguments import checked, flag, json_object, seconds, text
-from messagehub.background import BackgroundThreads, awaitable
-from messagehub.block_place import directory_of
+from messagehub.channels.methods import DataMethods
+from messagehub.channels.payload_schema import hash_of
+from messagehub.channels.producers import LOCK_SECONDS
+from messagehub.channels.table_methods import TableMethods
+from messagehub.client import ended_brokers
 from messagehub.client.catalog_methods import CatalogMethods
 from messagehub.client.connection import Connection
-from messagehub.client.group_news import GroupNews
+from messagehub.client.event_listeners import EventListeners, OnEvent
+from messagehub.client.group_changes import GroupChanges
 from messagehub.client.heartbeats import Heartbeats, Registration
-from messagehub.client.taps import OnEvent, Taps
 from messagehub.client.unregistered_tables import UnregisteredTables
 from messagehub.client.watch import Watch, Watches
-from messagehub.data.methods import DataMethods
-from messagehub.data.producers import LOCK_SECONDS
-from messagehub.data.table_methods import TableMethods
-from messagehub.datablock.errors import DataBlockError
-from messagehub.datablock.identity import ProcessIdentity
-from messagehub.datablock.locks import open_files_limited
 from messagehub.discovery import Discovery
 from messagehub.discovery.chain import Chain
 from messagehub.discovery.listings import Listings
 from messagehub.discovery.via_broker import ViaBroker
-from messagehub.discovery.via_files import ViaFiles
+from messagehub.discovery.via_directory import ViaFiles
 from messagehub.discovery.via_shm_name import ViaShmName
 from messagehub.errors import BrokerRequired, ChannelNotFound, ChannelNotReady, HubError, NotInitialised, is_unable
-from messagehub.forgotten import ClosedWhenForgotten
-from messagehub.logs import set_client_level
-from messagehub.messaging.service_methods import ServiceMethods
-from messagehub.messaging.service_workers import DRAIN_SECONDS
-from messagehub.messaging.services import Services
-from messagehub.messaging.signals import wait_for_signal, wait_for_signal_async
-from messagehub.messaging.topic_methods import TopicMethods
-from messagehub.messaging.topics import Topics
-from messagehub.payload_schema import hash_of
-from messagehub.process_end import ProcessEnd
+from messagehub.runtime.background import BackgroundThreads, awaitable
+from messagehub.runtime.forgotten import ClosedWhenForgotten
+from messagehub.runtime.logs import set_client_level
+from messagehub.runtime.process_end import ProcessEnd
+from messagehub.runtime.signals import wait_for_signal, wait_for_signal_async
+from messagehub.services.methods import ServiceMethods
+from messagehub.services.services import Services
+from messagehub.services.workers import DRAIN_SECONDS
 from messagehub.settings import Settings
+from messagehub.shm.errors import DataBlockError
+from messagehub.shm.identity import ProcessIdentity
+from messagehub.shm.location import directory_of
+from messagehub.shm.locks import open_files_limited
+from messagehub.topics.methods import TopicMethods
+from messagehub.topics.topics import Topics
 from registry import commands, names, replies
 from registry.records import Access, Block, Consumer, Priority, SchemaType
 
@@ -100,12 +100,12 @@ class MessageHub(CatalogMethods, DataMethods, TableMethods, TopicMethods, Servic
         self._listings = Listings(files, timeout=self.settings.request_timeout_seconds)
         self._heartbeats = Heartbeats(self._connection, lease=self.lease, when_alone=self._listings.enter)
         self._watches = Watches(self._connection)
-        self._taps = Taps(self._connection)
+        self._taps = EventListeners(self._connection)
         self._unregistered_tables = UnregisteredTables(self._connection)
         self._via_broker = ViaBroker(self._connection)
         self._cached: Callable[[str], Discovery | None] = self._via_broker.cache.get
         self._chain = Chain(self._via_broker, files, ViaShmName(directory))
-        self._group_news = GroupNews(self._connection)
+        self._group_news = GroupChanges(self._connection)
         self._topics = Topics(self._connection, self._heartbeats, owner=self._owner())
         self._background = BackgroundThreads()
         self._services = Services(

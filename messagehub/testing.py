@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 from messagehub.broker import embedded_broker
-from messagehub.datablock.segment import DEFAULT_ROOT
 from messagehub.hub import MessageHub
+from messagehub.shm.mapped_file import DEFAULT_ROOT
 
 __all__ = ["broker", "hub"]
 

@@ -14,7 +14,10 @@ from typing import Any, NamedTuple
 from msgspec.structs import replace
 
 from registry import commands, events, names, replies
-from registry.checks import (
+from registry.channels.groups import assignment
+from registry.channels.host_events import HostEvents
+from registry.channels.leases import Member, Terms, consumer_lease, default_owner
+from registry.channels.registration_checks import (
     check_consumer,
     check_declaration,
     check_owner,
@@ -22,20 +25,17 @@ from registry.checks import (
     check_schema,
     says_the_same,
 )
+from registry.channels.state import discovered, summary
+from registry.channels.tables import changes, check_bound_schema, check_destroyable, check_droppable, table_of
 from registry.errors import ChannelNotFound, ChannelNotReady, InvalidRequest
+from registry.event_log import lease_of
 from registry.formats.differences import Difference
-from registry.groups import assignment
-from registry.leases import Member, Terms, consumer_lease, default_owner
-from registry.ledger import lease_of
-from registry.positions import POSITION_COMMANDS
 from registry.records import Channel, Consumer, Producer, SchemaVersion
-from registry.schema_rules import SCHEMA_COMMANDS, SchemaRules
-from registry.sightings import Sightings
-from registry.state import discovered, summary
-from registry.subscribers import SUBSCRIBER_COMMANDS
-from registry.tables import changes, check_bound_schema, check_destroyable, check_droppable, table_of
-from registry.topics import TOPIC_COMMANDS
-from registry.verdicts import Question, Verdict, judge
+from registry.schemas.checks import CheckResult, SchemaCheck, judge
+from registry.schemas.rules import SCHEMA_COMMANDS, SchemaRules
+from registry.topics.positions import POSITION_COMMANDS
+from registry.topics.retained import TOPIC_COMMANDS
+from registry.topics.subscribers import SUBSCRIBER_COMMANDS
 
 
 class Outcome(NamedTuple):
@@ -43,12 +43,12 @@ class Outcome(NamedTuple):
     events: list[events.AnyEvent]
 
 
-class Registry(Sightings):
+class Registry(HostEvents):
     def __init__(self, *, terms: Terms | None = None, shm_prefix: str = "pylabhub_") -> None:
         super().__init__(terms=terms, shm_prefix=shm_prefix)
         self.schema_rules = SchemaRules(self.schemas, self.channels)
 
-    def question(self, command: commands.Command) -> Question | None:
+    def question(self, command: commands.Command) -> SchemaCheck | None:
         """What must be judged about schemas before this command can be decided; None for most commands."""
         if isinstance(command, commands.SchemaText):
             return self.schema_rules.question(command)
@@ -61,7 +61,7 @@ class Registry(Sightings):
                 return self.schema_rules.consumer_question(command.expected_schema_hash, channel)
         return None
 
-    def apply(self, command: commands.Command, *, now: float, verdict: Verdict | None = None) -> Outcome:
+    def apply(self, command: commands.Command, *, now: float, verdict: CheckResult | None = None) -> Outcome:
         """Decide one command. Raises a Refusal, having changed nothing, or returns the reply and what happened.
 
         Without a verdict on its `question`, as that is now, the schema is judged here.
@@ -129,7 +129,7 @@ class Registry(Sightings):
     # -- producers and consumers ---------------------------------------------------------------------------
 
     def register_producer(
-        self, command: commands.RegisterProducer, now: float, verdict: Verdict | None = None
+        self, command: commands.RegisterProducer, now: float, verdict: CheckResult | None = None
     ) -> replies.Reply:
         name = names.check_channel(command.channel)
         channel = self.channels.get(name)
@@ -165,7 +165,7 @@ class Registry(Sightings):
         )
 
     def register_consumer(
-        self, command: commands.RegisterConsumer, now: float, verdict: Verdict | None = None
+        self, command: commands.RegisterConsumer, now: float, verdict: CheckResult | None = None
     ) -> replies.Reply:
         channel = self._channel(command.channel)
         consumer = _consumer(command, channel.name)
@@ -246,7 +246,7 @@ class Registry(Sightings):
 
     # -- channels ------------------------------------------------------------------------------------------
 
-    def discover(self, command: commands.Discover, now: float, verdict: Verdict | None = None) -> replies.Reply:
+    def discover(self, command: commands.Discover, now: float, verdict: CheckResult | None = None) -> replies.Reply:
         found = self._discovered.get(command.channel)
         if found is not None and not command.blocks_offset and command.expected_schema_hash is None:
             return found
@@ -259,7 +259,7 @@ class Registry(Sightings):
         return replace(found, compatible=not differences, differences=differences)
 
     def create_channel(
-        self, command: commands.CreateChannel, now: float, verdict: Verdict | None = None
+        self, command: commands.CreateChannel, now: float, verdict: CheckResult | None = None
     ) -> replies.Reply:
         name = names.check_channel(command.channel)
         if command.schema is None and command.schema_hash is None:
@@ -292,7 +292,9 @@ class Registry(Sightings):
 
     # -- tables --------------------------------------------------------------------------------------------
 
-    def check_table(self, command: commands.CheckTable, now: float, verdict: Verdict | None = None) -> replies.Reply:
+    def check_table(
+        self, command: commands.CheckTable, now: float, verdict: CheckResult | None = None
+    ) -> replies.Reply:
         version = self._plan_table(command, verdict)
         known = version[0] if version is not None and not version[1] else None
         return replies.TableChecked(
@@ -303,7 +305,7 @@ class Registry(Sightings):
         )
 
     def register_table(
-        self, command: commands.RegisterTable, now: float, verdict: Verdict | None = None
+        self, command: commands.RegisterTable, now: float, verdict: CheckResult | None = None
     ) -> replies.Reply:
         name = command.channel
         version = self._plan_table(command, verdict)
@@ -334,7 +336,7 @@ class Registry(Sightings):
         return replies.TableList(tables=found, next=following, revision=self.revision)
 
     def _plan_table(
-        self, command: commands.CheckTable | commands.RegisterTable, verdict: Verdict | None
+        self, command: commands.CheckTable | commands.RegisterTable, verdict: CheckResult | None
     ) -> tuple[SchemaVersion, bool] | None:
         channel = self.channels.get(names.check_channel(command.channel))
         version = self._plan_schema(command, verdict)
@@ -405,7 +407,7 @@ class Registry(Sightings):
     def _plan_schema(
         self,
         command: commands.RegisterProducer | commands.CreateChannel | commands.TableSchema,
-        verdict: Verdict | None,
+        verdict: CheckResult | None,
     ) -> tuple[SchemaVersion, bool] | None:
         """The catalogue's version of a schema that came with a registration, and whether it is new there."""
         embedded = _embedded_schema(command)
@@ -416,7 +418,7 @@ class Registry(Sightings):
             self._emit_schema(event, now)
 
     def _obstacles(
-        self, channel: Channel, expected_hash: str, verdict: Verdict | None
+        self, channel: Channel, expected_hash: str, verdict: CheckResult | None
     ) -> list[replies.VersionDifferences]:
         """Why a reader of this schema cannot read what is written with the channel's; empty where it can."""
         written = channel.schema_hash
@@ -450,7 +452,7 @@ _HANDLERS: dict[type[commands.Command], Callable[[Registry, Any, float], replies
     commands.Snapshot: Registry.snapshot,
 }
 
-_JUDGED: dict[type[commands.Command], Callable[[Registry, Any, float, Verdict | None], replies.Reply]] = {
+_JUDGED: dict[type[commands.Command], Callable[[Registry, Any, float, CheckResult | None], replies.Reply]] = {
     commands.RegisterProducer: Registry.register_producer,
     commands.RegisterConsumer: Registry.register_consumer,
     commands.CreateChannel: Registry.create_channel,

@@ -1,7 +1,7 @@
 """The layers of docs and STYLE, enforced: each part imports only what stands below it, and the registry is pure.
 
-    cli | admin | spark | testing  →  messagehub (the API)  →  hub  →  data  →  broker | messaging | discovery
-    →  client | store  →  status | entries | payload_schema | documents | block_place  →  protocol | datablock
+    cli | admin | spark | testing  →  messagehub (the API)  →  hub  →  channels | services | jupyter
+    →  broker | topics | streams | discovery  →  client | store | payloads  →  security  →  shm  →  protocol | runtime
     →  settings  →  setting_checks | arguments  →  errors  →  registry
 
 Parts of one row do not import each other. Imports inside functions and for type checkers count as well; only a cycle
@@ -20,28 +20,15 @@ import pytest
 ROOT = Path(__file__).parents[1]
 ROWS: list[set[str]] = [
     {"registry"},
-    {"errors", "version", "event_loop", "descriptors", "durations", "ended_brokers", "forgotten"},
+    {"errors", "version"},
     {"setting_checks", "arguments"},
     {"settings"},
-    {
-        "protocol",
-        "datablock",
-        "metrics",
-        "topic_frames",
-        "private_files",
-        "audit",
-        "limits",
-        "logs",
-        "supervision",
-        "background",
-        "process_end",
-        "schema_worker",
-        "socket_monitor",
-    },
-    {"status", "entries", "payload_schema", "documents", "credentials", "block_place"},
-    {"client", "store", "schema_files"},
-    {"broker", "messaging", "discovery"},
-    {"data"},
+    {"runtime", "protocol"},
+    {"shm"},
+    {"security"},
+    {"client", "store", "payloads"},
+    {"broker", "topics", "streams", "discovery"},
+    {"channels", "services", "jupyter"},
     {"hub"},
     {"messagehub"},
     {"cli", "admin", "spark", "testing"},
@@ -60,8 +47,8 @@ ONLY_IN = {
     "starlette": "messagehub.admin",
     "uvicorn": "messagehub.admin",
     "pyspark": "messagehub.spark",
-    "jupyter_client": "messagehub.messaging",
-    "ipykernel": "messagehub.messaging",
+    "jupyter_client": "messagehub.jupyter",
+    "ipykernel": "messagehub.jupyter",
     "etcd3": "messagehub.store.etcd",
     "typer": "messagehub.cli",
     "rich": "messagehub.cli",

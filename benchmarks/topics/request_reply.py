@@ -19,7 +19,7 @@ from benchmarks.processes import spawn, stop
 from benchmarks.service_workers import SERVICE, SUBJECT, queue_of, redis_client
 from benchmarks.verdicts import at_least, at_most
 from messagehub import MessageHub
-from messagehub.messaging.service_replies import PendingReply
+from messagehub.services.replies import PendingReply
 
 PAYLOAD = b"x" * 100
 IN_FLIGHT = 16

@@ -34,7 +34,7 @@ KIB, MIB = 1 << 10, 1 << 20
 @contextmanager
 def fresh_place(bench: Bench) -> Iterator[Path]:
     """A directory whose name is also the domain, so that nothing of the user's hub is touched."""
-    from messagehub.datablock.directory import Directory
+    from messagehub.shm.directory import Directory
 
     name = f"bench-{os.getpid()}-{next(_numbers)}"
     with tempfile.TemporaryDirectory(prefix="shm-", dir=bench.directory) as parent:
@@ -191,7 +191,7 @@ def _per_second(act: Callable[[], object], seconds: float) -> Measure:
 
 @comparison("without a broker: discovery through the directory, and attaching")
 def without_broker(bench: Bench) -> None:
-    from messagehub.datablock.ring import open_reader
+    from messagehub.shm.ring import open_reader
 
     calls = bench.scaled(2000, 400)
     with fresh_place(bench) as place, partner("ring", place):

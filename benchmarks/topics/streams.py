@@ -5,7 +5,7 @@ from time import perf_counter
 
 from benchmarks.harness import Bench, comparison
 from benchmarks.verdicts import at_most, beside
-from messagehub.messaging.streams import JUPYTER_CATEGORIES, Message, StreamRouter
+from messagehub.streams import JUPYTER_CATEGORIES, Message, StreamRouter
 
 
 @comparison("routing one correlated message")

@@ -11,7 +11,7 @@ import pyarrow as pa
 from benchmarks.harness import Bench, comparison
 from benchmarks.verdicts import beside
 from messagehub import MessageHub
-from messagehub.datablock.directory import Directory
+from messagehub.shm.directory import Directory
 
 
 @comparison("publishing a table of 64 MB with a checksum against without, no broker")

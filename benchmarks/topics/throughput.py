@@ -17,7 +17,7 @@ from benchmarks.peers import (
 )
 from benchmarks.processes import cpu_seconds
 from benchmarks.verdicts import at_least, beside
-from messagehub.credentials import KeyPair
+from messagehub.security.credentials import KeyPair
 
 REQUEST = '{"type":"DISCOVERY_REQUEST","channel":"bench.c{n}"}'
 CHANNELS = 1000

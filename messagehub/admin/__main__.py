@@ -38,12 +38,12 @@ def _serve(arguments: argparse.Namespace) -> None:
     import uvicorn
 
     from messagehub.admin.app import create_app
-    from messagehub.admin.callers import Callers
+    from messagehub.admin.authentication import HttpAuthentication
     from messagehub.admin.connections import PatientProtocol
-    from messagehub.audit import AuditLog
-    from messagehub.credentials import AccessFile, OwnerToken
     from messagehub.hub import MessageHub
-    from messagehub.logs import FORMAT, set_client_level
+    from messagehub.runtime.logs import FORMAT, set_client_level
+    from messagehub.security.audit import AuditLog
+    from messagehub.security.credentials import AccessFile, OwnerToken
     from messagehub.settings import Settings
     from registry.access import Rights
 
@@ -72,7 +72,7 @@ def _serve(arguments: argparse.Namespace) -> None:
         if settings.audit is not False
         else None
     )
-    callers = Callers(
+    callers = HttpAuthentication(
         AccessFile(settings.access_path),
         token=token,
         anonymous=Rights.parse((settings.http_anonymous or "").split()),

@@ -13,21 +13,21 @@ from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from messagehub.admin import health, parameters, services, tables, topics
-from messagehub.admin.backend import Backend
-from messagehub.admin.callers import Caller, caller, counters
-from messagehub.admin.confluent import registration, schema_fields
+from messagehub.admin.authentication import Caller, caller, counters
+from messagehub.admin.broker_client import BrokerClient
+from messagehub.admin.confluent.handlers import registration, schema_fields
 from messagehub.admin.endpoints import Endpoint
 from messagehub.admin.errors import HttpError, answer, error_body, hub_error_body
 from messagehub.admin.listing import QUERY, listed
 from messagehub.admin.parameters import SchemaBody
-from messagehub.documents import document_schema
 from messagehub.errors import HubError, TooManySubscriptions
-from messagehub.limits import Places
+from messagehub.security.rate_limits import Places
 from registry import commands, replies
+from registry.channels.groups import assignment
 from registry.formats.differences import Difference
-from registry.groups import assignment
+from registry.formats.json_schema.documents import document_schema
 from registry.records import Block, Consumer, Level, Producer
-from registry.schema_catalog import LATEST
+from registry.schemas.catalog import LATEST
 
 MAX_EVENTS_WAITING = 10_000
 KEEP_ALIVE_SECONDS = 15.0
@@ -91,7 +91,7 @@ class ValidAnswer(msgspec.Struct):
 
 
 class Api(health.HealthPaths, topics.TopicPaths, services.ServicePaths, tables.TablePaths):
-    def __init__(self, backend: Backend) -> None:
+    def __init__(self, backend: BrokerClient) -> None:
         super().__init__(backend)
         self._streams = Places(MAX_STREAMS)
 

@@ -13,16 +13,18 @@ from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from messagehub.admin import api, confluent, confluent_paths, docs_page, health, parameters
-from messagehub.admin.backend import Backend
-from messagehub.admin.callers import Callers
+from messagehub.admin import api, docs_page, health, parameters
+from messagehub.admin.authentication import HttpAuthentication
+from messagehub.admin.broker_client import BrokerClient
 from messagehub.admin.compression import Compressed
+from messagehub.admin.confluent import handlers as confluent
+from messagehub.admin.confluent import paths as confluent_paths
 from messagehub.admin.endpoints import Endpoint
 from messagehub.admin.errors import MEDIA_TYPE, HttpError, error_answer, refusal
 from messagehub.admin.forwarding import PREFIX, Forwarding
-from messagehub.admin.hardening import Hardened
 from messagehub.admin.openapi import document
-from messagehub.admin.shortcut import Shortcut, accepts
+from messagehub.admin.response_cache import ResponseCache, accepts
+from messagehub.admin.security_headers import SecurityHeaders
 from messagehub.errors import HubError
 from messagehub.hub import MessageHub
 from messagehub.version import __version__
@@ -32,8 +34,10 @@ _PROBES = ("/healthz", "/readyz")
 _FREE_ACCEPT = ("/docs", "/openapi.json", "/metrics", "/api/v1/events")
 
 
-def create_app(hub: MessageHub, callers: Callers, *, is_tls: bool = False, is_draining: bool = False) -> ASGIApp:
-    backend = Backend(hub, callers, is_draining=is_draining)
+def create_app(
+    hub: MessageHub, callers: HttpAuthentication, *, is_tls: bool = False, is_draining: bool = False
+) -> ASGIApp:
+    backend = BrokerClient(hub, callers, is_draining=is_draining)
     owners = ((confluent_paths.ENDPOINTS, confluent.Confluent(backend)), (api.ENDPOINTS, api.Api(backend)))
     app = FastAPI(title="MessageHub", version=__version__, docs_url=None, redoc_url=None, openapi_url=None)
     app.router.redirect_slashes = False
@@ -47,7 +51,7 @@ def create_app(hub: MessageHub, callers: Callers, *, is_tls: bool = False, is_dr
     app.router.routes.append(Route("/docs", partial(_docs, docs_page.page(described))))
     app.add_exception_handler(HTTPException, _on_http_exception)
     app.add_exception_handler(Exception, _on_defect)
-    served: ASGIApp = Shortcut(Compressed(app), backend)
+    served: ASGIApp = ResponseCache(Compressed(app), backend)
     if hub.settings.http_cors:
         served = CORSMiddleware(
             served,
@@ -56,7 +60,7 @@ def create_app(hub: MessageHub, callers: Callers, *, is_tls: bool = False, is_dr
             allow_headers=["authorization", "content-type", "x-request-id"],
         )
     settings = hub.settings
-    served = Hardened(served, is_tls=is_tls, has_access_log=settings.http_access_log)
+    served = SecurityHeaders(served, is_tls=is_tls, has_access_log=settings.http_access_log)
     return Forwarding(served, trusted=settings.http_trusted_proxies, prefix=settings.http_prefix)
 
 
@@ -64,7 +68,7 @@ async def _guarded(
     handler: Callable[[Request], Awaitable[Response]],
     endpoint: Endpoint,
     check_query: Callable[[Request, tuple[str, ...]], None],
-    backend: Backend,
+    backend: BrokerClient,
     request: Request,
 ) -> Response:
     """One operation: rights and media types before, errors to answers after."""

@@ -7,10 +7,10 @@ from typing import Any
 from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
-from messagehub.admin.callers import counters, log_of_refusals
+from messagehub.admin.authentication import counters, log_of_refusals
 from messagehub.admin.errors import error_answer
-from messagehub.admin.hardening import Hardened, hardened, new_request_id
-from messagehub.admin.http_metrics import OTHER, answered
+from messagehub.admin.metrics.http import OTHER, answered
+from messagehub.admin.security_headers import SecurityHeaders, hardened, new_request_id
 
 HEAD_SECONDS = 10.0
 BODY_SECONDS = 10.0
@@ -50,7 +50,7 @@ class PatientProtocol(HttpToolsProtocol):
             counters["http_connections"] += 1
             transport.abort()
         elif len(self.connections) > MAX_CONNECTIONS:
-            self.app = Hardened(_busy, is_tls=self.scheme == "https")
+            self.app = SecurityHeaders(_busy, is_tls=self.scheme == "https")
 
     def data_received(self, data: bytes) -> None:
         self._request_bytes += len(data)

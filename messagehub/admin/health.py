@@ -1,7 +1,7 @@
 """Health, readiness, draining and metrics: what monitors and load balancers ask.
 
 Rule: whoever monitors is answered in time, also while the broker is stuck or slow. A question to the broker is given up
-after `PROBE_SECONDS`, and all that needs a thread has threads of its own (`Backend.run_for_monitor`).
+after `PROBE_SECONDS`, and all that needs a thread has threads of its own (`BrokerClient.run_for_monitor`).
 """
 
 import os
@@ -11,17 +11,17 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from messagehub.admin import prometheus
-from messagehub.admin.backend import Backend
-from messagehub.admin.callers import counters
-from messagehub.admin.channel_metrics import MAX_CHANNELS, ChannelItems
+from messagehub.admin.authentication import counters
+from messagehub.admin.broker_client import BrokerClient
 from messagehub.admin.endpoints import Endpoint
 from messagehub.admin.errors import answer
-from messagehub.admin.http_metrics import answered
-from messagehub.admin.process_metrics import measured
-from messagehub.admin.prometheus import Exposition, labels
-from messagehub.block_place import directory_of
+from messagehub.admin.metrics import prometheus
+from messagehub.admin.metrics.channels import MAX_CHANNELS, ChannelItems
+from messagehub.admin.metrics.http import answered
+from messagehub.admin.metrics.processes import measured
+from messagehub.admin.metrics.prometheus import Exposition, labels
 from messagehub.errors import HubError, is_unable
+from messagehub.shm.location import directory_of
 from registry import commands, replies
 
 DRAIN = "/api/v1/drain"
@@ -41,7 +41,7 @@ class DrainAnswer(msgspec.Struct):
 
 
 class HealthPaths:
-    def __init__(self, backend: Backend) -> None:
+    def __init__(self, backend: BrokerClient) -> None:
         self._backend = backend
         self._items = ChannelItems(directory_of(backend.hub.settings))
 

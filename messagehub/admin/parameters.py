@@ -10,12 +10,12 @@ from msgspec import UNSET, UnsetType
 from starlette.requests import Request
 from starlette.types import Receive, Scope
 
-from messagehub.admin.callers import caller, counters
+from messagehub.admin.authentication import caller, counters
 from messagehub.admin.errors import HttpError
-from messagehub.limits import Places
+from messagehub.security.rate_limits import Places
 from registry.commands import Deleted
 from registry.records import ConfigField, Level, Mode, SchemaConfig
-from registry.schema_catalog import LATEST
+from registry.schemas.catalog import LATEST
 
 MAX_BODY_BYTES = 1 << 20
 MAX_OPEN_BODIES = 64

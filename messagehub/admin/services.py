@@ -8,11 +8,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from messagehub.admin import parameters
-from messagehub.admin.backend import Backend
+from messagehub.admin.broker_client import BrokerClient
 from messagehub.admin.endpoints import Endpoint
 from messagehub.admin.errors import answer
 from messagehub.admin.listing import QUERY, listed
-from messagehub.messaging.service_resending import Resent
+from messagehub.services.resending import Resent
 from registry import commands, replies
 
 
@@ -24,7 +24,7 @@ class ResendBody(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class ServicePaths:
-    def __init__(self, backend: Backend) -> None:
+    def __init__(self, backend: BrokerClient) -> None:
         self._backend = backend
 
     async def services(self, request: Request) -> Response:

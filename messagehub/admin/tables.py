@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from messagehub.admin import parameters
-from messagehub.admin.backend import Backend
+from messagehub.admin.broker_client import BrokerClient
 from messagehub.admin.endpoints import Endpoint
 from messagehub.admin.errors import answer
 from messagehub.admin.listing import QUERY, listed
@@ -17,7 +17,7 @@ from registry import commands, replies
 
 
 class TablePaths:
-    def __init__(self, backend: Backend) -> None:
+    def __init__(self, backend: BrokerClient) -> None:
         self._backend = backend
 
     async def tables(self, request: Request) -> Response:

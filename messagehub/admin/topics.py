@@ -8,7 +8,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from messagehub.admin import parameters
-from messagehub.admin.backend import Backend
+from messagehub.admin.broker_client import BrokerClient
 from messagehub.admin.endpoints import Endpoint
 from messagehub.admin.errors import HttpError, answer
 from messagehub.admin.listing import QUERY, listed
@@ -42,7 +42,7 @@ class ResetBody(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class TopicPaths:
-    def __init__(self, backend: Backend) -> None:
+    def __init__(self, backend: BrokerClient) -> None:
         self._backend = backend
 
     async def topics(self, request: Request) -> Response:

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from messagehub import ended_brokers
 from messagehub.broker.loop import STOP_SECONDS, Broker
+from messagehub.client import ended_brokers
 from messagehub.settings import Settings
 from messagehub.store import Store
 from messagehub.store.memory import MemoryStore

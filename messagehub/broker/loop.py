@@ -23,38 +23,38 @@ import zmq
 from msgspec import UNSET
 
 from messagehub import protocol
-from messagehub.block_place import directory_of
-from messagehub.broker.cleaner import Cleaner
-from messagehub.broker.door import CONTROL, Door
-from messagehub.broker.encoded import EncodedDiscoveries
-from messagehub.broker.entry_checks import Adoption
-from messagehub.broker.events import Publisher
-from messagehub.broker.guard import Guard
-from messagehub.broker.judging import START_SECONDS, Judge
-from messagehub.broker.kept_topics import READ_COMMANDS, TOPIC_COMMANDS, KeptTopics
-from messagehub.broker.loading import load
-from messagehub.broker.local_sight import LocalSight
-from messagehub.broker.place import Place
-from messagehub.broker.report import Report
-from messagehub.broker.requests import COUNTERS, MAX_BACKLOG, Request, Requests
+from messagehub.broker.access.access_control import AccessControl
+from messagehub.broker.access.authentication import CONTROL, Authentication
+from messagehub.broker.discovery_cache import EncodedDiscoveries
+from messagehub.broker.event_publisher import Publisher
+from messagehub.broker.host_watcher.cleaner import Cleaner
+from messagehub.broker.host_watcher.entry_checks import Adoption
+from messagehub.broker.host_watcher.watcher import HostWatcher
+from messagehub.broker.instance_lock import InstanceLock
+from messagehub.broker.persistence.pending_commits import HeldReply, PendingCommits
+from messagehub.broker.persistence.restore import load
+from messagehub.broker.request_queue import COUNTERS, MAX_BACKLOG, Request, RequestQueue
+from messagehub.broker.schema_worker.checker import START_SECONDS, SchemaChecker
 from messagehub.broker.service_desk import settle
-from messagehub.broker.topic_proxy import TopicProxy
+from messagehub.broker.stats import Stats
+from messagehub.broker.topics.proxy import TopicProxy
+from messagehub.broker.topics.retained import READ_COMMANDS, TOPIC_COMMANDS, RetainedTopics
 from messagehub.broker.tracing import TraceRing
-from messagehub.broker.unwritten import Held, Unwritten
-from messagehub.descriptors import wait_readable
 from messagehub.errors import ConfigurationError, HubError, InternalError, RateLimited, StoreReadOnly
-from messagehub.metrics import Metrics
+from messagehub.runtime.descriptors import wait_readable
+from messagehub.runtime.metrics import Metrics
+from messagehub.runtime.supervision import Supervisor
 from messagehub.settings import RELOADABLE, Settings
+from messagehub.shm.location import directory_of
 from messagehub.store import Store
 from messagehub.store.commit import GroupCommit
-from messagehub.supervision import Supervisor
 from messagehub.version import __version__
 from registry import commands, replies
 from registry.access import LISTS
 from registry.events import AnyEvent
 from registry.registry import Registry
-from registry.subscriber_groups import VALID_SECONDS
-from registry.verdicts import Verdict
+from registry.schemas.checks import CheckResult
+from registry.topics.subscriber_groups import VALID_SECONDS
 
 log = logging.getLogger("messagehub.broker")
 
@@ -84,7 +84,7 @@ class Broker:
         self._wall_offset = time.time() - monotonic()
         self._supervisor = Supervisor()
         self._poller = zmq.Poller()
-        self._unwritten = Unwritten()
+        self._unwritten = PendingCommits()
         self._stop_reason = "it was asked to"
         self.is_read_only = self._is_suspect = self._is_closed = self._is_watching = False
         self._new_settings: Settings | None = None
@@ -97,12 +97,12 @@ class Broker:
     def _make(self, settings: Settings, open_store: Callable[[], Store]) -> None:
         """Each part is closed by `_closing` from the moment that it is there: last made, first closed."""
         closing = self._closing
-        self._place = Place(settings)
+        self._place = InstanceLock(settings)
         closing.callback(self._place.leave)
-        self._guard = guard = Guard.of(settings)
+        self._guard = guard = AccessControl.of(settings)
         if guard is not None:
             closing.callback(guard.close)
-        self._door = Door(settings, self._place, guard.identify if guard else None, self._supervisor)
+        self._door = Authentication(settings, self._place, guard.identify if guard else None, self._supervisor)
         self._stop_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         closing.callback(os.close, self._stop_fd)
         self._topics = TopicProxy(self._door, self._supervisor)
@@ -119,10 +119,10 @@ class Broker:
         counters = [*COUNTERS, "held", "store_failures", "internal_errors"]
         self._metrics = Metrics(list(protocol.COMMANDS_BY_TYPE), counters)
         self._discoveries = EncodedDiscoveries()
-        self._judge: Judge[Request | Adoption] = Judge(self._supervisor)
+        self._judge: SchemaChecker[Request | Adoption] = SchemaChecker(self._supervisor)
         closing.callback(self._judge.close, timeout=STOP_SECONDS)
         self._trace = TraceRing(settings.trace_size, wall_offset=self._wall_offset)
-        self._sight = LocalSight(directory_of(settings), self._asks_about_entry, self._guard)
+        self._sight = HostWatcher(directory_of(settings), self._asks_about_entry, self._guard)
         closing.callback(self._sight.close)
         self._context.set(zmq.MAX_SOCKETS, 1024)
         self._door.guard(self._context)
@@ -131,13 +131,13 @@ class Broker:
         )
         closing.callback(self._publisher.close)
         self._publisher.reset(self._registry.revision)
-        self._requests = Requests(self._context, self._guard, self._metrics, self._trace)
+        self._requests = RequestQueue(self._context, self._guard, self._metrics, self._trace)
         closing.callback(self._requests.socket.close)
         is_fresh = written == 0
         self._registry.subscribers.groups.settle_until = 0.0 if is_fresh else self._now() + VALID_SECONDS
-        self._kept = KeptTopics(self._commit.store, self._topics.retained, self._supervisor, is_fresh=is_fresh)
+        self._kept = RetainedTopics(self._commit.store, self._topics.retained, self._supervisor, is_fresh=is_fresh)
         closing.callback(self._kept.close, timeout=STOP_SECONDS)
-        self._report = Report(self.broker_id, self._metrics, self._commit)
+        self._report = Stats(self.broker_id, self._metrics, self._commit)
         self._report.add(lambda: {"published": self._publisher.published} | self._kept.counters)
         self._report.add(lambda: {"threads_restarted": self._supervisor.restarts})
         self._report.add_gauges(lambda: {"subscriptions": self._publisher.subscriptions})
@@ -366,7 +366,7 @@ class Broker:
             else:
                 payload = protocol.encode_reply(reply, command.id)
             if waits_for > self._commit.written:
-                unwritten.hold(Held(waits_for, path, command, received_at, reply, payload, is_change))
+                unwritten.hold(HeldReply(waits_for, path, command, received_at, reply, payload, is_change))
                 self._metrics.count("held")
             else:
                 requests.reply(path, command, received_at, reply, payload, is_change=is_change)
@@ -375,7 +375,12 @@ class Broker:
                 break
 
     def _answer(
-        self, path: list[bytes], command: commands.AnyCommand, received_at: float, verdict: Verdict | None, now: float
+        self,
+        path: list[bytes],
+        command: commands.AnyCommand,
+        received_at: float,
+        verdict: CheckResult | None,
+        now: float,
     ) -> tuple[replies.Reply, list[AnyEvent]] | None:
         """The reply and what happened; None when a schema has to be judged first, or a kept topic read."""
         kind = type(command)
@@ -414,10 +419,10 @@ class Broker:
             error = InternalError(f"{type(defect).__name__} in the broker; its log says more")
             return protocol.error_reply(error), _NOTHING
 
-    def _asks_about_entry(self, adoption: Adoption, verdict: Verdict | None) -> bool:
+    def _asks_about_entry(self, adoption: Adoption, verdict: CheckResult | None) -> bool:
         return self._asks_judge(adoption, adoption.command, verdict)
 
-    def _asks_judge(self, ticket: Request | Adoption, command: commands.Command, verdict: Verdict | None) -> bool:
+    def _asks_judge(self, ticket: Request | Adoption, command: commands.Command, verdict: CheckResult | None) -> bool:
         """Whether a verdict is needed first: there is none yet, or what it was computed from has changed."""
         if verdict is not None and verdict.is_lost:
             raise RateLimited("the process that judges schemas died, again and again: try again in a moment")
@@ -492,7 +497,7 @@ class Broker:
         self._kept.release(written)
         self._unwritten.release(written, self._leave)
 
-    def _leave(self, held: Held) -> None:
+    def _leave(self, held: HeldReply) -> None:
         _, path, command, received_at, reply, payload, is_change = held
         self._requests.reply(path, command, received_at, reply, payload, is_change=is_change)
 

@@ -1,12 +1,12 @@
 """What the broker does about services and subscribers once the registry has decided: tell watchers, watch processes."""
 
-from messagehub.broker.events import Publisher
-from messagehub.broker.local_sight import LocalSight
-from messagehub.broker.topic_proxy import TopicProxy
+from messagehub.broker.event_publisher import Publisher
+from messagehub.broker.host_watcher.watcher import HostWatcher
+from messagehub.broker.topics.proxy import TopicProxy
 from registry.registry import Registry
 
 
-def settle(registry: Registry, publisher: Publisher, sight: LocalSight, topics: TopicProxy, *, now: float) -> None:
+def settle(registry: Registry, publisher: Publisher, sight: HostWatcher, topics: TopicProxy, *, now: float) -> None:
     """Once a turn: everything that happened to services and subscribers since the last time."""
     services = registry.services
     while happened := services.take_happened():

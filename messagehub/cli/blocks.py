@@ -12,7 +12,7 @@ from messagehub.cli.subcommands import ListingGroup
 from messagehub.settings import Settings
 
 if TYPE_CHECKING:
-    from messagehub.datablock.directory import Directory
+    from messagehub.shm.directory import Directory
 
 app = typer.Typer(
     name="blocks",
@@ -30,7 +30,7 @@ Prefix = Annotated[str, typer.Argument(metavar="PREFIX", help="Only channels tha
 @app.command(name="list", cls=HubCommand)
 def list_blocks(prefix: Prefix = "", *, domain: Domain = None, dir: Dir = None, as_json: Json = False) -> None:
     """List rings and tables; the default when no other word is given."""
-    from messagehub.data.inventory import inventory
+    from messagehub.channels.inventory import inventory
 
     directory = _directory(domain, dir)
     found = [block for block in inventory(directory) if block.channel.startswith(prefix)]
@@ -54,7 +54,7 @@ def inspect(
     as_json: Json = False,
 ) -> None:
     """Show a block's header, or a table's manifest."""
-    from messagehub.data.inventory import header
+    from messagehub.channels.inventory import header
 
     found = header(_directory(domain, dir), name)
     if as_json:
@@ -66,8 +66,8 @@ def inspect(
 @app.command(cls=HubCommand)
 def verify(prefix: Prefix = "", *, domain: Domain = None, dir: Dir = None, as_json: Json = False) -> None:
     """Compare payloads with their checksums, where they have one; 1 when one is wrong."""
-    from messagehub.data.inventory import inventory
-    from messagehub.data.inventory import verify as verify_block
+    from messagehub.channels.inventory import inventory
+    from messagehub.channels.inventory import verify as verify_block
 
     directory = _directory(domain, dir)
     blocks = [block for block in inventory(directory) if block.channel.startswith(prefix)]
@@ -92,8 +92,8 @@ def clean(
     as_json: Json = False,
 ) -> None:
     """Remove what dead producers left. What somebody holds is never touched."""
-    from messagehub.datablock.cleaning import LINGER_SECONDS
-    from messagehub.datablock.cleaning import clean as clean_directory
+    from messagehub.shm.cleaning import LINGER_SECONDS
+    from messagehub.shm.cleaning import clean as clean_directory
 
     linger = 0.0 if now else LINGER_SECONDS
     done = clean_directory(_directory(domain, dir), now=time.time(), linger_seconds=linger)
@@ -108,7 +108,7 @@ def clean(
 
 
 def _directory(domain: str | None, dir: Any) -> "Directory":
-    from messagehub.block_place import directory_of
+    from messagehub.shm.location import directory_of
 
     return directory_of(Settings.load(domain=domain, dir=dir))
 

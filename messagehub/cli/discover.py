@@ -11,7 +11,7 @@ from messagehub.cli.session import settings_for
 from messagehub.errors import BrokerUnavailable, ChannelNotFound, ChannelNotReady
 
 if TYPE_CHECKING:
-    from messagehub.data.inventory import BlockInfo
+    from messagehub.channels.inventory import BlockInfo
 
 
 def discover(
@@ -31,9 +31,9 @@ def discover(
 
     0: found (see `status`: active, pending, stalled); 1: unknown, or with --wait not active in time; 3: no broker.
     """
-    from messagehub.block_place import directory_of
-    from messagehub.data.inventory import rings
+    from messagehub.channels.inventory import rings
     from messagehub.hub import MessageHub
+    from messagehub.shm.location import directory_of
 
     settings = settings_for(endpoint, dir, timeout)
     with MessageHub(settings) as hub:

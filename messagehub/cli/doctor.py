@@ -35,7 +35,6 @@ def doctor(endpoint: Endpoint = None, dir: Dir = None, timeout: Timeout = None, 
 
 
 def _diagnose(endpoint: str | None, dir: Path | None, timeout: float | None) -> Iterator[Finding]:
-    from messagehub.block_place import shared_with
     from messagehub.cli.diagnosis.blocks import check_blocks
     from messagehub.cli.diagnosis.contact import check_broker
     from messagehub.cli.diagnosis.machine import check_java, check_shared_memory, check_system
@@ -47,7 +46,8 @@ def _diagnose(endpoint: str | None, dir: Path | None, timeout: float | None) -> 
         check_secrets,
         check_sockets,
     )
-    from messagehub.status import is_held
+    from messagehub.client.broker_file import is_held
+    from messagehub.shm.location import shared_with
 
     yield from check_system()
     yield from check_shared_memory()

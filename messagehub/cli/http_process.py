@@ -23,15 +23,15 @@ from collections.abc import Callable
 
 from msgspec.structs import replace
 
-from messagehub.broker.place import is_loopback
+from messagehub.broker.instance_lock import is_loopback
 from messagehub.cli.http_checks import TOKEN_NAME, http_address
 from messagehub.cli.http_health import ask, why_silent
-from messagehub.credentials import new_token, read_owner_token
-from messagehub.descriptors import wait_readable
 from messagehub.errors import ConfigurationError
-from messagehub.private_files import write_private
+from messagehub.runtime.descriptors import wait_readable
+from messagehub.runtime.supervision import Supervisor
+from messagehub.security.credentials import new_token, read_owner_token
+from messagehub.security.private_files import write_private
 from messagehub.settings import Settings
-from messagehub.supervision import Supervisor
 
 log = logging.getLogger("messagehub.http")
 

@@ -35,7 +35,7 @@ Roles = Annotated[
 @app.command("list", cls=HubCommand)
 def list_keys(dir: Dir = None, as_json: Json = False) -> None:
     """Show the hub's public key, and the keys that are let in."""
-    from messagehub.credentials import AccessFile, server_public_key
+    from messagehub.security.credentials import AccessFile, server_public_key
 
     settings = Settings.load(dir=dir)
     listed = AccessFile(settings.access_path).read().keys
@@ -70,8 +70,8 @@ def new_key(
 
     The file holds a secret: hand it over privately. The client names it with MESSAGEHUB_KEY or key_file.
     """
-    from messagehub.credentials import AccessFile, KeyPair, allow_key, check_key, server_keys
-    from messagehub.private_files import private_directory
+    from messagehub.security.credentials import AccessFile, KeyPair, allow_key, check_key, server_keys
+    from messagehub.security.private_files import private_directory
     from registry import names
     from registry.access import Rights
 
@@ -116,7 +116,7 @@ def allow(
     as_json: Json = False,
 ) -> None:
     """List a public key with its rights, or give a listed one other rights."""
-    from messagehub.credentials import AccessFile, KeyPair, allow_key
+    from messagehub.security.credentials import AccessFile, KeyPair, allow_key
     from registry import names
 
     names.check_role("key", name)
@@ -138,7 +138,7 @@ def allow(
 @app.command("revoke", cls=HubCommand)
 def revoke_key(name: Name, dir: Dir = None, as_json: Json = False) -> None:
     """Let a key in no longer; what it asks on open connections is refused from now on."""
-    from messagehub.credentials import AccessFile, remove_revoked_key, revoke
+    from messagehub.security.credentials import AccessFile, remove_revoked_key, revoke
 
     settings = Settings.load(dir=dir)
     path = settings.keys_path / f"{name}.key"
@@ -150,6 +150,6 @@ def revoke_key(name: Name, dir: Dir = None, as_json: Json = False) -> None:
 
 
 def private_directory_of_hub(settings: Settings) -> None:
-    from messagehub.credentials import private_directory_of
+    from messagehub.security.credentials import private_directory_of
 
     private_directory_of(settings.access_path)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 def hello(settings: Settings) -> "HelloAck":
     """The broker's HELLO_ACK; BrokerUnavailable when none comes in time, UnsupportedProtocol when versions clash."""
-    from messagehub.status import running_broker
+    from messagehub.client.broker_file import running_broker
 
     endpoint = settings.endpoint
     if settings.is_local:
@@ -32,8 +32,8 @@ def hello_from(
     """Who shakes hands in time is there, and may take the rest of the timeout to answer."""
     import zmq
 
-    from messagehub.client.wire import connected
-    from messagehub.credentials import ClientKeys
+    from messagehub.client.session import connected
+    from messagehub.security.credentials import ClientKeys
 
     keys = None if endpoint.startswith("ipc://") else ClientKeys(settings.server_key, settings.key_file)
 

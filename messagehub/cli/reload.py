@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from messagehub.credentials import AccessFile
 from messagehub.errors import HubError
+from messagehub.runtime.supervision import Supervisor
+from messagehub.security.credentials import AccessFile
 from messagehub.settings import RELOADABLE, Settings
-from messagehub.supervision import Supervisor
 
 if TYPE_CHECKING:
     from messagehub.broker import Broker

@@ -16,13 +16,13 @@ from messagehub.cli.options import Dir
 from messagehub.cli.output import complain, echo
 from messagehub.cli.reload import Reloading, Signals
 from messagehub.errors import ConfigurationError
-from messagehub.logs import FORMAT
+from messagehub.runtime.logs import FORMAT
 from messagehub.settings import Settings
 
 if TYPE_CHECKING:
     from messagehub.broker import Broker
     from messagehub.cli.http_process import HttpProcess
-    from messagehub.status import BrokerStatus
+    from messagehub.client.broker_file import BrokerStatus
 
 
 def serve(
@@ -72,7 +72,7 @@ def serve(
     One line on stdout says when the hub is ready, HTTP included, one on stderr when it has stopped.
     """
     from messagehub.broker import Broker
-    from messagehub.status import BrokerStatus
+    from messagehub.client.broker_file import BrokerStatus
     from messagehub.store.sqlite import SQLiteStore
 
     asks_for_http = http_open or (http, http_cert, http_key) != (None, None, None)
@@ -196,7 +196,7 @@ def _start_http(
 
 def _withdraw(status: "BrokerStatus", settings: Settings) -> None:
     """Remove what we said of ourselves, unless the next broker of the directory has already replaced it."""
-    from messagehub.status import running_broker
+    from messagehub.client.broker_file import running_broker
 
     if running_broker(settings) in (None, status):
         settings.status_path.unlink(missing_ok=True)

@@ -15,7 +15,7 @@ from messagehub.settings import Settings
 from messagehub.version import __version__
 
 if TYPE_CHECKING:
-    from messagehub.status import BrokerStatus
+    from messagehub.client.broker_file import BrokerStatus
     from registry.replies import HelloAck, StatsReport
 
 _COUNTED = ("channels", "producers", "consumers", "leases", "schemas")
@@ -105,9 +105,9 @@ def _http_health(own: "BrokerStatus | None", problems: list[str], timeout: float
 
 def _held_back(settings: Settings) -> list[dict[str, Any]]:
     """Producers of this host that wait for readers, or whose slots readers hold."""
-    from messagehub.block_place import directory_of
-    from messagehub.data.held_back import held_back
-    from messagehub.datablock.errors import DataBlockError
+    from messagehub.channels.held_back import held_back
+    from messagehub.shm.errors import DataBlockError
+    from messagehub.shm.location import directory_of
 
     try:
         found = held_back(directory_of(settings))
@@ -120,7 +120,7 @@ def _held_back(settings: Settings) -> list[dict[str, Any]]:
 
 
 def _of_directory(settings: Settings, broker_id: str) -> "BrokerStatus | None":
-    from messagehub.status import running_broker
+    from messagehub.client.broker_file import running_broker
 
     running = running_broker(settings)
     return running if running is not None and running.broker_id == broker_id else None

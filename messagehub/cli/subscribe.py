@@ -12,7 +12,7 @@ from messagehub.cli.topics import since_of
 from messagehub.errors import HubError, ReceiveTimeout
 
 if TYPE_CHECKING:
-    from messagehub.messaging.topic_messages import Message
+    from messagehub.topics.messages import Message
 
 
 def subscribe(

@@ -41,7 +41,7 @@ def tail(
 
 def _show(value: Any, *, as_json: bool) -> None:
     from messagehub.cli.values import rows_of
-    from messagehub.datablock.items import Gap
+    from messagehub.shm.read_results import Gap
 
     if isinstance(value, Gap):
         complain(f"items {value.first} to {value.last} were overwritten before they were read")

@@ -22,7 +22,7 @@ app = typer.Typer(
 @app.command("list", cls=HubCommand)
 def list_tokens(dir: Dir = None, as_json: Json = False) -> None:
     """Show whose tokens are taken; the tokens themselves are not kept."""
-    from messagehub.credentials import AccessFile
+    from messagehub.security.credentials import AccessFile
 
     listed = AccessFile(Settings.load(dir=dir).access_path).read().tokens
     if as_json:
@@ -36,7 +36,7 @@ def list_tokens(dir: Dir = None, as_json: Json = False) -> None:
 @app.command("new", cls=HubCommand)
 def new_token(name: Name, role: Roles = None, dir: Dir = None, as_json: Json = False) -> None:
     """Make a token and print it, this once: only its hash is kept."""
-    from messagehub.credentials import AccessFile, allow_token
+    from messagehub.security.credentials import AccessFile, allow_token
 
     if not role:
         raise typer.BadParameter("say what it may do with --role")
@@ -53,7 +53,7 @@ def new_token(name: Name, role: Roles = None, dir: Dir = None, as_json: Json = F
 @app.command("revoke", cls=HubCommand)
 def revoke_token(name: Name, dir: Dir = None, as_json: Json = False) -> None:
     """Take a token no longer."""
-    from messagehub.credentials import AccessFile, revoke
+    from messagehub.security.credentials import AccessFile, revoke
 
     revoke(AccessFile(Settings.load(dir=dir).access_path), "token", name)
     if as_json:

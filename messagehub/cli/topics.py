@@ -12,10 +12,10 @@ from messagehub.cli.options import Dir, Endpoint, Json, Timeout
 from messagehub.cli.output import duration, echo, echo_fields, echo_json, echo_table, instant
 from messagehub.cli.session import connected
 from messagehub.cli.subcommands import ListingGroup
-from messagehub.durations import seconds_of
+from messagehub.topics.durations import seconds_of
 
 if TYPE_CHECKING:
-    from messagehub.messaging.topic_positions import Since
+    from messagehub.topics.retained.positions import Since
 
 app = typer.Typer(
     name="topics",

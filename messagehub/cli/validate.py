@@ -17,7 +17,7 @@ from messagehub.cli.session import connected
 from messagehub.errors import InvalidSchema
 
 if TYPE_CHECKING:
-    from messagehub.documents import DocumentSchema
+    from registry.formats.json_schema.documents import DocumentSchema
 
 LINE_SUFFIXES = (".jsonl", ".ndjson")
 MAX_SHOWN = 1000
@@ -37,8 +37,8 @@ def validate(
     as_json: Json = False,
 ) -> None:
     """Check a JSON document, or one a line; 1 when one is not valid."""
-    from messagehub.documents import DocumentSchema
     from registry.commands import RequestSchema
+    from registry.formats.json_schema.documents import DocumentSchema
     from registry.replies import SchemaFound
 
     with connected(endpoint, dir, timeout) as hub:

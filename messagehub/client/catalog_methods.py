@@ -5,10 +5,10 @@ from abc import ABC, abstractmethod
 from typing import Any, TypeVar
 
 from messagehub.arguments import json_object
-from messagehub.background import BackgroundThreads, awaitable
-from messagehub.datablock.advice import schema_instead
-from messagehub.datablock.payloads import is_arrow
 from messagehub.errors import ConfigurationError
+from messagehub.runtime.background import BackgroundThreads, awaitable
+from messagehub.shm.advice import schema_instead
+from messagehub.shm.payloads import is_arrow
 from registry import commands, replies
 from registry.formats import arrow
 from registry.records import Access, Priority, SchemaType

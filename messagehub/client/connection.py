@@ -22,12 +22,12 @@ from typing import Any, TypeVar
 import zmq
 
 from messagehub import protocol
+from messagehub.client.backoff import Backoff
+from messagehub.client.broker_file import is_held, running_broker
+from messagehub.client.connection_listener import ConnectionListener
 from messagehub.client.event_socket import EventSocket
-from messagehub.client.part import Part
-from messagehub.client.patience import Patience
-from messagehub.client.waiter import Done, Waiter
-from messagehub.client.wire import Context, Wire, connected, reachable, shakes_hands
-from messagehub.credentials import ClientKeys
+from messagehub.client.pending_request import Done, PendingRequest
+from messagehub.client.session import Context, Session, connected, reachable, shakes_hands
 from messagehub.errors import (
     BrokerTimeout,
     BrokerUnavailable,
@@ -39,10 +39,10 @@ from messagehub.errors import (
     Unauthorized,
     is_not_found,
 )
-from messagehub.metrics import Metrics
+from messagehub.runtime.metrics import Metrics
+from messagehub.runtime.supervision import keep_turning
+from messagehub.security.credentials import ClientKeys
 from messagehub.settings import Settings
-from messagehub.status import is_held, running_broker
-from messagehub.supervision import keep_turning
 from registry import commands, replies
 
 log = logging.getLogger("messagehub.client")
@@ -62,7 +62,7 @@ class Connection:
         self.settings = settings
         self.metrics = Metrics(list(protocol.COMMANDS_BY_TYPE), _COUNTERS)
         self.exchanges: deque[tuple[float, str, str, str, float]] = deque(maxlen=settings.trace_size)
-        self.parts: Sequence[Part] = ()
+        self.parts: Sequence[ConnectionListener] = ()
         self._name = name
         self._numbers = itertools.count(1)
         self._is_closed = False
@@ -74,16 +74,16 @@ class Connection:
         self._thread: threading.Thread | None = None
         self._wake_fd = self._yield_fd = -1
         self._context: Context | None = None
-        self._wire: Wire | None = None
+        self._wire: Session | None = None
         self._events = EventSocket()
         self._followed: list[set[bytes]] = []
-        self._outbox: deque[Waiter] = deque()
-        self._pending: dict[str, Waiter] = {}
+        self._outbox: deque[PendingRequest] = deque()
+        self._pending: dict[str, PendingRequest] = {}
         self._is_suspect = False
         self._is_pinging = False
         self._connecting_at: float | None = None
         self._news: deque[replies.HelloAck | None] = deque()
-        self._patience = Patience(settings)
+        self._patience = Backoff(settings)
         self._lock_path = str(settings.lock_path) if settings.is_local else None
         self._refusal: HubError | None = None
         self._keys: ClientKeys | None = None
@@ -101,7 +101,7 @@ class Connection:
         Who has nobody else to ask is patient with a broker that takes its time to shake hands.
         """
 
-        def send(waiter: Waiter) -> replies.AnyReply:
+        def send(waiter: PendingRequest) -> replies.AnyReply:
             waiter.is_patient = is_patient
             return self._send(waiter)
 
@@ -118,7 +118,7 @@ class Connection:
         """As `ask`. When no answer came in a moment, what `otherwise` finds is returned instead, if anything."""
         found: list[_Found] = []
 
-        def send(waiter: Waiter) -> replies.AnyReply | None:
+        def send(waiter: PendingRequest) -> replies.AnyReply | None:
             reply = self._begin(waiter, may_connect=False)
             if reply is None:
                 other = otherwise()
@@ -133,7 +133,7 @@ class Connection:
         reply = self._performed(command, timeout, send)
         return found[0] if found else self._checked(command, reply, kind)
 
-    def _performed(self, command: commands.Command, timeout: float, send: Callable[[Waiter], Any]) -> Any:
+    def _performed(self, command: commands.Command, timeout: float, send: Callable[[PendingRequest], Any]) -> Any:
         started = time.monotonic()
         waiter = self._waiter(command, started + timeout)
         refusal = ""
@@ -226,7 +226,7 @@ class Connection:
             os.close(self._yield_fd)
             self._wake_fd = self._yield_fd = -1
 
-    def _waiter(self, command: commands.Command, deadline: float, done: Done | None = None) -> Waiter:
+    def _waiter(self, command: commands.Command, deadline: float, done: Done | None = None) -> PendingRequest:
         command.id = f"{self._name}-{next(self._numbers):x}"
         payload = protocol.encode(command)
         if len(payload) > protocol.MAX_REQUEST_BYTES:
@@ -235,13 +235,13 @@ class Connection:
                 size_bytes=len(payload),
                 limit_bytes=protocol.MAX_REQUEST_BYTES,
             )
-        return Waiter(command.id, payload, deadline, done)
+        return PendingRequest(command.id, payload, deadline, done)
 
-    def _send(self, waiter: Waiter) -> replies.AnyReply:
+    def _send(self, waiter: PendingRequest) -> replies.AnyReply:
         reply = self._begin(waiter, may_connect=True)
         return self._await_thread(waiter) if reply is None else reply
 
-    def _begin(self, waiter: Waiter, *, may_connect: bool) -> replies.AnyReply | None:
+    def _begin(self, waiter: PendingRequest, *, may_connect: bool) -> replies.AnyReply | None:
         """Send. None when no answer came in a moment: the I/O thread waits on, and asks whether the broker is there.
 
         Connecting may take its time, which a caller has unless `may_connect` says otherwise.
@@ -259,7 +259,7 @@ class Connection:
             self.suspect()
         return None
 
-    def _send_directly(self, waiter: Waiter) -> replies.AnyReply | None:
+    def _send_directly(self, waiter: PendingRequest) -> replies.AnyReply | None:
         """The wire is ours: drive it for a moment, unless the I/O thread asks for it before the reply is here."""
         try:
             self._connect(waiter.deadline, is_patient=waiter.is_patient)
@@ -277,7 +277,7 @@ class Connection:
         self.wake()
         return None
 
-    def _exchange(self, waiter: Waiter, until: float) -> replies.AnyReply | None:
+    def _exchange(self, waiter: PendingRequest, until: float) -> replies.AnyReply | None:
         """Our reply, or None when the I/O thread asks for the wire, or is to wait on for us."""
         wire = self._wire
         assert wire is not None
@@ -295,7 +295,7 @@ class Connection:
             return None
         raise self._timed_out()
 
-    def _leave_to_thread(self, waiter: Waiter) -> None:
+    def _leave_to_thread(self, waiter: PendingRequest) -> None:
         if self._is_closed:
             raise NotInitialised("this hub is closed")
         if self._wire is None:
@@ -310,7 +310,7 @@ class Connection:
         if now < self._patience.retry_at or (is_slow and self._patience.has_failed):
             raise copy.copy(self._refusal) or BrokerUnavailable(f"no broker answers at {endpoint}", endpoint=endpoint)
 
-    def _await_thread(self, waiter: Waiter) -> replies.AnyReply:
+    def _await_thread(self, waiter: PendingRequest) -> replies.AnyReply:
         if not waiter.is_answered(waiter.deadline):
             self._pending.pop(waiter.request_id, None)
             raise self._timed_out()
@@ -438,7 +438,7 @@ class Connection:
         if self._is_driving:
             self._drop("a defect in this client; its log says more")
 
-    def _each_part(self, tell: Callable[[Part], _Found]) -> list[_Found]:
+    def _each_part(self, tell: Callable[[ConnectionListener], _Found]) -> list[_Found]:
         """One part's defect is its own: the others hear what happened, and the thread goes on."""
         told = []
         for part in self.parts:

@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterator
 
 import zmq
 
-from messagehub.client.wire import Context
-from messagehub.credentials import ClientKeys
+from messagehub.client.session import Context
+from messagehub.security.credentials import ClientKeys
 
 EVENTS_PER_TURN = 1000
 RECONNECT_MAX_MS = 2000

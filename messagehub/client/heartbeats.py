@@ -22,8 +22,8 @@ from typing import Any
 import msgspec
 
 from messagehub.arguments import checks_arguments
-from messagehub.client.cache import glance_of
 from messagehub.client.connection import Connection
+from messagehub.client.discovery_cache import glance_of
 from messagehub.client.registration_state import RegistrationState, Step
 from messagehub.errors import BrokerUnavailable, ChannelClosed, HubError, from_wire, is_unable
 from registry import commands, replies

@@ -12,11 +12,11 @@ from collections.abc import AsyncIterator, Iterator
 
 from messagehub.arguments import checks_arguments
 from messagehub.client.connection import Connection
-from messagehub.client.view import View
+from messagehub.client.replica import Replica
 from messagehub.errors import HubError
-from messagehub.event_loop import LoopShare, Sleepers
-from messagehub.forgotten import ClosedWhenForgotten
 from messagehub.protocol import Beacon, decode_event
+from messagehub.runtime.event_loop import LoopShare, Sleepers
+from messagehub.runtime.forgotten import ClosedWhenForgotten
 from registry import commands, replies
 from registry.events import AnyChannelEvent, AnySchemaEvent, AnyTopicEvent, ServiceChanged, channel_topic
 from registry.records import Channel
@@ -40,7 +40,7 @@ class Watch(ClosedWhenForgotten):
         self.missed = 0
         self.is_closed = False
         self._watches = watches
-        self._view = View()
+        self._view = Replica()
         self._is_joining = False
         self._events: deque[AnyChannelEvent] = deque()
         self._changed = threading.Condition()

@@ -11,7 +11,7 @@ from registry.replies import Discovered, VersionDifferences
 Source = Literal["broker", "files", "shm"]
 
 
-class Door(Protocol):
+class RegistryAccess(Protocol):
     """A way to the registry's rules. Every door gives the same answers and the same refusals to the same commands.
 
     What a door cannot do raises BrokerRequired; a door that nobody stands behind raises BrokerUnavailable.

@@ -10,7 +10,7 @@ import copy
 
 from messagehub.discovery import Discovery
 from messagehub.discovery.via_broker import ViaBroker
-from messagehub.discovery.via_files import ViaFiles
+from messagehub.discovery.via_directory import ViaFiles
 from messagehub.discovery.via_shm_name import ViaShmName
 from messagehub.errors import BrokerTimeout, HubError, is_unable
 

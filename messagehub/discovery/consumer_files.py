@@ -14,11 +14,11 @@ import time
 
 import msgspec
 
-from messagehub.datablock.directory import component, read_small_file
-from messagehub.datablock.entry_locks import ProcessLock, is_held
-from messagehub.datablock.errors import DataBlockError
-from messagehub.datablock.segment import make_own_directory, remove_file, replace_file
-from messagehub.entries import FAR
+from messagehub.shm.directory import component, read_small_file
+from messagehub.shm.entries import FAR
+from messagehub.shm.entry_locks import ProcessLock, is_held
+from messagehub.shm.errors import DataBlockError
+from messagehub.shm.mapped_file import make_own_directory, remove_file, replace_file
 from registry.commands import RegisterConsumer
 from registry.errors import HubError
 from registry.names import check_role

@@ -10,10 +10,10 @@ import time
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from messagehub.datablock.errors import DataBlockError
-from messagehub.datablock.locks import OWNER, Descriptor, exclusive, is_locked
-from messagehub.datablock.segment import open_trusted
 from messagehub.discovery import Discovery
+from messagehub.shm.errors import DataBlockError
+from messagehub.shm.locks import OWNER, Descriptor, exclusive, is_locked
+from messagehub.shm.mapped_file import open_trusted
 
 MAX_REMEMBERED = 256
 _TICK_NS = 50_000_000

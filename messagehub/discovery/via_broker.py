@@ -2,8 +2,8 @@
 
 from collections.abc import Callable
 
-from messagehub.client.cache import DiscoveryCache
 from messagehub.client.connection import Connection
+from messagehub.client.discovery_cache import DiscoveryCache
 from messagehub.discovery import Discovery
 from messagehub.errors import ChannelNotFound
 from registry import commands, replies

@@ -1,9 +1,9 @@
 """Discovery with nothing but the channel's name: the ring of an exclusive channel is where the name says."""
 
-from messagehub.datablock.directory import Directory
-from messagehub.datablock.errors import DataBlockError
-from messagehub.datablock.ring import peek
 from messagehub.discovery import Discovery
+from messagehub.shm.directory import Directory
+from messagehub.shm.errors import DataBlockError
+from messagehub.shm.ring import peek
 from registry import names
 from registry.records import Block
 

@@ -9,10 +9,10 @@ from typing import Final
 import pyarrow as pa
 from pyspark.sql.types import StructType
 
-from messagehub.datablock.errors import BlockOnOtherHost, TableMissing
-from messagehub.datablock.identity import host
-from messagehub.datablock.snapshot import Snapshot
 from messagehub.errors import ChannelNotFound, ChannelNotReady, HubError, SchemaMismatch
+from messagehub.shm.errors import BlockOnOtherHost, TableMissing
+from messagehub.shm.identity import host
+from messagehub.shm.snapshot import Snapshot
 from messagehub.spark.errors import BadOption, GenerationGone
 from messagehub.spark.options import Options
 from messagehub.spark.schema_mapping import schema_hash, schema_text, written_schema

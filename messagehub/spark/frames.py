@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from messagehub.datablock import manifests
-from messagehub.datablock.tables import Mode
+from messagehub.shm import manifests
+from messagehub.shm.tables import Mode
 from messagehub.spark.options import Options
 from messagehub.spark.progress import showing_progress
 from messagehub.spark.registration import check

@@ -9,12 +9,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from messagehub.block_place import directory_of
-from messagehub.datablock.directory import Directory
-from messagehub.datablock.manifests import Retention
-from messagehub.datablock.tables import TableStore
 from messagehub.errors import HubError
 from messagehub.settings import Settings
+from messagehub.shm.directory import Directory
+from messagehub.shm.location import directory_of
+from messagehub.shm.manifests import Retention
+from messagehub.shm.tables import TableStore
 from messagehub.spark.errors import BadOption
 from registry import names
 

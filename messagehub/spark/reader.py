@@ -14,11 +14,11 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from messagehub.datablock.errors import BlockOnOtherHost, NothingThere, TableMissing
-from messagehub.datablock.identity import host
-from messagehub.datablock.manifests import Manifest
-from messagehub.datablock.snapshot import Snapshot
-from messagehub.datablock.table_blocks import read_block
+from messagehub.shm.errors import BlockOnOtherHost, NothingThere, TableMissing
+from messagehub.shm.identity import host
+from messagehub.shm.manifests import Manifest
+from messagehub.shm.snapshot import Snapshot
+from messagehub.shm.table_blocks import read_block
 from messagehub.spark.channels import generation_gone, newest_snapshot, schema_of
 from messagehub.spark.options import Options
 from messagehub.spark.schema_mapping import check_columns, conform, read_schema

@@ -10,15 +10,15 @@ import contextlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from messagehub.block_place import directory_of
-from messagehub.data.tables import check_append, check_mode
-from messagehub.datablock.manifests import Manifest
-from messagehub.datablock.tables import Mode
-from messagehub.discovery.via_files import ViaFiles
+from messagehub.channels.tables import check_append, check_mode
+from messagehub.client.broker_file import is_held
+from messagehub.discovery.via_directory import ViaFiles
 from messagehub.errors import HubError
+from messagehub.shm.location import directory_of
+from messagehub.shm.manifests import Manifest
+from messagehub.shm.tables import Mode
 from messagehub.spark.options import Options
 from messagehub.spark.schema_mapping import schema_hash
-from messagehub.status import is_held
 from registry.commands import CheckTable
 
 if TYPE_CHECKING:

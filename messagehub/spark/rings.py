@@ -10,11 +10,11 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from messagehub.datablock.errors import DataBlockError
-from messagehub.datablock.layout import HEADER_BYTES, Header, Kind, PayloadFormat
-from messagehub.datablock.payloads import codec_of
-from messagehub.datablock.ring import describe
-from messagehub.datablock.segment import Segment
+from messagehub.shm.errors import DataBlockError
+from messagehub.shm.layout import HEADER_BYTES, Header, Kind, PayloadFormat
+from messagehub.shm.mapped_file import Segment
+from messagehub.shm.payloads import codec_of
+from messagehub.shm.ring import describe
 from messagehub.spark.options import Options
 
 RAW: Final = pa.schema([pa.field("value", pa.binary())])

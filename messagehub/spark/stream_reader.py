@@ -25,12 +25,12 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from messagehub.datablock.errors import BlockOnOtherHost, NothingThere
-from messagehub.datablock.identity import host
-from messagehub.datablock.items import Gap, Position, Start
-from messagehub.datablock.reader import RingReader
-from messagehub.datablock.ring import open_reader
 from messagehub.errors import DataLost
+from messagehub.shm.errors import BlockOnOtherHost, NothingThere
+from messagehub.shm.identity import host
+from messagehub.shm.read_results import Gap, Position, Start
+from messagehub.shm.reader import RingReader
+from messagehub.shm.ring import open_reader
 from messagehub.spark.admission import Budget
 from messagehub.spark.options import Options
 from messagehub.spark.rings import Ring, ring_at, rings, rows_of

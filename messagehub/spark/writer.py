@@ -19,11 +19,11 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from messagehub.datablock.errors import ShmFull
-from messagehub.datablock.identity import ProcessIdentity, jvm_ancestor
-from messagehub.datablock.manifests import Part
-from messagehub.datablock.tables import Mode, Transaction
-from messagehub.entries import table_details
+from messagehub.shm.entries import table_details
+from messagehub.shm.errors import ShmFull
+from messagehub.shm.identity import ProcessIdentity, jvm_ancestor
+from messagehub.shm.manifests import Part
+from messagehub.shm.tables import Mode, Transaction
 from messagehub.spark.options import Options
 from messagehub.spark.registration import check, register
 from messagehub.spark.schema_mapping import conform, schema_hash, schema_text, written_schema

@@ -10,10 +10,10 @@ from typing import Any, NamedTuple, Protocol
 from msgspec import Struct, field
 
 from registry.events import AnyEvent
-from registry.positions import SavedPosition
 from registry.records import Channel, KeptTopic, Mode, SchemaConfig, SchemaVersion
 from registry.replies import StoredMessage
-from registry.topics import SavedTopic
+from registry.topics.positions import SavedPosition
+from registry.topics.retained import SavedTopic
 
 
 class Saved(Struct):

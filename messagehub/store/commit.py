@@ -16,8 +16,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from messagehub.errors import StoreError
+from messagehub.runtime.supervision import Supervisor
 from messagehub.store import Store
-from messagehub.supervision import Supervisor
 from registry.events import AnyEvent
 
 PROBE_SECONDS = 0.5

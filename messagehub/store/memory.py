@@ -9,10 +9,10 @@ import msgspec
 
 from messagehub.store import Saved
 from messagehub.store.memory_topics import MemoryTopicReader, MemoryTopics
+from registry.channels.state import Channels
 from registry.events import AnyEvent, AnySchemaEvent, AnyTopicEvent
 from registry.records import Channel
-from registry.schema_catalog import SchemaCatalog
-from registry.state import Channels
+from registry.schemas.catalog import SchemaCatalog
 
 _encoder = msgspec.json.Encoder()  # JSON, since records hold whatever integers JSON can say
 _decoder = msgspec.json.Decoder(AnyEvent)

@@ -7,10 +7,10 @@ import msgspec
 
 from messagehub.store import Extent
 from registry.events import AnyTopicEvent, MessagesKept, TopicDeleted
-from registry.positions import Positions, SavedPosition
 from registry.records import KeptTopic
 from registry.replies import StoredMessage
-from registry.topics import SavedTopic, TopicCatalog, size_bytes
+from registry.topics.positions import Positions, SavedPosition
+from registry.topics.retained import SavedTopic, TopicCatalog, size_bytes
 
 Row = tuple[int, StoredMessage]
 """How many bytes were stored before it, and the message."""

@@ -18,9 +18,9 @@ import msgspec
 from messagehub.errors import StoreError
 from messagehub.store import Saved, sqlite_positions, sqlite_topics
 from registry import events
+from registry.channels.state import restored
 from registry.events import AnyEvent
 from registry.records import Channel, Consumer, Mode, Producer, SchemaConfig, SchemaVersion, Table
-from registry.state import restored
 
 APPLICATION_ID = 0x4D484231  # "MHB1"
 FORMAT = 1

@@ -11,8 +11,8 @@ import msgspec
 from msgspec.structs import replace
 
 from registry import events
-from registry.positions import SavedPosition
 from registry.records import TopicPosition
+from registry.topics.positions import SavedPosition
 
 TABLES = """
 CREATE TABLE IF NOT EXISTS topic_positions (incarnation INTEGER, name TEXT, next_offset INTEGER NOT NULL,

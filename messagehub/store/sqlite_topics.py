@@ -16,7 +16,7 @@ from messagehub.store import Extent, sqlite_positions
 from registry import events
 from registry.records import KeptTopic, LastBatch
 from registry.replies import StoredMessage
-from registry.topics import MOST_PUBLISHERS, SavedTopic, size_bytes
+from registry.topics.retained import MOST_PUBLISHERS, SavedTopic, size_bytes
 
 ROWS_AT_ONCE = 2_000
 SWEEP_SECONDS = 5.0

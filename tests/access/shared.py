@@ -9,8 +9,8 @@ from typing import Any
 import zmq
 
 from messagehub import MessageHub, embedded_broker
-from messagehub.credentials import AccessFile, KeyPair, allow_key, revoke, server_keys
-from messagehub.private_files import private_directory
+from messagehub.security.credentials import AccessFile, KeyPair, allow_key, revoke, server_keys
+from messagehub.security.private_files import private_directory
 from tests.conftest import QUICK
 from tests.integration.harness import Peer
 

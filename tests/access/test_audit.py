@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import zmq
 
-from messagehub.audit import KEPT_FILES, AuditLog
-from messagehub.credentials import AccessFile, KeyPair, allow_key, allow_token, revoke
 from messagehub.errors import ConfigurationError, StoreError
-from messagehub.private_files import private_directory
+from messagehub.security.audit import KEPT_FILES, AuditLog
+from messagehub.security.credentials import AccessFile, KeyPair, allow_key, allow_token, revoke
+from messagehub.security.private_files import private_directory
 from messagehub.store.memory import MemoryStore
 from tests.access.shared import SharedHub
 from tests.conftest import QUICK

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from messagehub.datablock.identity import ProcessIdentity
+from messagehub.shm.identity import ProcessIdentity
 from tests.access.shared import SharedHub
 from tests.integration.harness import Listener, Peer, eventually, producer
 from tests.integration.invariants import gauge

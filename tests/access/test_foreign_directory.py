@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from messagehub.broker.place import Place
-from messagehub.credentials import AccessFile, allow_token, server_keys
+from messagehub.broker.instance_lock import InstanceLock
 from messagehub.errors import ConfigurationError
+from messagehub.security.credentials import AccessFile, allow_token, server_keys
 from messagehub.settings import Settings
 from tests.access.test_places import as_nobody, reachable
 from tests.cli.program import Program
@@ -92,7 +92,7 @@ def test_what_root_left_there_is_found_and_named(service: Program) -> None:
 
     def start() -> list[str]:
         try:
-            Place(Settings.load(dir=service.dir))
+            InstanceLock(Settings.load(dir=service.dir))
         except ConfigurationError as error:
             return [error.message]
         return ["started"]

@@ -19,16 +19,16 @@ import pytest
 from typer import Exit
 
 from messagehub import MessageHub, embedded_broker
-from messagehub.block_place import directory_of, shared_with
 from messagehub.cli.doctor import doctor
-from messagehub.datablock.cleaning import clean
-from messagehub.datablock.errors import NotInGroup, RingFull
-from messagehub.datablock.ring import describe
 from messagehub.errors import ConfigurationError
 from messagehub.settings import Settings
+from messagehub.shm.cleaning import clean
+from messagehub.shm.errors import NotInGroup, RingFull
+from messagehub.shm.location import directory_of, shared_with
+from messagehub.shm.ring import describe
 from tests.conftest import QUICK
-from tests.datablock.children import die_with_parent, fork, wait
 from tests.integration.harness import PATIENCE_SECONDS, Served, eventually
+from tests.shm.children import die_with_parent, fork, wait
 
 GID = 1
 ALICE, BOB, CAROL, OUTSIDER = 54321, 54322, 54323, 54324

@@ -15,11 +15,11 @@ from starlette.requests import Request
 from messagehub import MessageHub, embedded_broker
 from messagehub.admin import api
 from messagehub.admin.app import create_app
-from messagehub.admin.backend import Backend
-from messagehub.admin.callers import Caller, Callers, caller
+from messagehub.admin.authentication import Caller, HttpAuthentication, caller
+from messagehub.admin.broker_client import BrokerClient
 from messagehub.admin.connections import MAX_CONNECTIONS
-from messagehub.credentials import AccessFile
-from messagehub.limits import Places
+from messagehub.security.credentials import AccessFile
+from messagehub.security.rate_limits import Places
 from registry.access import ADMIN
 from tests.access.test_http_rights import SCHEMA, WebOfMany
 from tests.admin.conftest import Web
@@ -136,7 +136,7 @@ def test_a_defect_is_told_without_its_text(tmp_path: Path, monkeypatch: pytest.M
         raise RuntimeError("what nobody should read")
 
     with embedded_broker(**QUICK) as endpoint, MessageHub(dir=tmp_path / "hub", endpoint=endpoint) as hub:
-        app = create_app(hub, Callers(AccessFile(tmp_path / "access.json"), token=None, anonymous=ADMIN))
+        app = create_app(hub, HttpAuthentication(AccessFile(tmp_path / "access.json"), token=None, anonymous=ADMIN))
         monkeypatch.setattr(hub, "ask", fail)
 
         async def ask() -> httpx.Response:
@@ -260,10 +260,10 @@ def test_what_is_not_a_command_is_written_down_too(many: WebOfMany) -> None:
 
 async def event_stream(hub: MessageHub, directory: Path) -> AsyncIterator[str | bytes | memoryview]:
     """What `GET /api/v1/events` sends to an anonymous caller who may do everything."""
-    callers = Callers(AccessFile(directory / "access.json"), token=None, anonymous=ADMIN)
+    callers = HttpAuthentication(AccessFile(directory / "access.json"), token=None, anonymous=ADMIN)
     caller.set(Caller("anonymous", ADMIN, ""))
     request = Request({"type": "http", "query_string": b"prefix=channel/", "headers": []})
-    response = await api.Api(Backend(hub, callers)).events(request)
+    response = await api.Api(BrokerClient(hub, callers)).events(request)
     assert isinstance(response, api.EventStream)
     return aiter(response.body_iterator)
 

@@ -12,9 +12,10 @@ from typing import Any
 import httpx
 import pytest
 
-from messagehub.admin import api, confluent_paths
+from messagehub.admin import api
+from messagehub.admin.confluent import paths as confluent_paths
 from messagehub.admin.endpoints import Endpoint
-from messagehub.credentials import AccessFile, Listed, allow_token, revoke, token_hash, token_owner
+from messagehub.security.credentials import AccessFile, Listed, allow_token, revoke, token_hash, token_owner
 from registry.access import ROLES
 from tests.admin.conftest import Web
 from tests.integration.harness import eventually, refused

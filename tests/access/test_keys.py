@@ -6,7 +6,6 @@ import pytest
 import zmq
 
 from messagehub import MessageHub
-from messagehub.credentials import KeyPair, allow_key
 from messagehub.errors import (
     ConfigurationError,
     Forbidden,
@@ -15,6 +14,7 @@ from messagehub.errors import (
     SubscriptionClosed,
     Unauthorized,
 )
+from messagehub.security.credentials import KeyPair, allow_key
 from tests.access.shared import SharedHub
 from tests.integration.harness import Peer, eventually, producer
 

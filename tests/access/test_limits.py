@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 import zmq
 
-from messagehub.admin.callers import counters
+from messagehub.admin.authentication import counters
 from messagehub.errors import BY_CODE, TooManyRegistrations
-from messagehub.limits import TokenBuckets
+from messagehub.security.rate_limits import TokenBuckets
 from tests.access.shared import SharedHub
 from tests.integration.harness import eventually, producer
 

@@ -14,13 +14,13 @@ from pathlib import Path
 import pytest
 
 from messagehub import MessageHub, embedded_broker
-from messagehub.broker.place import Place
-from messagehub.credentials import AccessFile, KeyPair, allow_key, allow_token, server_keys
-from messagehub.datablock.directory import Directory, component
-from messagehub.datablock.errors import DataBlockError
+from messagehub.broker.instance_lock import InstanceLock
 from messagehub.errors import ConfigurationError, Forbidden, HubError, InvalidName
-from messagehub.private_files import read_private, write_private
+from messagehub.security.credentials import AccessFile, KeyPair, allow_key, allow_token, server_keys
+from messagehub.security.private_files import read_private, write_private
 from messagehub.settings import Settings
+from messagehub.shm.directory import Directory, component
+from messagehub.shm.errors import DataBlockError
 from registry import names
 from tests.conftest import QUICK
 from tests.integration.harness import PATIENCE_SECONDS, Peer, Served
@@ -297,7 +297,7 @@ def test_a_broker_is_not_fooled_by_a_squatter_below_tmp(tmp_path: Path) -> None:
         pytest.skip("giving a directory away needs root")
 
     def take(directory: Path) -> None:
-        Place(Settings.load(dir=tmp_path / "hub", endpoint=f"ipc://{directory}/b.sock"))
+        InstanceLock(Settings.load(dir=tmp_path / "hub", endpoint=f"ipc://{directory}/b.sock"))
 
     squatted = tmp_path / "squatted"
     (squatted / "hash").mkdir(parents=True)

@@ -15,7 +15,8 @@ import pytest
 from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 
 from messagehub import MessageHub
-from messagehub.admin import api, confluent_paths
+from messagehub.admin import api
+from messagehub.admin.confluent import paths as confluent_paths
 from messagehub.admin.forwarding import TrustedProxies
 from messagehub.errors import ConfigurationError
 from messagehub.setting_checks import HTTP_PATHS

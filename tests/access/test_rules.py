@@ -4,7 +4,8 @@ from typing import get_args
 
 import pytest
 
-from messagehub.admin import api, confluent_paths
+from messagehub.admin import api
+from messagehub.admin.confluent import paths as confluent_paths
 from messagehub.admin.endpoints import Endpoint
 from registry import commands, replies
 from registry.access import ADMIN, NOTHING, ROLES, RULES, Right, Rights, Role, check, leave_out, may_see

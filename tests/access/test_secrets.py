@@ -10,9 +10,9 @@ import httpx
 import msgspec
 
 from messagehub import MessageHub
-from messagehub.credentials import AccessFile, KeyPair, allow_key, allow_token, server_keys
 from messagehub.errors import HubError
-from messagehub.private_files import private_directory
+from messagehub.security.credentials import AccessFile, KeyPair, allow_key, allow_token, server_keys
+from messagehub.security.private_files import private_directory
 from registry import commands
 from tests.integration.harness import ROOT, clean_environment, eventually
 

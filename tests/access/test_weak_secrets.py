@@ -11,9 +11,9 @@ import pytest
 import zmq
 
 from messagehub import embedded_broker
-from messagehub.credentials import AccessFile, KeyPair, new_token, server_keys
 from messagehub.errors import ConfigurationError
-from messagehub.private_files import write_private
+from messagehub.security.credentials import AccessFile, KeyPair, new_token, server_keys
+from messagehub.security.private_files import write_private
 from tests.access.test_http_rights import certificate, refused_web
 from tests.admin.conftest import Web
 from tests.conftest import QUICK

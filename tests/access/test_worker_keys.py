@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from messagehub.messaging import service_keys
-from messagehub.messaging.service_context import ServiceContext, ServiceMessage
-from messagehub.messaging.service_frames import ANSWER, REFUSED, REPLY, REQUEST, Greeting, call, greeting, key_id
+from messagehub.services import keys as service_keys
+from messagehub.services.context import ServiceContext, ServiceMessage
+from messagehub.services.frames import ANSWER, REFUSED, REPLY, REQUEST, Greeting, call, greeting, key_id
 from registry.records import Worker
 from tests.access.shared import SharedHub
 from tests.integration.harness import eventually, fixed_endpoint

@@ -7,7 +7,8 @@ from typing import Any
 import httpx
 import jsonschema_rs
 
-from messagehub.admin import api, confluent_paths
+from messagehub.admin import api
+from messagehub.admin.confluent import paths as confluent_paths
 from messagehub.admin.openapi import document
 
 PATHS: dict[str, Any] = document([*confluent_paths.ENDPOINTS, *api.ENDPOINTS])["paths"]

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from messagehub.admin.backend import Backend
+from messagehub.admin.broker_client import BrokerClient
 from tests.conftest import QUICK
 from tests.integration.harness import Embedded, Listener, Peer, eventually, hub_of
 
@@ -16,7 +16,7 @@ def test_beacons_do_not_empty_the_caches_and_events_do(embedded: Callable[..., E
     broker = embedded(**QUICK)
     nobody: Any = None
     with hub_of(broker) as hub, Peer(broker.endpoint) as peer, Listener(broker.endpoint, b"schema/") as listener:
-        backend = Backend(hub, nobody)
+        backend = BrokerClient(hub, nobody)
         before = backend.generation
         hub.discover("c")  # connects
         eventually(lambda: backend.generation > before)

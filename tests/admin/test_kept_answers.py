@@ -9,10 +9,10 @@ import httpx
 import pytest
 from starlette.responses import Response
 
-from messagehub.admin.kept import OVERHEAD_BYTES, Kept, KeptAnswers
+from messagehub.admin.cached_responses import OVERHEAD_BYTES, CachedResponse, CachedResponses
 from messagehub.admin.parameters import MAX_BODY_BYTES
-from messagehub.credentials import AccessFile, allow_token
 from messagehub.hub import MessageHub
+from messagehub.security.credentials import AccessFile, allow_token
 from registry import commands
 from tests.admin.conftest import Web
 from tests.admin.test_registry_api import refused
@@ -158,12 +158,12 @@ def test_kept_answers_count_against_the_rate_once_each(guarded: tuple[Web, dict[
     eventually(is_limited, timeout=30)
 
 
-def kept(size: int, seconds: float = 100.0) -> Kept:
-    return Kept.of(Response(b"x" * size), seconds, 0)
+def kept(size: int, seconds: float = 100.0) -> CachedResponse:
+    return CachedResponse.of(Response(b"x" * size), seconds, 0)
 
 
 def test_what_is_kept_is_bounded_in_entries_and_bytes() -> None:
-    answers = KeptAnswers(max_entries=10, max_bytes=20 * OVERHEAD_BYTES)
+    answers = CachedResponses(max_entries=10, max_bytes=20 * OVERHEAD_BYTES)
     for number in range(1000):
         answers.put(number, kept(100))
         assert len(answers) <= 10
@@ -181,7 +181,7 @@ def test_what_is_kept_is_bounded_in_entries_and_bytes() -> None:
 
 
 def test_one_caller_renews_an_answer_before_its_end_and_nobody_gets_it_after() -> None:
-    answers = KeptAnswers(max_entries=10, max_bytes=1 << 20)
+    answers = CachedResponses(max_entries=10, max_bytes=1 << 20)
     made = kept(1)
     answers.put("a", made)
     assert answers.get("a") is made

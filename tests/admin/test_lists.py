@@ -10,7 +10,8 @@ import pyarrow as pa
 import pytest
 
 from messagehub import MessageHub
-from messagehub.admin import api, confluent_paths
+from messagehub.admin import api
+from messagehub.admin.confluent import paths as confluent_paths
 from messagehub.admin.endpoints import Endpoint
 from tests.admin.conftest import Web
 

@@ -9,7 +9,8 @@ from hypothesis import HealthCheck, Phase, given, settings
 from schemathesis import GenerationMode
 from schemathesis.checks import CHECKS
 
-from messagehub.admin import api, confluent_paths, health
+from messagehub.admin import api, health
+from messagehub.admin.confluent import paths as confluent_paths
 from messagehub.admin.endpoints import Endpoint
 from messagehub.admin.openapi import TYPES, document, path_parameters
 from tests.admin.conftest import Web

@@ -17,7 +17,7 @@ import httpx
 import pytest
 
 from messagehub import MessageHub
-from messagehub.admin import channel_metrics
+from messagehub.admin.metrics import channels as channel_metrics
 from tests.admin.conftest import Web
 from tests.debian import program_or_skip
 from tests.faults.chaos.storm import command_line, descendants

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from messagehub.admin import api, confluent_paths
+from messagehub.admin import api
+from messagehub.admin.confluent import paths as confluent_paths
 from messagehub.admin.endpoints import Endpoint
 from messagehub.admin.errors import STATUS
 from messagehub.admin.openapi import codes

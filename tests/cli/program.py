@@ -16,7 +16,7 @@ from typing import Any
 from typer.testing import CliRunner, Result
 
 from messagehub.cli import app
-from messagehub.datablock.directory import Directory
+from messagehub.shm.directory import Directory
 from tests import preloaded
 from tests.integration.harness import end_at_once
 

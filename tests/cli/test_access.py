@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import zmq
 
-from messagehub.credentials import KeyPair
+from messagehub.security.credentials import KeyPair
 from tests.cli.program import Program
 
 

@@ -11,9 +11,9 @@ import pyarrow as pa
 import pytest
 
 from messagehub import MessageHub
-from messagehub.datablock.directory import Directory
-from messagehub.datablock.layout import HEADER_BYTES
-from messagehub.datablock.segment import Segment
+from messagehub.shm.directory import Directory
+from messagehub.shm.layout import HEADER_BYTES
+from messagehub.shm.mapped_file import Segment
 from tests.cli.program import Program, until
 
 PRODUCE = """

@@ -5,7 +5,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from messagehub import MessageHub
-from messagehub.datablock.directory import Directory
+from messagehub.shm.directory import Directory
 from tests.cli.program import Program
 
 

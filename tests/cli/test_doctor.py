@@ -16,7 +16,7 @@ import pytest
 
 from messagehub.cli.diagnosis.machine import check_shared_memory, check_system
 from messagehub.cli.diagnosis.place import check_owners
-from messagehub.datablock.locks import OWNER, Descriptor, exclusive, try_lock
+from messagehub.shm.locks import OWNER, Descriptor, exclusive, try_lock
 from tests import preloaded
 from tests.cli.program import Program, Running
 

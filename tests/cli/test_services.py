@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 from messagehub import MessageHub
-from messagehub.messaging.service_context import ServiceContext, ServiceMessage
+from messagehub.services.context import ServiceContext, ServiceMessage
 from tests.cli.program import Program, until
 
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import msgspec
 
-from messagehub.datablock.directory import Directory
-from messagehub.datablock.identity import ProcessIdentity
-from messagehub.discovery.via_files import ViaFiles
+from messagehub.discovery.via_directory import ViaFiles
 from messagehub.errors import HubError
+from messagehub.shm.directory import Directory
+from messagehub.shm.identity import ProcessIdentity
 from registry import commands
 from tests.integration.harness import PATIENCE_SECONDS, ROOT, clean_environment
 

@@ -14,11 +14,9 @@ import pytest
 
 from messagehub import embedded_broker
 from messagehub.client.connection import Connection
-from messagehub.datablock.directory import Directory
-from messagehub.datablock.identity import ProcessIdentity
-from messagehub.discovery import Door
+from messagehub.discovery import RegistryAccess
 from messagehub.discovery.via_broker import ViaBroker
-from messagehub.discovery.via_files import ViaFiles
+from messagehub.discovery.via_directory import ViaFiles
 from messagehub.errors import (
     BrokerRequired,
     ChannelNotFound,
@@ -32,6 +30,8 @@ from messagehub.errors import (
     SchemaMismatch,
 )
 from messagehub.settings import Settings
+from messagehub.shm.directory import Directory
+from messagehub.shm.identity import ProcessIdentity
 from registry import commands, replies
 from registry.registry import Registry
 from tests.integration.block_processes import place_in
@@ -52,7 +52,7 @@ class InMemory:
 
 
 @pytest.fixture(params=["memory", "broker", "files"])
-def doors(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[], Door]]:
+def doors(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[], RegistryAccess]]:
     """Makes doors of one kind to one hub: each is another process's as far as the hub can tell."""
     domain = f"c{os.getpid()}"
     with place_in(tmp_path / "hub", domain):
@@ -62,7 +62,7 @@ def doors(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[
         elif request.param == "files":
             made: list[ViaFiles] = []
 
-            def files() -> Door:
+            def files() -> RegistryAccess:
                 made.append(ViaFiles(Directory(domain), shm_prefix="pylabhub_"))
                 return made[-1]
 
@@ -74,7 +74,7 @@ def doors(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[
                 settings = Settings.load(endpoint=endpoint, dir=tmp_path / "client", domain=domain)
                 connections: list[Connection] = []
 
-                def broker() -> Door:
+                def broker() -> RegistryAccess:
                     connections.append(Connection(settings, name=f"c{len(connections)}"))
                     return ViaBroker(connections[-1])
 
@@ -84,14 +84,14 @@ def doors(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[
 
 
 @pytest.fixture
-def ask(doors: Callable[[], Door]) -> Callable[[commands.Command], Any]:
+def ask(doors: Callable[[], RegistryAccess]) -> Callable[[commands.Command], Any]:
     """One client of the hub."""
     door = doors()
     return lambda command: door.ask(command, timeout=30.0)
 
 
 @pytest.fixture
-def other(doors: Callable[[], Door]) -> Callable[[commands.Command], Any]:
+def other(doors: Callable[[], RegistryAccess]) -> Callable[[commands.Command], Any]:
     """Another one."""
     door = doors()
     return lambda command: door.ask(command, timeout=30.0)

@@ -35,15 +35,16 @@ from hypothesis.stateful import (
 
 from messagehub import embedded_broker, protocol
 from messagehub.client.connection import Connection
-from messagehub.datablock.cleaning import LINGER_SECONDS, clean
-from messagehub.datablock.directory import Directory
-from messagehub.datablock.identity import ProcessIdentity
 from messagehub.discovery import Discovery
 from messagehub.discovery.via_broker import ViaBroker
-from messagehub.discovery.via_files import ViaFiles
-from messagehub.entries import file_id, table_command, table_details
+from messagehub.discovery.via_directory import ViaFiles
 from messagehub.settings import Settings
-from registry import commands, leases, replies
+from messagehub.shm.cleaning import LINGER_SECONDS, clean
+from messagehub.shm.directory import Directory
+from messagehub.shm.entries import file_id, table_command, table_details
+from messagehub.shm.identity import ProcessIdentity
+from registry import commands, replies
+from registry.channels import leases
 from registry.errors import Refusal
 from registry.formats import arrow
 from registry.registry import Registry

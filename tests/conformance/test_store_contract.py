@@ -15,9 +15,9 @@ from messagehub.store.memory import MemoryStore
 from messagehub.store.sqlite import SQLiteStore
 from registry import commands
 from registry.events import AnyEvent, TopicKept
-from registry.positions import SavedPosition
 from registry.records import Keep, KeptMessage, KeptTopic, SchemaConfig
 from registry.registry import Registry
+from registry.topics.positions import SavedPosition
 from tests.registry.driving import digest_of
 
 pytestmark = pytest.mark.usefixtures("no_leaks")

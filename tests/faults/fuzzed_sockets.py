@@ -13,7 +13,8 @@ from collections.abc import Callable
 import zmq
 
 from messagehub import MessageHub
-from messagehub.messaging.service_frames import (
+from messagehub.protocol.topic_frames import MAX_FRAME_BYTES, frames_of
+from messagehub.services.frames import (
     ANSWER,
     CALL,
     LENGTH,
@@ -27,7 +28,6 @@ from messagehub.messaging.service_frames import (
     key_id,
     more,
 )
-from messagehub.topic_frames import MAX_FRAME_BYTES, frames_of
 from registry.records import Worker
 from tests.integration.harness import PATIENCE_SECONDS, Peer
 from tests.messaging.service_harness import SECONDS, connected, received, welcomed, worker_of

@@ -16,10 +16,10 @@ from pathlib import Path
 import pytest
 
 from messagehub import MessageHub
-from messagehub.datablock.errors import TruncatedBlock
+from messagehub.shm.errors import TruncatedBlock
 from tests.conftest import QUICK
-from tests.datablock.children import fork, wait
 from tests.integration.harness import PATIENCE_SECONDS, Peer, Served
+from tests.shm.children import fork, wait
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 F_ADD_SEALS, F_SEAL_SHRINK = 1033, 2

@@ -14,10 +14,12 @@ from typing import Any
 import pytest
 
 from messagehub import embedded_broker
-from messagehub.broker import Broker, cleaner, judging, loop
+from messagehub.broker import Broker, loop
+from messagehub.broker.host_watcher import cleaner
+from messagehub.broker.schema_worker import checker as judging
+from messagehub.runtime.supervision import Supervisor
 from messagehub.settings import Settings
 from messagehub.store.memory import MemoryStore
-from messagehub.supervision import Supervisor
 from tests.conftest import QUICK
 from tests.faults.test_judge_killed import judges
 from tests.integration.harness import (

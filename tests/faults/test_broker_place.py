@@ -10,8 +10,8 @@ import pytest
 import zmq
 
 from messagehub import MessageHub, embedded_broker
+from messagehub.client.broker_file import is_held
 from messagehub.errors import BrokerAlreadyRunning, ConfigurationError
-from messagehub.status import is_held
 from tests.conftest import QUICK
 from tests.integration.harness import REGISTER, Embedded, Peer, Served, eventually, fixed_endpoint, launch, refused
 

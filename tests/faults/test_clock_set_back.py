@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from messagehub import MessageHub
-from messagehub.datablock.cleaning import clean
-from messagehub.datablock.directory import Directory, ProducerEntry
-from messagehub.datablock.identity import ProcessIdentity
+from messagehub.shm.cleaning import clean
+from messagehub.shm.directory import Directory, ProducerEntry
+from messagehub.shm.identity import ProcessIdentity
 from tests.conftest import QUICK
 from tests.integration.harness import Embedded, Peer, eventually, producer
 

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from messagehub.credentials import new_token
 from messagehub.errors import StoreError
-from messagehub.private_files import write_private
+from messagehub.security.credentials import new_token
+from messagehub.security.private_files import write_private
 from messagehub.store.sqlite import SQLiteStore
 from registry import commands
 from registry.registry import Registry
-from tests.datablock.children import fork, wait
 from tests.integration.harness import Served, refused
+from tests.shm.children import fork, wait
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 

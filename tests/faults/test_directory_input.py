@@ -13,16 +13,16 @@ import pyarrow as pa
 import pytest
 
 import registry.registry
-import registry.schema_rules
+import registry.schemas.rules
 from messagehub import MessageHub
-from messagehub.datablock.directory import Directory, ProducerEntry
-from messagehub.datablock.errors import DataBlockError
-from messagehub.datablock.identity import ProcessIdentity
-from messagehub.datablock.tables import TableStore
-from messagehub.entries import table_details
+from messagehub.shm.directory import Directory, ProducerEntry
+from messagehub.shm.entries import table_details
+from messagehub.shm.errors import DataBlockError
+from messagehub.shm.identity import ProcessIdentity
+from messagehub.shm.tables import TableStore
 from messagehub.store.memory import MemoryStore
 from registry.formats import arrow
-from registry.verdicts import judge
+from registry.schemas.checks import judge
 from tests.conftest import QUICK
 from tests.integration.harness import Embedded, Peer, eventually
 

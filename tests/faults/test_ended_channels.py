@@ -11,10 +11,10 @@ import pyarrow as pa
 import pytest
 
 from messagehub import MessageHub
-from messagehub.broker import cleaner
-from messagehub.datablock.cleaning import clean
-from messagehub.datablock.directory import Directory
-from messagehub.datablock.tables import TableStore
+from messagehub.broker.host_watcher import cleaner
+from messagehub.shm.cleaning import clean
+from messagehub.shm.directory import Directory
+from messagehub.shm.tables import TableStore
 from tests.conftest import QUICK
 from tests.integration.harness import Embedded, Peer, eventually, hub_of
 from tests.integration.invariants import gauge

@@ -10,9 +10,9 @@ import pytest
 import zmq
 
 from messagehub.errors import StoreReadOnly
-from messagehub.messaging.topic import Topic
 from messagehub.store.sqlite import SQLiteStore
-from registry.subscriber_groups import VALID_SECONDS
+from messagehub.topics.topic import Topic
+from registry.topics.subscriber_groups import VALID_SECONDS
 from tests.integration.harness import Listener, Message, Peer, Served, eventually, hub_of, producer, refused
 
 pytestmark = pytest.mark.usefixtures("no_leaks")

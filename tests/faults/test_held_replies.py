@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import zmq
 
-from messagehub.broker import kept_topics
+from messagehub.broker.topics import retained as kept_topics
 from messagehub.errors import ReceiveTimeout
 from messagehub.store.memory import MemoryStore
 from tests.conftest import QUICK

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from messagehub.datablock.identity import ProcessIdentity
+from messagehub.shm.identity import ProcessIdentity
 from tests.faults.chaos.storm import HTTP, command_line, descendants
 from tests.integration.harness import PATIENCE_SECONDS, Served, eventually
 

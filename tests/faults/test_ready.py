@@ -15,7 +15,7 @@ import httpx
 import pytest
 
 from messagehub import MessageHub
-from messagehub.private_files import write_private
+from messagehub.security.private_files import write_private
 from tests.faults.test_http_process import answers, http_pid
 from tests.integration.harness import PATIENCE_SECONDS, ROOT, Served, clean_environment, eventually, refused
 

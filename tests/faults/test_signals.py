@@ -21,7 +21,7 @@ import pytest
 
 from messagehub import MessageHub
 from messagehub.errors import RateLimited
-from messagehub.private_files import write_private
+from messagehub.security.private_files import write_private
 from tests.access.test_http_rights import SecureWeb, certificate
 from tests.admin.conftest import Web
 from tests.faults.chaos.storm import command_line, descendants

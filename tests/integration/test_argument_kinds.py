@@ -17,12 +17,12 @@ import pyarrow as pa
 import pytest
 
 from messagehub import Keep, MessageHub, Retention, Watch
-from messagehub.data.consumers import Consumer
-from messagehub.data.producers import Producer
+from messagehub.channels.consumers import Consumer
+from messagehub.channels.producers import Producer
 from messagehub.errors import ConfigurationError, HubError, PayloadRefused
-from messagehub.messaging.service_workers import Served
-from messagehub.messaging.subscriptions import Subscription
-from messagehub.messaging.topic import Topic
+from messagehub.services.workers import Served
+from messagehub.topics.subscriptions import Subscription
+from messagehub.topics.topic import Topic
 from tests.integration.block_processes import Place, place_in
 from tests.integration.harness import Served as Server
 

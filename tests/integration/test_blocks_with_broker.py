@@ -10,10 +10,10 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from messagehub.block_place import directory_of
-from messagehub.datablock.groups import Assignment
-from messagehub.datablock.ring import open_reader
 from messagehub.errors import ProducerAlreadyRegistered, SchemaMismatch
+from messagehub.shm.groups import Assignment
+from messagehub.shm.location import directory_of
+from messagehub.shm.ring import open_reader
 from registry import events
 from tests.integration.block_processes import Place, Process, place_in
 from tests.integration.harness import Peer, Served, eventually

@@ -12,9 +12,9 @@ import pyarrow as pa
 import pytest
 
 from messagehub import HubError, MessageHub
-from messagehub.datablock.errors import HandleClosed
-from messagehub.datablock.items import Gap
 from messagehub.errors import BrokerRequired, DataLost, ProducerAlreadyRegistered, SchemaMismatch
+from messagehub.shm.errors import HandleClosed
+from messagehub.shm.read_results import Gap
 from tests.integration.block_processes import Place, place_in
 from tests.integration.harness import eventually
 
@@ -301,7 +301,7 @@ def test_bad_arguments_are_refused_by_name(place: Place) -> None:
 def test_a_full_shared_memory_leaves_nothing_behind(place: Place) -> None:
     hub = place.hub()
     free = shutil.disk_usage("/dev/shm").free
-    from messagehub.datablock.errors import ShmFull
+    from messagehub.shm.errors import ShmFull
 
     with pytest.raises(ShmFull):
         hub.producer("huge", capacity=2, page_size=free)

@@ -156,7 +156,7 @@ def test_a_callback_of_a_subscription_that_raises_hears_the_next_message(
 
 def test_a_thread_of_services_outlives_a_caller_that_breaks_it(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """There is no known way to break it from outside: the break is made here, once."""
-    from messagehub.messaging.service_server import ServiceServer
+    from messagehub.services.server import ServiceServer
 
     with hub_of(endpoint, hello_timeout_seconds=5.0) as hub, hub_of(endpoint, hello_timeout_seconds=5.0) as caller:
         hub.serve("service:echo", lambda message, _: message.payload)
@@ -188,7 +188,7 @@ def test_a_hub_whose_listener_fails_closes_as_usual(endpoint: str) -> None:
 
 def test_the_thread_of_topics_outlives_a_turn_that_fails(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """As with services, the break is made here, once."""
-    from messagehub.messaging.topic_routes import TopicRoutes
+    from messagehub.topics.routes import TopicRoutes
 
     with hub_of(endpoint) as hub, hub.subscribe("a") as subscription:
         hub.publish("a", b"1")

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from messagehub import MessageHub
-from messagehub.datablock.errors import HandleClosed
 from messagehub.errors import NotInitialised, SubscriptionClosed
+from messagehub.shm.errors import HandleClosed
 from tests.conftest import QUICK
 from tests.integration.harness import Served, eventually, hub_of
 

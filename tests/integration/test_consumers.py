@@ -12,9 +12,9 @@ import pyarrow as pa
 import pytest
 
 from messagehub import HubError
-from messagehub.datablock.errors import ReaderFilesGone
-from messagehub.datablock.items import Gap
 from messagehub.errors import DataLost
+from messagehub.shm.errors import ReaderFilesGone
+from messagehub.shm.read_results import Gap
 from tests.integration.block_processes import Place, place_in
 
 SCHEMA = pa.schema([("n", pa.int64()), ("text", pa.string())])

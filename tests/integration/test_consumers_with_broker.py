@@ -15,10 +15,10 @@ import pyarrow as pa
 import pytest
 
 from messagehub import MessageHub
-from messagehub.data.consumers import Consumer
-from messagehub.datablock.errors import BlockOnOtherHost
-from messagehub.datablock.identity import host
+from messagehub.channels.consumers import Consumer
 from messagehub.errors import SchemaMismatch
+from messagehub.shm.errors import BlockOnOtherHost
+from messagehub.shm.identity import host
 from tests.integration.block_processes import PREAMBLE, Place, place_in
 from tests.integration.harness import PATIENCE_SECONDS, ROOT, Peer, Served, clean_environment, eventually
 from tests.integration.harness import producer as register
@@ -145,7 +145,7 @@ def test_a_process_in_another_hosts_namespaces(place: Place, hub: MessageHub) ->
     with hub.producer("real") as producer:
         producer.write(b"here")
         text = """
-        from messagehub.datablock.errors import BlockOnOtherHost
+        from messagehub.shm.errors import BlockOnOtherHost
         found = hub.discover("real")
         with MessageHub(dir=hub.settings.dir / "alone", domain=hub.settings.domain) as alone:
             with alone.producer("real") as namesake:
@@ -276,7 +276,7 @@ def test_equal_schemas_with_other_bytes_come_as_expected(hub: MessageHub) -> Non
 
 
 def _registered(hub: MessageHub, schema: pa.Schema) -> str:
-    from messagehub.payload_schema import payload_schema
+    from messagehub.channels.payload_schema import payload_schema
 
     text = payload_schema(schema)
     assert text.schema is not None

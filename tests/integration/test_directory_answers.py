@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from messagehub import MessageHub
-from messagehub.datablock.directory import Directory
-from messagehub.datablock.segment import replace_file
-from messagehub.discovery.via_files import ViaFiles
+from messagehub.discovery.via_directory import ViaFiles
 from messagehub.errors import ChannelNotFound, ConfigurationError, InvalidRequest, NotOwner
+from messagehub.shm.directory import Directory
+from messagehub.shm.mapped_file import replace_file
 from registry import commands
 from tests.integration.block_processes import Place, place_in
 from tests.registry.driving import digest_of

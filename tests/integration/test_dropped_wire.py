@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from messagehub.client.connection import Connection
-from messagehub.client.taps import Taps
+from messagehub.client.event_listeners import EventListeners
 from messagehub.settings import Settings
 from registry import commands
 from tests.conftest import QUICK
@@ -15,7 +15,7 @@ from tests.integration.harness import Embedded, eventually
 pytestmark = pytest.mark.usefixtures("no_leaks")
 
 
-class Meanwhile(Taps):
+class Meanwhile(EventListeners):
     """The wire is gone just when the thread asks what to listen to."""
 
     def __init__(self, connection: Connection) -> None:

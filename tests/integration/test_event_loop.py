@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from messagehub import MessageHub
-from messagehub.datablock.ring import open_reader
 from messagehub.errors import ConfigurationError, ReceiveTimeout, SubscriptionClosed
-from messagehub.messaging.topic_messages import Message
+from messagehub.shm.ring import open_reader
+from messagehub.topics.messages import Message
 from tests.conftest import QUICK
-from tests.datablock.rings import payload, writer
 from tests.integration.harness import Embedded, hub_of
+from tests.shm.rings import payload, writer
 
 SECONDS = 30.0
 ITEMS = 60

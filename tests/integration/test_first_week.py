@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from messagehub import MessageHub
-from messagehub.datablock.errors import PayloadRefused
 from messagehub.errors import InvalidName, ProducerAlreadyRegistered
+from messagehub.shm.errors import PayloadRefused
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 

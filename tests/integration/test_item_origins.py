@@ -11,8 +11,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from messagehub.data.items import ReadItem
-from messagehub.datablock.items import Gap
+from messagehub.channels.items import ReadItem
+from messagehub.shm.read_results import Gap
 from tests.integration.block_processes import Place, place_in
 
 PATIENCE = 30.0
@@ -199,7 +199,7 @@ def test_what_a_producer_left_unread_stays_readable_after_its_linger_time(
 
 
 def test_a_position_whose_rings_are_gone_is_told_of(place: Place, caplog: pytest.LogCaptureFixture) -> None:
-    from messagehub.datablock.cleaning import clean
+    from messagehub.shm.cleaning import clean
 
     hub = place.hub()
     with hub.producer("gone") as producer, hub.consumer("gone", start="oldest") as consumer:

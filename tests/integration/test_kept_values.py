@@ -13,10 +13,10 @@ import pytest
 from typer.testing import CliRunner
 
 from messagehub.cli import app
-from messagehub.datablock.errors import RingFull
 from messagehub.errors import ConfigurationError
-from tests.datablock.children import eventually
+from messagehub.shm.errors import RingFull
 from tests.integration.block_processes import Place, Process, place_in
+from tests.shm.children import eventually
 
 PATIENCE = 30.0
 KEEPER = """

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 import zmq
 
-from messagehub.datablock.identity import ProcessIdentity
+from messagehub.shm.identity import ProcessIdentity
 from tests.conftest import QUICK
 from tests.integration.harness import Embedded, Peer, Served, eventually, hub_of, producer, run_script
 from tests.integration.invariants import check_broker, gauge, kept_in_vain

@@ -13,10 +13,10 @@ import pytest
 import zmq
 
 from messagehub import MessageHub
-from messagehub.credentials import AccessFile, KeyPair, allow_key, server_keys
 from messagehub.errors import ConfigurationError
-from messagehub.logs import PER_SECOND, LimitedLog, one_line
-from messagehub.private_files import private_directory
+from messagehub.runtime.logs import PER_SECOND, LimitedLog, one_line
+from messagehub.security.credentials import AccessFile, KeyPair, allow_key, server_keys
+from messagehub.security.private_files import private_directory
 from tests.conftest import QUICK
 from tests.integration.harness import Peer, Served, eventually
 

@@ -17,11 +17,11 @@ import pyarrow as pa
 import pytest
 
 from messagehub import MessageHub
-from messagehub.datablock.identity import host
-from messagehub.datablock.tables import TableStore
 from messagehub.discovery import Discovery
-from messagehub.entries import table_details
 from messagehub.errors import ConfigurationError, SchemaIncompatible, SchemaMismatch, SubjectNotFound
+from messagehub.shm.entries import table_details
+from messagehub.shm.identity import host
+from messagehub.shm.tables import TableStore
 from registry import commands, events
 from registry.formats import arrow
 from registry.records import SchemaConfig

@@ -1,13 +1,13 @@
 """A watcher of one channel that missed its end finds out with the next beacon."""
 
-from messagehub.client.view import View
+from messagehub.client.replica import Replica
 from messagehub.protocol import Beacon
 from registry.records import Channel
 from registry.replies import SnapshotPage
 
 
-def view_of(*channels: Channel) -> View:
-    view = View()
+def view_of(*channels: Channel) -> Replica:
+    view = Replica()
     view.begin()
     view.add_page(SnapshotPage(channels=list(channels), next=None, revision=20, broker_id="B"))
     assert view.is_current

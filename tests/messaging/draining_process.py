@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from messagehub import MessageHub
-from messagehub.messaging.service_context import ServiceContext, ServiceMessage
+from messagehub.services.context import ServiceContext, ServiceMessage
 
 
 def handle(message: ServiceMessage, context: ServiceContext) -> Any:

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from messagehub import MessageHub
-from messagehub.messaging.service_context import ServiceContext, ServiceMessage
-from messagehub.messaging.service_frames import (
+from messagehub.services.connection import ServiceConnection
+from messagehub.services.context import ServiceContext, ServiceMessage
+from messagehub.services.frames import (
     ANSWER,
     SCHEME,
     WELCOME,
@@ -24,9 +25,8 @@ from messagehub.messaging.service_frames import (
     key_id,
     proof_of,
 )
-from messagehub.messaging.service_link import Link
-from messagehub.messaging.service_workers import Served as ServedAddress
-from messagehub.messaging.services import Services
+from messagehub.services.services import Services
+from messagehub.services.workers import Served as ServedAddress
 from registry import commands, replies
 from registry.records import Worker
 from tests import preloaded
@@ -124,7 +124,7 @@ def services(hub: MessageHub) -> Services:
     return hub._services  # private: a hub shows neither its links nor what it knows of workers
 
 
-def link_of(hub: MessageHub) -> Link:
+def link_of(hub: MessageHub) -> ServiceConnection:
     """The only one of the hub."""
     (link,) = services(
         hub

@@ -8,7 +8,7 @@ from typing import Any
 
 from messagehub import MessageHub
 from messagehub.errors import InvalidRequest
-from messagehub.messaging.service_context import ServiceContext, ServiceMessage
+from messagehub.services.context import ServiceContext, ServiceMessage
 
 
 def handle(message: ServiceMessage, context: ServiceContext) -> Any:

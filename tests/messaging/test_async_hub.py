@@ -13,7 +13,7 @@ import pytest
 
 from messagehub import MessageHub
 from messagehub.errors import ConfigurationError, HandlerFailed, MailboxClosed, ServiceNotFound
-from messagehub.messaging.service_context import ServiceContext, ServiceMessage
+from messagehub.services.context import ServiceContext, ServiceMessage
 from tests.integration.harness import Served, eventually
 from tests.messaging.service_harness import SECONDS, Gate, WorkerProcess, metrics, patient_hub
 

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from messagehub import MessageHub
-from messagehub.background import MOST_THREADS
 from messagehub.errors import NotInitialised, ServiceNotFound
-from messagehub.messaging import service_requests
-from messagehub.messaging.service_replies import PendingReply
+from messagehub.runtime.background import MOST_THREADS
+from messagehub.services import requests as service_requests
+from messagehub.services.replies import PendingReply
 from tests.integration.harness import Served
 from tests.messaging.service_harness import SECONDS, SOON, Gate, metrics, patient_hub
 

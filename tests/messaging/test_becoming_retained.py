@@ -8,7 +8,7 @@ import pytest
 
 from messagehub import MessageHub
 from messagehub.errors import SendTimeout
-from registry.topics import PLAIN_SECONDS
+from registry.topics.retained import PLAIN_SECONDS
 from tests.conftest import QUICK
 from tests.integration.harness import Peer, Served
 from tests.messaging.service_harness import SECONDS, patient_hub

@@ -11,7 +11,7 @@ import pytest
 
 from messagehub import MessageHub
 from messagehub.errors import RequestCancelled
-from messagehub.messaging.service_context import ServiceContext, ServiceMessage
+from messagehub.services.context import ServiceContext, ServiceMessage
 from tests.integration.harness import Served, eventually
 from tests.messaging.service_harness import SECONDS, Gate, has_nothing_open, metrics, patient_hub
 

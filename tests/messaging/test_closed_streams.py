@@ -10,7 +10,7 @@ import pytest
 
 from messagehub import MessageHub
 from messagehub.errors import RequestCancelled
-from messagehub.messaging.service_streams import StreamedReply
+from messagehub.services.streams import StreamedReply
 from tests.integration.harness import Served
 from tests.messaging.service_harness import SECONDS, SOON, Gate, patient_hub
 

@@ -13,7 +13,7 @@ import pytest
 
 from messagehub import MessageHub
 from messagehub.errors import AddressNotFound, ConfigurationError, MailboxClosed
-from messagehub.messaging.service_context import ServiceContext, ServiceMessage
+from messagehub.services.context import ServiceContext, ServiceMessage
 from tests import preloaded
 from tests.integration.harness import ROOT, Served, clean_environment, eventually
 from tests.messaging.service_harness import SECONDS, patient_hub

@@ -22,8 +22,8 @@ from messagehub.errors import (
     SendTimeout,
     TopicNotFound,
 )
-from messagehub.messaging.subscriptions import Subscription
-from messagehub.messaging.topic_messages import Message
+from messagehub.topics.messages import Message
+from messagehub.topics.subscriptions import Subscription
 from tests import preloaded
 from tests.conftest import QUICK
 from tests.integration.harness import ROOT, AnyBroker, Served, clean_environment, end_at_once, eventually, hub_of

@@ -9,9 +9,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from messagehub.messaging.group_shares import GroupShare
-from messagehub.messaging.topic_messages import Message
-from registry.subscriber_groups import Mark, SubscriberGroups
+from messagehub.topics.group_shares import GroupShare
+from messagehub.topics.messages import Message
+from registry.topics.subscriber_groups import Mark, SubscriberGroups
 from tests.levels import examples
 
 

@@ -10,10 +10,10 @@ import pytest
 
 from messagehub import MessageHub
 from messagehub.errors import BrokerRequired, MailboxClosed, SendTimeout
-from messagehub.messaging.kept_subscriptions import KeptSubscription
-from messagehub.messaging.service_context import ServiceContext, ServiceMessage
-from messagehub.messaging.topic_messages import Message
-from registry.topics import PLAIN_SECONDS
+from messagehub.services.context import ServiceContext, ServiceMessage
+from messagehub.topics.messages import Message
+from messagehub.topics.retained.subscriptions import RetainedSubscription
+from registry.topics.retained import PLAIN_SECONDS
 from tests.integration.harness import Served, eventually
 from tests.messaging.service_harness import SECONDS, SOON, metrics, patient_hub
 
@@ -183,7 +183,7 @@ def test_a_position_that_began_at_a_time_goes_on_from_there(caller: MessageHub) 
     for number in range(3):
         topic.publish(number, timeout=SECONDS)
     with caller.subscribe("orders", since=time.time(), timeout=SECONDS) as subscription:
-        assert isinstance(subscription, KeptSubscription)
+        assert isinstance(subscription, RetainedSubscription)
         positions = eventually(lambda: subscription.positions)
     topic.publish("new", timeout=SECONDS)
     with caller.subscribe("orders", since=positions, timeout=SECONDS) as subscription:

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 from messagehub import MessageHub
 from messagehub.errors import HandlerFailed, HubError, MalformedRequest
-from messagehub.messaging.arrow_compression import is_compressed
-from messagehub.messaging.service_frames import ANSWER, FAILED, REQUEST, call
-from messagehub.messaging.topic_messages import decode_payload, encode_payload
-from messagehub.topic_frames import ARROW_BATCH, ARROW_TABLE, BYTES, HEAD, IN_BLOCK, JSON
+from messagehub.payloads.arrow_compression import is_compressed
+from messagehub.payloads.encoding import decode_payload, encode_payload
+from messagehub.protocol.topic_frames import ARROW_BATCH, ARROW_TABLE, BYTES, HEAD, IN_BLOCK, JSON
+from messagehub.services.frames import ANSWER, FAILED, REQUEST, call
 from tests.conftest import QUICK
 from tests.integration.harness import ROOT, Peer, Served, clean_environment
 from tests.messaging.service_harness import SECONDS, patient_hub, received, welcomed, worker_of

@@ -18,8 +18,8 @@ import zmq
 from jupyter_client.session import Session
 
 from messagehub.errors import ConfigurationError
-from messagehub.messaging import jupyter
-from messagehub.messaging.jupyter import (
+from messagehub.jupyter import kernel as jupyter
+from messagehub.jupyter.kernel import (
     ClearOutput,
     Comm,
     Display,
@@ -41,7 +41,7 @@ from messagehub.messaging.jupyter import (
     Status,
     Text,
 )
-from messagehub.messaging.streams import Collector
+from messagehub.streams import Collector
 
 LONG = 30.0  # a wait that only a failure uses up
 
@@ -453,7 +453,7 @@ def test_starting_and_closing_leaves_no_thread_file_or_process_behind():
 
 SCRIPT = """
 import sys
-from messagehub.messaging.jupyter import Kernel
+from messagehub.jupyter.kernel import Kernel
 kernel = Kernel.start()
 execution = kernel.execute("import time; print('go', flush=True); time.sleep(60)")
 while execution.read(30.0).kind != "stream": continue

@@ -9,11 +9,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from messagehub.messaging.kept_subscriptions import KeptSubscription
-from messagehub.messaging.topic_messages import Message, from_store
+from messagehub.topics.messages import Message, from_store
+from messagehub.topics.retained.subscriptions import RetainedSubscription
 from registry.records import Keep, KeptTopic
 from registry.replies import StoredMessage, TopicPage
-from registry.topic_patterns import Patterns
+from registry.topics.patterns import Patterns
 from tests.levels import examples
 
 NAMES = ["a", "b"]
@@ -49,7 +49,7 @@ class AnyOrder(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.topics = {name: Broker(name) for name in NAMES}
-        self.subscription = KeptSubscription(
+        self.subscription = RetainedSubscription(
             Patterns(">"), buffer=3, buffer_bytes=10**6, since=0, on_close=lambda _: None, on_want=lambda: None
         )
         self.announced: deque[Message] = deque()

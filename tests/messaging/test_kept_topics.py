@@ -32,9 +32,9 @@ from messagehub.errors import (
     TopicLimitExceeded,
     TopicNotFound,
 )
-from messagehub.messaging.subscriptions import Subscription
-from messagehub.messaging.topic_messages import Message
-from messagehub.messaging.topics import Topics
+from messagehub.topics.messages import Message
+from messagehub.topics.subscriptions import Subscription
+from messagehub.topics.topics import Topics
 from registry import commands, replies
 from tests.conftest import QUICK
 from tests.integration.harness import ROOT, AnyBroker, Peer, Served, clean_environment, eventually, hub_of

@@ -11,7 +11,7 @@ import pytest
 
 from messagehub import MessageHub
 from messagehub.errors import MailboxFull, MessageTooLarge
-from messagehub.messaging.service_context import ServiceContext, ServiceMessage
+from messagehub.services.context import ServiceContext, ServiceMessage
 from tests.integration.harness import Served, eventually
 from tests.messaging.service_harness import SECONDS, Gate, patient_hub
 from tests.messaging.test_request_paths import WAYS, Way, fill

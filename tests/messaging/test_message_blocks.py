@@ -14,14 +14,14 @@ import pytest
 import zmq
 
 from messagehub import MessageHub
-from messagehub.block_place import directory_of
-from messagehub.datablock import messages as message_files
-from messagehub.datablock.directory import Directory
-from messagehub.datablock.errors import DataBlockError
 from messagehub.errors import DataLost, MessageTooLarge
-from messagehub.messaging import message_blocks
-from messagehub.messaging.topic_messages import Message
-from messagehub.topic_frames import ARROW_BATCH, HEAD, IN_BLOCK
+from messagehub.payloads import blocks as message_blocks
+from messagehub.protocol.topic_frames import ARROW_BATCH, HEAD, IN_BLOCK
+from messagehub.shm import messages as message_files
+from messagehub.shm.directory import Directory
+from messagehub.shm.errors import DataBlockError
+from messagehub.shm.location import directory_of
+from messagehub.topics.messages import Message
 from tests.conftest import QUICK
 from tests.integration.harness import ROOT, Peer, Served, clean_environment, eventually, hub_of, run_script
 
@@ -165,7 +165,7 @@ def test_a_block_that_is_gone_before_its_message_comes_is_an_error_of_that_messa
     ],
 )
 def test_a_reference_that_leads_nowhere_is_refused_with_the_reason(broker: Served, body: bytes) -> None:
-    from messagehub.datablock.identity import boot_id, host
+    from messagehub.shm.identity import boot_id, host
 
     body = body.replace(b"HOST", host().encode()).replace(b"BOOT", boot_id().encode())
     with hub_of(broker) as hub, hub.subscribe("odd") as subscription, frames_of(broker) as (sender, _):

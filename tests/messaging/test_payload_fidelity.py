@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 from messagehub import MessageHub
 from messagehub.errors import HandlerFailed, InvalidRequest
-from messagehub.messaging.service_context import ServiceContext, ServiceMessage
-from messagehub.messaging.topic_messages import decode_payload, encode_payload
+from messagehub.payloads.encoding import decode_payload, encode_payload
+from messagehub.services.context import ServiceContext, ServiceMessage
 from tests.conftest import QUICK
 from tests.integration.harness import Served
 from tests.messaging.service_harness import SECONDS, patient_hub

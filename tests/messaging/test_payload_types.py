@@ -18,8 +18,8 @@ import pytest
 
 from messagehub import MessageHub
 from messagehub.errors import InvalidRequest, MalformedRequest
-from messagehub.messaging.arrow_values import ARRAY
-from messagehub.messaging.topic_messages import decode_payload, encode_payload
+from messagehub.payloads.arrow_values import ARRAY
+from messagehub.payloads.encoding import decode_payload, encode_payload
 from tests.conftest import QUICK
 from tests.integration.harness import Embedded, hub_of
 

@@ -11,8 +11,8 @@ import pytest
 
 from messagehub import MessageHub
 from messagehub.errors import HandlerFailed, MailboxFull, NoResponse, ServiceNotFound
-from messagehub.messaging.service_context import ServiceContext, ServiceMessage
-from messagehub.messaging.service_replies import PendingReply
+from messagehub.services.context import ServiceContext, ServiceMessage
+from messagehub.services.replies import PendingReply
 from tests.integration.harness import Served, eventually
 from tests.messaging.service_harness import SECONDS, Gate, WorkerProcess, metrics, patient_hub
 

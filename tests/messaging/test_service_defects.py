@@ -25,12 +25,12 @@ from messagehub.errors import (
     RequestCancelled,
     ServiceNotFound,
 )
-from messagehub.messaging import service_server
-from messagehub.messaging import services as services_module
-from messagehub.messaging.service_callers import Caller
-from messagehub.messaging.service_context import ServiceContext, ServiceMessage
-from messagehub.messaging.service_frames import ANSWER, CALL, REFUSED, REPLY, REQUEST, STREAM, call
-from messagehub.messaging.service_link import Answer, Link, NotSent
+from messagehub.services import server as service_server
+from messagehub.services import services as services_module
+from messagehub.services.connection import Answer, NotSent, ServiceConnection
+from messagehub.services.context import ServiceContext, ServiceMessage
+from messagehub.services.frames import ANSWER, CALL, REFUSED, REPLY, REQUEST, STREAM, call
+from messagehub.services.server_connections import ServerConnection
 from registry.events import service_topic
 from tests.integration.harness import Served, eventually
 from tests.messaging.service_harness import (
@@ -53,7 +53,7 @@ class Unspeakable(Exception):
         raise KeyError
 
 
-def is_read(link: Link) -> bool:
+def is_read(link: ServiceConnection) -> bool:
     """Whether a thread waits for what comes on the link."""
     return link._reading.locked()  # private: a thread that reads looks like any other that waits
 
@@ -329,7 +329,9 @@ def test_what_comes_while_a_worker_closes_is_refused_so_that_it_can_be_tried_aga
         served = hub.serve("name:ending", lambda message, context: 1)
         caller.request("name:ending", timeout=SECONDS)
         link = link_of(caller)
-        monkeypatch.setattr(Caller, "is_to_be_read", lambda *_: False)  # by nobody, as when the threads have ended
+        monkeypatch.setattr(
+            ServerConnection, "is_to_be_read", lambda *_: False
+        )  # by nobody, as when the threads have ended
         frame = call(REQUEST, 1, 0, 100, time.monotonic() + SECONDS, served.worker_id.encode(), b"", b"")
         answer = Answer()
         link.post(100, frame, answer, time.monotonic() + SECONDS)

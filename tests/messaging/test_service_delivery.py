@@ -27,9 +27,9 @@ from messagehub.errors import (
     SendTimeout,
     ServiceNotFound,
 )
-from messagehub.messaging.service_context import ServiceContext, ServiceMessage
+from messagehub.services.context import ServiceContext, ServiceMessage
 from registry import commands, replies
-from registry.services import MOST_ADDRESSES
+from registry.services.workers import MOST_ADDRESSES
 from tests.integration.harness import Peer, Served, eventually
 from tests.messaging.service_harness import (
     SECONDS,

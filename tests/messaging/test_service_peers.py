@@ -17,9 +17,10 @@ from hypothesis import strategies as st
 
 from messagehub import MessageHub
 from messagehub.errors import HubError, MailboxFull, NoResponse, RequestTimeout, RouteError
-from messagehub.messaging import service_callers, service_server
-from messagehub.messaging.service_context import ServiceContext, ServiceMessage
-from messagehub.messaging.service_frames import (
+from messagehub.services import server as service_server
+from messagehub.services import server_connections as service_callers
+from messagehub.services.context import ServiceContext, ServiceMessage
+from messagehub.services.frames import (
     ANSWER,
     CALL,
     CHALLENGE,

@@ -27,7 +27,7 @@ from messagehub.errors import (
     RequestTimeout,
     ServiceNotFound,
 )
-from messagehub.messaging.service_context import ServiceContext, ServiceMessage
+from messagehub.services.context import ServiceContext, ServiceMessage
 from tests.integration.harness import Served, eventually
 from tests.messaging.service_harness import (
     SECONDS,

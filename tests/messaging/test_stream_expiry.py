@@ -4,10 +4,11 @@ import queue
 
 import pytest
 
+from messagehub import streams
 from messagehub.errors import ConfigurationError, HubError
-from messagehub.messaging import kernel_outputs, streams
-from messagehub.messaging.jupyter import Kernel, KernelOutputUnreadable, StreamExpired, Text
-from messagehub.messaging.streams import Collector, Message, StreamLimits, StreamRouter
+from messagehub.jupyter import outputs as kernel_outputs
+from messagehub.jupyter.kernel import Kernel, KernelOutputUnreadable, StreamExpired, Text
+from messagehub.streams import Collector, Message, StreamLimits, StreamRouter
 from tests.integration.harness import eventually
 from tests.messaging.test_jupyter import LONG, Puppet
 

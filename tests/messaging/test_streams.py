@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from messagehub.errors import ConfigurationError
-from messagehub.messaging.streams import (
+from messagehub.streams import (
     EXPIRED,
     JUPYTER_CATEGORIES,
     AmbiguousKind,

@@ -6,7 +6,7 @@ import pytest
 
 from messagehub import HubError, MessageHub
 from messagehub.errors import BrokerTimeout, BrokerUnavailable, ReceiveTimeout, RequestTimeout, SendTimeout
-from messagehub.messaging.kernel_outputs import ExecutionTimedOut, KernelNotReady
+from messagehub.jupyter.outputs import ExecutionTimedOut, KernelNotReady
 from tests.integration.harness import Served
 from tests.messaging.service_harness import SECONDS, Gate, patient_hub
 

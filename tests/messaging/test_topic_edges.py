@@ -12,13 +12,13 @@ import zmq
 from messagehub import MessageHub
 from messagehub.broker import Broker
 from messagehub.errors import BrokerRequired, DataLost, InvalidRequest, SendTimeout, SubscriptionClosed
-from messagehub.messaging.subscriptions import Subscription
-from messagehub.messaging.topic_messages import Message
+from messagehub.protocol.topic_frames import ARROW_TABLE, HEAD, IN_BLOCK
 from messagehub.settings import Settings
 from messagehub.store.memory import MemoryStore
-from messagehub.topic_frames import ARROW_TABLE, HEAD, IN_BLOCK
+from messagehub.topics.messages import Message
+from messagehub.topics.subscriptions import Subscription
 from registry.records import Keep
-from registry.topic_patterns import END
+from registry.topics.patterns import END
 from tests.integration.harness import Peer, Served, eventually, hub_of
 
 SECONDS = 20.0

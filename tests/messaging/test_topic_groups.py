@@ -14,8 +14,8 @@ import pytest
 
 from messagehub import MessageHub
 from messagehub.errors import BrokerRequired, ConfigurationError, InvalidName
-from messagehub.messaging.subscriptions import Subscription
-from messagehub.messaging.topic_messages import Message
+from messagehub.topics.messages import Message
+from messagehub.topics.subscriptions import Subscription
 from tests import preloaded
 from tests.conftest import QUICK
 from tests.integration.harness import ROOT, AnyBroker, Served, clean_environment, end_at_once, eventually, hub_of

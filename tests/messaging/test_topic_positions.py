@@ -10,7 +10,7 @@ import pytest
 
 from messagehub import MessageHub
 from messagehub.errors import ConfigurationError, InvalidName, TopicNotFound
-from messagehub.messaging.subscriptions import Subscription
+from messagehub.topics.subscriptions import Subscription
 from tests.conftest import QUICK
 from tests.integration.harness import Embedded, eventually, hub_of
 

@@ -13,12 +13,21 @@ from hypothesis import strategies as st
 
 from messagehub import MessageHub
 from messagehub.errors import SubscriptionClosed
-from messagehub.messaging import topic_pieces, topic_routes
-from messagehub.messaging.subscriptions import Subscription
-from messagehub.messaging.topic_pieces import Pieces
-from messagehub.messaging.topic_routes import TopicRoutes
-from messagehub.topic_frames import HEAD, MAX_FRAME_BYTES, PIECE, PIECE_BYTES, PLACE, frames_of, incarnation_bytes
-from registry.topic_patterns import Patterns
+from messagehub.protocol.topic_frames import (
+    HEAD,
+    MAX_FRAME_BYTES,
+    PIECE,
+    PIECE_BYTES,
+    PLACE,
+    frames_of,
+    incarnation_bytes,
+)
+from messagehub.topics import pieces as topic_pieces
+from messagehub.topics import routes as topic_routes
+from messagehub.topics.pieces import Pieces
+from messagehub.topics.routes import TopicRoutes
+from messagehub.topics.subscriptions import Subscription
+from registry.topics.patterns import Patterns
 from tests.conftest import QUICK
 from tests.integration.harness import Peer, Served
 from tests.messaging.service_harness import SECONDS, patient_hub

@@ -26,10 +26,10 @@ from messagehub.errors import (
     SubscriberTooSlow,
     SubscriptionClosed,
 )
-from messagehub.messaging import subscriptions
-from messagehub.messaging.subscriptions import Subscription
-from messagehub.messaging.topic_messages import Message
-from messagehub.messaging.topic_receiver import TopicReceiver
+from messagehub.topics import subscriptions
+from messagehub.topics.messages import Message
+from messagehub.topics.receiver import TopicReceiver
+from messagehub.topics.subscriptions import Subscription
 from tests.conftest import QUICK
 from tests.integration.harness import ROOT, Peer, Served, clean_environment, eventually, hub_of, run_script
 

@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
 
-from messagehub import schema_files
+from tools import schema_files
 
 SAMPLES: dict[str, dict[str, Any]] = {sample["type"]: sample for sample in schema_files.samples().values()}
 KINDS = {name: kind for kind, members in schema_files.MESSAGES.items() for name in members}

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from messagehub import protocol, schema_files
+from messagehub import protocol
 from messagehub.errors import (
     HubError,
     InternalError,
@@ -25,6 +25,7 @@ from registry.errors import Refusal
 from registry.registry import Registry
 from tests.levels import examples
 from tests.protocol.messages import SAMPLES, near_messages
+from tools import schema_files
 
 PING = b'{"type":"PING"}'
 NO_JSON_OBJECTS = [

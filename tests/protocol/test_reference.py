@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from messagehub import schema_files
 from tests.protocol.messages import KINDS
+from tools import schema_files
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
 ENVELOPE = {"type", "id", "protocol", "priority"}

@@ -12,10 +12,11 @@ from hypothesis import given, settings
 from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
 from jsonschema.validators import extend  # type: ignore[import-untyped]
 
-from messagehub import protocol, schema_files
+from messagehub import protocol
 from messagehub.errors import HubError
 from tests.levels import examples
 from tests.protocol.messages import KINDS, SAMPLES, near_messages, validator
+from tools import schema_files
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference" / "protocol.md"
 DECODE: dict[str, Callable[[bytes], Any]] = {

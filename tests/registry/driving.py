@@ -6,11 +6,11 @@ import msgspec
 import pytest
 
 from registry import commands, events, replies
+from registry.channels.leases import Terms
 from registry.errors import Refusal
-from registry.leases import Terms
 from registry.records import SchemaType
 from registry.registry import Registry
-from registry.verdicts import Question, judge, text_of
+from registry.schemas.checks import SchemaCheck, judge, text_of
 from tests.registry.observing import Watcher, encoded_channels, members_of_leases, whole_state
 
 TERMS = Terms(heartbeat_seconds=5.0, stall_seconds=15.0, lease_seconds=60.0)
@@ -95,4 +95,4 @@ class Driver:
 
 def digest_of(schema: Any, schema_type: SchemaType = "JSON") -> str:
     """What a schema hashes to."""
-    return judge(Question(schema_type=schema_type, text=text_of(schema))).schema_hash
+    return judge(SchemaCheck(schema_type=schema_type, text=text_of(schema))).schema_hash

@@ -6,10 +6,10 @@ import msgspec
 
 from messagehub.protocol import Beacon, decode_event, encode
 from registry import events
+from registry.channels.state import Channels
 from registry.records import Channel
 from registry.registry import Registry
-from registry.state import Channels
-from registry.verdicts import Question, judge, text_of
+from registry.schemas.checks import SchemaCheck, judge, text_of
 
 
 def whole_state(registry: Registry) -> bytes:
@@ -106,4 +106,4 @@ class Watcher:
 
 def schema_hash(schema: object) -> str:
     """The hash that the registry gives a JSON Schema."""
-    return judge(Question(schema_type="JSON", text=text_of(schema))).schema_hash
+    return judge(SchemaCheck(schema_type="JSON", text=text_of(schema))).schema_hash

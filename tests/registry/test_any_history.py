@@ -17,11 +17,11 @@ from messagehub.store import Store
 from messagehub.store.memory import MemoryStore
 from messagehub.store.sqlite import SQLiteStore
 from registry import commands, events, replies
+from registry.channels.leases import Member, Terms
 from registry.errors import Refusal
-from registry.leases import Member, Terms
 from registry.records import Channel, Keep, KeptMessage, SchemaConfig, SchemaVersion
 from registry.registry import Registry
-from registry.topics import SavedTopic
+from registry.topics.retained import SavedTopic
 from tests.levels import examples
 from tests.registry.observing import Watcher, encoded_channels, members_of_leases, schema_hash, whole_state
 

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from registry import commands, events
-from registry.groups import assignment
-from registry.leases import Member
+from registry.channels.groups import assignment
+from registry.channels.leases import Member
 from registry.records import Group
 from registry.registry import Registry
 

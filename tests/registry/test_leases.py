@@ -2,7 +2,7 @@
 
 import pytest
 
-from registry.leases import MAX_NOTICES, Leases, Member, Terms
+from registry.channels.leases import MAX_NOTICES, Leases, Member, Terms
 from registry.registry import Registry
 from registry.replies import Notice
 from tests.registry.driving import Driver

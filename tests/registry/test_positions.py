@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from registry import commands, replies
+from registry.channels.leases import Member, Terms
 from registry.errors import (
     DuplicateRegistration,
     InvalidName,
@@ -20,10 +21,9 @@ from registry.errors import (
     TopicLimitExceeded,
     TopicNotFound,
 )
-from registry.leases import Member, Terms
-from registry.positions import MOST_POSITIONS, SavedPosition
 from registry.records import Keep, KeptMessage
 from registry.registry import Registry
+from registry.topics.positions import MOST_POSITIONS, SavedPosition
 from tests.levels import examples
 from tests.registry.observing import whole_state
 

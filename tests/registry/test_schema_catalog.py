@@ -24,7 +24,7 @@ from registry.errors import (
     VersionNotSoftDeleted,
     VersionSoftDeleted,
 )
-from registry.schema_catalog import MAX_REFERENCES
+from registry.schemas.catalog import MAX_REFERENCES
 from tests.registry.driving import Driver
 from tests.registry.observing import schema_hash
 

@@ -3,7 +3,7 @@
 import pytest
 
 from registry.errors import IdMismatch, InvalidSchema, OperationNotPermitted, SchemaNotFound, VersionNotFound
-from registry.schema_catalog import MAX_ID
+from registry.schemas.catalog import MAX_ID
 from tests.registry.driving import Driver
 from tests.registry.observing import schema_hash
 from tests.registry.test_schema_catalog import OBJECT, STRING, register

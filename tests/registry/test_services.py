@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from registry import commands, events, replies
-from registry.dead_letters import MOST_LETTER_BYTES, MOST_LETTERS
+from registry.channels.leases import Member
 from registry.errors import (
     DuplicateRegistration,
     IdNotFound,
@@ -21,10 +21,10 @@ from registry.errors import (
     RegistryError,
     ServiceNotFound,
 )
-from registry.leases import Member
 from registry.records import Service
 from registry.registry import Registry
-from registry.services import MOST_ADDRESSES
+from registry.services.dead_letters import MOST_LETTER_BYTES, MOST_LETTERS
+from registry.services.workers import MOST_ADDRESSES
 from tests.registry.driving import TERMS, Driver
 
 

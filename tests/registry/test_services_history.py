@@ -9,9 +9,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from messagehub.protocol import decode_event, encode
 from registry import commands, replies
+from registry.channels.leases import Member, Terms
 from registry.errors import AddressNotFound, DuplicateRegistration, PolicyMismatch, PoolEmpty, Refusal
 from registry.events import ServiceChanged
-from registry.leases import Member, Terms
 from registry.records import Service
 from registry.registry import Registry
 from tests.levels import examples

@@ -4,8 +4,8 @@ import pytest
 from msgspec.structs import replace
 
 from registry import commands, events
+from registry.channels.leases import Member, Terms
 from registry.errors import ChannelNotFound, ProducerAlreadyRegistered
-from registry.leases import Member, Terms
 from registry.registry import Registry
 
 TERMS = Terms(heartbeat_seconds=1.0, stall_seconds=3.0, lease_seconds=6.0)

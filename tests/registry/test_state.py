@@ -2,8 +2,8 @@
 
 import msgspec
 
+from registry.channels.state import SLACK, Channels, SortedNames, restored
 from registry.records import Channel, Consumer, Producer
-from registry.state import SLACK, Channels, SortedNames, restored
 from tests.registry.driving import Driver
 
 

@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 
 from registry import commands, replies
+from registry.channels.leases import Member, Terms
 from registry.errors import InvalidName, RegistryError
-from registry.leases import Member, Terms
 from registry.registry import Registry
-from registry.subscriber_groups import MOST_MEMBERS, VALID_SECONDS, Mark
+from registry.topics.subscriber_groups import MOST_MEMBERS, VALID_SECONDS, Mark
 
 
 @pytest.fixture

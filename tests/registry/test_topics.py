@@ -9,7 +9,7 @@ from registry.errors import InvalidName, InvalidRequest, TopicAlreadyExists, Top
 from registry.events import MessagesKept, TopicDeleted, TopicKept
 from registry.records import Keep, KeptMessage
 from registry.registry import Outcome, Registry
-from registry.topics import MOST_PUBLISHERS
+from registry.topics.retained import MOST_PUBLISHERS
 from tests.registry.observing import whole_state
 
 

@@ -14,8 +14,8 @@ import msgspec
 import pytest
 
 from messagehub import protocol
+from registry.channels.leases import Terms
 from registry.errors import Refusal
-from registry.leases import Terms
 from registry.registry import Registry
 from tests.registry.observing import Watcher
 

@@ -8,7 +8,7 @@ import pytest
 from registry import commands
 from registry.errors import SchemaIncompatible, SchemaMismatch
 from registry.registry import Registry
-from registry.verdicts import Verdict, judge
+from registry.schemas.checks import CheckResult, judge
 from tests.registry.driving import digest_of
 
 INTEGER = {"type": "integer"}
@@ -32,11 +32,11 @@ def command_of(wire_type: str, **fields: Any) -> commands.AnyCommand:
     return msgspec.convert({"type": wire_type, **fields}, commands.AnyCommand)
 
 
-def ask(registry: Registry, wire_type: str, *, verdict: Verdict | None = None, **fields: Any) -> Any:
+def ask(registry: Registry, wire_type: str, *, verdict: CheckResult | None = None, **fields: Any) -> Any:
     return registry.apply(command_of(wire_type, **fields), now=1.0, verdict=verdict).reply
 
 
-def verdict_on(registry: Registry, wire_type: str, **fields: Any) -> Verdict:
+def verdict_on(registry: Registry, wire_type: str, **fields: Any) -> CheckResult:
     question = registry.question(command_of(wire_type, **fields))
     assert question is not None
     return judge(question)

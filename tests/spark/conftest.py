@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from messagehub.datablock.directory import Directory
-from messagehub.datablock.tables import TableStore
+from messagehub.shm.directory import Directory
+from messagehub.shm.tables import TableStore
 from tests.spark.sessions import close, new_session
 
 

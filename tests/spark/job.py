@@ -17,7 +17,7 @@ from pyspark import TaskContext
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from messagehub.datablock.identity import jvm_ancestor
+from messagehub.shm.identity import jvm_ancestor
 from tests.spark.sessions import close, new_session
 
 Batches = Iterator[pa.RecordBatch]

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from messagehub.datablock.identity import ProcessIdentity
+from messagehub.shm.identity import ProcessIdentity
 from tests.spark.sessions import ROOT, environment
 
 

@@ -6,9 +6,9 @@ import pyarrow as pa
 import pytest
 
 from messagehub import MessageHub, embedded_broker
-from messagehub.datablock.tables import TableStore
-from messagehub.entries import table_details
 from messagehub.errors import ConfigurationError, SchemaIncompatible
+from messagehub.shm.entries import table_details
+from messagehub.shm.tables import TableStore
 from messagehub.spark.options import Options
 from messagehub.spark.registration import check, register
 from messagehub.spark.schema_mapping import schema_hash, schema_text

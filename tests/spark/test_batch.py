@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 
 from messagehub import MessageHub
 from messagehub import spark as hub_spark
-from messagehub.datablock.tables import TableStore
+from messagehub.shm.tables import TableStore
 
 pytestmark = pytest.mark.timeout(300, func_only=True)
 

@@ -11,9 +11,9 @@ import pytest
 from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
-from messagehub.datablock.cleaning import clean
-from messagehub.datablock.directory import Directory
-from messagehub.datablock.tables import TableStore
+from messagehub.shm.cleaning import clean
+from messagehub.shm.directory import Directory
+from messagehub.shm.tables import TableStore
 from tests.spark.cluster import can_have_own_hosts, standalone
 from tests.spark.jobs import running
 from tests.spark.test_batch import left_behind, write

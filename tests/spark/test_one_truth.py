@@ -11,8 +11,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from messagehub import MessageHub
-from messagehub.datablock.identity import host
 from messagehub.errors import BlockOnOtherHost
+from messagehub.shm.identity import host
 from tests.integration.harness import Served
 from tests.integration.other_host import NAME, OtherHost, Views
 from tests.spark.sessions import environment

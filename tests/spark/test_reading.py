@@ -9,10 +9,10 @@ import pytest
 from pyspark.sql.types import StructType
 
 from messagehub import MessageHub, embedded_broker
-from messagehub.datablock.errors import BlockOnOtherHost
-from messagehub.datablock.manifests import Part
-from messagehub.datablock.tables import TableStore
 from messagehub.errors import ChannelNotFound, ChannelNotReady, SchemaMismatch
+from messagehub.shm.errors import BlockOnOtherHost
+from messagehub.shm.manifests import Part
+from messagehub.shm.tables import TableStore
 from messagehub.spark.channels import available_schema, check_expected, newest_snapshot
 from messagehub.spark.errors import BadOption, GenerationGone
 from messagehub.spark.options import Options

@@ -13,9 +13,9 @@ from pyspark.sql import DataFrame, SparkSession
 
 from messagehub import MessageHub
 from messagehub import spark as hub_spark
-from messagehub.datablock.identity import host
 from messagehub.discovery import Discovery
 from messagehub.errors import SchemaIncompatible, SchemaMismatch
+from messagehub.shm.identity import host
 from registry import commands
 from registry.formats import arrow
 from registry.records import SchemaConfig

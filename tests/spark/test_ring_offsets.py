@@ -11,8 +11,8 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pyspark.sql.types import StructType
 
 from messagehub import MessageHub
-from messagehub.datablock.errors import RingFull
 from messagehub.errors import DataLost, SchemaMismatch
+from messagehub.shm.errors import RingFull
 from messagehub.spark.channels import available_schema
 from messagehub.spark.options import Options
 from messagehub.spark.schema_mapping import struct_of

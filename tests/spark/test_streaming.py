@@ -13,8 +13,8 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from messagehub.datablock.directory import Directory
-from messagehub.datablock.tables import TableStore
+from messagehub.shm.directory import Directory
+from messagehub.shm.tables import TableStore
 from tests.spark.sessions import ROOT
 
 pytestmark = pytest.mark.timeout(400, func_only=True)

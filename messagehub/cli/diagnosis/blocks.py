@@ -3,12 +3,12 @@
 import contextlib
 from collections.abc import Iterator
 
-from messagehub.block_place import directory_of
+from messagehub.channels.inventory import BlockInfo, inventory
 from messagehub.cli.diagnosis import Finding
-from messagehub.data.inventory import BlockInfo, inventory
-from messagehub.datablock.errors import DataBlockError
-from messagehub.datablock.sharing import list_directory
 from messagehub.settings import Settings
+from messagehub.shm.errors import DataBlockError
+from messagehub.shm.location import directory_of
+from messagehub.shm.ownership import list_directory
 
 
 def check_blocks(settings: Settings) -> Iterator[Finding]:

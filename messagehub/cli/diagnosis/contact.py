@@ -17,7 +17,7 @@ from messagehub.version import __version__
 
 def check_broker(settings: Settings, *, is_held: bool) -> Iterator[Finding]:
     """`is_held` says whether some process holds the lock of the settings' directory."""
-    from messagehub.status import running_broker
+    from messagehub.client.broker_file import running_broker
 
     running = running_broker(settings) if is_held else None
     if settings.is_local and running is None:
@@ -169,7 +169,7 @@ def _nobody_there(endpoint: str, other: str | None) -> Finding:
 def _accepts(endpoint: str) -> bool:
     """Whether a plain connection to the endpoint is taken."""
     if endpoint.startswith("ipc://"):
-        from messagehub.broker.place import is_listening
+        from messagehub.broker.instance_lock import is_listening
 
         return is_listening(Path(endpoint.removeprefix("ipc://")))
     host, _, port = endpoint.removeprefix("tcp://").rpartition(":")
@@ -181,7 +181,7 @@ def _accepts(endpoint: str) -> bool:
 
 
 def _runs_in(directory: Path) -> bool:
-    from messagehub.status import is_held
+    from messagehub.client.broker_file import is_held
 
     try:
         return is_held(directory / "broker.lock")

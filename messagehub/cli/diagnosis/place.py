@@ -10,7 +10,7 @@ from pathlib import Path
 
 from messagehub.cli.diagnosis import Finding
 from messagehub.errors import ConfigurationError, StoreError
-from messagehub.private_files import user_name
+from messagehub.security.private_files import user_name
 from messagehub.settings import Settings
 
 LEAST_DISK_BYTES = 32 << 20
@@ -74,7 +74,7 @@ def check_owners(directory: Path) -> Iterator[Finding]:
 def check_secrets(settings: Settings) -> Iterator[Finding]:
     """Tokens, keys and certificates that serve would refuse; only their owner, and root, can look at them."""
     from messagehub.cli.http_checks import check_http
-    from messagehub.credentials import AccessFile, server_public_key
+    from messagehub.security.credentials import AccessFile, server_public_key
 
     try:
         if os.getuid() not in (0, settings.dir.stat().st_uid):
@@ -97,7 +97,7 @@ def check_secrets(settings: Settings) -> Iterator[Finding]:
 
 def check_sockets(settings: Settings, *, is_held: bool) -> Iterator[Finding]:
     """Socket files without a listener; `is_held` says whether a broker holds the directory's lock."""
-    from messagehub.broker.place import is_listening
+    from messagehub.broker.instance_lock import is_listening
 
     for endpoint in (settings.endpoint, settings.events_endpoint):
         if not endpoint.startswith("ipc://"):

@@ -17,15 +17,16 @@ never relied on: adding one is a difference (without a counterexample), keeping 
 import hashlib
 from collections.abc import Mapping
 
-from ..differences import BudgetExceeded, Difference, Parsed
+from registry.formats.differences import BudgetExceeded, Difference, Parsed
+
 from . import verdicts
 from .document import Document
 from .explain import Explainer
 from .keywords import Compiler
-from .likeness import Likeness
 from .nodes import Node, negate
-from .reading import MAX_NESTING, read, write, write_normalized
 from .solver import Solver
+from .structural_proof import Likeness
+from .text_limits import MAX_NESTING, read, write, write_normalized
 
 __all__ = ["JsonSchema", "compare", "normalize", "parse"]
 

@@ -17,7 +17,7 @@ from jsonschema.exceptions import best_match  # type: ignore[import-untyped]  # 
 from referencing import jsonschema as specifications
 from referencing.jsonschema import Schema, SchemaResource
 
-from ..differences import InvalidSchema
+from registry.formats.differences import InvalidSchema
 
 Json = Any
 

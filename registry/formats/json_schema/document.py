@@ -14,7 +14,8 @@ from referencing import Registry
 from referencing.exceptions import NoSuchAnchor, Unresolvable
 from referencing.jsonschema import lookup_recursive_ref
 
-from ..differences import InvalidSchema, TooLarge
+from registry.formats.differences import InvalidSchema, TooLarge
+
 from . import dialects, regex
 from .dialects import Dialect, Json, pointer
 

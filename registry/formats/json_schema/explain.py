@@ -13,7 +13,8 @@ from typing import Any
 import jsonschema_rs
 import msgspec
 
-from ..differences import BudgetExceeded, Difference
+from registry.formats.differences import BudgetExceeded, Difference
+
 from . import dialects, wording
 from .dialects import pointer
 from .document import Place

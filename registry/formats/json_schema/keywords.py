@@ -11,9 +11,9 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import Any
 
-from ..differences import InvalidSchema, TooLarge
+from registry.formats.differences import InvalidSchema, TooLarge
+
 from .document import Document, Place
-from .evaluated import unevaluated_items, unevaluated_properties
 from .nodes import (
     FALSE,
     NUMBER,
@@ -38,6 +38,7 @@ from .nodes import (
     one_of_strings,
     types,
 )
+from .unevaluated import unevaluated_items, unevaluated_properties
 
 MAX_SCHEMAS = 50_000
 MAX_DESCENT = 25  # deeper schemas are compiled afterwards, so that long chains of references do not recurse

@@ -11,7 +11,8 @@ Rule 4: every step is counted, and the count is bounded.
 
 from collections.abc import Callable, Hashable, Iterable
 
-from ..differences import BudgetExceeded
+from registry.formats.differences import BudgetExceeded
+
 from .array_values import find_array
 from .nodes import (
     ARRAY,

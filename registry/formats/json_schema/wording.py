@@ -4,7 +4,7 @@ from typing import Any
 
 from .document import Place
 from .keywords import tuple_keywords
-from .reading import write
+from .text_limits import write
 
 _UPPER = {
     "minimum": "MINIMUM",

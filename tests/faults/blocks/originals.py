@@ -9,12 +9,12 @@ import numpy as np
 import pyarrow as pa
 
 from messagehub import MessageHub
-from messagehub.block_place import directory_of
-from messagehub.datablock.groups import Assignment
-from messagehub.datablock.layout import HEADER_BYTES, LENGTH, LINE_BYTES, Checksum, Header, Kind
-from messagehub.datablock.payloads import codec_for
-from messagehub.datablock.ring import RingSpec, open_reader, open_writer
-from messagehub.datablock.tables import TableStore
+from messagehub.shm.groups import Assignment
+from messagehub.shm.layout import HEADER_BYTES, LENGTH, LINE_BYTES, Checksum, Header, Kind
+from messagehub.shm.location import directory_of
+from messagehub.shm.payloads import codec_for
+from messagehub.shm.ring import RingSpec, open_reader, open_writer
+from messagehub.shm.tables import TableStore
 
 CHECKSUMS = (Checksum.NONE, Checksum.VERIFY)
 TEXT = pa.schema([("n", pa.int64()), ("text", pa.string()), ("list", pa.list_(pa.int32()))])

@@ -16,11 +16,11 @@ import numpy as np
 import pyarrow as pa
 
 from messagehub import MessageHub
-from messagehub.datablock.items import Gap, Item
-from messagehub.datablock.locks import OWNER, Descriptor, exclusive, try_lock
-from messagehub.datablock.ring import describe, open_reader
-from messagehub.datablock.tables import TableStore
 from messagehub.errors import HubError
+from messagehub.shm.locks import OWNER, Descriptor, exclusive, try_lock
+from messagehub.shm.read_results import Gap, Item
+from messagehub.shm.ring import describe, open_reader
+from messagehub.shm.tables import TableStore
 from tests.faults.blocks.originals import GROUP, MEMBER
 
 READS = 12

@@ -8,10 +8,10 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from messagehub import MessageHub
-from messagehub.datablock.cleaning import clean
-from messagehub.datablock.directory import Directory
-from messagehub.datablock.tables import TableStore
-from messagehub.status import is_held
+from messagehub.client.broker_file import is_held
+from messagehub.shm.cleaning import clean
+from messagehub.shm.directory import Directory
+from messagehub.shm.tables import TableStore
 from tests.faults.chaos.history import History
 from tests.faults.chaos.roles import NUMBERS, PLAIN, RETAINED, checked
 from tests.integration.harness import eventually

@@ -6,8 +6,8 @@ import time
 
 import zmq
 
+from messagehub.protocol.topic_frames import HEAD
 from messagehub.settings import Settings
-from messagehub.topic_frames import HEAD
 
 BURST = 200
 NOBODYS = b"chaos.flood\0"

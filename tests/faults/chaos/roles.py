@@ -20,11 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 from messagehub import MessageHub
-from messagehub.block_place import directory_of
-from messagehub.data.producers import Producer
-from messagehub.datablock.errors import NameTaken, RingFull, TableMissing
-from messagehub.datablock.items import Gap
-from messagehub.datablock.tables import TableStore
+from messagehub.channels.producers import Producer
 from messagehub.errors import (
     BrokerRequired,
     BrokerUnavailable,
@@ -39,9 +35,13 @@ from messagehub.errors import (
     SendTimeout,
     ServiceNotFound,
 )
-from messagehub.messaging.service_context import ServiceContext, ServiceMessage
-from messagehub.messaging.service_replies import PendingReply
-from messagehub.messaging.subscriptions import Subscription
+from messagehub.services.context import ServiceContext, ServiceMessage
+from messagehub.services.replies import PendingReply
+from messagehub.shm.errors import NameTaken, RingFull, TableMissing
+from messagehub.shm.location import directory_of
+from messagehub.shm.read_results import Gap
+from messagehub.shm.tables import TableStore
+from messagehub.topics.subscriptions import Subscription
 from registry.records import Keep
 from tests.faults.chaos.flood import Flood
 from tests.faults.chaos.history import History, Writer

@@ -5,8 +5,8 @@ import json
 from typing import Any
 from urllib.parse import urlsplit
 
+from messagehub.client.broker_file import running_broker
 from messagehub.settings import Settings
-from messagehub.status import running_broker
 
 REQUEST_SECONDS = 5.0
 

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from registry.formats import json_schema
-from registry.formats.json_schema.likeness import Likeness
 from registry.formats.json_schema.nodes import negate
 from registry.formats.json_schema.solver import Solver
+from registry.formats.json_schema.structural_proof import Likeness
 from tests.registry.formats.json_schema.cases.table import Table
 from tests.registry.formats.json_schema.test_cases import TABLES
 

@@ -1,0 +1,279 @@
+"""Who calls over HTTP, and what they may: by the same table as the broker.
+
+Rule 1: a token that is given must be one that is listed; without one a caller is anonymous, with the rights that the
+hub gives to those.
+Rule 2: the operation is checked before anything is read of it, each command that it asks before it is asked.
+Rule 3: who gives no token has rights because of where they are. So a browser that some web page sends here, by a name
+of its own for this host or from another origin, has none, and neither has who comes through a proxy.
+"""
+
+import base64
+import hmac
+import logging
+import re
+import time
+from contextvars import ContextVar
+from functools import lru_cache
+from typing import NamedTuple
+
+from starlette.types import Scope
+
+from messagehub.admin.errors import HttpError
+from messagehub.admin.forwarding import FORWARDED
+from messagehub.broker.instance_lock import is_loopback
+from messagehub.errors import ConfigurationError, Forbidden, HubError, RateLimited, is_not_found
+from messagehub.runtime.logs import LimitedLog, reason
+from messagehub.security.audit import REFUSALS_PER_SECOND, AuditLog
+from messagehub.security.credentials import AccessFile, AccessList, Listed, OwnerToken, token_hash, token_owner
+from messagehub.security.rate_limits import TokenBuckets
+from registry import access, commands, replies
+from registry.access import ADMIN, NOTHING, Rights, Role
+
+_MISSING = (
+    "this needs a token (http.token in the hub's directory, or one of `messagehub tokens`),"
+    " as Bearer token or Basic password"
+)
+_WRONG = (
+    "the token that was sent is not known: it is neither the one in http.token of the hub's directory nor one of"
+    " `messagehub tokens`, or it was revoked"
+)
+_LIMITS = ("RATE_LIMITED", "TOO_MANY_SUBSCRIPTIONS", "42209", "42901", "408")
+OWNER = "owner"
+NOTED_SECONDS = 1.0
+"""One that goes on and on is noted once in a while."""
+MAX_NOTED = 200
+_CHALLENGE = {"www-authenticate": 'Basic realm="messagehub"'}
+
+
+class Caller(NamedTuple):
+    name: str
+    rights: Rights
+    request_id: str
+    address: str = ""
+    listed: Listed | None = None
+    """The token's entry as it was."""
+
+    @property
+    def peer(self) -> str:
+        """Whom limits are counted by."""
+        return self.address if self.name == "anonymous" else self.name
+
+
+log_of_refusals = LimitedLog(logging.getLogger("messagehub.http"), "refusals")
+caller: ContextVar[Caller] = ContextVar("caller")
+counters = dict.fromkeys(
+    ("http_unauthorized", "http_forbidden", "http_rate_limited", "http_open_bodies", "http_slow_bodies"), 0
+) | dict.fromkeys(
+    (
+        "http_event_streams",
+        "http_slow_headers",
+        "http_slow_readers",
+        "http_large_bodies",
+        "http_large_requests",
+        "http_connections",
+        "http_malformed",
+        "http_audit_skipped",
+    ),
+    0,
+)
+"""What this process refused, by reason."""
+
+
+class HttpAuthentication:
+    def __init__(
+        self,
+        file: AccessFile,
+        *,
+        token: OwnerToken | None,
+        anonymous: Rights,
+        origins: str = "",
+        requests_per_second: float = 0.0,
+        audit: AuditLog | None = None,
+    ) -> None:
+        """`token` is that of whoever runs the hub; None lets everybody do everything. `origins` are as `http_cors`."""
+        self._origins = origins.split()
+        self.anonymous = anonymous if token is not None else ADMIN
+        self._own = token
+        self._file = file
+        self._version = file.version()
+        self._list = file.read()
+        self._rights = _rights(self._list)
+        self._buckets = TokenBuckets(requests_per_second)
+        self._audit = audit
+        self._refusals = TokenBuckets(REFUSALS_PER_SECOND)
+        self._noted_at: dict[tuple[str, str], float] = {}
+
+    def enter(self, scope: Scope, role: Role | None, *, is_probe: bool = False) -> Caller:
+        """Who calls, if they may call an operation that takes this role. A request is counted once; probes are counted
+        by themselves, since whoever asks them would stop a hub that is only busy."""
+        found: Caller = scope.get("caller") or self._counted(scope, "probe:" if is_probe else "")
+        if role is not None and not found.rights.has(role):
+            if found.name == "anonymous":
+                raise self._unauthorized(found, scope)
+            raise self.forbidden(found, _asked(scope), Forbidden(f"this takes the right {role}", role=role))
+        caller.set(found)
+        return found
+
+    def forbidden(self, who: Caller, what: str, error: Forbidden) -> Forbidden | HttpError:
+        """Counted and noted; whoever gave no token is asked for one."""
+        if who.name == "anonymous":
+            return self._unauthorized(who)
+        counters["http_forbidden"] += 1
+        self._note("refused", who, code=error.code, request=what, name=error.details.get("name"))
+        return error
+
+    def check(self, command: commands.Command) -> None:
+        """Before it is asked; what is asked for by content can be judged by its answer only."""
+        who = caller.get()
+        if not isinstance(command, commands.RequestSchema) or not access.asks_by_content(command):
+            self._check(who, command, [])
+
+    def check_answer(self, command: commands.Command, reply: replies.AnyReply) -> None:
+        """Check what only the answer tells, and take off a list what the caller may not see."""
+        who = caller.get()
+        access.leave_out(who.rights, command, reply)
+        if isinstance(command, commands.RequestSchema) and isinstance(reply, replies.SchemaFound):
+            if access.asks_by_content(command):
+                self._check(who, command, [place.subject for place in reply.places])
+        elif command.writes:
+            request = str(command.__struct_config__.tag)
+            self._note("changed", who, request=request, name=access.about(command), correlation_id=command.id)
+
+    def check_events(self, prefix: str) -> None:
+        """Of a stream of events: `channel/NAME/` is about one name, anything shorter about all that begin so."""
+        who = caller.get()
+        if not access.may_see(who.rights, prefix):
+            raise self.forbidden(who, "events", Forbidden(f"this takes the right observe on {prefix[:200]!r}"))
+
+    def is_current(self, who: Caller) -> bool:
+        """Whether a caller whose answer goes on and on may still do what it might at the beginning."""
+        if who.listed is None:
+            return True
+        if who.name == OWNER:
+            return self._own is not None and self._own.listed() == who.listed
+        self._look()
+        return self._list.tokens.get(who.name.removeprefix("token:")) == who.listed
+
+    def _check(self, who: Caller, command: commands.Command, places: list[str]) -> None:
+        try:
+            access.check(who.rights, command, places=places)
+        except Forbidden as error:
+            raise self.forbidden(who, str(command.__struct_config__.tag), error) from None
+
+    def refused(self, scope: Scope, error: HttpError | HubError, *, writes: bool) -> None:
+        """Note what was refused of a write or by a limit; rights were noted where they were missing.
+
+        The log has every refusal; that nothing was found is an answer.
+        """
+        code = error.code if isinstance(error, HubError) else str(error.error_code)
+        who: Caller | None = scope.get("caller")
+        if not is_not_found(code) and not code.startswith("404"):
+            sender = f"{who.name}, {who.address}" if who is not None else "somebody unknown"
+            log_of_refusals.info(
+                "refused %s of %s, id %s: %s: %s",
+                _asked(scope),
+                sender,
+                scope["request_id"],
+                code,
+                reason(code, str(error)),
+            )
+        if who is None or code in ("FORBIDDEN", "40101") or not (writes or code in _LIMITS):
+            return
+        if code in _LIMITS:
+            if time.monotonic() < self._noted_at.get((who.name, code), 0.0):
+                return
+            self._noted_at[who.name, code] = time.monotonic() + NOTED_SECONDS
+        self._note("refused", who, code=code, request=_asked(scope))
+
+    def note_change(self, request: str) -> None:
+        self._note("changed", caller.get(), request=request)
+
+    def _counted(self, scope: Scope, kind: str) -> Caller:
+        """Known, and not too fast; who guesses tokens uses up nobody else's requests."""
+        found, is_known = self._identify(scope)
+        scope["caller"] = found
+        if not self._buckets.take(kind + (found.peer if is_known else f"guess:{found.address}"), time.monotonic()):
+            counters["http_rate_limited"] += 1
+            raise RateLimited(f"more than {self._buckets.rate:g} requests a second come from this caller")
+        if not is_known:
+            raise self._unauthorized(found, scope, _WRONG)
+        return found
+
+    def _identify(self, scope: Scope) -> tuple[Caller, bool]:
+        """Who calls, and whether the token is one that is taken, if one is given."""
+        given = dict(scope["headers"])
+        address = scope["client"][0] if scope.get("client") else ""
+        is_forwarded = scope.get(FORWARDED, False)
+        is_elsewhere = is_forwarded or self._is_sent_by_a_page(scope["scheme"], given)
+        rights = NOTHING if is_elsewhere else self.anonymous
+        who = Caller("anonymous", rights, scope.get("request_id", ""), address)
+        token = _token(given)
+        if token is None or (self._own is None and not is_forwarded):
+            return who, True
+        if self._own is not None:
+            own = self._own.listed()
+            if hmac.compare_digest(token_hash(token), own.proof):
+                return who._replace(name=OWNER, rights=ADMIN, listed=own), True
+        self._look()
+        name = token_owner(self._list.tokens, token)
+        if name is None:
+            return who, False
+        return who._replace(name=f"token:{name}", rights=self._rights[name], listed=self._list.tokens[name]), True
+
+    def _is_sent_by_a_page(self, scheme: str, headers: dict[bytes, bytes]) -> bool:
+        """Of another site: browsers say where it is from, and by which name they came."""
+        host, origin = headers.get(b"host", b"").decode("latin-1"), headers.get(b"origin")
+        if scheme == "http" and host and not _is_of_loopback(host):
+            return True  # plain HTTP is served on loopback only, so the name is somebody's for this host
+        if origin is None or (site := origin.decode("latin-1")) == f"{scheme}://{host}":
+            return False
+        return site not in self._origins and "*" not in self._origins
+
+    def _unauthorized(self, who: Caller, scope: Scope | None = None, why: str = _MISSING) -> HttpError:
+        counters["http_unauthorized"] += 1
+        reason = "unknown token" if why is _WRONG else "no token"
+        self._note("refused", who, code="UNAUTHORIZED", request=_asked(scope) if scope else None, reason=reason)
+        return HttpError(401, 40101, why, _CHALLENGE)
+
+    def _note(self, event: str, who: Caller, **what: object) -> None:
+        if event == "refused" and not self._refusals.take(who.peer, time.monotonic()):
+            counters["http_audit_skipped"] += 1
+        elif self._audit is not None:
+            self._audit.write(event, who.name, request_id=who.request_id, address=who.address, **what)
+
+    def _look(self) -> None:
+        version = self._file.version()
+        if version != self._version:
+            try:
+                self._list = self._file.read()
+            except (ConfigurationError, OSError):
+                return  # the broker's log says so; what was listed stays in force
+            self._version, self._rights = version, _rights(self._list)
+
+
+@lru_cache(maxsize=64)
+def _is_of_loopback(host: str) -> bool:
+    return is_loopback(re.sub(r":\d*\Z", "", host))
+
+
+def _asked(scope: Scope) -> str:
+    """Never the query: somebody may have put a token there."""
+    return f"{scope['method']} {scope['path'][:MAX_NOTED]}"
+
+
+def _rights(listed: AccessList) -> dict[str, Rights]:
+    return {name: Rights.parse(token.rights) for name, token in listed.tokens.items()}
+
+
+def _token(headers: dict[bytes, bytes]) -> str | None:
+    """Bearer, or the password of HTTP Basic, which existing registry clients can send; never from the URL."""
+    header = headers.get(b"authorization")
+    if header is None:
+        return None
+    scheme, _, given = header.decode("latin-1").partition(" ")
+    if scheme.lower() == "basic":
+        try:
+            given = base64.b64decode(given, validate=True).decode().partition(":")[2]
+        except ValueError:
+            given = ""
+    return given.strip()

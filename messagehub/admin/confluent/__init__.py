@@ -1,0 +1,1 @@
+"""The API of Confluent's Schema Registry."""

@@ -1,0 +1,1 @@
+"""Who may connect, what a peer may do, and how much of it."""

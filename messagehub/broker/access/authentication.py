@@ -1,0 +1,127 @@
+"""The door: libzmq asks here whether a peer may come in (ZAP), before anything of it reaches the broker.
+
+Rule 1: who a peer is comes from the kernel (the user at the other end of an ipc socket) or from its CURVE key, never
+from what it says of itself.
+Rule 2: each socket asks with its own domain, since it takes other rights to publish than to look.
+"""
+
+import logging
+import time
+from collections.abc import Callable
+from functools import partial
+
+import zmq
+from zmq.utils import z85
+
+from messagehub.broker.instance_lock import InstanceLock
+from messagehub.errors import BrokerAlreadyRunning
+from messagehub.runtime.supervision import Supervisor
+from messagehub.security.credentials import KeyPair, server_keys
+from messagehub.security.private_files import private_umask
+from messagehub.settings import Settings
+
+log = logging.getLogger("messagehub.broker")
+
+HANDSHAKE_MS = 5_000
+REBIND_SECONDS = 2.0
+CONTROL, EVENTS = "control", "events"
+TOPICS_IN, TOPICS_OUT, TOPICS_RETAINED = "topics_in", "topics_out", "topics_retained"
+Context = zmq.Context[zmq.Socket[bytes]]
+Identify = Callable[[str, str, str, str], str | None]
+"""Domain, mechanism, peer address and public key to the name of the peer; None keeps it out."""
+
+
+class Authentication:
+    """Binds the broker's sockets, with keys where keys are asked for, and keeps them guarded."""
+
+    def __init__(
+        self, settings: Settings, place: InstanceLock, identify: Identify | None, supervisor: Supervisor | None = None
+    ) -> None:
+        self._supervisor = supervisor or Supervisor()
+        self._place = place
+        self._identify = identify
+        self._keys: KeyPair | None = server_keys(settings.keys_path) if settings.curve else None
+
+    @property
+    def server_key(self) -> str:
+        return self._keys.public if self._keys else ""
+
+    def guard(self, context: Context) -> None:
+        """Ask from now on about every peer of the context's sockets; ends with the context."""
+        if self._identify is not None:
+            handler = context.socket(zmq.REP)
+            handler.setsockopt(zmq.LINGER, 0)
+            handler.bind("inproc://zeromq.zap.01")
+            self._supervisor.start("messagehub-door", partial(_answer, handler, self._identify))
+
+    def bind(
+        self, socket: "zmq.Socket[bytes]", domain: str, endpoint: str, local: str = "", *, or_any_port: bool = False
+    ) -> tuple[str, str]:
+        """Where the socket listens, and where for this host. With keys, `local` is bound first, without them."""
+        socket.setsockopt(zmq.HANDSHAKE_IVL, HANDSHAKE_MS)
+        if self._identify is not None:
+            socket.setsockopt(zmq.ZAP_DOMAIN, domain.encode())
+        if self._keys is None:
+            bound = self._bind(socket, endpoint, or_any_port)
+            return bound, bound
+        bound_locally = self._bind(socket, local, or_any_port)
+        socket.setsockopt(zmq.CURVE_SERVER, 1)
+        socket.setsockopt(zmq.CURVE_SECRETKEY, self._keys.secret.encode())
+        return self._bind(socket, endpoint, or_any_port), bound_locally
+
+    def _bind(self, socket: "zmq.Socket[bytes]", endpoint: str, or_any_port: bool) -> str:
+        try:
+            with private_umask():
+                socket.bind(endpoint)
+        except zmq.ZMQError as error:
+            if error.errno != zmq.EADDRINUSE:
+                raise
+            if not (or_any_port and endpoint.startswith("tcp://")):
+                raise BrokerAlreadyRunning(
+                    f"{endpoint} is in use, perhaps by another broker: stop it or choose another --endpoint"
+                ) from None
+            socket.bind(f"{endpoint.rpartition(':')[0]}:0")
+        bound = socket.getsockopt_string(zmq.LAST_ENDPOINT)
+        self._place.share(bound)
+        return bound
+
+
+def rebind(socket: "zmq.Socket[bytes]", endpoint: str) -> None:
+    """End the connections from other hosts; they come again by themselves, if they are let in. Not those of ipc."""
+    if not endpoint.startswith("tcp://"):
+        return
+    socket.unbind(endpoint)
+    deadline = time.monotonic() + REBIND_SECONDS
+    while True:
+        socket.poll(1, zmq.POLLIN | zmq.POLLOUT)  # libzmq ends connections when the socket is used
+        try:
+            socket.bind(endpoint)
+            return
+        except zmq.ZMQError as error:
+            if time.monotonic() > deadline:
+                log.error("cannot listen on %s again: %s; start the hub anew", endpoint, error)
+                return
+        time.sleep(0.001)
+
+
+def user_of(address: str) -> int | None:
+    """The user id at the other end of an ipc socket, from the kernel: `localhost:UID:GID:PID`."""
+    parts = address.split(":")
+    return int(parts[1]) if len(parts) == 4 and parts[0] == "localhost" and parts[1].isdigit() else None
+
+
+def _answer(handler: "zmq.Socket[bytes]", identify: Identify) -> None:
+    try:
+        while True:
+            asked = handler.recv_multipart()
+            try:
+                _, _, domain, address, _, mechanism, *credentials = asked
+                key = z85.encode(credentials[0]).decode() if mechanism == b"CURVE" else ""
+                user = identify(domain.decode(), mechanism.decode(), address.decode(), key)
+            except Exception:  # nobody comes in through a defect, and everybody else still may
+                log.exception("internal error at the door")
+                user = None
+            status = (b"200", b"OK", user.encode()) if user is not None else (b"400", b"not listed", b"")
+            handler.send_multipart([*asked[:2], *status, b""])
+    except zmq.ContextTerminated:
+        handler.close(0)

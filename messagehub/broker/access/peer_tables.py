@@ -1,0 +1,31 @@
+"""How many tables one peer has registered.
+
+Tables have no lease, so nothing ends them by itself: without a bound one peer could fill the registry. A place is
+taken by a channel's name, and is free again when the channel has no table any more; that is looked for only when all
+places are taken, and at most once a second.
+"""
+
+from messagehub.errors import TooManyRegistrations
+from registry.channels.state import Channels
+
+LOOK_SECONDS = 1.0
+
+
+class PeerTables:
+    def __init__(self, limit: int) -> None:
+        """0 is without a limit."""
+        self.limit = limit
+        self._places: dict[str, set[str]] = {}
+        self._look_at: dict[str, float] = {}
+
+    def take(self, user: str, channel: str, channels: Channels, now: float) -> None:
+        places = self._places.setdefault(user, set())
+        if not self.limit or channel in places:
+            return
+        if len(places) >= self.limit and now >= self._look_at.get(user, 0.0):
+            self._look_at[user] = now + LOOK_SECONDS
+            places.intersection_update([name for name in places if name in channels and channels[name].table])
+        if len(places) >= self.limit:
+            said = f"this peer has registered {len(places)} tables, and one may have {self.limit}: drop some"
+            raise TooManyRegistrations(said, limit=self.limit)
+        places.add(channel)

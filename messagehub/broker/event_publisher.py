@@ -1,0 +1,215 @@
+"""Events out: an XPUB that sends `[topic, json]` in revision order, and beacons while nothing happens.
+
+Rule 1: an event leaves only when the store has it, and never before an older one.
+Rule 2: a beacon names the newest revision that has left on its topic, so a subscriber that missed one can tell.
+Rule 3: so many frames of subscribers are read at a time, whatever they are. With a guard each is judged by itself and
+charged to its peer, and a peer that sends more than it may has its connection ended. Time stands still for that while
+frames wait to be read: or else who sends faster than we read would never have sent too much.
+Rule 4: a new subscription is echoed by a beacon; what a snapshot holds after the echo and what comes later overlap
+but leave no gap.
+Rule 5: a frame is a subscription, or the end of one, when it begins with 1 or 0, wherever in a message it stands. That
+is how libzmq decides. Do not ask which frame of a message it is: libzmq may drop the last frame of a message, and the
+next frame, perhaps of another peer, would then seem to belong to that message.
+"""
+
+from collections import deque
+from time import monotonic
+from typing import NamedTuple
+
+import zmq
+
+from messagehub.broker.access.access_control import AccessControl
+from messagehub.broker.access.authentication import EVENTS, Authentication, rebind
+from messagehub.broker.access.event_subscriptions import Subscriptions, hang_up, number_of
+from messagehub.protocol import Beacon, encode
+from registry.events import AnyEvent, AnySchemaEvent, AnyTopicEvent, ServiceChanged, subject_of
+from registry.registry import Registry
+
+BEACONS_PER_TURN = 256
+FRAMES_PER_TURN = 256
+SEND_HIGH_WATER_MARK = 10_000
+MAX_TOPIC_BYTES = 1024
+
+
+class Waiting(NamedTuple):
+    revision: int
+    previous: int
+    topic: str
+    payload: bytes
+
+
+class Publisher:
+    def __init__(
+        self,
+        context: zmq.Context[zmq.Socket[bytes]],
+        *,
+        broker_id: str,
+        beacon_seconds: float,
+        guard: AccessControl | None = None,
+    ) -> None:
+        self._guard = guard
+        self._endpoint = ""
+        self.socket = context.socket(zmq.XPUB)
+        self.socket.setsockopt(zmq.XPUB_VERBOSE if guard is None else zmq.XPUB_MANUAL, 1)
+        self.socket.setsockopt(zmq.LINGER, 1000)
+        self.socket.setsockopt(zmq.SNDHWM, SEND_HIGH_WATER_MARK)
+        self.socket.setsockopt(zmq.MAXMSGSIZE, MAX_TOPIC_BYTES + 1)
+        self.published = 0
+        self._broker_id = broker_id
+        self._beacon_seconds = beacon_seconds
+        self._beacons_at = 0.0
+        self._due: deque[bytes] = deque()
+        self._subscriptions = Subscriptions(context, self.socket) if guard is not None else None
+        self._watched: dict[bytes, int] = self._subscriptions.topics if self._subscriptions is not None else {}
+        self._waiting: deque[Waiting] = deque()
+        self._is_behind = False
+        self._read_all_at = 0.0
+        self._group_revisions = {b"": 0, b"channel/": 0, b"schema/": 0, b"topic/": 0, b"service/": 0}
+
+    def bind(self, door: Authentication, endpoint: str, local: str) -> tuple[str, str]:
+        self._endpoint, bound_locally = door.bind(self.socket, EVENTS, endpoint, local)
+        return self._endpoint, bound_locally
+
+    def close(self) -> None:
+        if self._subscriptions is not None:
+            self._subscriptions.close()
+        self.socket.close()
+
+    @property
+    def monitor(self) -> "zmq.Socket[bytes] | None":
+        """Readable when `read_connections` has something to do."""
+        return self._subscriptions.monitor if self._subscriptions is not None else None
+
+    @property
+    def subscriptions(self) -> int:
+        """How many topics are watched; in a shared hub by each connection."""
+        return len(self._watched if self._subscriptions is None else self._subscriptions)
+
+    def read_connections(self) -> None:
+        if self._subscriptions is not None:
+            self._subscriptions.read_monitor()
+
+    def cut(self) -> None:
+        """End the connections from other hosts: they come in again through the door."""
+        rebind(self.socket, self._endpoint)
+
+    def reset(self, revision: int) -> None:
+        """Start, or start over after a failed store: what was not written never happened."""
+        self._waiting.clear()
+        services = self._group_revisions[b"service/"]
+        self._group_revisions = dict.fromkeys(self._group_revisions, revision) | {b"service/": services}
+
+    def enqueue(self, event: AnyEvent) -> None:
+        """Encode now, since records go on changing; nobody watching means nobody to encode for."""
+        payload = encode(event) if self._watched else b""
+        self._waiting.append(Waiting(event.revision, event.previous, event.topic, payload))
+
+    def release(self, written: int) -> None:
+        while self._waiting and self._waiting[0].revision <= written:
+            waiting = self._waiting.popleft()
+            topic = waiting.topic.encode()
+            self._group_revisions[b""] = waiting.revision
+            self._group_revisions[topic[: topic.index(b"/") + 1]] = waiting.revision
+            if waiting.payload:
+                self.socket.send(topic, zmq.SNDMORE)
+                self.socket.send(waiting.payload)
+                self.published += 1
+
+    def announce(self, event: ServiceChanged) -> None:
+        """About services no store knows: it leaves at once, on topics and with revisions of its own."""
+        self._group_revisions[b"service/"] = event.revision
+        if self._watched:
+            self.socket.send(event.topic.encode(), zmq.SNDMORE)
+            self.socket.send(encode(event))
+            self.published += 1
+
+    def read_subscriptions(self, registry: Registry) -> None:
+        """Take what subscribers say, so many frames at a time: one that floods must not keep the others waiting."""
+        if not self._is_behind:
+            self._read_all_at = monotonic()
+        for _ in range(FRAMES_PER_TURN):
+            if not self.socket.poll(0):
+                self._is_behind = False
+                return
+            frame = self.socket.recv(zmq.NOBLOCK, copy=False)
+            flag, topic = frame.bytes[:1], frame.bytes[1:]
+            if flag not in (b"\x00", b"\x01"):
+                flag = b""  # part of a message, not a subscription
+            if self._guard is not None and self._subscriptions is not None:
+                if self._admit(self._guard, self._subscriptions, flag, topic, frame):
+                    self._send_beacon(topic, registry)
+            elif flag == b"\x01":
+                self._watched[topic] = 1
+                self._send_beacon(topic, registry)
+            elif flag == b"\x00":
+                self._watched.pop(topic, None)
+        self._is_behind = True
+
+    def _admit(
+        self, guard: AccessControl, subscriptions: Subscriptions, flag: bytes, topic: bytes, frame: zmq.Frame
+    ) -> bool:
+        """Whether the peer that the frame is from is subscribed by it."""
+        try:
+            user = guard.name_of(str(frame.get("User-Id")))
+            connection = subscriptions.connection(number_of(frame), user)
+        except zmq.ZMQError:
+            return False  # said by libzmq for a peer that is gone
+        if connection is None or connection.is_cut:
+            guard.heard_after_the_end(user)
+            return False  # libzmq has read ahead: thousands of frames of one that floods wait here, before the others'
+        if not guard.may_say_more(user, at=self._read_all_at):
+            if subscriptions.is_only_user(number_of(frame)) and hang_up(frame):
+                connection.is_cut = True
+                guard.hung_up(user)
+            return False
+        if flag == b"\x00":
+            subscriptions.remove(connection, topic)
+            self.socket.setsockopt(zmq.UNSUBSCRIBE, topic)
+        if flag != b"\x01" or not guard.may_watch(user, topic, others=subscriptions.held_by(user)):
+            return False
+        subscriptions.add(connection, topic)
+        self.socket.setsockopt(zmq.SUBSCRIBE, topic)
+        return True
+
+    def beacons(self, registry: Registry, *, now: float) -> float:
+        """Send what is due, a bounded number at a time, and return the seconds until more is."""
+        if not self._due and now >= self._beacons_at:
+            self._beacons_at = now + self._beacon_seconds
+            self._due.extend(self._watched)
+        for _ in range(min(BEACONS_PER_TURN, len(self._due))):
+            self._send_beacon(self._due.popleft(), registry)
+        return 0.0 if self._due else self._beacons_at - now
+
+    def _send_beacon(self, topic: bytes, registry: Registry) -> None:
+        revision = self._newest(topic, registry)
+        if revision is not None:
+            self.socket.send(topic, zmq.SNDMORE)
+            self.socket.send(encode(Beacon(revision=revision, broker_id=self._broker_id)))
+
+    def _newest(self, topic: bytes, registry: Registry) -> int | None:
+        """The newest revision that left on a topic: before the first that still waits for the store."""
+        if topic in self._group_revisions:
+            return self._group_revisions[topic]
+        try:
+            name = topic.decode()
+        except UnicodeDecodeError:
+            return None
+        for waiting in self._waiting:
+            if waiting.topic == name:
+                return waiting.previous
+        kind, _, rest = name.partition("/")
+        if kind == "channel":
+            channel = registry.channels.get(rest.removesuffix("/"))
+            return channel.revision if channel else 0
+        if kind == "topic":
+            return registry.topics.revision(rest.removesuffix("/"))
+        if kind == "service":
+            return registry.services.revision_of(rest.removesuffix("/"))
+        return registry.schemas.revision(subject_of(rest.removesuffix("/"))) if kind == "schema" else None
+
+
+def key(event: AnyEvent) -> str:
+    """The name that a reader of the event's record asks for: channels and subjects share one name space."""
+    if isinstance(event, AnyTopicEvent):
+        return event.topic
+    return event.subject if isinstance(event, AnySchemaEvent) else event.channel

@@ -1,0 +1,1 @@
+"""What the broker sees of its own host: processes, the directory of channels, tables."""

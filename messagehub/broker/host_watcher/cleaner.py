@@ -1,0 +1,42 @@
+"""Removes what dead producers left, tables that retention ends and old message blocks; in a thread of its own.
+
+It shares nothing with the broker's loop: whatever it removes, the loop hears of through the directory.
+"""
+
+import logging
+import threading
+import time
+
+from messagehub.runtime.supervision import Supervisor
+from messagehub.shm.cleaning import Stamps, clean
+from messagehub.shm.directory import Directory
+from messagehub.shm.errors import DataBlockError
+from messagehub.shm.messages import sweep_messages
+
+log = logging.getLogger("messagehub.broker")
+
+CLEAN_SECONDS = 5.0
+
+
+class Cleaner:
+    def __init__(self, directory: Directory, supervisor: Supervisor) -> None:
+        self._directory = directory
+        self._settled: dict[str, Stamps] = {}
+        self._stop = threading.Event()
+        self._thread = supervisor.start("messagehub-cleaner", self._run)
+
+    def close(self, *, timeout: float) -> None:
+        self._stop.set()
+        self._thread.join(timeout)
+
+    def _run(self) -> None:
+        while not self._stop.wait(CLEAN_SECONDS):
+            try:
+                done = clean(self._directory, now=time.time(), settled=self._settled)
+                sweep_messages(self._directory)
+            except (DataBlockError, OSError) as error:
+                log.warning("cleaning shared memory failed: %s", error)
+                continue
+            if done.producers or done.channels:
+                said = "cleaned %d dead producers, %d blocks and the directories of %d ended channels"
+                log.info(said, len(done.producers), len(done.blocks), len(done.channels))

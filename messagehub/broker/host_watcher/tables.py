@@ -1,0 +1,149 @@
+"""Tables that the directory of this host shows: registered where their writer could not, ended where they are gone.
+
+Rule 1: a table is registered by the very command that its writer gives a broker, so both say the same.
+Rule 2: the schema of a table is checked elsewhere (`entry_checks`) before the table is registered.
+Rule 3: what was dropped is not registered again while whoever dropped it is removing it.
+"""
+
+import os
+import time
+from typing import NamedTuple
+
+from messagehub import protocol
+from messagehub.broker.access.access_control import AccessControl
+from messagehub.broker.host_watcher.entry_checks import Adoption, EntryChecks, LookAgain
+from messagehub.errors import HubError, ProtocolError
+from messagehub.shm import manifests
+from messagehub.shm.directory import Directory
+from messagehub.shm.entries import block_path, newest_table
+from messagehub.shm.identity import host
+from registry import commands, events
+from registry.errors import Refusal
+from registry.records import Table
+from registry.registry import Registry
+
+DROP_SECONDS = 5.0
+SOON_SECONDS = 0.05
+Stamp = tuple[int, int, int]
+"""Generation, inode and time of a manifest: tells it from any other without reading it."""
+
+
+class _Ended(NamedTuple):
+    """The manifests that were there when a table was dropped, or destroyed with its channel."""
+
+    stamps: set[Stamp]
+    removed_by: float
+    is_destroyed: bool
+
+
+class TableWatcher:
+    def __init__(
+        self, directory: Directory, checks: EntryChecks, look_again: LookAgain, guard: AccessControl | None
+    ) -> None:
+        self._directory = directory
+        self._checks = checks
+        self._look_again = look_again
+        self._guard = guard
+        self._registered: dict[str, Stamp] = {}
+        self._ended: dict[str, _Ended] = {}
+
+    def channels(self, registry: Registry) -> list[str]:
+        """Those whose registered table this directory should hold."""
+        return [name for name, known in registry.channels.items() if known.table and self._is_here(name, known.table)]
+
+    def ended(self, channel: str, *, is_destroyed: bool) -> None:
+        """The registry's record of a table has ended."""
+        stamps = self._stamps(channel)
+        if stamps:
+            self._ended[channel] = _Ended(set(stamps), time.monotonic() + DROP_SECONDS, is_destroyed)
+            self._look_again(channel, SOON_SECONDS)
+
+    def look(self, registry: Registry, channel: str, happened: list[events.AnyEvent], now: float) -> str | None:
+        """Bring the registry to what the directory shows; returns what stands against it."""
+        record = registry.channels.get(channel)
+        present = record.table if record else None
+        is_here = present is not None and self._is_here(channel, present)
+        stamps = self._stamps(channel)
+        if is_here and stamps and stamps[-1] == self._registered.get(channel):
+            return None
+        command = newest_table(self._directory, channel, with_schema=True) if stamps else None
+        if command is None:
+            self._checks.forget(channel, None)
+            self._registered.pop(channel, None)
+            self._ended.pop(channel, None)
+            happened += registry.table_gone(channel, now=now) if is_here else []
+            return None
+        if present is not None and not _is_news(command, present):
+            if is_here:
+                self._registered[channel] = stamps[-1]
+            return None
+        ended = self._ended.get(channel)
+        if ended is not None and stamps[-1] in ended.stamps:
+            if time.monotonic() < ended.removed_by:
+                self._look_again(channel, SOON_SECONDS)
+                return None
+            if ended.is_destroyed:
+                return (
+                    f"the channel was destroyed, but its table (generation {command.generation}) is still in shared"
+                    f" memory: remove it with `messagehub tables drop {channel}`"
+                )
+        is_readable = present is not None and any(present.generation == generation for generation, *_ in stamps[:-1])
+        if is_here and not is_readable:
+            happened += registry.table_gone(channel, now=now)
+        return self._adopt(registry, command, happened, now)
+
+    def _adopt(
+        self, registry: Registry, command: commands.RegisterTable, happened: list[events.AnyEvent], now: float
+    ) -> str | None:
+        channel = command.channel
+        try:
+            protocol.decode(protocol.encode(command))  # the directory is input like any other
+            if self._guard is not None:
+                self._guard.check_entry(_writer_of(self._directory, command), command)
+        except (Refusal, ProtocolError) as error:
+            return _clash_of(command, error)
+        try:
+            adoption = Adoption(channel, None, command)
+            verdict = self._checks.result(adoption)
+            if self._checks.must_wait(adoption, verdict):
+                return None
+            happened += registry.apply(command, now=now, verdict=verdict).events
+            self._checks.forget(channel, None)
+            return None
+        except Refusal as error:
+            return _clash_of(command, error)
+
+    def _is_here(self, channel: str, table: Table) -> bool:
+        """Whether it is this directory that says when the table is gone, and not another host's or domain's."""
+        place = os.path.dirname(block_path(self._directory, table.shm_name))
+        return table.host == host() and place == self._directory.tables_path(channel)
+
+    def _stamps(self, channel: str) -> list[Stamp]:
+        """Of all manifests, the newest last."""
+        path = self._directory.tables_path(channel)
+        found = []
+        for generation in manifests.generations(path):
+            try:
+                status = os.lstat(manifests.manifest_path(path, generation))
+            except FileNotFoundError:
+                continue  # retired meanwhile
+            found.append((generation, status.st_ino, status.st_mtime_ns))
+        return found
+
+
+def _is_news(command: commands.RegisterTable, present: Table) -> bool:
+    """Whether a table of this host is another one than the registry has."""
+    if present.host != command.host or os.path.dirname(present.shm_name) != os.path.dirname(command.shm_name):
+        return command.committed_at > present.registered_at  # both by this host's clock
+    return (command.generation, command.committed_at) != (present.generation, present.committed_at)
+
+
+def _clash_of(command: commands.RegisterTable, error: HubError) -> str:
+    return f"table generation {command.generation} (pid {command.pid}): {error.message}"
+
+
+def _writer_of(directory: Directory, command: commands.RegisterTable) -> int:
+    try:
+        return os.lstat(block_path(directory, command.shm_name)).st_uid
+    except OSError:
+        return -1  # retired meanwhile

@@ -1,0 +1,469 @@
+"""What the broker sees of its own host: the directory of channels, and which processes live.
+
+Rule 1: nothing here is slow or waits: one channel's directory is read when the kernel says that it changed; a full look
+happens at the start, and afterwards a few channels at a time. Schemas are checked elsewhere (`entry_checks`).
+Rule 2: for this host the directory decides who lives. A producer whose lock is free is gone; one whose lock is held is
+registered, also when it was born while no broker ran.
+Rule 3: a process ends once: its pidfd tells, at once. While it does not, the leases of that process do not run out.
+Rule 4: what the registry refuses is shown as a conflict of its channel. No data and no entry is touched.
+Rule 5: the directory is input. What it holds is decoded like a request, and nothing in it ends the loop: a channel that
+meets a defect is left alone for a while.
+Rule 6: a producer that let go of its lock, or removed its entry, while its process lives has released its channel; it
+did not die. One that said so to the broker first is not registered anew while its entry is about to go.
+"""
+
+import logging
+import os
+import select
+import time
+from collections.abc import Iterable, Iterator
+from itertools import islice
+
+from messagehub.broker.access.access_control import AccessControl
+from messagehub.broker.host_watcher.entry_checks import Adoption, Ask, EntryChecks
+from messagehub.broker.host_watcher.tables import TableWatcher
+from messagehub.shm import inotify
+from messagehub.shm.directory import CHANNEL_LOCK, Directory, Listed, is_component
+from messagehub.shm.entries import MAX_REASON, Live, clash_of, command_of, is_about_members
+from messagehub.shm.errors import DataBlockError
+from messagehub.shm.identity import ProcessIdentity, boot_id, host
+from messagehub.shm.wake_up import ProcessWatch
+from registry import commands, events
+from registry.channels.leases import Member, default_owner
+from registry.errors import InvalidName, Refusal
+from registry.records import Channel, Consumer, Producer, Subscriber, Worker
+from registry.registry import Registry
+
+log = logging.getLogger("messagehub.broker")
+
+LOOK_SECONDS = 0.5
+SOON_SECONDS = 0.05
+CHANNELS_PER_LOOK = 32
+MEMBERS_PER_LOOK = 500
+DEFECT_SECONDS = 60.0
+_BIRTHS = inotify.CREATE | inotify.MOVED_TO
+_CHANNEL = inotify.MOVED_TO | inotify.CLOSE_WRITE | inotify.DELETE | inotify.CREATE
+_TABLES = inotify.CREATE | inotify.DELETE | inotify.MOVED_FROM
+
+
+class HostWatcher:
+    """`fileno` is readable when `look` has something to do."""
+
+    def __init__(self, directory: Directory, ask: Ask, guard: AccessControl | None = None) -> None:
+        """The guard refuses an entry whose writer, a user of this host, has no right to it."""
+        self.defects = 0
+        self._directory = directory
+        self.checks = EntryChecks(ask, self._look_again)
+        self._guard = guard
+        self._left_alone: dict[str, float] = {}
+        self._tables = TableWatcher(directory, self.checks, self._look_again, guard)
+        self._epoll = select.epoll()
+        self._news = inotify.Inotify()
+        self._is_usable = _prepare(directory)
+        if self._is_usable and self._news.watch(directory.path, _BIRTHS):
+            self._epoll.register(self._news.fileno(), select.EPOLLIN)
+        self._watched: set[str] = set()
+        self._processes: dict[tuple[int, int], ProcessWatch] = {}
+        self._by_fd: dict[int, tuple[int, int]] = {}
+        self._members: dict[tuple[int, int], dict[Member, str]] = {}
+        self._process_of: dict[Member, tuple[int, int]] = {}
+        self._members_of: dict[str, set[Member]] = {}
+        self._dead: dict[Member, str] = {}
+        self._soon: dict[str, float] = {}
+        self._destroyed: dict[str, set[tuple[str, float]]] = {}
+        """By a channel that was destroyed: the entries that lived then, and are not registered again."""
+        self._seen: dict[str, dict[str, str]] = {}  # by channel: producers that live in the directory, and their leases
+        self._released: dict[str, dict[str, tuple[str, float]]] = {}  # likewise: who told us, and when
+        self._unsure: dict[tuple[str, str], float] = {}
+        self._dirty: set[str] = set()
+        self._round: Iterator[str] = iter(())
+        self._look_at = 0.0
+
+    def fileno(self) -> int:
+        return self._epoll.fileno()
+
+    def close(self) -> None:
+        for watch in self._processes.values():
+            watch.close()
+        self._news.close()
+        self._epoll.close()
+
+    # -- what happened in the registry ---------------------------------------------------------------------
+
+    def begin(self, registry: Registry, *, now: float) -> list[events.AnyEvent]:
+        """At the start: who of the registered lives, and who was born meanwhile."""
+        happened: list[events.AnyEvent] = []
+        for known in list(registry.channels.values()):
+            for member, record in _records(known):
+                if not self._follow(registry, member, record):
+                    happened += registry.died([member], now=now)
+        tables = self._tables.channels(registry) if self._is_usable else []
+        for channel in dict.fromkeys([*self._channels(), *tables]):
+            happened += self._look_at_channel(registry, channel, now)
+        return happened + registry.end_empty(now=now)
+
+    def follow(self, registry: Registry, happened: Iterable[events.AnyEvent]) -> None:
+        """Watch the processes of new members, forget those of members that are gone; events of `look` too."""
+        for event in happened:
+            if isinstance(event, events.ProducerRegistered):
+                self._follow(registry, Member("producer", event.channel, event.producer.producer_id), event.producer)
+            elif isinstance(event, events.ConsumerRegistered):
+                self._follow(registry, Member("consumer", event.channel, event.consumer.consumer_id), event.consumer)
+            elif isinstance(event, events.ProducerUnregistered):
+                lease = self._forget(registry, Member("producer", event.channel, event.producer_id))
+                if lease and event.reason == "released" and os.path.isdir(self._directory.channel_path(event.channel)):
+                    self._released.setdefault(event.channel, {})[event.producer_id] = (lease, time.time())
+            elif isinstance(event, events.ConsumerUnregistered):
+                self._forget(registry, Member("consumer", event.channel, event.consumer_id))
+            elif isinstance(event, events.ChannelDestroyed):
+                self._forget_members(registry, event.channel)
+                self._destroyed[event.channel] = self._living(event.channel)
+                self._tables.ended(event.channel, is_destroyed=True)
+                self._dirty.add(event.channel)
+            elif isinstance(event, events.TableCommitted) and event.table is None:
+                self._tables.ended(event.channel, is_destroyed=False)
+
+    def follow_worker(self, registry: Registry, worker: Worker) -> bool:
+        """False where its process is gone already."""
+        return self._follow(registry, Member("worker", "", worker.worker_id), worker)
+
+    def forget_worker(self, registry: Registry, worker_id: str) -> None:
+        self._forget(registry, Member("worker", "", worker_id))
+
+    def follow_subscriber(self, registry: Registry, subscriber: Subscriber) -> bool:
+        """False where its process is gone already."""
+        return self._follow(registry, Member("subscriber", "", subscriber.member_id), subscriber)
+
+    def forget_subscriber(self, registry: Registry, member_id: str) -> None:
+        self._forget(registry, Member("subscriber", "", member_id))
+
+    def look(self, registry: Registry, *, now: float) -> list[events.AnyEvent]:
+        """Everything that the kernel told since the last time."""
+        happened: list[events.AnyEvent] = []
+        for fd, _ in self._epoll.poll(0):
+            if fd == self._news.fileno():
+                self._hear()
+            else:
+                self._ended(registry, fd)
+        happened += self._remove_dead(registry, now)
+        for channel in self._take_due():
+            happened += self._look_at_channel(registry, channel, now)
+        return happened
+
+    def _look_again(self, channel: str, seconds: float) -> None:
+        self._soon[channel] = min(time.monotonic() + seconds, self._soon.get(channel, float("inf")))
+
+    def seconds_to_next_look(self) -> float:
+        return (
+            0.0
+            if self._dirty or self._dead
+            else max(min([self._look_at, *self._soon.values()]) - time.monotonic(), 0.0)
+        )
+
+    # -- processes -----------------------------------------------------------------------------------------
+
+    def _follow(self, registry: Registry, member: Member, record: Producer | Consumer | Worker | Subscriber) -> bool:
+        """False where the process is of this host and is gone."""
+        if record.pid is None or record.start_time is None:
+            return True
+        if record.host != host() or record.boot_id != boot_id():
+            return record.host != host()  # before the last boot: nobody survived that
+        self._dead.pop(member, None)  # it is another process's now
+        key = (record.pid, record.start_time)
+        watch = self._processes.get(key)
+        if watch is None:
+            watch = ProcessWatch(record.pid, record.start_time)
+            if watch.fileno() < 0:
+                return ProcessIdentity.of(record.pid) is not None  # in another namespace: its lease has to do
+            self._processes[key] = watch
+            self._by_fd[watch.fileno()] = key
+            self._epoll.register(watch.fileno(), select.EPOLLIN)
+        self._members.setdefault(key, {})[member] = record.lease
+        self._process_of[member] = key
+        self._members_of.setdefault(member.channel, set()).add(member)
+        registry.leases.hold(record.lease, is_held=True)
+        return True
+
+    def _forget(self, registry: Registry, member: Member) -> str | None:
+        """Watch a process no longer than it has members, and hold its lease no longer than it is watched.
+
+        Returns the lease, if its process is of this host.
+        """
+        key = self._process_unlinked(member)
+        members = self._members.get(key) if key is not None else None
+        if key is None or members is None:
+            return None
+        lease = members.pop(member, None)
+        if not members:
+            self._drop(key)
+            if lease is not None:
+                registry.leases.hold(lease, is_held=False)
+        return lease
+
+    def _forget_members(self, registry: Registry, channel: str) -> None:
+        """A channel that is destroyed ends without an event for each member."""
+        for member in list(self._members_of.get(channel, ())):
+            self._forget(registry, member)
+
+    def gauges(self) -> dict[str, int]:
+        return {"watched_processes": len(self._processes), "watched_directories": len(self._watched)}
+
+    def _drop(self, key: tuple[int, int]) -> dict[Member, str]:
+        watch = self._processes.pop(key)
+        del self._by_fd[watch.fileno()]
+        self._epoll.unregister(watch.fileno())
+        watch.close()
+        members = self._members.pop(key, {})
+        for member in members:
+            self._process_unlinked(member)
+        return members
+
+    def _process_unlinked(self, member: Member) -> tuple[int, int] | None:
+        """The process that was watched for a member, which it is no longer."""
+        others = self._members_of.get(member.channel, set())
+        others.discard(member)
+        if not others:
+            self._members_of.pop(member.channel, None)
+        return self._process_of.pop(member, None)
+
+    def _ended(self, registry: Registry, fd: int) -> None:
+        key = self._by_fd.get(fd)
+        if key is None:
+            return
+        members = self._drop(key)
+        for lease in members.values():
+            registry.leases.hold(lease, is_held=False)
+        log.info("process %d has ended: %d registrations end with it", key[0], len(members))
+        self._dead |= members
+
+    def _remove_dead(self, registry: Registry, now: float) -> list[events.AnyEvent]:
+        """Unregister members of processes that have ended, so many at a time: one process may have had very many."""
+        due = list(islice(self._dead, MEMBERS_PER_LOOK))
+        dead = [member for member in due if _lease_of(registry, member) == self._dead.pop(member)]
+        return registry.died(dead, now=now) if dead else []
+
+    # -- the directory -------------------------------------------------------------------------------------
+
+    def _channels(self) -> list[str]:
+        return self._directory.channels() if self._is_usable else []
+
+    def _hear(self) -> None:
+        for news in self._news.read():
+            if not news.path or not (news.name or news.mask & inotify.IGNORED):
+                self._dirty.update(self._channels())  # overflow, or a directory went away: anything may have happened
+            elif news.path == self._directory.path:
+                if is_component(news.name):  # or else it is no channel's, or not yet: a group's gets its name last
+                    self._forget_directory(news.name)
+                    self._dirty.add(news.name)
+            elif is_about_members(news.name) or _is_removal(news):
+                relative = os.path.relpath(news.path, self._directory.path)
+                self._dirty.add(relative.split(os.sep, 1)[0])
+
+    def _take_due(self) -> list[str]:
+        """What changed, and now and then some more, in case the kernel had no watch to give; so many at a time."""
+        due, self._dirty = self._dirty, set()
+        for channel in [channel for channel, at in self._soon.items() if time.monotonic() >= at]:
+            del self._soon[channel]
+            due.add(channel)
+        if time.monotonic() >= self._look_at:
+            self._look_at = time.monotonic() + LOOK_SECONDS
+            for _ in range(CHANNELS_PER_LOOK):
+                following = next(self._round, None)
+                if following is None:
+                    self._round = iter({*self._channels(), *(name for name in self._watched if os.sep not in name)})
+                    break
+                due.add(following)
+        ordered = sorted(due)
+        self._dirty.update(ordered[CHANNELS_PER_LOOK:])
+        return ordered[:CHANNELS_PER_LOOK]
+
+    def _look_at_channel(self, registry: Registry, channel: str, now: float) -> list[events.AnyEvent]:
+        if self._left_alone.get(channel, 0.0) > time.monotonic():
+            return []
+        happened: list[events.AnyEvent] = []
+        try:
+            self._watch(channel)
+            listed = self._directory.producers(channel, with_refused=True)
+            said = [(each, command_of(each, with_schema=False)) for each in listed]
+            happened += self._end_gone(registry, channel, said, now)
+            clash = None
+            for each, command in said:
+                if each.is_alive:
+                    clash = self._adopt(registry, channel, each, command, happened, now) or clash
+            living = {each.producer_id for each in listed if each.is_alive}
+            self.checks.forget_producers_but(channel, living)
+            if not living:
+                self._destroyed.pop(channel, None)
+            clash = self._tables.look(registry, channel, happened, now) or clash
+            if not self.checks.is_asking_about(channel):
+                happened += registry.show_conflict(channel, clash, now=now)
+        except InvalidName as error:
+            log.warning("%s holds something that is no channel: %s", self._directory.path, error.message)
+        except (DataBlockError, OSError) as error:
+            log.warning("the directory of channel %r cannot be read: %s", channel, error)
+        except Exception:
+            self.defects += 1
+            self._left_alone = {name: at for name, at in self._left_alone.items() if at > time.monotonic()}
+            self._left_alone[channel] = time.monotonic() + DEFECT_SECONDS
+            log.exception("channel %r is left alone for %g s: its directory meets a defect", channel, DEFECT_SECONDS)
+        return happened
+
+    def _adopt(
+        self,
+        registry: Registry,
+        channel: str,
+        listed: Listed,
+        known: commands.RegisterProducer | None,
+        happened: list[events.AnyEvent],
+        now: float,
+    ) -> str | None:
+        """Register a living producer that is not registered; returns what stands against it.
+
+        `known` is what it would say, without its schema.
+        """
+        record = registry.channels.get(channel)
+        present = record.producers.get(_producer_id(known)) if record and known else None
+        if known is not None and present is not None and present.lease == known.lease:
+            return None
+        command = command_of(listed, with_schema=True)
+        if command is None or listed.entry is None or command.channel != channel:
+            flaw = listed.flaw or "it would not pass as a registration"
+            return f"entry {listed.producer_id!r} cannot be read: {flaw}"[:MAX_REASON]
+        live = Live(listed.entry, command)
+        lease, released_at = self._released.get(channel, {}).get(_producer_id(command), ("", 0.0))
+        if command.lease == lease and live.entry.registered_at < released_at:
+            return None  # its owner has unregistered it, and is about to let go of it
+        if (listed.producer_id, live.entry.registered_at) in self._destroyed.get(channel, ()):
+            pid = live.entry.process.pid
+            return f"the channel was destroyed, but its producer {listed.producer_id!r} (pid {pid}) lives on"
+        if live.entry.process.is_alive() is False:
+            # Its successor holds the lock and is about to replace the entry.
+            self._soon[channel] = time.monotonic() + SOON_SECONDS
+            return None
+        if present is not None and not self._lives(present):
+            happened += registry.died([Member("producer", channel, present.producer_id)], now=now)
+        try:
+            if self._guard is not None:
+                self._guard.check_entry(listed.uid, command)
+            adoption = Adoption(channel, listed.producer_id, command)
+            verdict = self.checks.result(adoption)
+            if self.checks.must_wait(adoption, verdict):
+                return None
+            happened += registry.apply(command, now=now, verdict=verdict).events
+            self.checks.forget(channel, listed.producer_id)
+            if self._guard is not None:
+                self._guard.adopted(listed.uid, command)
+        except Refusal as refused:
+            return clash_of(live, refused)
+        return None
+
+    def _end_gone(
+        self, registry: Registry, channel: str, said: list[tuple[Listed, commands.RegisterProducer | None]], now: float
+    ) -> list[events.AnyEvent]:
+        """End whose lock is free, whose entry was removed, and whose place in the directory another has taken."""
+        alive: dict[str, str] = {}
+        over = self._seen.pop(channel, {})
+        for listed, command in said:
+            if command is not None and command.channel == channel:
+                (alive if listed.is_alive else over)[_producer_id(command)] = command.lease or ""
+        happened: list[events.AnyEvent] = []
+        seen = dict(alive)
+        for producer_id, lease in over.items():
+            record = registry.channels.get(channel)
+            present = record.producers.get(producer_id) if record else None
+            if present is None or present.lease != lease or alive.get(producer_id) == lease:
+                self._unsure.pop((channel, producer_id), None)
+                continue
+            member = Member("producer", channel, producer_id)
+            if not self._lives(present):
+                self._unsure.pop((channel, producer_id), None)
+                happened += registry.died([member], now=now)
+            elif producer_id in alive or self._is_sure(channel, producer_id):
+                happened += registry.let_go([member], now=now)
+            else:
+                seen[producer_id] = lease
+        if seen:
+            self._seen[channel] = seen
+        released = self._released.get(channel, {})
+        for producer_id in released.keys() - alive.keys():
+            del released[producer_id]
+        if not released:
+            self._released.pop(channel, None)
+        return happened
+
+    def _is_sure(self, channel: str, producer_id: str) -> bool:
+        """A process that is being killed lets go of its files a moment before it ends: look again."""
+        at = self._unsure.setdefault((channel, producer_id), time.monotonic() + SOON_SECONDS)
+        if time.monotonic() < at:
+            self._soon[channel] = at
+            return False
+        del self._unsure[channel, producer_id]
+        return True
+
+    def _living(self, channel: str) -> set[tuple[str, float]]:
+        try:
+            listed = self._directory.producers(channel, with_refused=True)
+        except (DataBlockError, OSError):
+            return set()
+        return {(each.producer_id, each.entry.registered_at) for each in listed if each.is_alive and each.entry}
+
+    def _lives(self, present: Producer) -> bool:
+        if present.pid is None or present.start_time is None or present.boot_id is None or present.host is None:
+            return True  # nothing is known of its process: its lease decides
+        return ProcessIdentity(present.pid, present.start_time, present.boot_id, present.host).is_alive() is not False
+
+    def _forget_directory(self, channel: str) -> None:
+        self._watched.discard(channel)
+        self._watched.discard(self._directory.tables_path(channel))
+
+    def _watch(self, channel: str) -> None:
+        path = self._directory.channel_path(channel)
+        if not os.path.isdir(path):
+            self._forget_directory(channel)
+            self._news.unwatch(path)
+            self._news.unwatch(self._directory.tables_path(channel))
+            return
+        if channel not in self._watched and self._news.watch(path, _CHANNEL):
+            self._watched.add(channel)
+        tables = self._directory.tables_path(channel)
+        if tables not in self._watched and os.path.isdir(tables) and self._news.watch(tables, _TABLES):
+            self._watched.add(tables)
+
+
+def _producer_id(command: commands.RegisterProducer) -> str:
+    return command.producer_id or default_owner(command.channel)
+
+
+def _lease_of(registry: Registry, member: Member) -> str | None:
+    """The lease that a member is registered under now."""
+    record: Producer | Consumer | Worker | Subscriber | None
+    if member.kind == "worker":
+        record = registry.services.get(member.member_id)
+    elif member.kind == "subscriber":
+        record = registry.subscribers.get(member.member_id)
+    else:
+        channel = registry.channels.get(member.channel)
+        members = channel.producers if channel and member.kind == "producer" else channel.consumers if channel else {}
+        record = members.get(member.member_id)
+    return record.lease if record is not None else None
+
+
+def _records(channel: Channel) -> list[tuple[Member, Producer | Consumer]]:
+    producers = [(Member("producer", channel.name, key), record) for key, record in channel.producers.items()]
+    consumers = [(Member("consumer", channel.name, key), record) for key, record in channel.consumers.items()]
+    return [*producers, *consumers]
+
+
+def _is_removal(news: inotify.Happened) -> bool:
+    """Whether a channel's directory goes: its lock goes just before it."""
+    return bool(news.mask & inotify.IGNORED or (news.name == CHANNEL_LOCK and news.mask & inotify.DELETE))
+
+
+def _prepare(directory: Directory) -> bool:
+    """The directory's own directory, so that there is something to watch."""
+    try:
+        directory.make()
+    except (OSError, DataBlockError) as error:
+        log.warning("the directory of channels cannot be used, so nothing of this host is seen: %s", error)
+        return False
+    return True

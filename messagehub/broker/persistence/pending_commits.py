@@ -1,0 +1,79 @@
+"""What was decided and is not on disk yet: which records changed, and the answers that would reveal it."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from messagehub.broker.event_publisher import key
+from registry import commands, names, replies
+from registry.events import AnyEvent
+
+_LOOKS_AT_NOTHING = (
+    commands.Heartbeat
+    | commands.Hello
+    | commands.Ping
+    | commands.Stats
+    | commands.Trace
+    | commands.ServiceCommand
+    | commands.RegisterSubscriber
+    | commands.UnregisterSubscriber
+)
+
+
+class HeldReply(NamedTuple):
+    """An answer that waits until the store has written `revision`."""
+
+    revision: int
+    path: list[bytes]
+    command: commands.AnyCommand
+    received_at: float
+    reply: replies.Reply
+    payload: bytes
+    is_change: bool
+
+
+class PendingCommits:
+    def __init__(self) -> None:
+        self.newest = 0
+        """The newest revision that was given to the store."""
+        self.changed: dict[str, int] = {}
+        """By the name of a record: the revision of its newest change."""
+        self._held: list[HeldReply] = []
+
+    def note(self, emitted: list[AnyEvent]) -> None:
+        for event in emitted:
+            self.changed[key(event)] = event.revision
+
+    def hold(self, answer: HeldReply) -> None:
+        self._held.append(answer)
+
+    def read_by(self, command: commands.AnyCommand, *, revision: int) -> int:
+        """The unwritten revision that this command's answer may reveal; one that names no record may reveal any."""
+        if isinstance(command, _LOOKS_AT_NOTHING):
+            return 0
+        if isinstance(command, commands.RequestSchema) and command.subject is not None:
+            by_name = command.schema_id is None and command.schema_hash is None and command.guid is None
+            name = command.subject if by_name else None
+        else:
+            name = getattr(command, "channel", None) or getattr(command, "subject", None)
+        if name is None and (topic := getattr(command, "topic", None)) is not None:
+            return self.changed.get(f"topic/{topic}/", 0)
+        return revision if name is None else self.changed.get(names.logical(name), 0)
+
+    def release(self, written: int, leave: Callable[[HeldReply], None]) -> None:
+        """Everything up to `written` is on disk: what waited for that may leave."""
+        if self.newest <= written:
+            self.changed.clear()
+        if self._held:
+            waiting = []
+            for held in self._held:
+                if held.revision <= written:
+                    leave(held)
+                else:
+                    waiting.append(held)
+            self._held = waiting
+
+    def undo(self) -> list[HeldReply]:
+        """None of it happened; returns the answers that must not leave."""
+        held, self._held = self._held, []
+        self.changed.clear()
+        return held

@@ -1,0 +1,59 @@
+"""From the store to a registry: at the start, and again when the store failed."""
+
+import gc
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from messagehub.settings import Settings
+from messagehub.store import Store
+from registry.channels.leases import Terms
+from registry.registry import Registry
+
+
+def load(store: Store, settings: Settings, *, now: float, at_least: int = 0) -> tuple[Registry, int]:
+    """All that was written, and its revision; revisions up to `at_least` were given out and are not used again."""
+    terms = Terms(
+        heartbeat_seconds=settings.heartbeat_seconds,
+        stall_seconds=settings.stall_seconds,
+        lease_seconds=settings.lease_seconds,
+    )
+    registry = Registry(terms=terms, shm_prefix=settings.shm_prefix)
+    registry.epoch_floor = registry.subscribers.groups.newest_epoch = _epoch_floor()
+    registry.topics.limit_bytes = settings.kept_limit_bytes
+    with _without_collecting():
+        saved = store.load()
+        revision = max(saved.revision, at_least)
+        registry.schemas.restore(
+            saved.schemas,
+            last_id=saved.last_schema_id,
+            configs=saved.configs,
+            modes=saved.modes,
+            revision=revision,
+        )
+        registry.topics.restore(saved.topics)
+        registry.positions.restore(saved.positions, now=now)
+        registry.restore(saved.channels, revision=revision, now=now)
+    return registry, saved.revision
+
+
+def _epoch_floor() -> int:
+    """More than any epoch of a consumer group whose files may still be in shared memory.
+
+    Shared memory lives as long as the host runs, and so does this clock: nobody sets it back. It counts faster than
+    revisions do, so an epoch is new even when the store that knew the old ones is gone. Epochs were milliseconds of
+    the wall clock once, which is less than the constant.
+    """
+    return (1 << 50) + time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1000
+
+
+@contextmanager
+def _without_collecting() -> Iterator[None]:
+    """Loading only makes objects that stay: looking for garbage among them takes as long as making them."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()

@@ -1,0 +1,270 @@
+"""Schemas are judged in a process of their own, so that no schema, however nasty, holds up the broker.
+
+Rule 1: the broker's thread only hands questions over and takes verdicts; a thread here talks to the process.
+Rule 2: every question gets a verdict: a process that dies, takes too long or cannot be started is replaced, and the
+verdict says so.
+Rule 3: the process says when it is ready. Only then does the time of its first question begin.
+"""
+
+import logging
+import os
+import queue
+import select
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Generic, TypeVar
+
+import msgspec
+from msgspec.structs import replace
+
+from messagehub.broker.schema_worker import process as schema_worker
+from messagehub.broker.schema_worker.process import LENGTH, READY, framed
+from messagehub.runtime.descriptors import wait_readable
+from messagehub.runtime.supervision import Supervisor
+from registry.schemas.checks import CheckResult, SchemaCheck
+
+log = logging.getLogger("messagehub.broker")
+
+QUESTION_SECONDS = 10.0
+MAX_WAITING = 4096
+MAX_AT_ONCE = 64
+MAX_TAKEN = 256
+ATTEMPTS = 3
+RETRY_SECONDS = 0.1
+BEGIN_SECONDS = 1.0
+START_SECONDS = 30.0
+READ_BYTES = 65_536
+_encode = msgspec.json.Encoder().encode
+_verdict_decoder = msgspec.json.Decoder(CheckResult)
+Ticket = TypeVar("Ticket")
+
+
+class SchemaChecker(Generic[Ticket]):
+    """A ticket is whatever the asker needs to go on with the verdict."""
+
+    def __init__(self, supervisor: Supervisor) -> None:
+        self._supervisor = supervisor
+        self._is_ready = threading.Event()
+        self.wake_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self.waiting = 0
+        self.problem = ""
+        """Why schemas cannot be judged now, if they cannot."""
+        self._questions: queue.SimpleQueue[tuple[Ticket, SchemaCheck] | None] = queue.SimpleQueue()
+        self._verdicts: deque[tuple[Ticket, CheckResult]] = deque()
+        self._thread: threading.Thread | None = None
+        self._process: _Process | None = None
+        self._is_closing = False
+
+    def ask(self, ticket: Ticket, question: SchemaCheck) -> bool:
+        """False when too many wait already."""
+        if self.waiting >= MAX_WAITING:
+            return False
+        self.start()
+        self.waiting += 1
+        self._questions.put((ticket, question))
+        return True
+
+    def start(self) -> None:
+        """Start the process before the first question, which starts it otherwise."""
+        if self._thread is None:
+            self._thread = self._supervisor.start("messagehub-judge", self._run)
+
+    def wait_ready(self, seconds: float) -> bool:
+        """Wait until the process has said that it is ready; False at the timeout."""
+        return self._is_ready.wait(seconds)
+
+    def verdicts(self) -> list[tuple[Ticket, CheckResult]]:
+        """What has been decided since the last call, so much at a time."""
+        try:
+            os.eventfd_read(self.wake_fd)
+        except BlockingIOError:
+            return []
+        taken = [self._verdicts.popleft() for _ in range(min(len(self._verdicts), MAX_TAKEN))]
+        if self._verdicts:
+            os.eventfd_write(self.wake_fd, 1)
+        self.waiting -= len(taken)
+        return taken
+
+    def wait(self, seconds: float) -> None:
+        """Until a verdict is there, or the seconds have passed."""
+        wait_readable([self.wake_fd], seconds)
+
+    def close(self, *, timeout: float) -> None:
+        if self._thread is not None:
+            self._is_closing = True
+            self._questions.put(None)
+            process = self._process
+            if process is not None:
+                process.end()
+            self._thread.join(timeout)
+        os.close(self.wake_fd)
+
+    def _run(self) -> None:
+        while not self._is_closing:
+            self._begin()
+            try:
+                first = self._questions.get(timeout=None if self._process else BEGIN_SECONDS)
+            except queue.Empty:
+                continue
+            if first is None:
+                break
+            self._judge([first, *self._more()])
+        self._end()
+
+    def _begin(self) -> None:
+        """Have a process; one that cannot be started now is tried again soon, and with the next question."""
+        try:
+            self._ready_process()
+        except (OSError, EOFError) as error:
+            self.problem = f"schemas cannot be checked, because their process does not start: {error}"
+            self._replace(error)
+
+    def _ready_process(self) -> "_Process":
+        if self._process is None:
+            self._process = _Process()
+            self._process.await_ready()
+            self.problem = ""
+            self._is_ready.set()
+        return self._process
+
+    def _replace(self, error: Exception) -> None:
+        if not self._is_closing:
+            log.warning("the schema judge is replaced: %s", error)
+        self._end()
+
+    def _end(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+        self._process = None
+
+    def _more(self) -> Iterator[tuple[Ticket, SchemaCheck]]:
+        """What else waits by now: a question alone costs two switches between processes."""
+        for _ in range(MAX_AT_ONCE - 1):
+            try:
+                asked = self._questions.get_nowait()
+            except queue.Empty:
+                return
+            if asked is None:
+                self._questions.put(None)
+                return
+            yield asked
+
+    def _judge(self, asked: list[tuple[Ticket, SchemaCheck]]) -> None:
+        """A process that dies is replaced and asked again: somebody may have killed it. Or the first schema without a
+        verdict did, so not for ever. Nothing that goes wrong here leaves a question without its verdict."""
+        waiting = deque(asked)
+        attempts = 0
+        while waiting and not self._is_closing:
+            try:
+                process = self._ready_process()
+                for verdicts in process.judge([question for _, question in waiting]):
+                    attempts = 0
+                    asked = [waiting.popleft() for _ in verdicts]
+                    pairs = zip(asked, verdicts, strict=True)
+                    self._decide([(ticket, replace(said, question=question)) for (ticket, question), said in pairs])
+            except Exception as error:  # noqa: BLE001  it is logged, and every question gets a verdict
+                self._replace(error)
+                attempts += 1
+                is_slow = isinstance(error, TooSlow)
+                if attempts > 1:
+                    time.sleep(RETRY_SECONDS)
+                if is_slow or attempts == ATTEMPTS:
+                    attempts = 0
+                    ticket, question = waiting.popleft()
+                    refusal = str(error) if is_slow else None
+                    verdict = CheckResult(refusal=refusal, is_budget=is_slow, is_lost=not is_slow, question=question)
+                    self._decide([(ticket, verdict)])
+
+    def _decide(self, verdicts: list[tuple[Ticket, CheckResult]]) -> None:
+        self._verdicts.extend(verdicts)
+        os.eventfd_write(self.wake_fd, 1)
+
+
+class TooSlow(TimeoutError):
+    """One question took longer than it may."""
+
+
+class _Process:
+    def __init__(self) -> None:
+        root = str(Path(__file__).resolve().parents[2])
+        path = os.pathsep.join([root, os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
+        self._child = subprocess.Popen(
+            [sys.executable, "-c", f"from {schema_worker.__name__} import main; main()"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=os.environ | {"PYTHONPATH": path},
+            bufsize=0,
+            process_group=0,  # Ctrl-C in a terminal is for the broker, which ends this one
+        )
+        assert self._child.stdin is not None
+        assert self._child.stdout is not None
+        self._pipes = self._child.stdin, self._child.stdout
+        self._into, self._out_of = (pipe.fileno() for pipe in self._pipes)
+        os.set_blocking(self._into, False)
+
+    def await_ready(self) -> None:
+        received = bytearray()
+        deadline = time.monotonic() + START_SECONDS
+        while bytes(received) != framed(READY):
+            if not wait_readable([self._out_of], deadline - time.monotonic()):
+                raise TimeoutError(f"the process is not ready after {START_SECONDS:g} s")
+            part = os.read(self._out_of, READ_BYTES)
+            if not part:
+                raise EOFError("the process ended before it was ready")
+            received += part
+
+    def judge(self, questions: list[SchemaCheck]) -> Iterator[list[CheckResult]]:
+        """Their verdicts, in order and as they come; each has its own time.
+
+        Reads while it writes: a process whose verdicts nobody takes would take no more questions.
+        """
+        unsent = memoryview(b"".join(framed(_encode(question)) for question in questions))
+        received = bytearray()
+        due = len(questions)
+        poller = select.poll()
+        poller.register(self._out_of, select.POLLIN)
+        poller.register(self._into, select.POLLOUT)
+        deadline = time.monotonic() + QUESTION_SECONDS
+        while due:
+            ready = dict(poller.poll(max(deadline - time.monotonic(), 0.0) * 1000))
+            if not ready:
+                raise TooSlow(f"exceeds the budget seconds of judging = {QUESTION_SECONDS:g}")
+            if self._into in ready:
+                unsent = unsent[os.write(self._into, unsent) :]
+                if not unsent:
+                    poller.unregister(self._into)
+            if self._out_of in ready:
+                part = os.read(self._out_of, READ_BYTES)
+                if not part:
+                    raise EOFError("the process ended")
+                received += part
+                verdicts = [_verdict_decoder.decode(frame) for frame in _whole_frames(received)]
+                if verdicts:
+                    due -= len(verdicts)
+                    deadline = time.monotonic() + QUESTION_SECONDS
+                    yield verdicts
+
+    def end(self) -> None:
+        """From any thread; whoever reads sees it."""
+        self._child.kill()
+
+    def kill(self) -> None:
+        self._child.kill()
+        self._child.wait()
+        for pipe in self._pipes:
+            pipe.close()
+
+
+def _whole_frames(received: bytearray) -> Iterator[bytes]:
+    """Take what has arrived in full off the front."""
+    while len(received) >= LENGTH.size:
+        end = LENGTH.size + LENGTH.unpack_from(received)[0]
+        if len(received) < end:
+            return
+        yield bytes(received[LENGTH.size : end])
+        del received[:end]

@@ -1,0 +1,47 @@
+"""The process that checks schemas for the broker: questions in, verdicts out.
+
+A module of its own that imports nothing of the broker, so that the process starts in a third of the time.
+"""
+
+import os
+import select
+import struct
+import sys
+from typing import Final
+
+import msgspec
+from msgspec.structs import replace
+
+from registry.schemas.checks import SchemaCheck, judge, preload
+
+LENGTH: Final = struct.Struct("<I")
+READY: Final = b"ready"
+IDLE_SECONDS: Final = 1.0
+"""After so long without a question all formats are imported, 0.1 s that neither a start nor a question waits for."""
+
+
+def framed(data: bytes) -> bytes:
+    return LENGTH.pack(len(data)) + data
+
+
+def main() -> None:
+    """Answer questions until the broker closes the pipe."""
+    os.nice(5)
+    encode = msgspec.json.Encoder().encode
+    decode = msgspec.json.Decoder(SchemaCheck).decode
+    questions = sys.stdin.buffer
+    _say(READY)
+    if not select.select([questions], [], [], IDLE_SECONDS)[0]:
+        preload()
+    while len(head := questions.read(LENGTH.size)) == LENGTH.size:
+        (size,) = LENGTH.unpack(head)
+        verdict = judge(decode(questions.read(size)), between=os.sched_yield)
+        _say(encode(replace(verdict, question=None)))
+
+
+def _say(data: bytes) -> None:
+    try:
+        sys.stdout.buffer.write(framed(data))
+        sys.stdout.buffer.flush()
+    except BrokenPipeError:
+        os._exit(0)  # the broker was killed meanwhile; nobody wants to hear it, not even at exit

@@ -1,0 +1,341 @@
+"""The blocks that a consumer reads: found, attached, let go of; by the directory alone, so a broker may come and go.
+
+Rule 1: a ring that was there before the consumer is read from where the consumer asked, `latest` being its head at that
+moment; one that came later is read from its first item, and what is gone of it by then is reported.
+Rule 2: a ring that its producer ended and that was read to the end is let go of, and taken up again where it was left
+when somebody writes it again. A ring whose producer died is kept for the linger time: a successor goes on in it.
+Rule 3: nothing is polled for: the kernel tells of changes in the channel's directory or, until there is one, in the
+directory of all channels. Only while an entry's ring is about to be there is it looked for again.
+Rule 4: a stream that was over before the consumer came is not the stream whose end it waits for.
+"""
+
+import logging
+import os
+import time
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from messagehub.channels.start import Positions
+from messagehub.channels.start import Start as ConsumerStart
+from messagehub.shm import inotify
+from messagehub.shm.cleaning import LINGER_SECONDS
+from messagehub.shm.directory import CHANNEL_LOCK, Directory
+from messagehub.shm.entries import is_about_members
+from messagehub.shm.errors import DataBlockError, NothingThere, PositionUnknown
+from messagehub.shm.groups import Assignment
+from messagehub.shm.layout import Header
+from messagehub.shm.read_results import LastItems, Position, Start
+from messagehub.shm.reader import Copy, RingReader
+from messagehub.shm.ring import open_reader, peek
+from registry import replies
+
+log = logging.getLogger("messagehub")
+
+SOON_SECONDS = 0.005
+MOST_SECONDS = 0.25
+UNWATCHED_SECONDS = 0.25
+_NEWS = inotify.MOVED_TO | inotify.CLOSE_WRITE | inotify.CREATE | inotify.DELETE
+
+
+class Choice(NamedTuple):
+    """How rings are opened."""
+
+    start: ConsumerStart
+    expected_schema_hashes: set[str]  # the consumer's own, and those that the registry calls compatible; none: any
+    lossless: bool
+    verify: bool
+    is_member: bool = False  # of a group: nothing is opened before a share is dealt
+    copy: Copy = "auto"
+
+
+class _Noted(NamedTuple):
+    """A ring as it was before its consumer."""
+
+    position: Position
+    is_over: bool
+
+
+class Attachments:
+    def __init__(self, directory: Directory, channel: str, choice: Choice) -> None:
+        """What is in the directory now counts as having been there before the consumer."""
+        self.readers: list[RingReader] = []
+        self.has_met_any = False
+        self.has_tables = False
+        self.schema: Any = None  # of the ring that was attached last
+        self.is_listed = False
+        self.look_at: float | None = None
+        self._directory = directory
+        self._channel = channel
+        self._choice = choice
+        self._is_waited_for = choice.lossless
+        self._left: dict[str, Position] = {}
+        self._gone_at: dict[str, float] = {}
+        self._noted: dict[str, _Noted] = {}
+        self._peeked: dict[str, tuple[Header, dict[str, Any]]] = {}  # for the first look, which needs it at once
+        self._has_looked = False
+        self._has_seen_end = False
+        self._is_producing = False
+        self._wait_seconds = SOON_SECONDS
+        self._assignment: replies.Assignment | None = None
+        self._news = inotify.Inotify()
+        self._is_watched = False
+        self._is_parent_watched = False
+        self._watched_tables = False
+        alive, dead = self._directory_rings()
+        for path in dict.fromkeys([*alive, *dead, directory.exclusive_block(channel)]):
+            self._note(path)
+
+    def has_ended(self, *, follow: bool) -> bool:
+        """Everything was read and nobody produces. Who follows waits for a stream to end while it is attached."""
+        if self._is_producing:
+            return False
+        if follow:
+            return self._has_seen_end and not self.readers
+        return all(reader.is_spent() for reader in self.readers)
+
+    @property
+    def positions(self) -> Positions:
+        """Where to go on, by block."""
+        left = {position.block_id: position for position in self._left.values()}
+        return left | {reader.header.block_id: reader.position for reader in self.readers}
+
+    def has_news(self) -> bool:
+        """Whether what the kernel told is about producers or tables; everything told so far is forgotten."""
+        told = [self._is_news(happened) for happened in self._news.read()]
+        return any(told)
+
+    def news_fds(self) -> list[int]:
+        return [self._news.fileno()] if self._is_watched or self._is_parent_watched else []
+
+    def deal(self, assignment: replies.Assignment) -> None:
+        """Read as this member of a group from the next `look` on. What was not acknowledged will come again, here or
+        elsewhere."""
+        self._assignment = assignment
+        for reader in self.readers:
+            reader.close()
+        self.readers, self._left = [], {}
+
+    def set_waited_for(self, is_waited_for: bool) -> None:
+        """Whether blocking producers wait for this consumer from now on, if it was made lossless."""
+        if self._choice.lossless and self._is_waited_for != is_waited_for:
+            self._is_waited_for = is_waited_for
+            for reader in self.readers:
+                reader.set_lossless(is_waited_for)
+
+    def look(self, told: Iterable[str]) -> None:
+        """Attach to what is there and not yet attached: the directory's rings and those that others `told` of."""
+        self._watch()
+        alive, waiting = self._directory_rings()
+        listed = [*alive, *waiting, self._directory.exclusive_block(self._channel)]
+        told = [path for path in told if path not in listed]
+        is_first = not self._has_looked
+        if is_first:
+            self._has_looked = True
+            for path in told:
+                self._note(path)
+        paths = dict.fromkeys([*listed, *told])
+        held = {reader.path for reader in self.readers}
+        missing = [path for path in paths if path not in held and not self._attach(path)]
+        self._let_go_of_the_dead()
+        if is_first:
+            self._tell_of_lost_position()
+        self._is_producing = bool(alive)
+        self.is_listed |= bool(alive or waiting)
+        self.has_tables = os.path.isdir(self._directory.tables_path(self._channel))
+        self._schedule(is_waiting=any(path in alive for path in missing))
+
+    def ended(self, reader: RingReader) -> None:
+        """Its producer ended it and everything was read."""
+        position = reader.position
+        if reader.is_replaced():  # for a group too, whose members have not read all of its numbers
+            position = position._replace(sequence=reader.head)
+        self._left[reader.path] = position
+        self._has_seen_end |= not self._was_over(position.block_id, position.epoch)
+        self.readers.remove(reader)
+        reader.close()
+
+    def close(self) -> None:
+        for reader in self.readers:
+            reader.close()
+        self.readers = []
+        self._news.close()
+        self._is_watched = self._is_parent_watched = False
+
+    # -- inside --------------------------------------------------------------------------------------------
+
+    def _directory_rings(self) -> tuple[list[str], list[str]]:
+        """Rings of the living, and of the dead that have lingered less than their time."""
+        alive: list[str] = []
+        dead: list[str] = []
+        for listed in self._directory.producers(self._channel):
+            if listed.entry is not None:
+                paths = [os.path.join(self._directory.root, name) for name in listed.entry.blocks]
+                (alive if listed.is_alive else dead).extend(paths)
+        return alive, dead
+
+    def _attach(self, path: str) -> bool:
+        """Whether nothing is left to do about this ring now."""
+        if self._choice.is_member and self._assignment is None:
+            return False
+        share = self._share(path)
+        try:
+            header, state = self._peeked.pop(path) if path in self._peeked else peek(path)
+            if header.channel != self._channel:
+                return True  # somebody registered a block of another channel as one of this
+            if share is not None and share.count == 0:
+                self.has_met_any = True  # another member of the group reads it
+                self._has_seen_end |= not self._was_over(header.block_id, state["epoch"])
+                return True
+            if self._is_still_over(path, header, state):
+                return False
+            reader = self._open(path, self._start(path, header), share)
+        except NothingThere:
+            return False
+        except PositionUnknown as error:
+            if path not in self._left:  # or a ring that was read before was replaced, and its numbers go on
+                log.warning("channel %r: %s Reading begins with the oldest item that is there", self._channel, error)
+            reader = self._open(path, "oldest", share)
+        if reader.header.block_id != header.block_id:  # replaced since we looked
+            reader.close()
+            return self._attach(path)
+        if not reader.is_known:
+            log.warning("the directory of channel %r is gone: its ring is read by name alone", self._channel)
+        self.readers.append(reader)
+        self.schema = reader.schema
+        self._left.pop(path, None)
+        self.has_met_any = True
+        return True
+
+    def _is_still_over(self, path: str, header: Header, state: dict[str, Any]) -> bool:
+        """Whether this is a ring that was read to its end, and nobody has written it since."""
+        left = self._left.get(path)
+        if left is None:
+            return False
+        is_same = header.block_id == left.block_id and state["epoch"] == left.epoch
+        return is_same and (state["has_ended"] or not state["has_writer"])
+
+    def _open(self, path: str, start: Start, share: replies.Share | None) -> RingReader:
+        choice, dealt = self._choice, self._assignment
+        return open_reader(
+            path,
+            expected_schema_hashes=choice.expected_schema_hashes,
+            start=start,
+            lossless=self._is_waited_for,
+            group=dealt.group if dealt else None,
+            assignment=Assignment(dealt.epoch, share.index, share.count) if dealt and share else None,
+            wait_for_writer=True,
+            verify=choice.verify,
+            copy=choice.copy,
+        )
+
+    def _start(self, path: str, header: Header) -> Start:
+        left = self._left.get(path)
+        if left is not None:
+            return left
+        start = self._choice.start
+        noted = self._noted.get(header.block_id)
+        if isinstance(start, dict) and header.block_id in start:
+            return start[header.block_id]
+        if noted is None:
+            return "first"
+        if isinstance(start, int):
+            return LastItems(-start, noted.position)
+        return noted.position if start == "latest" else "oldest"
+
+    def _note(self, path: str) -> None:
+        """Remember how a ring is before anybody is asked about the channel."""
+        try:
+            header, state = peek(path)
+        except DataBlockError:
+            return  # nothing there, or nothing that could be read: whoever attaches to it hears why
+        self._peeked[path] = header, state
+        position = Position(header.block_id, state["epoch"], state["head"])
+        self._noted[header.block_id] = _Noted(position, state["has_ended"] or not state["has_writer"])
+
+    def _tell_of_lost_position(self) -> None:
+        """What was written to a ring that is gone can be neither read nor counted."""
+        start = self._choice.start
+        if isinstance(start, dict) and start and not start.keys() & self._noted.keys():
+            log.warning(
+                "channel %r: no ring that `start` names is there any more; what was written to them after that is lost,"
+                " and not counted. Reading begins with the oldest item that is there",
+                self._channel,
+            )
+
+    def _was_over(self, block_id: str, epoch: int) -> bool:
+        """Whether this epoch of a ring was over before the consumer."""
+        noted = self._noted.get(block_id)
+        return noted is not None and noted.is_over and noted.position.epoch == epoch
+
+    def _share(self, path: str) -> replies.Share | None:
+        """What of this ring is ours in a group; a ring that was not dealt out is shared by all members."""
+        dealt = self._assignment
+        if dealt is None:
+            return None
+        shm_name = "/" + self._directory.relative(path)
+        for share in dealt.shares:
+            if share.shm_name == shm_name:
+                return share
+        return replies.Share(shm_name=shm_name, index=dealt.index, count=dealt.count)
+
+    def _let_go_of_the_dead(self) -> None:
+        now = time.monotonic()
+        for reader in list(self.readers):
+            if reader.is_writer_alive():
+                self._gone_at.pop(reader.path, None)
+            elif now - self._gone_at.setdefault(reader.path, now) > LINGER_SECONDS and reader.is_spent():
+                del self._gone_at[reader.path]
+                self._left[reader.path] = reader.position
+                self.readers.remove(reader)
+                reader.close()
+
+    def _watch(self) -> None:
+        """The channel's directory or, until there is one, the directory of all channels."""
+        if not self._is_watched:
+            self._is_watched = self._watch_channel() or (self._watch_parent() and self._watch_channel())
+        if self._is_watched and self._is_parent_watched:
+            self._news.unwatch(self._directory.path)
+            self._is_parent_watched = False
+        if self._is_watched and not self._watched_tables:
+            self._watched_tables = self._news.watch(self._directory.tables_path(self._channel), inotify.CREATE)
+
+    def _watch_channel(self) -> bool:
+        """A directory without its lock is about to be filled, or to go."""
+        path = self._directory.channel_path(self._channel)
+        return self._news.watch(path, _NEWS) and os.path.exists(os.path.join(path, CHANNEL_LOCK))
+
+    def _watch_parent(self) -> bool:
+        if not self._is_parent_watched:
+            try:
+                self._directory.make()
+            except DataBlockError:
+                return False  # not ours to make: look now and then
+            self._is_parent_watched = self._news.watch(self._directory.path, inotify.CREATE | inotify.MOVED_TO)
+        return self._is_parent_watched
+
+    def _is_news(self, happened: inotify.Happened) -> bool:
+        if happened.path == self._directory.path:
+            if happened.mask & inotify.IGNORED:
+                self._is_parent_watched = False
+            return happened.name == self._channel or not self._is_parent_watched
+        if _is_removal(happened):
+            self._is_watched = self._watched_tables = False  # the directory is gone, and may be made again
+            return True
+        return is_about_members(happened.name) or not happened.path
+
+    def _schedule(self, *, is_waiting: bool) -> None:
+        """When to look again although nobody tells."""
+        if is_waiting:
+            self.look_at = time.monotonic() + self._wait_seconds
+            self._wait_seconds = min(2 * self._wait_seconds, MOST_SECONDS)
+            return
+        self._wait_seconds = SOON_SECONDS
+        if not (self._is_watched or self._is_parent_watched):
+            self.look_at = time.monotonic() + UNWATCHED_SECONDS
+        else:
+            self.look_at = min(self._gone_at.values()) + LINGER_SECONDS if self._gone_at else None
+
+
+def _is_removal(news: inotify.Happened) -> bool:
+    """Whether the channel's directory goes: its lock goes just before it."""
+    return bool(news.mask & inotify.IGNORED or (news.name == CHANNEL_LOCK and news.mask & inotify.DELETE))

@@ -1,0 +1,204 @@
+"""The facade's methods about tables: publish, check, drop, list; and the end of a channel with its table."""
+
+import logging
+import time
+from abc import ABC, abstractmethod
+from typing import Any, TypeVar
+
+from messagehub.arguments import json_object
+from messagehub.channels.producers import LOCK_SECONDS
+from messagehub.channels.tables import check_append, check_mode, checked_retention, checksum_of, reader_of
+from messagehub.client.unregistered_tables import UnregisteredTables
+from messagehub.discovery.chain import Chain
+from messagehub.errors import (
+    ChannelNotFound,
+    ConfigurationError,
+    HubError,
+    TableNotFound,
+    TableOnOtherHost,
+    is_unable,
+)
+from messagehub.shm.advice import schema_instead
+from messagehub.shm.entries import table_command, table_details
+from messagehub.shm.identity import ProcessIdentity
+from messagehub.shm.layout import ChecksumUse
+from messagehub.shm.locks import open_files_limited
+from messagehub.shm.manifests import Manifest, Retention
+from messagehub.shm.payloads import is_arrow
+from messagehub.shm.tables import Mode
+from registry import commands, names, replies
+from registry.formats import arrow
+
+log = logging.getLogger("messagehub")
+
+_NOT_HERE = (ChannelNotFound, TableNotFound, TableOnOtherHost)
+_AnyReply = TypeVar("_AnyReply", bound=replies.Reply)
+
+
+class TableMethods(ABC):
+    """What `MessageHub` provides to them is declared here; nobody else inherits."""
+
+    _chain: Chain
+    _identity: ProcessIdentity
+    _unregistered_tables: UnregisteredTables
+
+    @open_files_limited()
+    def publish_table(
+        self,
+        channel: str,
+        table: Any,
+        *,
+        mode: Mode = "overwrite",
+        checksum: ChecksumUse = "none",
+        retention: Retention | None = None,
+        schema_version: str = "",
+        metadata: dict[str, Any] | None = None,
+    ) -> Manifest:
+        """Commit a table (pyarrow Table or batch, or anything with Arrow's stream protocol) as a new generation.
+
+        It needs no producer alive: it stays until it is superseded, dropped, or its retention ends it. Its schema is
+        registered under the channel's name; one that is not compatible is refused before anything is written.
+        """
+        check_mode(mode)
+        noted = json_object(metadata, "metadata")
+        if retention is not None:
+            retention = checked_retention(retention)
+        kind, reader = checksum_of(checksum), reader_of(table)
+        text = arrow.from_arrow(reader.schema)
+        digest = self.check_table(channel, text, mode=mode)
+        files = self._chain.files
+        files.directory.make_tables(channel)
+        manifest = files.tables(channel).publish(
+            reader,
+            reader.schema,
+            now=time.time(),
+            mode=mode,
+            schema_hash=digest,
+            checksum=kind,
+            retention=retention,
+            details=table_details(text, schema_version=schema_version, metadata=noted),
+        )
+        self.register_table(channel, manifest)
+        return manifest
+
+    def check_table(self, channel: str, schema: Any, *, mode: Mode = "overwrite", timeout: float | None = None) -> str:
+        """Raise what publishing a table of this schema (pyarrow's, or the registry's text) would be refused with.
+
+        Nothing is registered. Returns the schema's hash.
+        """
+        check_mode(mode)
+        if not isinstance(schema, str) and not is_arrow(schema):
+            raise ConfigurationError(schema_instead(schema, "schema", "no Arrow schema, and no text of one"))
+        text = schema if isinstance(schema, str) else arrow.from_arrow(schema)
+        command = commands.CheckTable(
+            channel=names.check_channel(channel),
+            schema_hash=arrow.parse(text, {}).hash,
+            schema=text,
+            schema_type="ARROW",
+        )
+        if mode == "append":
+            check_append(self._chain.files, channel, text)
+        self._ask(command, replies.TableChecked, timeout=timeout)
+        assert command.schema_hash is not None
+        return command.schema_hash
+
+    def register_table(self, channel: str, manifest: Manifest, *, timeout: float | None = None) -> bool:
+        """Tell the broker of a generation that was committed here; False where it will be told later.
+
+        A refusal is raised, and the generation is withdrawn.
+        """
+        command = table_command(self._chain.files.directory, channel, manifest)
+        try:
+            self._must(command, replies.TableRegistered, timeout)
+        except HubError as error:
+            if not is_unable(error):
+                self._chain.files.tables(channel).withdraw(manifest.generation)
+                raise
+            self._warn(error)
+            self._unregistered_tables.add(command)
+            return False
+        self._unregistered_tables.discard(channel)
+        return True
+
+    @open_files_limited()
+    def drop_table(self, channel: str, *, forget: bool = False, timeout: float | None = None) -> replies.TableDropped:
+        """Remove a channel's table, all its generations, from the memory of this host and from the registry.
+
+        Where the registry's table is on another host, an older one of this host is removed, and that one stays.
+        `forget`: only the registry's record ends, for a table of a host that is gone.
+        """
+        channel = names.check_channel(channel)
+        deadline = time.monotonic() + self._limit(timeout)
+        command = commands.DropTable(channel=channel, host=None if forget else self._identity.host)
+        elsewhere: TableOnOtherHost | None = None
+        try:
+            dropped: replies.TableDropped | None = self._must(command, replies.TableDropped, timeout)
+        except HubError as error:
+            if forget or not (is_unable(error) or isinstance(error, _NOT_HERE)):
+                raise
+            dropped = None
+            if is_unable(error):
+                self._warn(error)
+            elif isinstance(error, TableOnOtherHost):
+                elsewhere = error
+        if forget:
+            assert dropped is not None
+            return dropped
+        self._unregistered_tables.discard(channel)
+        try:
+            here = self._chain.files.ask(command, timeout=max(deadline - time.monotonic(), LOCK_SECONDS))
+        except (ChannelNotFound, TableNotFound):
+            if dropped is None:
+                said = f"channel {channel!r} has no table, neither in the registry nor in the memory of this host"
+                raise elsewhere or TableNotFound(said, channel=channel) from None
+            return dropped
+        assert isinstance(here, replies.TableDropped)
+        if elsewhere is not None:
+            log.warning(
+                "the table of channel %r in the memory of this host is dropped; the one that is registered is on host"
+                " %s and stays",
+                channel,
+                elsewhere.details["host"],
+            )
+        return dropped or here
+
+    @open_files_limited()
+    def tables(self, prefix: str = "", *, timeout: float | None = None) -> list[replies.TableSummary]:
+        """The newest table of every channel whose name starts with the prefix."""
+        found: list[replies.TableSummary] = []
+        after: str | None = ""
+        while after is not None:
+            page = self._ask(commands.ListTables(prefix=prefix, after=after), replies.TableList, timeout=timeout)
+            if page is None:
+                break
+            found += page.tables
+            after = page.next
+        return found
+
+    def destroy_channel(
+        self, channel: str, *, data: bool = False, timeout: float | None = None
+    ) -> replies.ChannelDestroyed:
+        """End a channel; its members are told. A channel with a table needs `data`: the table is removed."""
+        host = self._identity.host if data else None
+        command = commands.DestroyChannel(channel=channel, data=data, host=host)
+        destroyed = self._must(command, replies.ChannelDestroyed, timeout)
+        if data:
+            self._unregistered_tables.discard(destroyed.channel)
+            self._chain.files.tables(destroyed.channel).drop()
+        return destroyed
+
+    # -- inside --------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def _ask(
+        self, command: commands.Command, kind: type[_AnyReply], *, timeout: float | None = None, required: bool = False
+    ) -> _AnyReply | None: ...
+
+    @abstractmethod
+    def _must(self, command: commands.Command, kind: type[_AnyReply], timeout: float | None) -> _AnyReply: ...
+
+    @abstractmethod
+    def _warn(self, error: HubError) -> None: ...
+
+    @abstractmethod
+    def _limit(self, timeout: float | None) -> float: ...

@@ -1,0 +1,1 @@
+"""Jupyter kernels whose outputs arrive as correlated streams."""

@@ -1,1 +1,0 @@
-"""Messages between participants: topics, services, correlated streams."""

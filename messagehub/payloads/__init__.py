@@ -1,0 +1,1 @@
+"""Payloads of messages, requests and replies: bytes, JSON and Arrow, in the frame or in shared memory."""

@@ -1,0 +1,1 @@
+"""Request and reply between processes: workers serve addresses, clients call them."""

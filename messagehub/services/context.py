@@ -1,0 +1,171 @@
+"""What a handler is given: the message, and a context to answer and to ask others in turn."""
+
+from math import inf
+from time import monotonic
+from typing import Any, Protocol
+
+from messagehub.arguments import seconds
+from messagehub.errors import HubError, InvalidRequest, MalformedRequest, RequestCancelled
+from messagehub.payloads.encoding import decode_headers, decode_payload, from_block
+from messagehub.protocol.topic_frames import BYTES, IN_BLOCK
+from messagehub.services.frames import PRIORITIES, REQUEST, SEND, STREAM
+from messagehub.services.mailbox import Job
+from registry.records import Priority
+
+
+class Asks(Protocol):
+    """The hub's own way to send and to ask."""
+
+    def send(self, address: str, payload: Any, *, timeout: float | None = None, **options: Any) -> None: ...
+
+    def request(self, address: str, payload: Any, *, timeout: float | None = None, **options: Any) -> Any: ...
+
+    async def ask_async(
+        self, form: int, address: str, payload: Any, *, timeout: float | None = None, **options: Any
+    ) -> Any: ...
+
+
+class Worker(Protocol):
+    """Who answers for a context."""
+
+    worker_id: str
+    asks: Asks
+
+    def answer(self, job: Job, payload: Any, is_last: bool) -> None: ...
+
+    async def stream_async(self, job: Job, payload: Any) -> None: ...
+
+
+class ServiceMessage:
+    """A request or a message as the worker got it; the payload is decoded anew at each look."""
+
+    __slots__ = ("_job", "address", "is_request", "priority", "sender")
+
+    def __init__(self, address: str, job: Job) -> None:
+        self.address = address
+        self.sender = job.caller.sender
+        self.priority: Priority = PRIORITIES[job.priority]
+        self.is_request = job.form != SEND
+        self._job = job
+
+    @property
+    def payload(self) -> Any:
+        """Bytes, what the JSON says, or an Arrow record batch or table, as it was sent.
+
+        DataLost where it was put into shared memory that was removed before the message came here.
+        """
+        job = self._job
+        if job.kind == BYTES:
+            return job.frame[job.body_at :]
+        if job.block is not None:
+            return from_block(job.block, job.kind & ~IN_BLOCK)
+        return decode_payload(job.kind, memoryview(job.frame)[job.body_at :], self.address)
+
+    @property
+    def headers(self) -> dict[str, Any]:
+        try:
+            return decode_headers(memoryview(self._job.frame)[self._job.headers_at : self._job.body_at])
+        except (ValueError, RecursionError) as error:  # whatever a stranger sent
+            raise MalformedRequest(f"the headers of a message to {self.address} cannot be read: {error}") from None
+
+    def __repr__(self) -> str:
+        return f"<{'request' if self.is_request else 'message'} to {self.address} from {self.sender}>"
+
+
+class ServiceContext:
+    """Answers one message; also from another thread, and after the handler has returned when it `defer`s."""
+
+    __slots__ = ("_job", "_message", "_worker", "deadline", "is_answered", "is_deferred", "is_streamed", "worker_id")
+
+    def __init__(self, message: ServiceMessage, job: Job, worker: Worker) -> None:
+        self.worker_id = worker.worker_id
+        self.deadline = inf if job.form == SEND else job.deadline
+        self.is_streamed = job.form == STREAM
+        self.is_answered = False
+        self.is_deferred = False
+        self._message = message
+        self._job = job
+        self._worker = worker
+
+    @property
+    def remaining_seconds(self) -> float:
+        """Until the caller gives up, not below 0; of what was only sent, without end."""
+        return max(self.deadline - monotonic(), 0.0)
+
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether nobody waits for the answer any more.
+
+        Whoever asked has cancelled the request, left the stream, ended, or its deadline has passed.
+        """
+        return self._has_left() or self.deadline <= monotonic()
+
+    def reply(self, payload: Any) -> None:
+        """Answer now, while the handler goes on; what it returns then does not matter."""
+        self._end(payload)
+
+    def fail(self, error: HubError) -> None:
+        """Answer with an error, which is raised at the caller's."""
+        self._end(error)
+
+    def stream(self, payload: Any) -> None:
+        """A partial result, ahead of the reply. Whoever asked by `hub.request` gets the reply alone.
+
+        Waits while the caller has 8 MiB of earlier ones to read; RequestTimeout when that lasts until its deadline,
+        RequestCancelled when nobody waits for the answer any more.
+        """
+        if self._is_to_be_streamed():
+            self._worker.answer(self._job, payload, False)
+
+    async def stream_async(self, payload: Any) -> None:
+        """As `stream`, for handlers that are coroutines."""
+        if self._is_to_be_streamed():
+            await self._worker.stream_async(self._job, payload)
+
+    def defer(self) -> None:
+        """The handler's return is no answer: `reply` or `fail` comes later, from whatever thread."""
+        self._check_open()
+        self.is_deferred = True
+
+    def send(self, address: str, payload: Any, *, timeout: float | None = None, **options: Any) -> None:
+        """As `hub.send`; at most as long as the caller waits."""
+        self._worker.asks.send(address, payload, timeout=self._limited(timeout), **options)
+
+    async def send_async(self, address: str, payload: Any, *, timeout: float | None = None, **options: Any) -> None:
+        """As `send`, for handlers that are coroutines."""
+        await self._worker.asks.ask_async(SEND, address, payload, timeout=self._limited(timeout), **options)
+
+    def request(self, address: str, payload: Any, *, timeout: float | None = None, **options: Any) -> Any:
+        """As `hub.request`; at most as long as the caller waits."""
+        return self._worker.asks.request(address, payload, timeout=self._limited(timeout), **options)
+
+    async def request_async(self, address: str, payload: Any, *, timeout: float | None = None, **options: Any) -> Any:
+        """As `request`, for handlers that are coroutines."""
+        return await self._worker.asks.ask_async(REQUEST, address, payload, timeout=self._limited(timeout), **options)
+
+    def _end(self, answer: Any) -> None:
+        self._check_open()
+        self.is_answered = True
+        self._worker.answer(self._job, answer, True)
+
+    def _is_to_be_streamed(self) -> bool:
+        """Whoever asked by `hub.request` gets the reply alone."""
+        self._check_open()
+        if self._has_left():
+            raise RequestCancelled(f"nobody waits for the answer to {self._message!r} any more")
+        return self.is_streamed
+
+    def _check_open(self) -> None:
+        if not self._message.is_request:
+            raise InvalidRequest(f"{self._message!r} wants no answer")
+        if self.is_answered:
+            raise InvalidRequest(f"{self._message!r} has been answered already")
+
+    def _has_left(self) -> bool:
+        caller = self._job.caller
+        return self._message.is_request and (caller.is_gone or caller.has_cancelled(self._job.number))
+
+    def _limited(self, timeout: float | None) -> float | None:
+        if self.deadline == inf:
+            return timeout
+        return self.remaining_seconds if timeout is None else min(seconds(timeout), self.remaining_seconds)

@@ -1,0 +1,309 @@
+"""The facade's methods about services: `hub.serve`, `hub.request`, `hub.send`, `hub.stream`, and those to await."""
+
+import asyncio
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any
+
+from messagehub.errors import BrokerRequired, BrokerTimeout, BrokerUnavailable
+from messagehub.runtime.background import BackgroundThreads, awaitable
+from messagehub.runtime.callbacks import check_callback
+from messagehub.runtime.event_loop import running_loop
+from messagehub.services.frames import REQUEST, SEND
+from messagehub.services.mailbox import Overflow
+from messagehub.services.replies import PendingReply
+from messagehub.services.resending import Resent, resend
+from messagehub.services.services import Services
+from messagehub.services.streams import StreamedReply
+from messagehub.services.workers import Handler, Served
+from messagehub.topics.topics import Topics
+from registry import commands, replies
+from registry.records import Priority, Strategy
+
+PAGE = 1000
+
+
+class ServiceMethods(ABC):
+    """What `MessageHub` provides to them is declared here; nobody else inherits."""
+
+    _services: Services
+    _topics: Topics
+    _background: BackgroundThreads
+
+    @abstractmethod
+    def ask(self, command: commands.Command, *, timeout: float | None = None) -> replies.AnyReply: ...
+
+    @abstractmethod
+    def _limit(self, timeout: float | None) -> float: ...
+
+    @abstractmethod
+    def _role(self, kind: str) -> str: ...
+
+    def _ask_broker(self, command: commands.Command, *, timeout: float | None) -> replies.AnyReply:
+        """As `ask`; without a broker it raises what `serve`, `request` and the methods about topics raise."""
+        try:
+            return self.ask(command, timeout=timeout)
+        except BrokerTimeout:
+            raise
+        except BrokerUnavailable as missing:
+            raise BrokerRequired(f"services need a broker: {missing.message}", **missing.details) from missing
+
+    def serve(
+        self,
+        address: str,
+        handler: Handler,
+        *,
+        concurrency: int = 1,
+        mailbox: int = 100,
+        overflow: Overflow | Mapping[Priority, Overflow] | None = None,
+        strategy: Strategy | None = None,
+        timeout: float | None = None,
+    ) -> Served:
+        """Have `handler(message, context)` called for what is sent to the address; what it returns is the reply.
+
+        `id:`, `name:` and `service:` have one worker, `pool:` any number, chosen by the pool's strategy: round_robin
+        (default), random or least_busy. Up to `concurrency` handlers run at once and up to `mailbox` messages wait;
+        `overflow` says what becomes of more: block, drop or error, for all or by priority (high blocks, normal is an
+        error, low is dropped). Registered until closed, also across restarts of the broker.
+
+        What a generator yields is streamed. An `async def` handler is awaited in the event loop that runs here now, or
+        without one in a loop of the hub's own.
+        """
+        check_callback(handler, name="handler", arguments=("message", "context"), may_stream=True)
+        served = self._services.serve(
+            address,
+            handler,
+            worker_id=self._role("worker"),
+            concurrency=concurrency,
+            mailbox=mailbox,
+            overflow=overflow,
+            strategy=strategy,
+            timeout=self._limit(timeout),
+            loop=running_loop(),
+        )
+        served.keeps = self
+        return served
+
+    async def serve_async(
+        self,
+        address: str,
+        handler: Handler,
+        *,
+        concurrency: int = 1,
+        mailbox: int = 100,
+        overflow: Overflow | Mapping[Priority, Overflow] | None = None,
+        strategy: Strategy | None = None,
+        timeout: float | None = None,
+    ) -> Served:
+        """As `serve`, to be awaited."""
+        check_callback(handler, name="handler", arguments=("message", "context"), may_stream=True)
+        loop = asyncio.get_running_loop()
+        served = await self._background.call(
+            lambda remaining: self._services.serve(
+                address,
+                handler,
+                worker_id=self._role("worker"),
+                concurrency=concurrency,
+                mailbox=mailbox,
+                overflow=overflow,
+                strategy=strategy,
+                timeout=remaining,
+                loop=loop,
+            ),
+            timeout=self._limit(timeout),
+        )
+        served.keeps = self
+        return served
+
+    def request(
+        self,
+        address: str,
+        payload: Any = None,
+        *,
+        timeout: float | None = None,
+        retries: int = 0,
+        headers: dict[str, Any] | None = None,
+        priority: Priority = "normal",
+        idempotent: bool = False,
+    ) -> Any:
+        """The reply of whoever serves the address. What its handler raises is raised here.
+
+        `timeout` bounds it all. `retries` are for what was certainly not handled (nobody there, not reached, mailbox
+        full or closed), with growing pauses; with `idempotent` also for workers that ended before they answered.
+        """
+        return self._services.requests.request(
+            address,
+            payload,
+            timeout=timeout,
+            retries=retries,
+            headers=headers,
+            priority=priority,
+            idempotent=idempotent,
+        )
+
+    async def request_async(
+        self,
+        address: str,
+        payload: Any = None,
+        *,
+        timeout: float | None = None,
+        retries: int = 0,
+        headers: dict[str, Any] | None = None,
+        priority: Priority = "normal",
+        idempotent: bool = False,
+    ) -> Any:
+        """As `request`, to be awaited. When the task is cancelled, so is the request."""
+        return await self._services.requests.ask_async(
+            REQUEST,
+            address,
+            payload,
+            timeout=timeout,
+            retries=retries,
+            headers=headers,
+            priority=priority,
+            idempotent=idempotent,
+        )
+
+    def begin_request(
+        self,
+        address: str,
+        payload: Any = None,
+        *,
+        timeout: float | None = None,
+        retries: int = 0,
+        headers: dict[str, Any] | None = None,
+        priority: Priority = "normal",
+        idempotent: bool = False,
+    ) -> PendingReply:
+        """As `request`, without waiting: `result()` of what it returns does, and `await`. Many may be on their way.
+
+        The request is sent when this returns. In a running event loop it does not wait for that either, and what goes
+        wrong on the way is raised with the result.
+        """
+        pending = self._services.requests.begin(
+            address,
+            payload,
+            timeout=timeout,
+            retries=retries,
+            headers=headers,
+            priority=priority,
+            idempotent=idempotent,
+        )
+        pending.keeps = self
+        return pending
+
+    def send(
+        self,
+        address: str,
+        payload: Any = None,
+        *,
+        timeout: float | None = None,
+        retries: int = 0,
+        headers: dict[str, Any] | None = None,
+        priority: Priority = "normal",
+    ) -> None:
+        """A message that wants no reply; returns when it is in the worker's mailbox."""
+        self._services.requests.send(
+            address, payload, timeout=timeout, retries=retries, headers=headers, priority=priority
+        )
+
+    async def send_async(
+        self,
+        address: str,
+        payload: Any = None,
+        *,
+        timeout: float | None = None,
+        retries: int = 0,
+        headers: dict[str, Any] | None = None,
+        priority: Priority = "normal",
+    ) -> None:
+        """As `send`, to be awaited."""
+        await self._services.requests.ask_async(
+            SEND, address, payload, timeout=timeout, retries=retries, headers=headers, priority=priority
+        )
+
+    def stream(
+        self,
+        address: str,
+        payload: Any = None,
+        *,
+        timeout: float | None = None,
+        retries: int = 0,
+        headers: dict[str, Any] | None = None,
+        priority: Priority = "normal",
+        idempotent: bool = False,
+    ) -> StreamedReply:
+        """A request whose partial results (`context.stream`) are iterated as they come; `result` is the reply.
+
+        Also `async for`, and `await` for the reply: in a running event loop this does not wait for anything. A request
+        is tried again only until its first partial result.
+        """
+        reply = self._services.requests.stream(
+            address,
+            payload,
+            timeout=timeout,
+            retries=retries,
+            headers=headers,
+            priority=priority,
+            idempotent=idempotent,
+        )
+        reply.keeps = self
+        return reply
+
+    def services(self, prefix: str = "", *, timeout: float | None = None) -> list[replies.ServiceSummary]:
+        """All addresses that start with the prefix, and who serves them."""
+        found: list[replies.ServiceSummary] = []
+        after: str | None = ""
+        deadline = time.monotonic() + self._limit(timeout)
+        while after is not None:
+            command = commands.ListServices(prefix=prefix, after=after, limit=PAGE)
+            page = self._ask_broker(command, timeout=max(deadline - time.monotonic(), 0.0))
+            assert isinstance(page, replies.ServiceList)
+            found += page.services
+            after = page.next
+        return found
+
+    services_async = awaitable(services)
+
+    def remove_pool(self, address: str, *, timeout: float | None = None) -> None:
+        """Forget an empty pool; its workers have to leave first."""
+        self._ask_broker(commands.RemovePool(address=address), timeout=timeout)
+
+    remove_pool_async = awaitable(remove_pool)
+
+    def dead_letters(
+        self, address: str | None = None, *, limit: int = 100, timeout: float | None = None
+    ) -> replies.DeadLetterList:
+        """The newest messages that were given up, by whichever process; the broker keeps a bounded number."""
+        listed = self._ask_broker(commands.ListDeadLetters(address=address, limit=limit), timeout=timeout)
+        assert isinstance(listed, replies.DeadLetterList)
+        return listed
+
+    dead_letters_async = awaitable(dead_letters)
+
+    def resend_dead_letters(
+        self, address: str | None = None, *, limit: int = 100, timeout: float | None = None
+    ) -> Resent:
+        """Send the newest dead letters, or those to one address, again, and forget those that were sent.
+
+        Nobody waits for replies: a request is sent as a message. One of a topic is published to it again, for all who
+        read it. `timeout` is for all of them: those it leaves no time for are counted as `left`.
+        """
+        deadline = time.monotonic() + self._limit(timeout)
+        return resend(
+            self.dead_letters(address, limit=limit, timeout=timeout).letters,
+            lambda to, payload, headers, seconds: self._resend(to, payload, headers or None, seconds),
+            lambda number, seconds: self._ask_broker(commands.RemoveDeadLetters(numbers=[number]), timeout=seconds),
+            deadline=deadline,
+        )
+
+    resend_dead_letters_async = awaitable(resend_dead_letters)
+
+    def _resend(self, address: str, payload: Any, headers: dict[str, Any] | None, timeout: float) -> None:
+        """What nobody acknowledged is published to its topic once more."""
+        kind, _, name = address.partition(":")
+        if kind == "topic":
+            self._topics.publish(name, payload, headers, timeout=timeout, is_local=False)
+        else:
+            self.send(address, payload, headers=headers, timeout=timeout)

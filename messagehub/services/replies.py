@@ -1,0 +1,346 @@
+"""A request whose reply is taken later: its attempts, its deadline and its one end.
+
+Rule 1: a call ends once: with the answer of a handler, with an error, at its deadline, or when it is cancelled.
+Rule 2: an attempt belongs to the call until it is settled, by whoever is first: the thread that reads the answer, the
+deadline, or `cancel`. Only then can another attempt follow.
+Rule 3: nothing that a reading thread calls here waits, and functions of users run on the background threads.
+Rule 4: as long as nobody asks for more than `result`, the thread that asks reads the answer itself. A callback, an
+`await`, `done` or retries have the reading thread do it from then on, so that the call moves on by itself.
+"""
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable, Generator
+from functools import partial
+from time import monotonic
+from typing import Any, NamedTuple, Protocol
+
+from messagehub.errors import HubError, NotInitialised, RequestCancelled, RequestTimeout, SendTimeout
+from messagehub.payloads.encoding import decode_payload, from_block
+from messagehub.protocol.topic_frames import BYTES, IN_BLOCK
+from messagehub.runtime.background import BackgroundThreads, Job
+from messagehub.runtime.event_loop import wake
+from messagehub.services.connection import Answer, ServiceConnection
+from messagehub.services.directory import Resolved, Route
+from messagehub.services.frames import ANSWER, EVERYTHING, EXPIRED, FAILED, REFUSED, SEND, more, read_failure
+from messagehub.services.outgoing_requests import Outgoing
+
+log = logging.getLogger("messagehub.services")
+
+HAND_OVER_SECONDS = 0.001
+"""How long to wait, again and again, for an answer that another thread is handing over at the deadline."""
+
+
+class Attempt(NamedTuple):
+    """A message that is on its way: to whom, and on which link."""
+
+    entry: Resolved
+    route: Route
+    number: int
+    link: ServiceConnection
+
+
+class Call(Protocol):
+    """What `Services` delivers, and tries again."""
+
+    outgoing: Outgoing
+
+    @property
+    def has_ended(self) -> bool: ...
+
+    def post(self, link: ServiceConnection, number: int, frame: bytes, deadline: float) -> ServiceConnection:
+        """Send it."""
+
+    def post_at_once(self, link: ServiceConnection, number: int, frame: bytes) -> bool:
+        """Send it without waiting; False when that cannot be done now."""
+
+    def posted(self, attempt: Attempt) -> None: ...
+
+    def end(self, error: BaseException | None) -> bool:
+        """False when it had ended before."""
+
+
+class Calls(Protocol):
+    """What a call needs of `Services`."""
+
+    background: BackgroundThreads
+
+    def settled(self, call: Call, attempt: Attempt, error: HubError | None, answer: Answer | None) -> None:
+        """An attempt has ended; the call ends with it, or is tried again."""
+
+    def given_up(self, attempt: Attempt) -> None:
+        """Nobody waits for this attempt any more, nor for another."""
+
+    def retry_or_end(self, call: Call, error: HubError) -> None: ...
+
+    def tell(self, link: ServiceConnection, frame: bytes, deadline: float) -> None:
+        """Send what gets no answer, without waiting."""
+
+
+class PendingReply:
+    """A request on its way: `result()` or `await` gives its reply."""
+
+    def __init__(self, outgoing: Outgoing, calls: Calls) -> None:
+        self.outgoing = outgoing
+        self._calls = calls
+        self._lock = threading.Lock()
+        self._reading = threading.Lock()  # held by the one thread that reads in `result`
+        self._attempt: Attempt | None = None
+        self._awaited = Answer()  # replaced only while there is no attempt, so that one has the same to its end
+        self._is_posted = False
+        self._answer: Answer | None = None
+        self._error: BaseException | None = None
+        self._has_ended = self._is_watched = self._is_decoded = False
+        self._payload: Any = None
+        self._timer: Job | None = None
+        self.keeps: object = None  # lives as long as this does
+        self._listeners: list[Callable[[], object]] = []
+
+    # -- for users -----------------------------------------------------------------------------------------
+
+    def result(self) -> Any:
+        """Wait for the reply; raises what `hub.request` would. Again and again, the same, also after an interrupt."""
+        if not self._has_ended and not self._is_watched and self._reading.acquire(blocking=False):
+            try:
+                self._read()
+            except BaseException:  # an interrupt: other threads may wait for what this one was reading
+                self.watch()
+                raise
+            finally:
+                self._reading.release()
+        while not self._has_ended:
+            self._wait()
+        return self._value()
+
+    def done(self) -> bool:
+        """Whether `result` would return, or raise, at once."""
+        if not self._has_ended:
+            self.watch()
+            if self._is_late():
+                self._expire()
+        return self._has_ended
+
+    def cancel(self) -> bool:
+        """Want no reply any more; False when there is one. The worker is told (`context.is_cancelled`)."""
+        self.watch()  # so that an answer that has come already counts
+        attempt = self._attempt
+        if not self.end(RequestCancelled(f"the request to {self.outgoing.address} was cancelled")):
+            return False
+        if attempt is not None:
+            self._leave(attempt)
+        return True
+
+    def cancelled(self) -> bool:
+        """Whether `cancel` came before the reply."""
+        return isinstance(self._error, RequestCancelled)
+
+    def add_done_callback(self, callback: Callable[["PendingReply"], object]) -> None:
+        """Have `callback(pending)` called, on a thread of the hub, when `result` would return or raise."""
+
+        def run() -> None:
+            try:
+                callback(self)
+            except BaseException:  # also an exit: it concerns this callback, not the hub's thread
+                log.exception("a callback of a request to %s failed", self.outgoing.address)
+
+        self._listen(lambda: self._calls.background.add(run, drop=run))
+        self.watch()
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        return self._wait_async().__await__()
+
+    def __repr__(self) -> str:
+        state = "ended" if self._has_ended else "on its way"
+        return f"<request to {self.outgoing.address}: {state}>"
+
+    # -- attempts ------------------------------------------------------------------------------------------
+
+    @property
+    def has_ended(self) -> bool:
+        return self._has_ended
+
+    def post(self, link: ServiceConnection, number: int, frame: bytes, deadline: float) -> ServiceConnection:
+        self._renew_answer()
+        link.post(number, frame, self._awaited, deadline)
+        return link
+
+    def post_at_once(self, link: ServiceConnection, number: int, frame: bytes) -> bool:
+        self._renew_answer()
+        return link.post_at_once(number, frame, self._awaited)
+
+    def posted(self, attempt: Attempt) -> None:
+        with self._lock:
+            has_ended = self._has_ended
+            self._attempt = attempt
+        if has_ended:  # it was cancelled, or its deadline came, while this attempt began
+            self._leave(attempt)
+        elif self._is_watched or self.outgoing.retries or self.outgoing.idempotent:
+            self.watch()
+
+    def end(self, error: BaseException | None) -> bool:
+        with self._lock:
+            if self._has_ended:
+                return False
+            self._error, self._has_ended = error, True
+            listeners, self._listeners = self._listeners, []
+            timer, self._timer = self._timer, None
+        if timer is not None:
+            self._calls.background.cancel(timer)
+        for listener in listeners:
+            listener()
+        return True
+
+    # -- inside --------------------------------------------------------------------------------------------
+
+    def _renew_answer(self) -> None:
+        """Before each posting. An earlier one may still be told that its link was lost, which does not end this one."""
+        if self._is_posted:
+            self._awaited = Answer()
+        self._is_posted = True
+
+    def _read(self) -> None:
+        attempt = self._attempt
+        if attempt is None:
+            return
+        try:
+            attempt.link.finish(attempt.number, self._awaited, self.outgoing.deadline)
+        except HubError as error:
+            self._settle(attempt, error)
+        else:
+            self._settle(attempt, refusal_in(self._awaited))
+
+    def watch(self) -> None:
+        """Have the reading thread take the answer, and a background thread end the call at its deadline."""
+        with self._lock:
+            if self._has_ended:
+                return
+            is_first, self._is_watched = not self._is_watched, True
+            attempt, answer = self._attempt, self._awaited
+        if is_first:
+            self._start_timer()
+        if attempt is None:
+            return  # an attempt that follows is watched from its beginning
+        answer.on_arrival = partial(self._arrived, attempt, answer)
+        answer.reads_itself = False
+        if answer.has_arrived:
+            self._arrived(attempt, answer)
+        else:
+            attempt.link.leave()
+
+    def _start_timer(self) -> None:
+        background = self._calls.background
+        timer = background.add(
+            self._expire, at=self.outgoing.deadline, drop=lambda: self.end(NotInitialised("this hub is closed"))
+        )
+        with self._lock:
+            self._timer = None if self._has_ended else timer
+        if self._timer is None:
+            background.cancel(timer)  # else it would hold on to the call until the deadline
+
+    def _is_late(self) -> bool:
+        return monotonic() >= self.outgoing.deadline
+
+    def _arrived(self, attempt: Attempt, answer: Answer) -> None:
+        self._settle(attempt, answer.error or refusal_in(answer))
+
+    def _expire(self) -> None:
+        """End the call. At the deadline, by whoever sees it first: a background thread, or one that waits."""
+        attempt = self._attempt
+        address = self.outgoing.address
+        if attempt is None:
+            self._calls.retry_or_end(self, SendTimeout(f"no worker of {address} was reached in time"))
+        elif attempt.link.give_up(attempt.number):
+            self._settle(attempt, RequestTimeout(f"{address} did not answer in time"))
+
+    def _settle(self, attempt: Attempt, error: HubError | None) -> None:
+        with self._lock:
+            if self._attempt is not attempt:
+                return
+            self._attempt = None
+            answer = self._answer = self._awaited
+        self._calls.settled(self, attempt, error, answer)
+
+    def _leave(self, attempt: Attempt) -> None:
+        """Tell the worker that nobody waits for its answer any more."""
+        if not attempt.link.give_up(attempt.number):
+            return  # the answer is here, and settles the attempt
+        with self._lock:
+            if self._attempt is not attempt:
+                return
+            self._attempt = None
+        self._calls.given_up(attempt)
+        self._calls.tell(attempt.link, more(attempt.number, EVERYTHING), self.outgoing.deadline)
+
+    def _listen(self, listener: Callable[[], object]) -> None:
+        """Have it called at the end, on the thread that ends the call; now when that has been."""
+        with self._lock:
+            if not self._has_ended:
+                self._listeners.append(listener)
+                return
+        listener()
+
+    def _wait(self) -> None:
+        """By a thread: until the end or the deadline, at which the call is ended if nobody else has done so."""
+        ended = threading.Event()
+        self._listen(ended.set)
+        self.watch()
+        if not ended.wait(max(self.outgoing.deadline - monotonic(), 0.0)):
+            self._expire()
+            ended.wait(1.0)  # if it did not end by that, the answer is being handed over at this very moment
+
+    async def _wait_async(self) -> Any:
+        """By a task: as `_wait`. The loop has a timer of its own, since all background threads may be busy."""
+        loop = asyncio.get_running_loop()
+        while not self._has_ended:
+            future: asyncio.Future[None] = loop.create_future()
+            self._listen(partial(wake, loop, future))
+            self.watch()
+            seconds = max(self.outgoing.deadline - monotonic(), HAND_OVER_SECONDS)
+            timer = loop.call_later(seconds, wake, loop, future)
+            try:
+                await future
+            except asyncio.CancelledError:
+                self.cancel()
+                raise
+            finally:
+                timer.cancel()
+            if not self._has_ended and self._is_late():
+                self._expire()  # if it does not end by that, the answer is being handed over at this very moment
+        return self._value()
+
+    def _value(self) -> Any:
+        if self._error is not None:
+            raise self._error
+        answer = self._answer
+        if not self._is_decoded and self.outgoing.form != SEND:
+            assert answer is not None
+            try:
+                self._payload = payload_of(answer, self.outgoing.address)
+            except HubError as error:
+                self._error = error
+                raise
+            self._is_decoded = True
+            self._answer = None  # last: another thread may be about to decode it too
+        return self._payload
+
+
+def refusal_in(answer: Answer) -> HubError | None:
+    """Why no handler has seen the message; None when one has."""
+    if answer.form == REFUSED:
+        return read_failure(memoryview(answer.frame)[ANSWER.size :])
+    if answer.form == EXPIRED:
+        return RequestTimeout("the worker did not come to it in time")
+    return None
+
+
+def payload_of(answer: Answer, address: str) -> Any:
+    """What the handler returned; what it raised is raised."""
+    body = memoryview(answer.frame)[ANSWER.size :]
+    if answer.form == FAILED:
+        raise read_failure(body)
+    if answer.kind == BYTES:
+        return bytes(body)
+    if answer.block is not None:
+        return from_block(answer.block, answer.kind & ~IN_BLOCK)
+    return decode_payload(answer.kind, body, address)

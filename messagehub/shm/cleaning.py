@@ -1,0 +1,263 @@
+"""Removing what dead producers left: data first, entry last.
+
+A cleaner may die at any point: what it had not finished still has its entry, so the next one finds it. Two
+may race: they take turns on the channel's lock, and removing what is gone already is no error.
+
+Rule 1: an entry whose lock is held is never touched; nor a ring that a writer or a reader holds.
+Rule 2: a ring stays for the linger time after the first cleaner saw its producer dead.
+Rule 3: the directory of a channel goes when nothing but empty directories has been in it for the linger time.
+Rule 4: in a group's place any member may clean, and removes nothing that lies outside of the channel's directory,
+whatever entries, headers and links of other members say.
+"""
+
+import contextlib
+import errno
+import os
+from dataclasses import dataclass, field
+from typing import Final
+
+from .directory import CHANNEL_LOCK, Directory, LockedChannel, read_small_file
+from .entry_locks import has_other_names
+from .errors import Busy, DataBlockError, NothingThere
+from .locks import OWNER, Descriptor, exclusive, is_locked, try_lock
+from .manifests import Retention
+from .mapped_file import open_trusted, read_header, remove_file, write_file
+from .ownership import list_directory, parent_of
+from .reader_files import remove_lane_directory
+from .ring import lane_directory
+from .tables import COMMIT_LOCK, TableStore
+
+LINGER_SECONDS: Final = 30.0
+_LANES: Final = "lanes"
+_CONSUMERS: Final = "consumers"
+_TABLES: Final = "tables"
+_TICK_SECONDS: Final = 1.0
+Stamps = tuple[int, int]
+_NEVER: Final[Stamps] = (-1, -1)
+_GONE: Final[Stamps] = (0, 0)
+_OWNED: Final = exclusive(OWNER)
+_OWNER_AND_READERS: Final = exclusive(OWNER, 2)
+
+
+@dataclass
+class Cleaned:
+    """What a cleaning did, for logs and people."""
+
+    channels: list[str] = field(default_factory=list)
+    producers: list[str] = field(default_factory=list)
+    blocks: list[str] = field(default_factory=list)
+    busy: list[str] = field(default_factory=list)  # channels someone else was changing: try again later
+    flaws: list[str] = field(default_factory=list)  # what kept a channel from being cleaned
+
+
+def clean(
+    directory: Directory,
+    *,
+    now: float,
+    linger_seconds: float = LINGER_SECONDS,
+    retention: Retention | None = None,
+    lock_seconds: float = 0.5,
+    settled: dict[str, Stamps] | None = None,
+) -> Cleaned:
+    """Everything of this domain that is dead and has lingered. Paused processes are alive.
+
+    `settled` is for who cleans again and again: channels of which nothing is left but the number of their last table
+    are noted there, and passed over until they change.
+    """
+    report = Cleaned()
+    settled = {} if settled is None else settled
+    channels = directory.channels()
+    for gone in settled.keys() - set(channels):
+        del settled[gone]
+    for channel in channels:
+        if settled.get(channel, _NEVER) == _stamps(directory, channel):
+            continue
+        settled.pop(channel, None)
+        try:
+            with directory.locked(channel, lock_seconds, must_exist=True) as locked:
+                clean_channel(locked, report, now=now, linger_seconds=linger_seconds)
+                _clean_consumers(locked)
+                if _remove_if_empty(locked, now=now, linger_seconds=linger_seconds):
+                    report.channels.append(channel)
+                    continue
+            if os.path.isdir(directory.tables_path(channel)):
+                TableStore(directory.tables_path(channel)).sweep(now=now, retention=retention)
+                _settle(directory, channel, settled, now)
+        except NothingThere:
+            continue  # another cleaner was here first
+        except Busy:
+            report.busy.append(channel)
+        except (DataBlockError, OSError) as error:  # damage in one channel is no reason to leave the others
+            report.flaws.append(str(error))
+    return report
+
+
+def clean_channel(locked: LockedChannel, report: Cleaned, *, now: float, linger_seconds: float) -> None:
+    names = os.listdir(locked.path)
+    for producer_id in sorted({name[:-5] for name in names if name.endswith((".lock", ".json", ".dead"))}):
+        if producer_id != "channel":
+            _clean_producer(locked, producer_id, report, now, linger_seconds)
+    _clean_lanes(locked)
+
+
+def _clean_producer(
+    locked: LockedChannel, producer_id: str, report: Cleaned, now: float, linger_seconds: float
+) -> None:
+    base = os.path.join(locked.path, producer_id)
+    try:
+        lock = open_trusted(f"{base}.lock", os.O_RDWR)
+    except NothingThere:  # the last step of a cleaner that died
+        remove_file(f"{base}.dead")
+        remove_file(f"{base}.json")
+        return
+    try:
+        if not (_is_free(lock) if has_other_names(lock) else try_lock(lock.fd, _OWNED)):
+            return
+        if now - _dead_since(f"{base}.dead", now) < linger_seconds:
+            return
+        listed = next((p for p in locked.producers() if p.producer_id == producer_id), None)
+        blocks = listed.entry.blocks if listed and listed.entry else ()
+        paths = [os.path.join(locked.directory.root, name) for name in blocks]
+        paths = [path for path in paths if locked.directory.may_hold(locked.channel, path)]
+        is_gone = [_remove_ring(path, report) for path in paths]
+        if not all(is_gone):
+            return
+        for suffix in (".json.new", ".json", ".dead", ".lock"):
+            remove_file(base + suffix)
+        report.producers.append(producer_id)
+    finally:
+        lock.close()
+
+
+def _is_free(lock: Descriptor) -> bool:
+    """Locking it would bring the other entries of its process back to life."""
+    return not is_locked(lock.fd, _OWNED)
+
+
+def _remove_ring(path: str, report: Cleaned) -> bool:
+    """False while readers hold it. A ring that another writer has taken over is that writer's."""
+    try:
+        descriptor = open_trusted(path, os.O_RDWR)
+    except NothingThere:
+        return True
+    except DataBlockError:
+        return True  # a symlink, or another user's: not ours to remove, and not what the entry meant
+    try:
+        if not try_lock(descriptor.fd, _OWNER_AND_READERS):
+            return is_locked(descriptor.fd, _OWNED)
+        lanes = _lanes_of(path)
+        if remove_file(path):
+            report.blocks.append(path)
+        if lanes is not None:
+            remove_lane_directory(lanes)
+        return True
+    finally:
+        descriptor.close()
+
+
+def _lanes_of(path: str) -> str | None:
+    try:
+        return lane_directory(path, read_header(path))
+    except DataBlockError:
+        return None  # nothing there, damaged, or another user's: its lanes are found as orphans
+
+
+def _clean_lanes(locked: LockedChannel) -> None:
+    """Directories of lanes whose block is gone (its remover died in between)."""
+    parent = os.path.join(locked.path, _LANES)
+    try:
+        orphans = set(os.listdir(parent))
+    except FileNotFoundError:
+        return
+    candidates = [os.path.join(locked.path, name) for name in os.listdir(locked.path) if name.endswith(".ring")]
+    for path in [*candidates, locked.directory.exclusive_block(locked.channel)]:
+        lanes = _lanes_of(path)
+        if lanes is not None:
+            orphans.discard(os.path.basename(lanes))
+    for listed in locked.producers():
+        for name in listed.entry.blocks if listed.entry else ():
+            lanes = _lanes_of(os.path.join(locked.directory.root, name))
+            if lanes is not None:
+                orphans.discard(os.path.basename(lanes))
+    for orphan in orphans:
+        remove_lane_directory(os.path.join(parent, orphan))
+
+
+def _clean_consumers(locked: LockedChannel) -> None:
+    """What consumers that found no broker left when they died."""
+    parent = os.path.join(locked.path, _CONSUMERS)
+    try:
+        names = list_directory(parent)
+    except FileNotFoundError:
+        return
+    for consumer_id in sorted({os.path.splitext(name)[0] for name in names}):
+        base = os.path.join(parent, consumer_id)
+        try:
+            lock = open_trusted(f"{base}.lock", os.O_RDWR)
+        except NothingThere:
+            remove_file(f"{base}.json")
+            continue
+        if try_lock(lock.fd, _OWNED):
+            remove_file(f"{base}.json")
+            remove_file(f"{base}.lock")
+        lock.close()
+
+
+def _remove_if_empty(locked: LockedChannel, *, now: float, linger_seconds: float) -> bool:
+    """Remove the channel's directory, its lock last but one: who waits for that lock sees that it is gone."""
+    names = set(list_directory(locked.path))
+    if not names <= {CHANNEL_LOCK, _LANES, _CONSUMERS, _TABLES}:
+        return False
+    if abs(now - os.stat(locked.path).st_mtime) < linger_seconds:  # also where a clock was set back
+        return False
+    try:
+        for name in (_LANES, _CONSUMERS):
+            with contextlib.suppress(FileNotFoundError):
+                _remove_directory(os.path.join(locked.path, name))
+        if _TABLES in names:
+            return False  # it knows the number of the last generation
+        remove_file(os.path.join(locked.path, CHANNEL_LOCK))
+        _remove_directory(locked.path)
+    except OSError as error:
+        if error.errno not in (errno.ENOTEMPTY, errno.EACCES, errno.EPERM):
+            raise
+        return False  # somebody came in between, or it is not ours to remove
+    return True
+
+
+def _stamps(directory: Directory, channel: str) -> Stamps:
+    """When the directories of a channel and of its tables changed last."""
+    try:
+        paths = (directory.channel_path(channel), directory.tables_path(channel))
+        channel_ns, tables_ns = (os.stat(path).st_mtime_ns for path in paths)
+    except OSError:
+        return _GONE
+    return channel_ns, tables_ns
+
+
+def _settle(directory: Directory, channel: str, settled: dict[str, Stamps], now: float) -> None:
+    """Note a channel of which only the number of its last table is left; not while its stamps may not tell changes."""
+    stamps = _stamps(directory, channel)
+    if now - max(stamps) / 1e9 > _TICK_SECONDS and stamps != _GONE:
+        left = set(list_directory(directory.channel_path(channel))), set(list_directory(directory.tables_path(channel)))
+        if left == ({CHANNEL_LOCK, _TABLES}, {COMMIT_LOCK}) and stamps == _stamps(directory, channel):
+            settled[channel] = stamps
+
+
+def _remove_directory(path: str) -> None:
+    with parent_of(path) as (parent, name):
+        os.rmdir(name, dir_fd=parent)
+
+
+def _dead_since(path: str, now: float) -> float:
+    try:
+        since = float(read_small_file(path))
+        if since <= now:
+            return since
+        raise ValueError("the clock was set back, or this is no time")
+    except NothingThere:
+        write_file(path, repr(now).encode())
+        return now
+    except ValueError:
+        remove_file(path)
+        return _dead_since(path, now)

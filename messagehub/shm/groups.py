@@ -1,0 +1,246 @@
+"""Group lanes: how far a consumer group has come, kept while its members come and go.
+
+An assignment {epoch, index, count} gives member `index` the sequences s with s % count == index. Each epoch
+has one file with a word per member: "all my sequences up to here are done". The writer honours the lowest.
+
+Rule 1: a member's word has one writer: the holder of that member's lock. It outlives the member.
+Rule 2: a new epoch begins where the slowest member of the old one stood, and remembers what each old member
+had done beyond that: nothing is lost, and what was acknowledged in the last epoch does not come again.
+What was acknowledged earlier still, past a member that stood, may (at least once).
+Rule 3: of several files of a group only the highest epoch counts; who makes it removes the others, and if it
+dies before that, the next one does.
+"""
+
+import math
+import os
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from .errors import AssignmentChanged, GroupInUse, HeaderInconsistent, MemberTaken, NameRefused
+from .locks import OWNER, exclusive, exclusively_locked, lock_within, try_lock
+from .mapped_file import Segment, open_trusted, remove_file
+
+_SUPERSEDED: Final = 0
+_COUNT: Final = 1
+_PREVIOUS: Final = 2  # how many members the epoch before had
+_LINE: Final = 8
+_NAME: Final = re.compile(r"(?P<group>[^@/.][^@/]{0,199})@(?P<epoch>\d{1,18})\.group")
+_LOCK_SECONDS: Final = 5.0
+_MOST_MEMBERS: Final = 4096
+_MOST: Final = 1 << 62  # items of a stream: more than a century of writing
+
+
+@dataclass(frozen=True)
+class Assignment:
+    epoch: int
+    index: int
+    count: int
+
+    def __post_init__(self) -> None:
+        if not (self.epoch >= 0 and 0 <= self.index < self.count <= 4096):
+            raise ValueError(f"{self} is not a share: 0 <= index < count <= 4096")
+
+
+def group_files(names: Iterable[str]) -> set[str]:
+    """The one file of each group that counts."""
+    best: dict[str, tuple[int, str]] = {}
+    for name in names:
+        found = _NAME.fullmatch(name)
+        if found:
+            candidate = (int(found["epoch"]), name)
+            best[found["group"]] = max(candidate, best.get(found["group"], candidate))
+    return {name for _, name in best.values()}
+
+
+def group_name(file_name: str) -> str:
+    """Return the name of the group whose cursors are in the file."""
+    return file_name.rpartition("@")[0]
+
+
+def group_floor(path: str) -> int:
+    """Return the sequence that the slowest member has reached. The file is read, not mapped: another process could
+    shorten it."""
+    descriptor = open_trusted(path, os.O_RDONLY)
+    try:
+        content = os.pread(descriptor.fd, _file_bytes(4096, 0), 0)
+    finally:
+        descriptor.close()
+    words = memoryview(content[: len(content) // 8 * 8]).cast("Q")
+    count = words[_COUNT] if len(words) > _COUNT else 0
+    return min(words[_LINE : _LINE * (1 + min(count, 4096)) : _LINE].tolist(), default=0)
+
+
+def member_count(path: str) -> int:
+    """Return how many members of the group are there now."""
+    descriptor = open_trusted(path, os.O_RDONLY)
+    try:
+        return len(exclusively_locked(descriptor.fd, OWNER + 1, _MOST_MEMBERS))
+    finally:
+        descriptor.close()
+
+
+def remove_group(directory: str, group: str) -> bool:
+    """Forget how far a group has come; False if it was never there. Raise GroupInUse while it has a member."""
+    lock_path = os.path.join(directory, "index")
+    lock = open_trusted(lock_path, os.O_RDWR)
+    try:
+        lock_within(lock, exclusive(OWNER), lock_path, _LOCK_SECONDS)
+        paths = [os.path.join(directory, name) for name in os.listdir(directory) if _is_of(name, group)]
+        members = sum(member_count(path) for path in paths)
+        if members:
+            raise GroupInUse(group, members)
+        for path in paths:
+            cursors = GroupCursors(path, writable=True)
+            cursors.supersede()  # for a member that has opened the file and not taken its place in it yet
+            cursors.close()
+            remove_file(path)
+        return bool(paths)
+    finally:
+        lock.close()
+
+
+def _is_of(name: str, group: str) -> bool:
+    found = _NAME.fullmatch(name)
+    return found is not None and found["group"] == group
+
+
+class GroupCursors:
+    """One epoch's file, for the writer and for members."""
+
+    def __init__(self, path: str, *, writable: bool = False) -> None:
+        self.segment = Segment.attach(path, writable=writable)
+        self.words = self.segment.words
+        self.count = self.words[_COUNT]
+        self.previous_count = self.words[_PREVIOUS]
+        if not 1 <= self.count <= 4096 or self.segment.size < _file_bytes(self.count, self.previous_count):
+            raise HeaderInconsistent(path, f"{self.count} members in {self.segment.size} bytes")
+        cursors = self.words[_LINE : _LINE * (1 + self.count + self.previous_count) : _LINE].tolist()
+        if max(cursors) > _MOST:
+            raise HeaderInconsistent(path, f"a member that has done {max(cursors)} items")
+
+    def floor(self) -> int:
+        return min(self.done(index) for index in range(self.count))
+
+    def done(self, index: int) -> int:
+        return self.words[_LINE * (1 + index)]
+
+    def set_done(self, index: int, sequence: int) -> None:
+        self.words[_LINE * (1 + index)] = sequence
+
+    def was_done_before(self, sequence: int) -> bool:
+        """Whether a member of the epoch before had already acknowledged it."""
+        if not self.previous_count:
+            return False
+        return sequence <= self.words[_LINE * (1 + self.count + sequence % self.previous_count)]
+
+    def first_not_done(self, sequence: int, step: int) -> int:
+        """Of sequence, sequence + step, … the first that was not done before; soon found, whatever the words say."""
+        if not self.was_done_before(sequence):
+            return sequence
+        cycle = math.lcm(step, self.previous_count)  # after which the same member of the epoch before had it again
+        found = []
+        for each in range(sequence, sequence + cycle, step):
+            done = self.words[_LINE * (1 + self.count + each % self.previous_count)]
+            found.append(each + max(0, -(-(done + 1 - each) // cycle)) * cycle)
+        return min(found)
+
+    def is_superseded(self) -> bool:
+        return self.words[_SUPERSEDED] != 0
+
+    def supersede(self) -> None:
+        self.words[_SUPERSEDED] = 1
+
+    def close(self) -> None:
+        self.segment.descriptor.close()
+
+
+class Membership:
+    """One live member's share of one block."""
+
+    def __init__(self, directory: str, group: str, assignment: Assignment, start_after: int) -> None:
+        """`start_after` counts only for a group that was never here; others go on where they were."""
+        name = f"{group}@{assignment.epoch}.group"
+        if not _NAME.fullmatch(name):
+            raise NameRefused(group, "a group has 1 to 200 characters, no '@' and no '/'")
+        self.group = group
+        self.assignment = assignment
+        self._cursors = _open_epoch(directory, group, assignment, start_after)
+        member = exclusive(OWNER + 1 + assignment.index)
+        if not try_lock(self._cursors.segment.descriptor.fd, member):
+            self._cursors.close()
+            raise MemberTaken(group, assignment.index)
+        # What this share had already done in the epoch before counts at once: it may be all that the ring holds, and
+        # a writer that waits for this member would write nothing it could acknowledge.
+        self.position = self.next_after(self._cursors.done(assignment.index)) - 1
+        self._cursors.set_done(assignment.index, self.position)
+
+    def next_after(self, sequence: int) -> int:
+        """The next sequence of this share."""
+        count, index = self.assignment.count, self.assignment.index
+        return self._cursors.first_not_done(sequence + 1 + (index - sequence - 1) % count, count)
+
+    def acknowledge(self, sequence: int) -> None:
+        """Everything of this share up to `sequence` is done and will not come again."""
+        self.check()
+        done = self.next_after(sequence) - 1
+        if done > self._cursors.done(self.assignment.index):
+            self._cursors.set_done(self.assignment.index, done)
+
+    def check(self) -> None:
+        if self._cursors.is_superseded():
+            raise AssignmentChanged(self.group, self.assignment.epoch)
+
+    def close(self) -> None:
+        self._cursors.close()
+
+
+def _open_epoch(directory: str, group: str, assignment: Assignment, start_after: int) -> GroupCursors:
+    lock_path = os.path.join(directory, "index")
+    lock = open_trusted(lock_path, os.O_RDWR)
+    try:
+        lock_within(lock, exclusive(OWNER), lock_path, _LOCK_SECONDS)
+        epochs = sorted(
+            int(found["epoch"])
+            for found in map(_NAME.fullmatch, os.listdir(directory))
+            if found and found["group"] == group
+        )
+        path = os.path.join(directory, f"{group}@{assignment.epoch}.group")
+        if epochs and epochs[-1] > assignment.epoch:
+            raise AssignmentChanged(group, assignment.epoch)
+        if assignment.epoch not in epochs:
+            before = os.path.join(directory, f"{group}@{epochs[-1]}.group") if epochs else None
+            _begin_epoch(path, assignment.count, before, start_after)
+        for old in epochs:
+            if old != assignment.epoch:
+                remove_file(os.path.join(directory, f"{group}@{old}.group"))
+        cursors = GroupCursors(path, writable=True)
+        if cursors.count != assignment.count:
+            raise AssignmentChanged(group, assignment.epoch)
+        return cursors
+    finally:
+        lock.close()
+
+
+def _begin_epoch(path: str, count: int, before: str | None, start_after: int) -> None:
+    """What is acknowledged while this runs may come again, or as a Gap; nothing is lost in silence."""
+    done: list[int] = []
+    if before is not None:
+        old = GroupCursors(before, writable=True)
+        old.supersede()
+        done = [old.done(index) for index in range(old.count)]
+        start_after = min(done)
+        old.close()
+    segment = Segment.create(path, _file_bytes(count, len(done)))
+    segment.words[_COUNT] = count
+    segment.words[_PREVIOUS] = len(done)
+    for index in range(count):
+        segment.words[_LINE * (1 + index)] = start_after
+    for index, sequence in enumerate(done):
+        segment.words[_LINE * (1 + count + index)] = sequence
+    segment.publish()
+
+
+def _file_bytes(count: int, previous_count: int) -> int:
+    return -(-64 * (1 + count + previous_count) // 4096) * 4096

@@ -1,0 +1,333 @@
+"""The bytes of a block: a 4096-byte header, the schema, a table of slots, the slots.
+
+    0      fixed header: written before the block gets its name, never changed afterwards
+    2048   the words that change, each alone on its cache line, each with one writer
+    4096   schema (Arrow message or NumPy description), then scratch of the writer's encoder and, at its end, a word a
+           slot: when its item was written
+    table  one cache line a slot: sequence, length, checksum, hint, shape
+    data   the slots, `stride_bytes` apart
+
+Rule 1: a word is stored with one aligned 8-byte store (`memoryview.cast("Q")`), never with `struct`.
+Rule 2: a reader believes nothing before `unpack` has compared all sizes with the file, and the fixed header and the
+schema with their checksum.
+Rule 3: stores become visible in program order. x86-64 promises that; on weaker machines the lock and unlock
+around every slot are the only barriers, and checksums should be on.
+"""
+
+import struct
+import zlib
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Final, Literal
+
+from .errors import ForeignByteOrder, HeaderInconsistent, NameTooLong, NewerLayout, TruncatedBlock, WrongMagic
+
+MAGIC: Final = b"MHUBDATA"
+LAYOUT_VERSION: Final = 2
+HEADER_BYTES: Final = 4096
+LINE_BYTES: Final = 64
+MAX_SLOTS: Final = 1 << 20
+MAX_SLOT_BYTES: Final = 1 << 40
+_BYTE_ORDER_MARK: Final = 0x0102030405060708
+
+
+class Kind(IntEnum):
+    RING_BUFFER = 1
+    DOUBLE_BUFFER = 2
+    SINGLE = 3
+    TABLE = 4
+
+
+FullRing = Literal["overwrite", "block", "error"]
+ChecksumUse = Literal["none", "write", "verify"]
+"""As users name them."""
+
+
+class WhenFull(IntEnum):
+    OVERWRITE = 1
+    BLOCK = 2
+    ERROR = 3
+
+
+class Checksum(IntEnum):
+    NONE = 1
+    WRITE = 2  # stored with every payload; compared only when someone asks
+    VERIFY = 3  # stored, and compared by every reader
+
+
+class PayloadFormat(IntEnum):
+    RAW = 1
+    ARROW = 2  # one record batch message a slot, the schema once in the block
+    ARROW_STREAM = 3  # a whole stream a slot: schemas with dictionaries need it
+    NUMPY = 4
+
+
+class State(IntEnum):
+    OPEN = 1
+    ENDED = 2
+
+
+# Indexes into the block seen as 8-byte words.
+HAS_TIMES: Final = 255  # 1 where the block has a word a slot for times; blocks of earlier versions have 0 here
+HEAD: Final = 256
+EPOCH: Final = 264
+STATE: Final = 272
+WRITER_PID: Final = 280
+WRITER_START: Final = 288
+WRITER_TICKET: Final = 296  # not 0 while the writer waits for room: ring it
+SKIPPED: Final = 304  # items that an overwriting writer did not write because readers held every slot
+SUCCESSORS: Final = 312  # how many producers of another name have taken the ring over
+_SUCCESSOR_BYTES: Final = 136  # the first sequence of its own, then its name
+_SUCCESSORS_OFFSET: Final = 2560
+MAX_SUCCESSORS: Final = 8
+
+# Offsets of words within a slot's cache line.
+SEQUENCE: Final = 0
+LENGTH: Final = 1
+CHECKSUM: Final = 2
+HINT: Final = 3  # in line s % slot_count: the slot that holds sequence s, if it is still there
+SHAPE: Final = 4  # four words: the shape of an array, see `pack_shape`; all 0 for what has one dimension or none
+LINE_WORDS: Final = LINE_BYTES // 8
+
+Shape = tuple[int, int, int, int]
+FLAT: Final[Shape] = (0, 0, 0, 0)
+MAX_DIMENSIONS: Final = 6
+_COLUMNS_FIRST: Final = 1 << 8
+
+_FIXED = struct.Struct("=8sQIIIIIIQQQQQQQd256s256s128s32s64s40s512s")
+
+CRC_OFFSET: Final = 36
+
+
+def _up(value: int, step: int) -> int:
+    return -(-value // step) * step
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """Every offset follows from these five numbers, so a header has nothing else to lie about."""
+
+    slot_bytes: int
+    slot_count: int
+    page_bytes: int = 4096
+    schema_bytes: int = 0
+    scratch_bytes: int = 0
+
+    @property
+    def scratch_offset(self) -> int:
+        return HEADER_BYTES + _up(self.schema_bytes, LINE_BYTES)
+
+    @property
+    def times(self) -> int:
+        """The first word of the times."""
+        return (self.table_offset - times_bytes(self.slot_count)) // 8
+
+    @property
+    def table_offset(self) -> int:
+        return _up(self.scratch_offset + self.scratch_bytes, LINE_BYTES)
+
+    @property
+    def data_offset(self) -> int:
+        return _up(self.table_offset + self.slot_count * LINE_BYTES, HEADER_BYTES)
+
+    @property
+    def stride_bytes(self) -> int:
+        return _up(self.slot_bytes, self.page_bytes)
+
+    @property
+    def file_bytes(self) -> int:
+        return self.data_offset + self.stride_bytes * self.slot_count
+
+    def line(self, index: int) -> int:
+        """The first word of a slot's line in the table."""
+        return (self.table_offset + index * LINE_BYTES) // 8
+
+    def slot_offset(self, slot: int) -> int:
+        return self.data_offset + slot * self.stride_bytes
+
+    def flaw(self) -> str | None:
+        if not 1 <= self.slot_count <= MAX_SLOTS:
+            return f"{self.slot_count} slots, not 1 to {MAX_SLOTS}"
+        if not 1 <= self.slot_bytes <= MAX_SLOT_BYTES:
+            return f"slots of {self.slot_bytes} bytes, not 1 to {MAX_SLOT_BYTES}"
+        if self.page_bytes < LINE_BYTES or self.page_bytes & (self.page_bytes - 1):
+            return f"pages of {self.page_bytes} bytes, not a power of two of at least {LINE_BYTES}"
+        if max(self.schema_bytes, self.scratch_bytes) > 1 << 30:
+            return f"a schema of {self.schema_bytes} bytes"
+        return None
+
+
+@dataclass(frozen=True)
+class Header:
+    """The fixed half: what a block is and who made it."""
+
+    kind: Kind
+    geometry: Geometry
+    payload_format: PayloadFormat
+    channel: str
+    producer_id: str
+    block_id: str
+    host: str
+    boot_id: str
+    created_at: float
+    when_full: WhenFull = WhenFull.OVERWRITE
+    checksum: Checksum = Checksum.NONE
+    schema_hash: str = ""
+    schema_id: int = 0
+    lanes: str = ""  # directory of the readers' lanes, relative to the directory of the block
+
+    def pack(self, schema: bytes = b"") -> bytes:
+        """With the checksum over itself and the schema that will follow it."""
+        g = self.geometry
+        packed = bytearray(_FIXED.size)
+        _FIXED.pack_into(
+            packed,
+            0,
+            MAGIC,
+            _BYTE_ORDER_MARK,
+            LAYOUT_VERSION,
+            self.kind,
+            self.when_full,
+            self.checksum,
+            self.payload_format,
+            0,
+            g.slot_bytes,
+            g.slot_count,
+            g.page_bytes,
+            g.schema_bytes,
+            g.scratch_bytes,
+            g.file_bytes,
+            self.schema_id,
+            self.created_at,
+            _text(self.schema_hash, 256),
+            _text(self.channel, 256),
+            _text(self.producer_id, 128),
+            _text(self.block_id, 32),
+            _text(self.host, 64),
+            _text(self.boot_id, 40),
+            _text(self.lanes, 512),
+        )
+        struct.pack_into("=I", packed, CRC_OFFSET, zlib.crc32(schema, zlib.crc32(packed)))
+        return bytes(packed)
+
+    @classmethod
+    def unpack(cls, data: bytes | memoryview, path: str, actual_bytes: int) -> "Header":
+        """Refuse anything but a block whose sizes agree with each other and with the file, and whose checksum is right.
+
+        `data` goes at least to the end of the schema.
+        """
+        if actual_bytes < HEADER_BYTES:
+            raise TruncatedBlock(path, HEADER_BYTES, actual_bytes)
+        fields = _FIXED.unpack_from(data)
+        magic, mark, version, kind, when_full, checksum, payload_format = fields[:7]
+        if magic != MAGIC:
+            raise WrongMagic(path)
+        if mark != _BYTE_ORDER_MARK:
+            raise ForeignByteOrder(path)
+        if version != LAYOUT_VERSION:
+            raise NewerLayout(path, version, LAYOUT_VERSION)
+        geometry = Geometry(*fields[8:13])
+        flaw = geometry.flaw()
+        if flaw is None and fields[13] != geometry.file_bytes:
+            flaw = f"it claims {fields[13]} bytes, its parts need {geometry.file_bytes}"
+        if flaw is not None:
+            raise HeaderInconsistent(path, flaw)
+        if actual_bytes < geometry.file_bytes:
+            raise TruncatedBlock(path, geometry.file_bytes, actual_bytes)
+        if fields[7] != fixed_checksum(data, geometry.schema_bytes):
+            raise HeaderInconsistent(path, "it does not match its checksum")
+        try:
+            texts = [field.rstrip(b"\0").decode() for field in fields[16:]]
+            if any("\0" in text for text in texts):
+                raise ValueError("a name with a zero byte in it")
+            lanes = texts[6]
+            if lanes.startswith("/") or ".." in lanes.split("/"):
+                raise ValueError(f"lanes at {lanes!r}")
+            return cls(
+                kind=Kind(kind),
+                geometry=geometry,
+                payload_format=PayloadFormat(payload_format),
+                when_full=WhenFull(when_full),
+                checksum=Checksum(checksum),
+                schema_id=fields[14],
+                created_at=fields[15],
+                schema_hash=texts[0],
+                channel=texts[1],
+                producer_id=texts[2],
+                block_id=texts[3],
+                host=texts[4],
+                boot_id=texts[5],
+                lanes=lanes,
+            )
+        except ValueError as error:
+            raise HeaderInconsistent(path, str(error)) from None
+
+
+def claimed_schema_bytes(head: bytes) -> int:
+    """How long the schema behind the header is, by the header's own word."""
+    return Geometry(*_FIXED.unpack_from(head)[8:13]).schema_bytes
+
+
+def fixed_checksum(data: bytes | bytearray | memoryview, schema_bytes: int) -> int:
+    """Over what never changes: the fixed header, as if its checksum were 0, and the schema."""
+    crc = zlib.crc32(bytes(4), zlib.crc32(data[:CRC_OFFSET]))
+    crc = zlib.crc32(data[CRC_OFFSET + 4 : _FIXED.size], crc)
+    return zlib.crc32(data[HEADER_BYTES : HEADER_BYTES + schema_bytes], crc)
+
+
+def pack_shape(sizes: tuple[int, ...], *, columns_first: bool) -> Shape | None:
+    """The words for an array: one more than its dimensions, with the order, then two sizes of 32 bits a word.
+
+    One dimension needs none, since the length says it. None where it does not fit.
+    """
+    if len(sizes) == 1:
+        return FLAT
+    if len(sizes) > MAX_DIMENSIONS or any(size >> 32 for size in sizes):
+        return None
+    first, second, third, fourth, fifth, sixth = (*sizes, *(0,) * (MAX_DIMENSIONS - len(sizes)))
+    kind = len(sizes) + 1 + (_COLUMNS_FIRST if columns_first else 0)
+    return kind, first | second << 32, third | fourth << 32, fifth | sixth << 32
+
+
+def unpack_shape(shape: Shape) -> tuple[tuple[int, ...], bool]:
+    """Sizes, and whether columns come first. Of damaged words, something that fits no payload or raises ValueError."""
+    dimensions = (shape[0] & (_COLUMNS_FIRST - 1)) - 1
+    if not 0 <= dimensions <= MAX_DIMENSIONS:
+        raise ValueError(f"an array of {dimensions} dimensions")
+    sizes = [size for word in shape[1:] for size in (word & 0xFFFFFFFF, word >> 32)]
+    return tuple(sizes[:dimensions]), bool(shape[0] & _COLUMNS_FIRST)
+
+
+def times_bytes(slot_count: int) -> int:
+    return _up(8 * slot_count, LINE_BYTES)
+
+
+def scratch_bytes(encoder_bytes: int, slot_count: int) -> int:
+    """What the writer's encoder needs, and the times behind it."""
+    return _up(encoder_bytes, LINE_BYTES) + times_bytes(slot_count)
+
+
+def add_successor(words: memoryview, data: memoryview, first_sequence: int, producer_id: str) -> None:
+    """Note that another producer writes from `first_sequence` on. There must be room: `MAX_SUCCESSORS`."""
+    count = words[SUCCESSORS]
+    offset = _SUCCESSORS_OFFSET + count * _SUCCESSOR_BYTES
+    data[offset + 8 : offset + _SUCCESSOR_BYTES] = _text(producer_id, 128).ljust(128, b"\0")
+    words[offset // 8] = first_sequence
+    words[SUCCESSORS] = count + 1
+
+
+def successors(words: memoryview, data: memoryview) -> list[tuple[int, str]]:
+    """(first sequence, producer id) of those who took the ring over under another name, in order."""
+    found = []
+    for index in range(min(words[SUCCESSORS], MAX_SUCCESSORS)):
+        offset = _SUCCESSORS_OFFSET + index * _SUCCESSOR_BYTES
+        name = bytes(data[offset + 8 : offset + _SUCCESSOR_BYTES]).rstrip(b"\0").decode(errors="replace")
+        found.append((words[offset // 8], name))
+    return found
+
+
+def _text(value: str, limit: int) -> bytes:
+    data = value.encode()
+    if len(data) > limit:
+        raise NameTooLong(value, limit)
+    return data

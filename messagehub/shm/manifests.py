@@ -1,0 +1,192 @@
+"""Generation manifests: one small file that says which blocks a table consists of.
+
+Rule 1: a manifest is never changed; a new generation is a new file, named by one link(2).
+Rule 2: who reads a table holds a shared lock on its manifest; who retires it needs the exclusive one and
+unlinks it before any block, so a visible, locked manifest has all its blocks.
+"""
+
+import contextlib
+import json
+import os
+import re
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final
+
+import msgspec
+
+from .errors import EntryDamaged, NothingThere
+from .locks import OWNER, Descriptor, exclusive, shared, try_lock
+from .mapped_file import open_trusted, read_file, remove_file, write_file
+from .ownership import parent_of
+
+_NAME: Final = re.compile(r"g(\d{12})\.json")
+_VISIBLE: Final = ".json"
+_DROPPED: Final = ".dropped"
+_READING: Final = shared(OWNER)
+_RETIRING: Final = exclusive(OWNER)
+# How many transactions a manifest remembers, to make a repeated commit harmless.
+RECENT_TRANSACTIONS: Final = 256
+_TEXT: Final = 1024
+
+
+@dataclass(frozen=True)
+class Part:
+    """One immutable block of a table."""
+
+    name: str
+    rows: int
+    size_bytes: int
+    host: str = ""  # where its memory is; empty: beside the manifest
+
+
+@dataclass(frozen=True)
+class Retention:
+    """What is kept of superseded generations. It is part of the manifest, so that any cleaner knows it."""
+
+    generations: int = 1  # including the current one
+    max_bytes: int | None = None  # over all generations
+    max_age_seconds: float | None = None  # also ends the current generation
+    grace_seconds: float = 300.0  # the generation superseded last is kept at least this long
+
+
+@dataclass(frozen=True)
+class Manifest:
+    generation: int
+    committed_at: float
+    transaction: str
+    parts: tuple[Part, ...]
+    schema_hash: str = ""
+    recent: tuple[str, ...] = ()  # transactions already contained or superseded, newest last
+    retention: Retention = Retention()
+    details: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def rows(self) -> int:
+        return sum(part.rows for part in self.parts)
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(part.size_bytes for part in self.parts)
+
+    def to_json(self) -> bytes:
+        return json.dumps(asdict(self), sort_keys=True).encode()
+
+    @classmethod
+    def from_json(cls, content: bytes, path: str) -> "Manifest":
+        try:
+            found = msgspec.json.decode(content, type=cls)
+            if not all(part.name and not {"/", "\0"} & set(part.name) for part in found.parts):
+                raise ValueError("a part outside the directory")
+            numbers = [found.generation, *(n for part in found.parts for n in (part.rows, part.size_bytes))]
+            if not (all(0 <= number < 1 << 63 for number in numbers) and 0 <= found.committed_at < 1e15):
+                raise ValueError("a number that no commit writes")
+            if max(len(found.schema_hash), len(str(found.details.get("schema_version", "")))) > _TEXT:
+                raise ValueError("a text that no commit writes")
+            return found
+        except (ValueError, RecursionError) as error:  # what msgspec raises is a ValueError
+            raise EntryDamaged(path, str(error)) from None
+
+
+def generations(directory: str) -> list[int]:
+    """Those visible now, oldest first."""
+    try:
+        names = os.listdir(directory)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    return sorted(int(found[1]) for found in map(_NAME.fullmatch, names) if found)
+
+
+def manifest_path(directory: str, generation: int) -> str:
+    return os.path.join(directory, f"g{generation:012d}.json")
+
+
+def generation_at(path: str) -> tuple[str | None, int | None]:
+    """The directory of tables, and the generation, that a manifest's path names; that of the directory: the newest."""
+    parent, name = os.path.split(path.rstrip("/"))
+    named = _NAME.fullmatch(name)
+    if named:
+        return parent, int(named[1])
+    return (path, None) if generations(path) else (None, None)
+
+
+def load(directory: str, generation: int) -> Manifest | None:
+    """None if it has been retired."""
+    found = _read(directory, generation)
+    if found is None:
+        return None
+    found[1].close()
+    return found[0]
+
+
+def hold(directory: str, generation: int) -> tuple[Manifest, Descriptor] | None:
+    """The manifest and the lock that keeps its blocks; None if it is retired or about to be."""
+    found = _read(directory, generation)
+    if found is None:
+        return None
+    fd = found[1].fd
+    if try_lock(fd, _READING) and os.fstat(fd).st_nlink > 0:
+        return found
+    found[1].close()
+    return None
+
+
+def publish_manifest(directory: str, manifest: Manifest) -> None:
+    write_file(manifest_path(directory, manifest.generation), manifest.to_json())
+
+
+def retire(directory: str, generation: int) -> bool:
+    """Unlink a manifest unless somebody reads it."""
+    path = manifest_path(directory, generation)
+    try:
+        descriptor = open_trusted(path, os.O_RDWR)
+    except NothingThere:
+        return True
+    try:
+        return try_lock(descriptor.fd, _RETIRING) and remove_file(path)
+    finally:
+        descriptor.close()
+
+
+def drop(directory: str, generation: int) -> bool:
+    """Make a manifest invisible, also while somebody reads it; False if it was gone already."""
+    path = manifest_path(directory, generation)
+    if retire(directory, generation):
+        return True
+    try:
+        with parent_of(path) as (parent, name):
+            os.rename(name, name.removesuffix(_VISIBLE) + _DROPPED, src_dir_fd=parent, dst_dir_fd=parent)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def dropped_in_use(directory: str) -> list[Manifest]:
+    """Those that were dropped under the eyes of a reader who has not let go; the others are removed here."""
+    found = []
+    for name in os.listdir(directory):
+        if not name.endswith(_DROPPED):
+            continue
+        path = os.path.join(directory, name)
+        with contextlib.suppress(NothingThere):
+            descriptor = open_trusted(path, os.O_RDWR)
+            try:
+                if try_lock(descriptor.fd, _RETIRING):
+                    remove_file(path)
+                else:
+                    found.append(Manifest.from_json(read_file(descriptor, path), path))
+            finally:
+                descriptor.close()
+    return found
+
+
+def _read(directory: str, generation: int) -> tuple[Manifest, Descriptor] | None:
+    path = manifest_path(directory, generation)
+    try:
+        descriptor = open_trusted(path, os.O_RDONLY)
+    except NothingThere:
+        return None
+    try:
+        return Manifest.from_json(read_file(descriptor, path), path), descriptor
+    except BaseException:
+        descriptor.close()
+        raise

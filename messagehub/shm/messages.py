@@ -1,0 +1,51 @@
+"""Blocks that carry the payload of one message: they belong to nobody and end by age, or when there are too many.
+
+No lock is needed: a block is complete when it gets its name, and removing what is gone already is no error.
+"""
+
+import os
+import time
+from typing import Final
+
+from .directory import Directory
+from .mapped_file import make_own_directory, remove_file
+
+LEASE_SECONDS: Final = 30.0
+MOST_BYTES: Final = 1 << 30
+
+
+def messages_path(directory: Directory) -> str:
+    return os.path.join(os.path.dirname(directory.path), "messages")
+
+
+def make_messages_directory(directory: Directory) -> str:
+    """Nothing of another user is accepted on the way."""
+    path = directory.root
+    for name in (directory.place, directory.domain, "messages"):
+        path = os.path.join(path, name)
+        make_own_directory(path)
+    return path
+
+
+def sweep_messages(directory: Directory, *, now: float | None = None, room_bytes: int = 0) -> int:
+    """Remove what is too old, and the oldest of what is too much; returns how many."""
+    now = time.time() if now is None else now
+    found: list[tuple[float, int, str]] = []
+    try:
+        with os.scandir(messages_path(directory)) as items:
+            for item in items:
+                try:
+                    status = item.stat(follow_symlinks=False)
+                except FileNotFoundError:
+                    continue  # removed by another
+                found.append((status.st_mtime, status.st_size, item.path))
+    except FileNotFoundError:
+        return 0
+    total = sum(size for _, size, _ in found) + room_bytes
+    removed = 0
+    for written_at, size, path in sorted(found):
+        if now - written_at < LEASE_SECONDS and total <= MOST_BYTES:
+            break
+        removed += remove_file(path)
+        total -= size
+    return removed

@@ -1,0 +1,316 @@
+"""Opening rings: RingBuffer, DoubleBuffer (two slots) and Single (one slot).
+
+A ring outlives its writer. Whoever opens it for writing next takes the writer lock, raises the epoch and goes
+on after the highest sequence found. A ring of another shape or schema is ended first, so that its readers
+hear of it, and replaced. The new ring has the id of the old one and goes on with its numbers, so a position in the old
+ring is one in the new ring, and what was not read of the old one is seen to be missing.
+"""
+
+import os
+import time
+import uuid
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+from .errors import HeaderInconsistent, NameTaken, NothingThere, PayloadSchemaMismatch, TruncatedBlock, WrongMagic
+from .groups import Assignment, remove_group
+from .identity import ProcessIdentity
+from .layout import (
+    EPOCH,
+    HAS_TIMES,
+    HEAD,
+    HEADER_BYTES,
+    MAX_SUCCESSORS,
+    SKIPPED,
+    STATE,
+    SUCCESSORS,
+    WRITER_PID,
+    WRITER_TICKET,
+    Checksum,
+    Geometry,
+    Header,
+    Kind,
+    State,
+    WhenFull,
+    add_successor,
+    scratch_bytes,
+    successors,
+)
+from .locks import FIRST_SLOT, OWNER, exclusive, is_locked, share_locked, try_lock
+from .mapped_file import Segment, open_trusted, remove_file
+from .ownership import group_of, is_written_by_others
+from .payloads import Codec, codec_of
+from .read_results import Start
+from .reader import Copy, RingReader
+from .reader_files import (
+    ReaderFiles,
+    announce,
+    has_lane_index,
+    live_readers,
+    make_lane_directory,
+    remove_lane_directory,
+)
+from .writer import RingWriter
+
+_SLOTS = {Kind.DOUBLE_BUFFER: 2, Kind.SINGLE: 1}
+_MOST_ITEMS = 1 << 62  # more than a century of writing: a ring that says more is damaged, and nobody goes on with it
+
+
+@dataclass(frozen=True)
+class RingSpec:
+    """What a producer asks for. `lanes` is relative to the directory of the block, which adds its id."""
+
+    channel: str
+    producer_id: str
+    lanes: str
+    slot_bytes: int = 4096
+    slot_count: int = 16
+    page_bytes: int = 4096
+    kind: Kind = Kind.RING_BUFFER
+    when_full: WhenFull = WhenFull.OVERWRITE
+    checksum: Checksum = Checksum.NONE
+    schema_hash: str = ""
+    schema_id: int = 0
+
+
+def open_writer(path: str, spec: RingSpec, codec: Codec) -> RingWriter:
+    """Create the ring at `path`, or take over the one that a writer before left there.
+
+    For a ring in a `Directory`: after its entry is registered and while the channel is locked, so that no
+    cleaner takes a ring in the making for a dead one.
+    """
+    header = _header(path, spec, codec)
+    while True:
+        found = _take_over(path, header, codec)
+        writer = found if isinstance(found, RingWriter) else _create(path, header, codec, found)
+        if writer is not None:
+            return writer
+
+
+def open_reader(
+    path: str,
+    *,
+    expected_schema_hashes: Collection[str] = (),
+    start: Start = "latest",
+    lossless: bool = True,
+    group: str | None = None,
+    assignment: Assignment | None = None,
+    wait_for_writer: bool = False,
+    verify: bool = False,
+    copy: Copy = "auto",
+) -> RingReader:
+    """Attach read-only. The schema hash is compared, where any is expected, before the first payload byte is used."""
+    segment = Segment.attach(path)
+    header = segment.header()
+    if header.kind == Kind.TABLE:
+        raise HeaderInconsistent(path, "it is a table, not a ring")
+    if expected_schema_hashes and header.schema_hash not in expected_schema_hashes:
+        expected = " or ".join(map(repr, sorted(expected_schema_hashes)))
+        raise PayloadSchemaMismatch(f"schema {header.schema_hash!r}", f"expected as {expected}")
+    description = bytes(segment.data[HEADER_BYTES : HEADER_BYTES + header.geometry.schema_bytes])
+    try:
+        return RingReader(
+            segment,
+            codec_of(header.payload_format, description, path, checks_cells=verify or is_written_by_others(path)),
+            lane_directory(path, header),
+            start=start,
+            lossless=lossless,
+            group=group,
+            assignment=assignment,
+            wait_for_writer=wait_for_writer,
+            verify=verify,
+            copy=copy,
+        )
+    except BaseException:
+        segment.descriptor.close()  # its lock must not wait for the exception to be forgotten
+        raise
+
+
+def lane_directory(path: str, header: Header) -> str:
+    """A group's blocks lie in their channel's directory; where their lanes are is not left to what a member wrote."""
+    if group_of(path) is not None and header.lanes != f"lanes/{header.block_id}":
+        raise HeaderInconsistent(path, f"lanes at {header.lanes!r}")
+    return os.path.join(os.path.dirname(path), header.lanes)
+
+
+def _header(path: str, spec: RingSpec, codec: Codec) -> Header:
+    slot_count = _SLOTS.get(spec.kind, spec.slot_count)
+    geometry = Geometry(
+        slot_bytes=spec.slot_bytes,
+        slot_count=slot_count,
+        page_bytes=spec.page_bytes,
+        schema_bytes=len(codec.description),
+        scratch_bytes=scratch_bytes(codec.scratch_bytes, slot_count),
+    )
+    flaw = geometry.flaw()
+    if flaw is not None:
+        raise HeaderInconsistent(path, flaw)
+    me = ProcessIdentity.current()
+    block_id = uuid.uuid4().hex
+    return Header(
+        kind=spec.kind,
+        geometry=geometry,
+        payload_format=codec.payload_format,
+        channel=spec.channel,
+        producer_id=spec.producer_id,
+        block_id=block_id,
+        host=me.host,
+        boot_id=me.boot_id,
+        created_at=time.time(),
+        when_full=spec.when_full,
+        checksum=spec.checksum,
+        schema_hash=spec.schema_hash,
+        schema_id=spec.schema_id,
+        lanes=f"{spec.lanes}/{block_id}",
+    )
+
+
+class _Replaced(NamedTuple):
+    """What a new ring goes on with."""
+
+    block_id: str
+    epoch: int
+    head: int
+
+
+def _create(path: str, header: Header, codec: Codec, replaced: _Replaced | None) -> RingWriter | None:
+    """None if someone else created it first."""
+    if replaced is not None:
+        lanes = os.path.join(os.path.dirname(header.lanes), replaced.block_id)
+        header = replace(header, block_id=replaced.block_id, lanes=lanes)
+    segment = Segment.create(path, header.geometry.file_bytes)
+    packed = header.pack(codec.description)
+    segment.data[: len(packed)] = packed
+    segment.data[HEADER_BYTES : HEADER_BYTES + len(codec.description)] = codec.description
+    segment.words[HAS_TIMES] = 1
+    if replaced is not None:
+        segment.words[HEAD], segment.words[EPOCH] = replaced.head, replaced.epoch
+    if not try_lock(segment.descriptor.fd, exclusive(OWNER)):
+        raise NameTaken(path, None)
+    lanes = lane_directory(path, header)
+    make_lane_directory(lanes)
+    try:
+        segment.publish()
+    except NameTaken:
+        segment.descriptor.close()
+        return None
+    return RingWriter(segment, codec, lanes)
+
+
+def _take_over(path: str, header: Header, codec: Codec) -> RingWriter | _Replaced | None:
+    """None if there is nothing that this writer could go on with (any more)."""
+    try:
+        segment = Segment.attach(path, writable=True)
+    except NothingThere:
+        return None
+    try:
+        found = segment.header()
+    except (TruncatedBlock, HeaderInconsistent):  # which tell people to restart the producer: that is here and now
+        _discard(segment)
+        return None
+    if found.kind == Kind.TABLE:
+        raise WrongMagic(path)
+    if not try_lock(segment.descriptor.fd, exclusive(OWNER)):
+        raise NameTaken(path, segment.words[WRITER_PID])
+    lanes = lane_directory(path, found)
+    if not segment.is_published():
+        return None
+    make_lane_directory(lanes)
+    if _same_stream(segment, found, header, codec) and _has_room_for_name(segment, found, header.producer_id):
+        if header.producer_id != _last_producer(segment, found):  # before the epoch changes, so that readers look
+            add_successor(segment.words, segment.data, _head_of(segment, found) + 1, header.producer_id)
+        return RingWriter(segment, codec, lanes)
+    return _replace(segment, found, lanes)
+
+
+def _same_stream(segment: Segment, found: Header, header: Header, codec: Codec) -> bool:
+    description = segment.data[HEADER_BYTES : HEADER_BYTES + found.geometry.schema_bytes]
+    return description == codec.description and found == replace(
+        header,
+        block_id=found.block_id,
+        lanes=os.path.join(os.path.dirname(header.lanes), found.block_id),
+        producer_id=found.producer_id,
+        created_at=found.created_at,
+    )
+
+
+def _head_of(segment: Segment, found: Header) -> int:
+    """The highest sequence in a ring: a writer that died may not have stored it as the head."""
+    lines = [segment.words[found.geometry.line(slot)] for slot in range(found.geometry.slot_count)]
+    return max(segment.words[HEAD], *lines)
+
+
+def _last_producer(segment: Segment, found: Header) -> str:
+    names = [producer_id for _, producer_id in successors(segment.words, segment.data)]
+    return names[-1] if names else found.producer_id
+
+
+def _has_room_for_name(segment: Segment, found: Header, producer_id: str) -> bool:
+    is_known = producer_id == _last_producer(segment, found)
+    return is_known or segment.words[SUCCESSORS] < MAX_SUCCESSORS
+
+
+def _discard(segment: Segment) -> None:
+    """A damaged ring whose writer is gone. Cleaners find its lanes, and readers keep what they have."""
+    if not try_lock(segment.descriptor.fd, exclusive(OWNER)):
+        raise NameTaken(segment.path, None)
+    if segment.is_published():
+        remove_file(segment.path)
+    segment.descriptor.close()
+
+
+def _replace(segment: Segment, found: Header, lanes: str) -> _Replaced | None:
+    """End and remove a ring whose writer lock is ours."""
+    head, epoch = _head_of(segment, found), segment.words[EPOCH]
+    segment.words[STATE] = State.ENDED
+    board = ReaderFiles(lanes)
+    board.ring()
+    board.close()
+    remove_file(segment.path)
+    remove_lane_directory(lanes)
+    segment.descriptor.close()
+    return _Replaced(found.block_id, epoch, head) if max(head, epoch) < _MOST_ITEMS else None
+
+
+def peek(path: str) -> tuple[Header, dict[str, Any]]:
+    """A block's header and the words that change; takes no lock."""
+    segment = Segment.attach(path)
+    header = segment.header()
+    return header, {
+        "head": segment.words[HEAD],
+        "epoch": segment.words[EPOCH],
+        "has_ended": segment.words[STATE] == State.ENDED,
+        "writer_pid": segment.words[WRITER_PID],
+        "has_writer": is_locked(segment.descriptor.fd, exclusive(OWNER)),
+        "is_waiting": segment.words[WRITER_TICKET] != 0,
+        "skipped": segment.words[SKIPPED],
+    }
+
+
+def describe(path: str) -> tuple[Header, dict[str, Any]]:
+    """As `peek`, for people: with the readers, each of which is looked at."""
+    header, state = peek(path)
+    found = live_readers(lane_directory(path, header), state["head"]) if header.lanes else []
+    readers = sum(holder.group is None for holder in found)
+    return header, state | {"readers": readers, "held": _held_slots(path, header), "holders": found}
+
+
+def delete_group(path: str, group: str) -> bool:
+    """Forget how far a group has come in a ring; False if it never read it. A writer that waits sees it soon."""
+    header, _ = peek(path)
+    lanes = lane_directory(path, header)
+    if not (header.lanes and has_lane_index(lanes) and remove_group(lanes, group)):
+        return False
+    announce(lanes)
+    return True
+
+
+def _held_slots(path: str, header: Header) -> int:
+    """Count the slots that readers hold, also those whose reader is closed. What each reader says that it holds cannot
+    be added up: several may hold the same slot."""
+    descriptor = open_trusted(path, os.O_RDONLY)
+    try:
+        return share_locked(descriptor.fd, FIRST_SLOT, header.geometry.slot_count)
+    finally:
+        descriptor.close()

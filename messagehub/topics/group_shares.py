@@ -1,0 +1,79 @@
+"""A member's share of what a group of subscribers hears on one socket: a state machine without sockets or threads.
+
+States: without a share, going by one, and holding back (`awaited` is the epoch that it is ready for).
+registry/topics/subscriber_groups.py has the rules.
+"""
+
+from messagehub.topics.messages import Message
+
+
+class GroupShare:
+    def __init__(self, member_id: str, most_held: int) -> None:
+        self.epoch = 0
+        self.awaited = 0
+        self.lost = 0
+        self._member_id = member_id
+        self._most_held = most_held
+        self._members: list[str] = []
+        self._index: int | None = None
+        self._gone: set[int] = set()
+        self._held: list[tuple[Message, bool]] = []
+
+    def hold(self, epoch: int) -> None:
+        """Be ready for an epoch: hold back what is heard until it begins."""
+        if epoch > self.epoch:
+            self.awaited = epoch
+
+    def forget(self) -> None:
+        """Another broker counts epochs anew: go by no share until it gives one."""
+        self.lost += sum(is_mine for _, is_mine in self._held)
+        self._held, self._gone, self._members, self._index = [], set(), [], None
+        self.epoch = self.awaited = 0
+
+    def propose(self, epoch: int, previous: int, gone: tuple[str, ...]) -> None:
+        """A share is to follow the one in force, of which some are gone: their part is held from here on."""
+        if previous == self.epoch and epoch > self.epoch:
+            self._gone = {self._members.index(one) for one in gone if one in self._members}
+
+    def take(self, message: Message) -> bool:
+        """Whether it is for this member, now; it may be later."""
+        if not self._members:
+            return False
+        part = _part(message, len(self._members))
+        is_mine = part == self._index
+        if is_mine and not self.awaited:
+            return True
+        if is_mine or part in self._gone:
+            if len(self._held) < self._most_held:
+                self._held.append((message, is_mine))
+            else:
+                self.lost += is_mine
+        return False
+
+    def begin(self, epoch: int, previous: int, members: list[str], *, is_repeated: bool) -> list[Message]:
+        """A mark was heard: what was held back and is for this member."""
+        if epoch <= self.epoch:
+            return []
+        index = members.index(self._member_id) if self._member_id in members else None
+        held = [
+            message
+            for message, is_mine in self._held
+            if is_mine or (index is not None and _part(message, len(members)) == index)
+        ]
+        if is_repeated or previous != self.epoch:
+            self.lost += len(held)
+            held = []
+        self._held, self._gone = [], set()
+        self.epoch, self._members, self._index = epoch, members, index
+        if epoch >= self.awaited:
+            self.awaited = 0
+        return held
+
+    @property
+    def has_part(self) -> bool:
+        return self._index is not None
+
+
+def _part(message: Message, count: int) -> int:
+    """The messages of a publisher go to the members in turn."""
+    return (int.from_bytes(message.publisher, "little") + message.number) % count

@@ -1,0 +1,186 @@
+"""A subscription that shares messages with the others of its group: each message goes to one of them, at most once.
+
+Rule 1: it hears everything, and keeps its share (group_shares.py), of each of the two sockets by itself.
+Rule 2: a thread says to the broker again and again that it is there, and that it is ready for a share that is proposed.
+Without an answer for as long as the broker said it keeps nothing more, and counts that as lost.
+"""
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Callable
+
+from msgspec.structs import replace
+
+from messagehub.client.connection import Connection
+from messagehub.client.heartbeats import Registration
+from messagehub.errors import BrokerUnavailable, HubError, SendTimeout, is_unable
+from messagehub.protocol.topic_frames import group_prefix
+from messagehub.topics.group_shares import GroupShare
+from messagehub.topics.messages import Message
+from messagehub.topics.subscriptions import Drive, Overflow, Subscription
+from registry import commands, replies
+from registry.topics.patterns import Patterns
+from registry.topics.subscriber_groups import VALID_SECONDS, Mark
+
+log = logging.getLogger("messagehub.topics")
+
+RENEWALS = 4
+"""How often the broker is told within the time that a share holds."""
+READY_SECONDS = 0.1
+ASK_SECONDS = 1.0
+LEAVE_SECONDS = 5.0
+
+
+class GroupSubscription(Subscription):
+    def __init__(
+        self,
+        patterns: Patterns,
+        command: commands.RegisterSubscriber,
+        *,
+        buffer: int,
+        buffer_bytes: int,
+        overflow: Overflow,
+        connection: Connection,
+        on_close: Callable[[Subscription], None],
+        drive: Drive,
+    ) -> None:
+        super().__init__(
+            patterns, buffer=buffer, buffer_bytes=buffer_bytes, overflow=overflow, on_close=on_close, drive=drive
+        )
+        self.group = command.name
+        self._name = f"{command.name} {','.join(command.patterns)}"
+        self.prefixes = (*patterns.prefixes, group_prefix(self._name))
+        self._command = command
+        self._connection = connection
+        self._registration: Registration | None = None
+        self._sharing = threading.Lock()
+        self._shares = {is_kept: GroupShare(command.member_id, buffer) for is_kept in (False, True)}
+        self._lost_unheard = 0
+        self._valid_until = 0.0
+        self._is_told = threading.Event()
+        self._has_begun = threading.Event()
+        self._is_leaving = False
+        self._has_left = threading.Event()
+        self._teller: threading.Thread | None = None
+
+    @property
+    def lost_in_group(self) -> int:
+        """Messages of its share that it could not keep, because it did not know whether they were still its own."""
+        return self._lost_unheard + sum(share.lost for share in self._shares.values())
+
+    @property
+    def lost(self) -> int:
+        return super().lost + self.lost_in_group
+
+    def start(self, registration: Registration) -> None:
+        self._registration = registration
+        self._teller = threading.Thread(target=self._run, name="messagehub-group", daemon=True)
+        self._teller.start()
+
+    def await_share(self, seconds: float) -> None:
+        if not self._has_begun.wait(seconds):
+            raise self.failure or SendTimeout(
+                f"group {self.group!r} did not share {self.pattern!r} anew in time: one of its members does not answer"
+            )
+
+    def close(self, *, timeout: float = LEAVE_SECONDS) -> None:
+        """Give its share to the others, then end. What was in the buffer can still be read."""
+        if not self.is_closed and self._begin_leaving():
+            self._has_left.wait(min(timeout, LEAVE_SECONDS))
+        super().close(timeout=timeout)
+
+    async def close_async(self, *, timeout: float = LEAVE_SECONDS) -> None:
+        if not self.is_closed and self._begin_leaving():
+            await asyncio.to_thread(self._has_left.wait, min(timeout, LEAVE_SECONDS))
+        await super().close_async(timeout=timeout)
+
+    def _begin_leaving(self) -> bool:
+        """False where there is nothing to give: without a broker, or before the first share."""
+        self._is_leaving = self._has_begun.is_set() and self._connection.hello is not None
+        self._is_told.set()
+        return self._is_leaving
+
+    def unregister(self) -> None:
+        """When it keeps nothing more."""
+        self.end()
+        self._is_told.set()
+        if self._teller is not None and self._teller is not threading.current_thread():
+            self._teller.join(2 * ASK_SECONDS)  # what it says after that would register us again
+        if self._registration is not None:
+            self._registration.close()
+
+    def abandon(self) -> None:
+        super().abandon()
+        self._sharing, self._is_told, self._teller = threading.Lock(), threading.Event(), None
+
+    # -- on the receiving thread ---------------------------------------------------------------------------
+
+    def offer(self, message: Message) -> bool:
+        if self.is_closed:
+            return False
+        with self._sharing:
+            if not self._shares[message.is_kept].take(message):
+                return False
+            if time.monotonic() >= self._valid_until:
+                self._lost_unheard += 1
+                return False
+        return super().offer(message)
+
+    def hear_mark(self, mark: Mark, *, is_retained: bool) -> bool:
+        if mark.group != self._name or self.is_closed:
+            return False
+        if mark.members is None:
+            with self._sharing:
+                self._shares[is_retained].propose(mark.epoch, mark.previous, mark.gone)
+            self._is_told.set()  # the thread asks what is proposed
+            return False
+        with self._sharing:
+            share = self._shares[is_retained]
+            held = share.begin(mark.epoch, mark.previous, mark.members, is_repeated=mark.is_repeated)
+            if all(each.epoch for each in self._shares.values()):
+                self._has_begun.set()
+            if self._is_leaving and not any(each.has_part for each in self._shares.values()):
+                self._has_left.set()
+        for message in held:
+            super().offer(message)
+        return bool(held) and self.is_awaited > 0
+
+    # -- on its own thread ---------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        seconds = 0.0
+        while not self.is_closed:
+            self._is_told.wait(seconds)
+            self._is_told.clear()
+            try:
+                seconds = self._tell()
+            except HubError as refused:
+                seconds = READY_SECONDS
+                if not isinstance(refused, BrokerUnavailable) and not is_unable(refused) and not refused.retryable:
+                    self.end(refused)
+                    self._on_close(self)
+            except Exception:  # a defect must not end the renewing
+                log.exception("group %r could not be told", self.group)
+                seconds = ASK_SECONDS
+
+    def _tell(self) -> float:
+        """Say that we are there, and ready where something is proposed; says when to do so again."""
+        asked_at = time.monotonic()
+        command = replace(self._command, ready=self._awaited(), leaving=self._is_leaving)
+        reply = self._connection.ask(command, replies.SubscriberRegistered, timeout=ASK_SECONDS)
+        with self._sharing:
+            self._valid_until = asked_at + reply.valid_seconds
+            for share in self._shares.values():
+                if 0 < reply.proposed < share.epoch:
+                    share.forget()
+                share.hold(reply.proposed or reply.epoch)  # of which the mark is to come, is on its way, or lost
+            is_proposed = reply.proposed not in (0, command.ready)
+            is_awaited = bool(self._awaited())
+        if is_proposed:
+            return 0.0
+        return READY_SECONDS if is_awaited else min(reply.valid_seconds, VALID_SECONDS) / RENEWALS
+
+    def _awaited(self) -> int:
+        return max(share.awaited for share in self._shares.values())

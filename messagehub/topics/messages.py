@@ -1,0 +1,159 @@
+"""A message of a topic as users see it, made from its frame (protocol/topic_frames.py) or from what the broker kept.
+
+Whoever receives checks a frame before anything else looks at it, since any process that reaches the socket may have
+written it.
+"""
+
+import asyncio
+import struct
+from typing import Any, Protocol
+
+import msgspec
+
+from messagehub.errors import ConfigurationError
+from messagehub.payloads.blocks import attach
+from messagehub.payloads.encoding import decode_payload, from_block
+from messagehub.protocol.topic_frames import (
+    ARROW_BATCH,
+    ARROW_TABLE,
+    BYTES,
+    HEAD,
+    IN_BLOCK,
+    KIND_OF,
+    incarnation_bytes,
+)
+from registry.replies import StoredMessage
+
+END_OF_TIME = 253_402_300_800.0  # the year 10000, which `datetime` cannot say
+_decode_headers = msgspec.json.Decoder(dict[str, Any]).decode
+_NO_HEADERS: dict[str, Any] = {}
+
+
+class Acknowledging(Protocol):
+    def acknowledge(self, offset: int, timeout: float | None) -> None: ...
+
+    def give_back(self, offset: int, timeout: float | None) -> None: ...
+
+
+class Message(msgspec.Struct, frozen=True, eq=False, gc=False):
+    """What a subscriber gets. Subscribers of one process share it: payloads are decoded anew at each look."""
+
+    topic: str
+    publisher: bytes
+    number: int
+    sent_at: float
+    _kind: int
+    _frame: bytes
+    _body_at: int
+    _headers: dict[str, Any]
+    is_kept: bool = False
+    _block: Any = None  # a table in shared memory, or why there is none
+    deliveries: int = 1
+    """How often it was handed out under its durable name, this time included."""
+    _acknowledgements: "Acknowledging | None" = None
+
+    @property
+    def offset(self) -> int | None:
+        """Its place in a kept topic: what `since` takes. Of a plain topic, None."""
+        return self.number if self.is_kept else None
+
+    @property
+    def headers(self) -> dict[str, Any]:
+        return dict(self._headers)
+
+    @property
+    def payload(self) -> Any:
+        """Bytes, what the JSON says, a NumPy array, or an Arrow record batch or table, as it was published.
+
+        A data frame arrives as an Arrow table.
+
+        DataLost where it was put into shared memory that is not of this host, or was removed before it came here.
+        """
+        if self._block is not None:
+            return from_block(self._block, self._kind)
+        return decode_payload(self._kind, memoryview(self._frame)[self._body_at :], self.topic)
+
+    @property
+    def is_bytes(self) -> bool:
+        return self._kind == BYTES
+
+    @property
+    def size_bytes(self) -> int:
+        """Of the payload; where it is in shared memory, what that takes."""
+        return len(self._frame) - self._body_at if self._block is None else getattr(self._block, "nbytes", 0)
+
+    @property
+    def frame_bytes(self) -> int:
+        """What it holds in memory, headers and shared memory included."""
+        return len(self._frame) if self._block is None else len(self._frame) + self.size_bytes
+
+    def ack(self, *, timeout: float | None = None) -> None:
+        """Say that it is done. When this returns, that is on the broker's disk, and it does not come again.
+
+        SendTimeout where the broker does not confirm it in time: it may come again then. Only of a subscription with a
+        durable name; saying it twice is harmless.
+        """
+        self._held().acknowledge(self.number, timeout)
+
+    def nak(self, *, timeout: float | None = None) -> None:
+        """Give it back: it is handed out again, to any subscriber of the name, as soon as one has room."""
+        self._held().give_back(self.number, timeout)
+
+    async def ack_async(self, *, timeout: float | None = None) -> None:
+        """As `ack`, to be awaited."""
+        await asyncio.to_thread(self.ack, timeout=timeout)
+
+    async def nak_async(self, *, timeout: float | None = None) -> None:
+        """As `nak`, to be awaited."""
+        await asyncio.to_thread(self.nak, timeout=timeout)
+
+    def _held(self) -> "Acknowledging":
+        if self._acknowledgements is None:
+            raise ConfigurationError(
+                "only messages of a subscription with a durable name are acknowledged: hub.subscribe(…, durable=NAME)"
+            )
+        return self._acknowledgements
+
+    def __repr__(self) -> str:
+        return f"Message({self.topic!r}, number={self.number}, {self.size_bytes} bytes)"
+
+
+def decode(frame: bytes, end: int, topic: str, is_retained: bool) -> Message | None:
+    """The message whose topic ends at `end`; None when the bytes are not one."""
+    try:
+        publisher, number, sent_at, headers_bytes, kind = HEAD.unpack_from(frame, end + 1)
+        headers_at = end + 1 + HEAD.size
+        body_at = headers_at + headers_bytes
+        is_in_block = bool(kind & IN_BLOCK)
+        kind &= ~IN_BLOCK
+        is_known = kind <= ARROW_TABLE and not (is_in_block and kind < ARROW_BATCH)
+        if not is_known or body_at > len(frame) or not 0.0 <= sent_at < END_OF_TIME:
+            return None
+        headers = _decode_headers(memoryview(frame)[headers_at:body_at]) if headers_bytes else _NO_HEADERS
+    except (ValueError, RecursionError, struct.error):
+        return None
+    block = attach(memoryview(frame)[body_at:], topic) if is_in_block else None
+    return Message(topic, publisher, number, sent_at, kind, frame, body_at, headers, is_retained, block)
+
+
+def from_store(
+    topic: str,
+    incarnation: int,
+    kept: StoredMessage,
+    deliveries: int = 1,
+    acknowledgements: Acknowledging | None = None,
+) -> Message:
+    """The same message as its frame would give."""
+    return Message(
+        topic=topic,
+        publisher=incarnation_bytes(incarnation),
+        number=kept.offset,
+        sent_at=kept.at,
+        _kind=KIND_OF[kept.kind],
+        _frame=kept.payload,
+        _body_at=0,
+        _headers=kept.headers,
+        is_kept=True,
+        deliveries=deliveries,
+        _acknowledgements=acknowledgements,
+    )

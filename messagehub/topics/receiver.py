@@ -1,0 +1,207 @@
+"""The two SUB sockets of a client, for plain and for retained topics, and the thread that receives from them.
+
+Rule 1: the sockets belong to whoever holds `_owner`. A reader whose messages come in quick succession receives by
+itself, which saves it a thread switch for each; the thread keeps out of the way for a moment, and takes over again when
+no reader receives. No reader does while another one waits, who would have to wait for that moment too.
+"""
+
+import logging
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+
+import zmq
+
+from messagehub.protocol.topic_frames import GROUP
+from messagehub.runtime.supervision import keep_turning
+from messagehub.topics.routes import TopicRoutes
+from registry.topics.patterns import END
+
+log = logging.getLogger("messagehub.topics")
+
+RECEIVE_QUEUE = 10_000
+BURST = 1_000
+RECONNECT_MS, RECONNECT_MAX_MS = 20, 100  # so that subscribers are back before a restarted broker sends anything
+CLOSE_SECONDS = 5.0
+PARK_SECONDS = 0.002
+YIELD_SECONDS = 0.05
+Context = zmq.Context[zmq.Socket[bytes]]
+_NOBLOCK, _EVENTS, _POLLIN = int(zmq.NOBLOCK), int(zmq.EVENTS), int(zmq.POLLIN)
+Order = Callable[[zmq.Socket[bytes]], None]
+Endpoints = tuple[str, str]
+
+
+class TopicReceiver:
+    """libzmq connects again by itself after a broker's restart and repeats the subscriptions.
+
+    An echo is a frame that begins with END, as no topic does: heard on both sockets once the broker knows every filter
+    that was set before the echo's own.
+    """
+
+    def __init__(self, context: Context, endpoints: Endpoints, routes: TopicRoutes, secure: Order) -> None:
+        """`endpoints` are of plain and of retained topics; `secure` gives a socket the keys it needs."""
+        self.endpoints = endpoints
+        self._routes = routes
+        self._orders: deque[Callable[[], None]] = deque()
+        self._echoes: dict[bytes, Callable[[], None]] = {}
+        self._echoes_heard: dict[bytes, zmq.Socket[bytes]] = {}
+        self._is_closed = False
+        self._lock = threading.Lock()  # the fd is written only while it is ours
+        self._owner = threading.Lock()
+        self._is_driven = False
+        self._driven_at = 0.0
+        self._wake_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._plain, self._retained = (self._open(context, endpoint, secure) for endpoint in endpoints)
+        self._poller = zmq.Poller()
+        self._poller.register(self._plain, zmq.POLLIN)
+        self._poller.register(self._retained, zmq.POLLIN)
+        self._poller.register(self._wake_fd, zmq.POLLIN)
+        self._thread = threading.Thread(target=self._run, name="messagehub-topics", daemon=True)
+        self._thread.start()
+
+    def subscribe(self, prefixes: Iterable[bytes]) -> None:
+        self._order(lambda: self._set_filters(zmq.SUBSCRIBE, prefixes))
+
+    def unsubscribe(self, prefixes: Iterable[bytes]) -> None:
+        self._order(lambda: self._set_filters(zmq.UNSUBSCRIBE, prefixes))
+
+    def expect(self, echo: bytes, on_heard: Callable[[], None]) -> None:
+        """`on_heard` is called once, after all that was received before the echo and before all that comes after it."""
+        self._echoes[echo] = on_heard
+        self.subscribe([echo])
+
+    def forget(self, echo: bytes) -> None:
+        self._echoes.pop(echo, None)
+        self._echoes_heard.pop(echo, None)
+        self.unsubscribe([echo])
+
+    def move(self, endpoints: Endpoints) -> None:
+        """The broker listens elsewhere now."""
+        before, self.endpoints = self.endpoints, endpoints
+
+        def reconnect() -> None:
+            for socket, old, new in zip((self._plain, self._retained), before, endpoints, strict=True):
+                if old != new:
+                    socket.disconnect(old)
+                    socket.connect(new)
+
+        self._order(reconnect)
+
+    def close(self) -> None:
+        with self._lock:
+            if not self._is_closed:
+                self._is_closed = True
+                os.eventfd_write(self._wake_fd, 1)
+        if self._thread is not threading.current_thread():
+            self._thread.join(CLOSE_SECONDS)
+
+    @staticmethod
+    def _open(context: Context, endpoint: str, secure: Order) -> zmq.Socket[bytes]:
+        socket = context.socket(zmq.SUB)
+        socket.setsockopt(zmq.LINGER, 0)
+        socket.setsockopt(zmq.RCVHWM, RECEIVE_QUEUE)
+        socket.setsockopt(zmq.RECONNECT_IVL, RECONNECT_MS)
+        socket.setsockopt(zmq.RECONNECT_IVL_MAX, RECONNECT_MAX_MS)
+        secure(socket)
+        socket.connect(endpoint)
+        return socket
+
+    def _set_filters(self, option: int, prefixes: Iterable[bytes]) -> None:
+        for socket in (self._plain, self._retained):
+            for prefix in prefixes:
+                socket.setsockopt(option, prefix)
+
+    def _order(self, order: Callable[[], None]) -> None:
+        with self._lock:
+            if not self._is_closed:
+                self._orders.append(order)
+                os.eventfd_write(self._wake_fd, 1)
+
+    def drive(self, is_done: Callable[[], bool], seconds: float, burst: int) -> bool:
+        """Receive in the caller's thread until it is done; False when others do, or when nothing came in time."""
+        if not self._owner.acquire(blocking=False):
+            if self._is_driven:
+                return False
+            self._driven_at = time.monotonic()
+            with self._lock:
+                if self._is_closed:
+                    return False
+                os.eventfd_write(self._wake_fd, 1)  # the thread leaves its poll, and keeps out of the way
+            if not self._owner.acquire(timeout=YIELD_SECONDS):
+                return False
+        has_come = False
+        try:
+            self._is_driven = True
+            deadline = time.monotonic() + seconds
+            while not self._is_closed and not (has_come := is_done()):
+                remaining = deadline - time.monotonic()
+                if remaining <= 0:
+                    break
+                self._turn(int(remaining * 1000) + 1, burst)
+        except Exception:  # the reader has nothing to do with it: it waits, and the thread receives
+            log.exception("a reader could not receive by itself")
+        finally:
+            self._driven_at = time.monotonic() if has_come else 0.0
+            self._is_driven = False
+            self._owner.release()
+        return has_come
+
+    # -- on the thread -------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            keep_turning(self._drive_alone, what="the thread of topics", log=log, is_over=lambda: self._is_closed)
+        finally:
+            with self._owner, self._lock:
+                self._is_closed = True
+                self._plain.close(0)
+                self._retained.close(0)
+                os.close(self._wake_fd)
+
+    def _drive_alone(self) -> None:
+        while self._is_driven or time.monotonic() - self._driven_at < PARK_SECONDS:
+            time.sleep(PARK_SECONDS / 2)
+        with self._owner:
+            self._turn(None, BURST)
+
+    # -- by the owner --------------------------------------------------------------------------------------
+
+    def _turn(self, wait_ms: int | None, burst: int) -> None:
+        """Wait for something, and take it."""
+        for ready, _ in self._poller.poll(wait_ms):
+            if ready is self._plain or ready is self._retained:
+                self._receive(ready, burst)
+                self._routes.wake()
+            else:
+                os.eventfd_read(self._wake_fd)
+                while self._orders:
+                    self._orders.popleft()()
+
+    def _receive(self, socket: zmq.Socket[bytes], burst: int) -> None:
+        recv, get, deliver = socket.recv, socket.get, self._routes.deliver
+        is_retained = socket is self._retained
+        for count in range(burst):
+            if count == 1 and not int(get(_EVENTS)) & _POLLIN:
+                return  # the usual single message: asking is cheaper than the exception below
+            try:
+                frame = recv(_NOBLOCK)
+            except zmq.Again:
+                return
+            if frame[:1] != END:
+                try:
+                    deliver(frame, is_retained=is_retained)
+                except Exception:  # a defect at one message must not end the receiving of all others
+                    log.exception("a message of %d bytes could not be delivered", len(frame))
+            elif frame.startswith(GROUP):
+                self._routes.mark(frame, is_retained=is_retained)
+            else:
+                self._hear_echo(frame, socket)
+
+    def _hear_echo(self, echo: bytes, socket: zmq.Socket[bytes]) -> None:
+        """The second socket's is the one that counts."""
+        if echo in self._echoes and self._echoes_heard.setdefault(echo, socket) is not socket:
+            on_heard = self._echoes.pop(echo, None)
+            if on_heard is not None:  # it was not forgotten this very moment
+                on_heard()

@@ -1,0 +1,1 @@
+"""Topics whose messages the broker stores: publishing, replay, durable positions."""

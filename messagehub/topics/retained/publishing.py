@@ -1,0 +1,175 @@
+"""Publishing to a kept topic: acknowledged when stored, at most once stored, however often it has to be sent.
+
+Rule 1: of one client and topic one request is under way at a time, so that numbers reach the broker in order; what
+other threads publish meanwhile goes with the next one. That is also what makes many threads fast.
+Rule 2: a request whose reply was lost is sent again under the same number, and the broker knows it.
+Rule 3: every caller has its own deadline. One that drives the request and gives up leaves it to the others in it.
+Rule 4: nobody is refused for what another one publishes: of a refused request each part is sent by itself.
+"""
+
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+
+from messagehub.client.connection import Connection
+from messagehub.errors import BrokerUnavailable, HubError, MessageTooLarge, RateLimited, SendTimeout
+from registry import commands, replies
+from registry.records import KeptMessage
+from registry.topics.retained import size_bytes
+
+MAX_BATCH = 500
+MAX_BATCH_BYTES = 512 * 1024
+MAX_KEPT_BYTES = 700 * 1024
+RETRY_SECONDS = 0.02
+
+
+class _Entry:
+    """What one caller publishes at once."""
+
+    __slots__ = ("error", "is_abandoned", "is_alone", "messages", "offset", "size_bytes")
+
+    def __init__(self, messages: Sequence[KeptMessage], size_bytes: int) -> None:
+        self.messages = messages
+        self.size_bytes = size_bytes
+        self.offset: int | None = None
+        self.error: HubError | None = None
+        self.is_abandoned = False
+        self.is_alone = False  # it was refused together with others, of which any may be the reason
+
+    def is_done(self) -> bool:
+        return self.offset is not None or self.error is not None
+
+
+class RetainedPublisher:
+    """One topic of one client. Each numbers under a name of its own: the broker must never mix up two of them."""
+
+    def __init__(self, connection: Connection, topic: str) -> None:
+        self._connection = connection
+        self._topic = topic
+        self._publisher = os.urandom(8).hex()
+        self._next_number = 1
+        self._queue: deque[_Entry] = deque()
+        self._batch: list[_Entry] = []
+        self._command: commands.PublishMessages | None = None
+        self._is_driven = False
+        self._changed = threading.Condition()
+
+    def publish(self, messages: Sequence[KeptMessage], *, timeout: float) -> int:
+        """The offset of the first, when all are stored."""
+        size = sum(map(size_bytes, messages))
+        check_kept_size(max(len(message.payload) for message in messages))
+        entry = _Entry(messages, size)
+        deadline = time.monotonic() + timeout
+        with self._changed:
+            self._queue.append(entry)
+        while not entry.is_done():
+            with self._changed:
+                remaining = deadline - time.monotonic()
+                if remaining <= 0 or not self._changed.wait_for(
+                    lambda: entry.is_done() or not self._is_driven, remaining
+                ):
+                    entry.is_abandoned = True
+                    raise SendTimeout(f"topic {self._topic!r} did not confirm in {timeout} s; it may be stored or not")
+                if entry.is_done():
+                    break
+                self._is_driven = True
+                self._next_batch()
+            try:
+                self._drive(deadline)
+            except SendTimeout:
+                entry.is_abandoned = not entry.is_done()
+                if entry.is_abandoned:
+                    raise
+            finally:
+                with self._changed:
+                    self._is_driven = False
+                    self._changed.notify_all()
+        if entry.error is not None:
+            raise entry.error
+        assert entry.offset is not None
+        return entry.offset
+
+    # -- by the one that drives ----------------------------------------------------------------------------
+
+    def _next_batch(self) -> None:
+        """Go on with the request under way, unless nobody waits for it any more; else make the next."""
+        if self._batch and not all(entry.is_abandoned for entry in self._batch):
+            return
+        self._batch, size, count = [], 0, 0
+        while self._queue:
+            entry = self._queue[0]
+            is_too_much = size + entry.size_bytes > MAX_BATCH_BYTES or count + len(entry.messages) > MAX_BATCH
+            if self._batch and (is_too_much or entry.is_alone or self._batch[0].is_alone):
+                break
+            self._queue.popleft()
+            if not entry.is_abandoned:
+                self._batch.append(entry)
+                size, count = size + entry.size_bytes, count + len(entry.messages)
+        self._command = commands.PublishMessages(
+            topic=self._topic,
+            messages=[message for entry in self._batch for message in entry.messages],
+            publisher=self._publisher,
+            number=self._next_number,
+        )
+        self._next_number += count
+
+    def _drive(self, deadline: float) -> None:
+        assert self._command is not None
+        error: HubError | None = None
+        offset = 0
+        try:
+            offset = self._send(self._command, deadline)
+        except SendTimeout:
+            raise
+        except HubError as refused:
+            error = refused
+        if error is not None and len(self._batch) > 1:
+            for entry in reversed(self._batch):
+                entry.is_alone = True
+                self._queue.appendleft(entry)
+            self._batch, self._command = [], None
+            return
+        for entry in self._batch:
+            if error is not None:
+                entry.error = error
+            else:
+                entry.offset = offset
+                offset += len(entry.messages)
+        self._batch, self._command = [], None
+
+    def _send(self, command: commands.PublishMessages, deadline: float) -> int:
+        """Until it is stored or refused, or the deadline has come."""
+        limit = self._connection.settings.request_timeout_seconds
+        why: HubError | None = None
+        while (remaining := deadline - time.monotonic()) > 0:
+            try:
+                return self._connection.ask(command, replies.MessagesKept, timeout=min(remaining, limit)).offset
+            except (BrokerUnavailable, RateLimited) as failed:
+                why = failed
+                time.sleep(max(min(RETRY_SECONDS, deadline - time.monotonic()), 0.0))
+        raise SendTimeout(f"topic {self._topic!r} did not confirm in time; it may be stored or not") from why
+
+
+def pieces(messages: Sequence[KeptMessage]) -> Iterator[list[KeptMessage]]:
+    """As many at once as go into one request."""
+    piece: list[KeptMessage] = []
+    size = 0
+    for message in messages:
+        size += len(message.payload)
+        if piece and (len(piece) >= MAX_BATCH or size > MAX_BATCH_BYTES):
+            yield piece
+            piece, size = [], len(message.payload)
+        piece.append(message)
+    yield piece
+
+
+def check_kept_size(size_bytes: int) -> None:
+    if size_bytes > MAX_KEPT_BYTES:
+        raise MessageTooLarge(
+            f"the payload has {size_bytes} bytes, a kept topic takes {MAX_KEPT_BYTES}: larger data belongs into a"
+            " channel (hub.producer), and the channel's name into the message",
+            size_bytes=size_bytes,
+            limit_bytes=MAX_KEPT_BYTES,
+        )

@@ -1,0 +1,405 @@
+"""A subscription: a bounded buffer between the thread that receives and whoever reads.
+
+Rule 1: the receiving thread never waits for a reader that does not read. One that does is given a moment at a full
+buffer, since on few cores it may only lack the processor; a slow one earns the next such moment by reading on.
+Rule 2: every message that does not reach the reader is counted: `lost_in_transit` on the way to this process, by the
+gaps in each publisher's numbers, `lost_in_buffer` by the overflow policy.
+Rule 3: a subscription ends once. What was in its buffer can still be read.
+Rule 4: whoever reads with `async` lets other tasks of the loop run every few milliseconds, however much is buffered.
+"""
+
+import asyncio
+import inspect
+import logging
+import os
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from typing import Literal, cast, get_args
+
+from messagehub.arguments import checks_arguments, seconds
+from messagehub.errors import ConfigurationError, HubError, ReceiveTimeout, SubscriberTooSlow, SubscriptionClosed
+from messagehub.runtime.callbacks import awaited, check_callback, is_async
+from messagehub.runtime.event_loop import LoopShare, Sleepers, running_loop
+from messagehub.runtime.forgotten import ClosedWhenForgotten
+from messagehub.topics.messages import Message
+from registry.topics.patterns import Patterns
+from registry.topics.subscriber_groups import Mark
+
+log = logging.getLogger("messagehub.topics")
+
+MOMENT_SECONDS = 0.005
+HOT_SECONDS = 0.002
+DRIVE_SECONDS = 0.01
+MOST_AT_ONCE = 500
+"""How much room a reader makes before the receiving thread is woken, and how many messages it receives by itself."""
+BUFFER = 65_536
+BUFFER_BYTES = 64 * 2**20
+Overflow = Literal["drop_oldest", "drop_newest", "disconnect", "block"]
+Callback = Callable[[Message], object]
+Drive = Callable[[Callable[[], bool], float, int], bool]
+"""Receive in the caller's thread until that is true, so many seconds at most, so many messages at once."""
+
+
+class Subscription(ClosedWhenForgotten):
+    """Messages as an iterator, an `async` iterator, by `receive`, or by a callback on a thread of its own."""
+
+    def __init__(
+        self,
+        patterns: Patterns,
+        *,
+        buffer: int,
+        buffer_bytes: int = BUFFER_BYTES,
+        overflow: Overflow,
+        on_close: Callable[["Subscription"], None],
+        drive: Drive | None = None,
+    ) -> None:
+        if not isinstance(buffer, int) or isinstance(buffer, bool) or buffer < 1:
+            raise ConfigurationError(f"buffer is a number of messages, at least 1, not {buffer!r}")
+        if buffer_bytes < 1:
+            raise ConfigurationError(f"buffer_bytes is at least 1, not {buffer_bytes!r}")
+        if overflow not in get_args(Overflow):
+            raise ConfigurationError(f"overflow is one of {', '.join(get_args(Overflow))}, not {overflow!r}")
+        self.reference = weakref.ref(self)
+        self._keeps: object = None
+        self.patterns = patterns.texts
+        self.pattern = patterns.text
+        self.matches = patterns.matches
+        self.prefixes = patterns.prefixes
+        self.received = 0
+        self.lost_in_transit = 0
+        self.lost_in_buffer = 0
+        self.failure: HubError | None = None
+        self.is_closed = False
+        self._size = buffer
+        self._at_once = min(max(buffer // 2, 1), MOST_AT_ONCE)
+        self._size_bytes = buffer_bytes
+        self._bytes_in = self._bytes_out = 0  # one counter for each side, so that neither needs a lock
+        self._overflow = overflow
+        self._on_close = on_close
+        self._buffer: deque[Message] = deque()
+        self._changed = threading.Condition()
+        self.is_awaited = 0  # how many readers wait to be woken
+        self._drive = drive
+        self._is_hot = False  # the last message came so soon that the next is worth receiving by oneself
+        self._sleepers = Sleepers()
+        self._is_waiting_for_room = False
+        self._next_moment_at = 0
+        self._has_warned = False
+        self._thread: threading.Thread | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._share = LoopShare()
+
+    def hand_out(self, keeps: object) -> "Subscription":
+        """To a user, who has to close it from now on. `keeps` lives as long as it does."""
+        self._keeps = keeps
+        self._opened_in = os.getpid()
+        return self
+
+    @property
+    def lost(self) -> int:
+        return self.lost_in_transit + self.lost_in_buffer
+
+    @property
+    def buffered(self) -> int:
+        """How many messages are here and not yet read."""
+        return len(self._buffer)
+
+    # -- reading -------------------------------------------------------------------------------------------
+
+    def receive(self, timeout: float | None = None) -> Message:
+        """The next message; ReceiveTimeout at the timeout, SubscriptionClosed (or why it ended) after the last."""
+        deadline = None if timeout is None else time.monotonic() + seconds(timeout)
+        while True:
+            message = self._take()
+            if message is not None:
+                return message
+            began_at = time.monotonic()
+            if self._is_hot and self._drive is not None:
+                moment = DRIVE_SECONDS if deadline is None else min(DRIVE_SECONDS, max(deadline - began_at, 0.0))
+                if self._drive(self._is_readable, moment, self._at_once) and self._buffer:
+                    continue  # without a message it is closed, which is said below
+            with self._changed:
+                self.is_awaited += 1
+                try:
+                    remaining = None if deadline is None else deadline - time.monotonic()
+                    if not self._changed.wait_for(self._is_readable, remaining):
+                        raise ReceiveTimeout(f"no message of {self.pattern!r} came in {timeout} s")
+                finally:
+                    self.is_awaited -= 1
+                    self._is_hot = time.monotonic() - began_at < HOT_SECONDS
+                if self.is_closed and not self._buffer:
+                    raise self.failure or SubscriptionClosed(f"the subscription to {self.pattern!r} is closed")
+
+    def _is_readable(self) -> bool:
+        return bool(self._buffer) or self.is_closed
+
+    def __iter__(self) -> Iterator[Message]:
+        return self
+
+    def __next__(self) -> Message:
+        try:
+            return self.receive()
+        except SubscriptionClosed:
+            raise StopIteration from None
+
+    async def receive_async(self, timeout: float | None = None) -> Message:
+        """As `receive`, sleeping in the running event loop."""
+        deadline = None if timeout is None else time.monotonic() + seconds(timeout)
+        if self._share.is_due():
+            await self._share
+        while (message := self._take()) is None:
+            with self._changed:
+                if self._buffer:
+                    continue
+                if self.is_closed:
+                    raise self.failure or SubscriptionClosed(f"the subscription to {self.pattern!r} is closed")
+                woken = self._sleepers.add()
+                self.is_awaited += 1
+            try:
+                async with asyncio.timeout(None if deadline is None else deadline - time.monotonic()):
+                    await woken
+            except TimeoutError:
+                if not self._is_readable():
+                    raise ReceiveTimeout(f"no message of {self.pattern!r} came in {timeout} s") from None
+            finally:
+                with self._changed:
+                    self.is_awaited -= 1
+                    self._sleepers.remove(woken)
+            self._share.restart()
+        return message
+
+    def __aiter__(self) -> AsyncIterator[Message]:
+        return self
+
+    async def __anext__(self) -> Message:
+        try:
+            return await self.receive_async()
+        except SubscriptionClosed:
+            raise StopAsyncIteration from None
+
+    def call(self, callback: Callback) -> None:
+        """Hand every message to the callback, one after the other, until the subscription ends.
+
+        An `async def` callback is awaited in the event loop that runs here. Where none runs, and for every other
+        callback, that is done on a thread of its own.
+        """
+        check_callback(callback, name="callback", arguments=("message",))
+        _called.add(self)
+        is_awaited = is_async(callback)
+        loop = running_loop()
+        if is_awaited and loop is not None:
+            self._task = loop.create_task(self._await_calls(callback))
+            return
+
+        def run() -> None:
+            if is_awaited:
+                asyncio.run(self._await_calls(callback))
+            else:
+                self._make_calls(callback)
+
+        self._thread = threading.Thread(target=run, name="messagehub-callback", daemon=True)
+        self._thread.start()
+
+    def _make_calls(self, callback: Callback) -> None:
+        runner = asyncio.Runner()  # opens a loop when it is first used
+        try:
+            for message in self:
+                try:
+                    result = callback(message)
+                    if result is not None and inspect.isawaitable(result):
+                        runner.run(awaited(result))
+                except BaseException:  # also an exit: a callback's defect concerns one message
+                    self._call_failed(message)
+                    log.exception("the callback of %r failed at %r", self.pattern, message)
+        except HubError as ended:  # why there will be no more, as `failure` says too
+            log.warning("%s", ended.message)
+        finally:
+            runner.close()
+
+    async def _await_calls(self, callback: Callback) -> None:
+        try:
+            async for message in self:
+                try:
+                    await cast("Awaitable[object]", callback(message))
+                except BaseException as error:
+                    if isinstance(error, asyncio.CancelledError) and _is_cancelled():
+                        raise  # this task, and not only something that the callback awaited
+                    self._call_failed(message)
+                    log.exception("the callback of %r failed at %r", self.pattern, message)
+        except HubError as ended:
+            log.warning("%s", ended.message)
+        finally:  # where the task is cancelled, nobody reads any more
+            self._give_up()
+
+    def _give_up(self) -> None:
+        """End without waiting for anything."""
+        self._on_close(self)
+        self.end()
+
+    def _call_failed(self, message: Message) -> None:
+        """A callback raised at this message."""
+
+    @checks_arguments
+    def close(self, *, timeout: float = 5.0) -> None:
+        """Unsubscribe. Iterating ends after what is buffered; a callback has had it all when this returns.
+
+        An `async def` callback in an event loop goes on with what is buffered: `close_async` waits for it.
+        """
+        self._on_close(self)
+        self.end()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join(timeout)
+
+    @checks_arguments
+    async def close_async(self, *, timeout: float = 5.0) -> None:
+        """As `close`, and wait in the event loop until a callback has had all that is buffered."""
+        self._on_close(self)
+        self.end()
+        if self._thread is threading.current_thread():
+            return  # called by the callback itself, which does not wait for itself
+        if self._thread is not None:
+            await asyncio.to_thread(self.close, timeout=timeout)
+        elif self._task is not None and self._task is not asyncio.current_task():
+            await asyncio.wait({self._task}, timeout=timeout)
+
+    def _is_forgotten(self) -> bool:
+        return not self.is_closed
+
+    def _named(self) -> str:
+        return f"the subscription to {self.pattern!r} (close it, or use `with hub.subscribe(…) as subscription:`)"
+
+    def __enter__(self) -> "Subscription":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    async def __aenter__(self) -> "Subscription":
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close_async()
+
+    def _take(self) -> Message | None:
+        try:
+            message = self._buffer.popleft()
+        except IndexError:
+            return None
+        self.received += 1
+        self._bytes_out += message.frame_bytes
+        if self._is_waiting_for_room and len(self._buffer) <= self._size - self._at_once:
+            with self._changed:
+                self._changed.notify_all()
+        return message
+
+    # -- on the receiving thread ---------------------------------------------------------------------------
+
+    def offer(self, message: Message) -> bool:
+        """Take one message; True when a reader waits for it, who is to be woken before the thread sleeps.
+
+        Not at once: two threads that both run hand the interpreter back and forth at every frame received.
+        """
+        if self.is_closed:
+            return False
+        buffer = self._buffer
+        count = len(buffer)
+        is_full = count >= self._size or (count > 0 and self._bytes_in - self._bytes_out >= self._size_bytes)
+        if is_full and not self._has_room_in_a_moment():
+            self._warn("its buffer is full")
+            if self._overflow == "drop_newest":
+                self.lost_in_buffer += 1
+                return False
+            if self._overflow == "disconnect":
+                self.lost_in_buffer += 1
+                self.end(SubscriberTooSlow(f"the reader of {self.pattern!r} left its buffer of {self._size} full"))
+                self._on_close(self)
+                return False
+            while self._is_full():
+                self._drop_oldest()
+        self._append(message)
+        return self.is_awaited > 0
+
+    def hear_mark(self, mark: Mark, *, is_retained: bool) -> bool:  # noqa: ARG002  for members of a group
+        """The shares of a group change here; True when a reader is to be woken."""
+        return False
+
+    def _append(self, message: Message) -> None:
+        buffer = self._buffer
+        if not buffer:
+            self._bytes_in = self._bytes_out  # readers that raced may have miscounted
+        self._bytes_in += message.frame_bytes
+        buffer.append(message)
+
+    def _is_full(self) -> bool:
+        count = len(self._buffer)
+        return count >= self._size or (count > 0 and self._bytes_in - self._bytes_out >= self._size_bytes)
+
+    def miss(self, count: int) -> None:
+        """So many did not arrive."""
+        self.lost_in_transit += count
+        self._warn("it or the broker was too slow, or the broker was away")
+
+    def end(self, failure: HubError | None = None) -> None:
+        with self._changed:
+            if not self.is_closed:
+                self.failure = failure
+                self.is_closed = True
+        _called.discard(self)
+        self.wake()
+
+    def abandon(self) -> None:
+        """In a forked child: the parent's lock may be held by a thread that is not here."""
+        self._changed = threading.Condition()
+        self._sleepers = Sleepers()
+        self._thread = self._task = None
+        self._on_close = _nothing
+        self.is_closed = True
+        _called.discard(self)
+
+    def _has_room_in_a_moment(self) -> bool:
+        if self.received < self._next_moment_at and not self.is_awaited:
+            return False
+        if self._next_moment_at == 0 and self.received == 0 and not self.is_awaited:
+            return False  # nobody has begun to read
+        self.wake()
+        with self._changed:
+            self._is_waiting_for_room = True
+            has_room = self._changed.wait_for(lambda: len(self._buffer) <= self._size - self._at_once, MOMENT_SECONDS)
+            self._is_waiting_for_room = False
+        if not has_room:
+            self._next_moment_at = self.received + self._at_once + 1
+        return not self._is_full()
+
+    def _drop_oldest(self) -> None:
+        try:
+            self._bytes_in -= self._buffer.popleft().frame_bytes
+            self.lost_in_buffer += 1
+        except IndexError:
+            return  # the reader took it meanwhile
+
+    def wake(self) -> None:
+        with self._changed:
+            self._changed.notify_all()
+            sleepers = self._sleepers.take()
+        self._sleepers.wake(sleepers)
+
+    def _warn(self, why: str) -> None:
+        if not self._has_warned:
+            self._has_warned = True
+            log.warning("a subscriber of %r begins to lose messages: %s; `lost` counts them", self.pattern, why)
+
+
+_called: set[Subscription] = set()
+"""Those with a callback: they are used until they end, whoever holds them."""
+
+
+def _is_cancelled() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
+def _nothing(_: Subscription) -> None:
+    """What leads out of a forked child: locks that the parent's threads may have held."""

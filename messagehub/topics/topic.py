@@ -1,0 +1,154 @@
+"""One topic as an object: keep it, publish to it, read it, delete it."""
+
+import datetime
+import operator
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from messagehub.arguments import checked, plain
+from messagehub.errors import ConfigurationError, SendTimeout
+from messagehub.topics.durations import RULE, seconds_of
+from messagehub.topics.retained.durable_subscriptions import Ack, durable_options
+from messagehub.topics.retained.positions import Since, Start, resolve
+from messagehub.topics.subscriptions import Overflow, Subscription
+from messagehub.topics.topics import Topics
+from registry import commands, replies
+from registry.records import Keep, KeptTopic, TopicPosition
+from registry.topics.patterns import check_topic
+
+Bounds = Keep | int | datetime.timedelta | str
+"""How much is retained: a number of messages, an age, or several bounds at once."""
+
+
+@checked()
+class Topic:
+    def __init__(self, name: str, topics: Callable[[], Topics], timeout: float) -> None:
+        """`topics` gives those of now: a hub that was disconnected, or forked, has others."""
+        self.name = check_topic(name)
+        self._topics = topics
+        self._timeout = timeout
+
+    def keep(self, keep: Bounds, *, replace: bool = False, timeout: float | None = None) -> KeptTopic:
+        """Store what is published from now on, as much as the bounds say. Idempotent.
+
+        Whatever is published, by whichever process, after this has returned is stored: while others may still publish
+        plainly, which they stop two seconds after they last asked, this waits. SendTimeout when that takes too long;
+        the topic is retained then, and saying it again waits for the rest.
+        """
+        deadline = time.monotonic() + self._limit(timeout)
+        reply = self._ask(commands.KeepTopic(topic=self.name, keep=_bounds(keep), replace=replace), timeout)
+        assert isinstance(reply, replies.TopicKept)
+        remaining = max(deadline - time.monotonic(), 0.0)
+        time.sleep(min(reply.settles_in_seconds, remaining))
+        if reply.settles_in_seconds > remaining:
+            raise SendTimeout(
+                f"topic {self.name!r} is retained, but others may publish to it without its being stored for"
+                f" {reply.settles_in_seconds - remaining:.1f} s more: say it again, with a longer timeout"
+            )
+        return reply.topic
+
+    def describe(self, *, timeout: float | None = None) -> replies.TopicDescription:
+        """Its bounds, and what is kept now; TopicNotFound where nothing is."""
+        reply = self._ask(commands.DescribeTopic(topic=self.name), timeout)
+        assert isinstance(reply, replies.TopicDescription)
+        return reply
+
+    def delete(self, *, timeout: float | None = None) -> None:
+        """Keep it no longer, and forget what was kept; who reads just this topic is told."""
+        self._ask(commands.DeleteTopic(topic=self.name), timeout)
+
+    def publish(self, payload: Any, *, headers: dict[str, Any] | None = None, timeout: float | None = None) -> int:
+        """As `hub.publish`."""
+        return self._topics().publish(self.name, payload, headers, timeout=self._limit(timeout), is_local=False)
+
+    def publish_all(self, payloads: Sequence[Any], *, timeout: float | None = None) -> int:
+        """Many at once to a kept topic, which costs little more than one. Returns the first offset.
+
+        They are stored in pieces of up to 500, each within the timeout; when one fails, those before it are stored.
+        """
+        return self._topics().publish_kept(self.name, payloads, timeout=self._limit(timeout))
+
+    def subscribe(
+        self,
+        *,
+        since: Since | None = None,
+        group: str | None = None,
+        durable: str | None = None,
+        ack: Ack | None = None,
+        ack_wait: float | None = None,
+        max_unacked: int | None = None,
+        max_deliveries: int | None = None,
+        buffer: int | None = None,
+        overflow: Overflow | None = None,
+        timeout: float | None = None,
+    ) -> Subscription:
+        """As `hub.subscribe`."""
+        subscription = self._topics().subscribe(
+            self.name,
+            buffer=buffer,
+            overflow=overflow,
+            since=since,
+            group=group,
+            durable=durable_options(
+                durable, ack=ack, ack_wait=ack_wait, max_unacked=max_unacked, max_deliveries=max_deliveries
+            ),
+            timeout=self._limit(timeout),
+            is_local=False,
+        )
+        return subscription.hand_out(self)
+
+    def positions(self, *, timeout: float | None = None) -> list[replies.PositionSummary]:
+        """The durable names under which it is read, and how far each is."""
+        deadline = time.monotonic() + self._limit(timeout)
+        found: list[replies.PositionSummary] = []
+        after: str | None = ""
+        while after is not None:
+            remaining = max(deadline - time.monotonic(), 0.001)
+            page = self._ask(commands.ListPositions(topic=self.name, after=after), remaining)
+            assert isinstance(page, replies.PositionList)
+            found += page.positions
+            after = page.next
+        return found
+
+    def position(self, durable: str, *, timeout: float | None = None) -> replies.PositionDescription:
+        """How far a durable name is, and who reads under it now; PositionNotFound where there is none."""
+        reply = self._ask(commands.DescribePosition(topic=self.name, position=durable), timeout)
+        assert isinstance(reply, replies.PositionDescription)
+        return reply
+
+    def reset_position(self, durable: str, since: Since, *, timeout: float | None = None) -> TopicPosition:
+        """Go on from there (as `since` of `hub.subscribe`), whatever was acknowledged or is held by subscribers."""
+        offset = resolve(Start(since), self.name, lambda command: self._ask(command, timeout))
+        reply = self._ask(commands.ResetPosition(topic=self.name, position=durable, offset=offset), timeout)
+        assert isinstance(reply, replies.PositionReset)
+        return reply.position
+
+    def delete_position(self, durable: str, *, timeout: float | None = None) -> None:
+        """Forget a durable name; who reads under it is told (PositionNotFound)."""
+        self._ask(commands.DeletePosition(topic=self.name, position=durable), timeout)
+
+    def _limit(self, timeout: float | None) -> float:
+        return self._timeout if timeout is None else timeout
+
+    def _ask(self, command: commands.Command, timeout: float | None) -> replies.AnyReply:
+        return self._topics().ask(command, timeout=self._limit(timeout))
+
+
+def _bounds(keep: Any) -> Keep:
+    if isinstance(keep, Keep):
+        return Keep(**{name: plain(value) for name, value in msgspec.structs.asdict(keep).items()})
+    try:
+        if isinstance(keep, datetime.timedelta) and keep > datetime.timedelta():
+            return Keep(seconds=keep.total_seconds())
+        if isinstance(keep, str):
+            return Keep(seconds=seconds_of(keep))
+        if not isinstance(keep, bool) and (messages := operator.index(keep)) >= 1:
+            return Keep(messages=messages)
+    except (TypeError, ValueError):
+        pass  # refused below
+    raise ConfigurationError(
+        f"keep is a number of messages, at least 1, an age (a timedelta, or {RULE}) or a Keep, not {keep!r}"
+    )

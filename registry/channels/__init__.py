@@ -1,0 +1,1 @@
+"""Channels and their members: registrations, leases, groups, tables, notices."""

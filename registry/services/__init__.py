@@ -1,0 +1,1 @@
+"""Addresses, workers and pools; dead letters."""

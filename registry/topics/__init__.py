@@ -1,0 +1,1 @@
+"""Retained topics, positions of durable subscribers, groups of subscribers."""

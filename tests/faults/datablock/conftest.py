@@ -1,5 +1,0 @@
-"""The same private root, with the same check for leaks, as the behaviour tests use."""
-
-from tests.datablock.conftest import root
-
-__all__ = ["root"]

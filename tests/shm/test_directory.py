@@ -1,0 +1,263 @@
+import json
+import os
+import shutil
+import subprocess
+import time
+from dataclasses import replace
+
+import pytest
+
+from messagehub.shm import errors
+from messagehub.shm.cleaning import clean
+from messagehub.shm.directory import Directory, ProducerEntry, Registration
+from messagehub.shm.identity import ProcessIdentity, jvm_ancestor
+from messagehub.shm.payloads import codec_for
+from messagehub.shm.ring import RingSpec, open_reader, open_writer
+from messagehub.shm.writer import RingWriter
+from tests.shm.children import eventually, fork, kill, parked, wait
+
+
+def entry(directory: Directory, producer_id: str, channel: str = "c", *blocks: str) -> ProducerEntry:
+    return ProducerEntry(
+        channel=channel,
+        producer_id=producer_id,
+        process=ProcessIdentity.current(),
+        registered_at=time.time(),
+        blocks=tuple(directory.relative(block) for block in blocks),
+        schema_hash="abc",
+        schema={"fields": ["x"]},
+        details={"access": "shared"},
+    )
+
+
+def produce(directory: Directory, producer_id: str, *, exclusive: bool) -> tuple[Registration, RingWriter]:
+    block = directory.exclusive_block("c") if exclusive else directory.shared_block("c", producer_id)
+    with directory.locked("c") as channel:
+        registration = channel.register(entry(directory, producer_id, "c", block))
+        spec = RingSpec("c", producer_id, directory.lanes(block, "c"), slot_bytes=256)
+        return registration, open_writer(block, spec, codec_for(None))
+
+
+def files(root: str) -> list[str]:
+    return sorted(os.path.relpath(os.path.join(base, name), root) for base, _, names in os.walk(root) for name in names)
+
+
+def test_an_entry_is_found_alive_with_everything_it_says(root: str) -> None:
+    directory = Directory(root=root)
+    made = entry(directory, "p1")
+    with directory.locked("c") as channel, channel.register(made):
+        (listed,) = directory.producers("c")
+        assert listed.is_alive
+        assert listed.entry == made
+        assert directory.channels() == ["c"]
+    assert not directory.producers("c")[0].is_alive
+
+
+def test_unknown_channels_are_empty_and_leave_nothing(root: str) -> None:
+    directory = Directory(root=root)
+    assert directory.producers("c") == []
+    assert directory.channels() == []
+    assert os.listdir(root) == []
+
+
+def test_domains_and_channels_have_names_of_their_own(root: str) -> None:
+    default, other = Directory(root=root), Directory("lab", root=root)
+    assert default.exclusive_block("a.b") == os.path.join(root, "pylabhub_a.b")
+    assert other.exclusive_block("a.b") == os.path.join(root, "pylabhub_a.b@lab")
+    assert default.channel_path("a.b") != other.channel_path("a.b")
+    block = default.exclusive_block("a.b")
+    assert default.lanes(block, "a.b") == f"messagehub-{os.geteuid()}/default/channels/a.b/lanes"
+    assert default.lanes(default.shared_block("a.b", "p"), "a.b") == "lanes"
+
+
+def test_a_producer_id_is_refused_while_it_lives_and_succeeded_when_it_died(root: str) -> None:
+    directory = Directory(root=root)
+
+    def register() -> Registration:
+        with directory.locked("c") as channel:
+            return channel.register(entry(directory, "p1"))
+
+    pid = parked(register)
+    with pytest.raises(errors.NameTaken, match=str(pid)):
+        register()
+    kill(pid)
+    assert not directory.producers("c")[0].is_alive
+    with register():
+        (listed,) = directory.producers("c")
+        assert listed.is_alive
+        assert listed.entry.process.pid == os.getpid()
+
+
+def test_a_killed_owner_of_the_channel_lock_gives_it_up_and_a_live_one_is_waited_for(root: str) -> None:
+    directory = Directory(root=root)
+    pid = parked(lambda: (held := directory.locked("c"), held.__enter__()))
+    with pytest.raises(errors.Busy), directory.locked("c", 0.02):
+        pass
+    kill(pid)
+    with directory.locked("c", 0.02):
+        pass
+
+
+def test_damaged_entries_are_shown_and_hide_nobody(root: str) -> None:
+    directory = Directory(root=root)
+    with directory.locked("c") as channel, channel.register(entry(directory, "good")):
+        for name, content in (
+            ("empty", b""),
+            ("text", b"not json"),
+            ("list", b"[]"),
+            ("half", entry(directory, "half").to_json()[:100]),
+            (
+                "escape",
+                json.dumps({**json.loads(entry(directory, "x").to_json()), "blocks": ["../x"]}).encode(),
+            ),
+        ):
+            channel.register(entry(directory, name)).close()
+            with open(os.path.join(channel.path, f"{name}.json"), "wb") as file:
+                file.write(content)
+        listed = {found.producer_id: found for found in directory.producers("c")}
+        assert listed["good"].entry is not None
+        assert all(listed[name].flaw for name in ("empty", "text", "list", "half", "escape"))
+
+
+def test_a_dead_ring_is_cleaned_after_its_linger_time_and_nothing_is_left(root: str) -> None:
+    directory = Directory(root=root)
+    for exclusive in (True, False):
+        pid = parked(lambda exclusive=exclusive: produce(directory, "p1", exclusive=exclusive))
+        assert clean(directory, now=1000.0, linger_seconds=0).blocks == []
+        kill(pid)
+        assert clean(directory, now=1000.0, linger_seconds=30).blocks == []
+        assert clean(directory, now=1029.0, linger_seconds=30).blocks == []
+        report = clean(directory, now=1030.0, linger_seconds=30)
+        assert report.producers == ["p1"]
+        assert len(report.blocks) == 1
+        assert files(root) == []
+
+
+def test_a_producer_that_came_back_starts_its_linger_time_anew(root: str) -> None:
+    directory = Directory(root=root)
+    kill(parked(lambda: produce(directory, "p1", exclusive=True)))
+    clean(directory, now=1000.0)
+    kill(parked(lambda: produce(directory, "p1", exclusive=True)))
+    assert clean(directory, now=1031.0).producers == []
+    assert clean(directory, now=1062.0).producers == ["p1"]
+
+
+def test_a_ring_is_kept_while_a_reader_is_attached_or_holds_a_view(root: str) -> None:
+    directory = Directory(root=root)
+    pid = parked(lambda: (made := produce(directory, "p1", exclusive=True), made[1].write(b"x" * 100)))
+    reader = open_reader(directory.exclusive_block("c"), start="oldest")
+    kill(pid)
+    assert clean(directory, now=1000.0, linger_seconds=0).blocks == []
+    view = reader.read(0)
+    reader.close()
+    assert clean(directory, now=1001.0, linger_seconds=0).blocks == []
+    del view, reader
+    assert len(clean(directory, now=1002.0, linger_seconds=0).blocks) == 1
+
+
+def test_cleaning_a_dead_entry_leaves_the_ring_to_the_writer_that_took_it_over(root: str) -> None:
+    directory = Directory(root=root)
+    kill(parked(lambda: (made := produce(directory, "old", exclusive=True), made[1].write(b"1"))))
+    registration, made = produce(directory, "new", exclusive=True)
+    with registration, made:
+        assert made.epoch == 2
+        report = clean(directory, now=1000.0, linger_seconds=0)
+        assert (report.producers, report.blocks) == (["old"], [])
+        made.write(b"2")
+        with open_reader(directory.exclusive_block("c"), start="oldest") as reader:
+            assert bytes(reader.read(0).value) == b"1"
+    assert len(clean(directory, now=1001.0, linger_seconds=0).blocks) == 1
+
+
+def test_two_cleaners_racing_remove_everything_once(root: str) -> None:
+    directory = Directory(root=root)
+
+    def clean_all() -> None:
+        clean(directory, now=1000.0, linger_seconds=0, lock_seconds=5)
+
+    for _ in range(5):
+        for name in ("a", "b", "c"):
+            kill(parked(lambda name=name: produce(directory, name, exclusive=False)))
+        children = [fork(clean_all) for _ in range(4)]
+        assert [wait(pid) for pid in children] == [0] * 4
+        assert files(root) == []
+
+
+def test_a_cleaner_passes_over_a_busy_channel(root: str) -> None:
+    directory = Directory(root=root)
+    with directory.locked("c"):
+        assert clean(directory, now=1.0, lock_seconds=0.01).busy == ["c"]
+
+
+def test_cleaning_never_touches_what_an_entry_merely_claims(root: str) -> None:
+    """A symlink at the claimed name, and a block that another live writer owns."""
+    directory = Directory(root=root)
+    target = os.path.join(root, "precious")
+    with open(target, "wb") as file:
+        file.write(b"data")
+    os.symlink(target, directory.exclusive_block("c"))
+    with directory.locked("c") as channel:
+        channel.register(entry(directory, "liar", "c", directory.exclusive_block("c"))).close()
+    clean(directory, now=1.0, linger_seconds=0)
+    assert os.path.exists(target)
+    assert os.path.islink(directory.exclusive_block("c"))
+
+
+def test_identity_tells_a_process_from_a_later_one_with_its_pid() -> None:
+    me = ProcessIdentity.current()
+    assert me.is_alive() is True
+    assert replace_identity(me, start_time=me.start_time - 1).is_alive() is False
+    assert replace_identity(me, boot_id="other").is_alive() is False
+    assert replace_identity(me, host="elsewhere").is_alive() is None
+    pid = fork(lambda: None)
+    them = ProcessIdentity.of(pid)
+    wait(pid)
+    assert them is None or them.is_alive() is False
+    assert ProcessIdentity.from_json(json.loads(json.dumps(me.to_json()))) == me
+
+
+def replace_identity(identity: ProcessIdentity, **changes: object) -> ProcessIdentity:
+    return identity._replace(**changes)
+
+
+def test_a_zombie_is_dead() -> None:
+    pid = fork(lambda: None)
+    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+    assert ProcessIdentity.of(pid) is None
+    wait(pid)
+
+
+def test_the_nearest_jvm_ancestor_is_found_by_its_program(root: str) -> None:
+    assert jvm_ancestor() is None
+    java = shutil.copy("/bin/sleep", os.path.join(root, "java"))
+    with subprocess.Popen([java, "30"]) as process:
+        eventually(lambda: os.readlink(f"/proc/{process.pid}/exe") == java)
+        found = jvm_ancestor(process.pid)
+        assert found is not None
+        assert found.pid == process.pid
+        process.kill()
+
+
+def test_entry_round_trip_refuses_unknown_fields(root: str) -> None:
+    made = entry(Directory(root=root), "p")
+    content = made.to_json()
+    assert ProducerEntry.from_json(content, "x") == made
+    assert replace(made, producer_id="q") != made
+    with pytest.raises(errors.EntryDamaged):
+        ProducerEntry.from_json(content[:-1] + b', "extra": 1}', "x")
+
+
+def test_damage_in_one_channel_is_reported_and_the_others_are_cleaned(root: str) -> None:
+    directory = Directory(root=root)
+    kill(parked(lambda: produce(directory, "p", exclusive=True)))
+    tables = directory.tables_path("a-damaged")
+    directory.make_channel("a-damaged")
+    os.mkdir(tables)
+    with open(os.path.join(tables, "x.txn"), "wb") as file:
+        file.write(b"{")
+    with open(os.path.join(directory.path, "stray file"), "wb") as file:
+        file.write(b"")
+    report = clean(directory, now=1.0, linger_seconds=0)
+    assert report.producers == ["p"]
+    assert "x.txn" in report.flaws[0]
+    assert directory.channels() == ["a-damaged"]
