@@ -86,7 +86,7 @@ class Wanted(NamedTuple):
     channel: str
     start: Start
     expected_schema_hash: str | None
-    expected_schema: Any  # an Arrow schema, where one was given
+    expected_schema: Any  # an Arrow schema or a dtype, where one was given
     group: str | None
     on_lag: OnLag
     follow: bool
@@ -140,7 +140,7 @@ class Consumer(ClosedWhenForgotten):
         self._told: list[str] = []  # the rings that others know of, until they are looked at
         is_member = wanted.group is not None
         self._expected = ExpectedSchema(
-            wanted.channel, wanted.expected_schema_hash, wanted.expected_schema, arrow_schema=arrow_schema
+            wanted.channel, wanted.expected_schema_hash, wanted.expected_schema, registered=arrow_schema
         )
         choice = Choice(wanted.start, self._expected.readable, wanted.lossless, wanted.verify, is_member, wanted.copy)
         self._attached = Attachments(directory, wanted.channel, choice)

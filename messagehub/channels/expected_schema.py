@@ -1,28 +1,30 @@
-"""The schema that a consumer expects, what else it can read, and Arrow data in that schema.
+"""The schema that a consumer expects, what else it can read, and data in that schema.
 
 Rule 1: without the registry's word only an equal hash can be read.
 Rule 2: columns are taken by name and cast, and are null where there are none. By the registry's rule for compatible
 schemas (registry/formats/arrow/comparison.py) every value has a place in the expected type. What pyarrow cannot cast
 all the same is refused, never changed.
+Rule 3: arrays are read in the expected dtype in the same way. They have no nulls, so a missing field is refused.
 """
 
 from collections.abc import Callable
 from typing import Any
 
+from messagehub.channels.payload_schema import arrow_schema
 from messagehub.errors import SchemaMismatch
 
 
 class ExpectedSchema:
     def __init__(
-        self, channel: str, schema_hash: str | None, schema: Any, *, arrow_schema: Callable[[str, float], Any]
+        self, channel: str, schema_hash: str | None, schema: Any, *, registered: Callable[[str, float], Any]
     ) -> None:
-        """`schema` is the Arrow schema, where the consumer gave one; `arrow_schema` gives a registered one by hash,
-        within so many seconds."""
+        """`schema` is the Arrow schema or dtype, where the consumer gave one; `registered` gives the Arrow schema of a
+        hash, within so many seconds."""
         self.readable: set[str] = set() if schema_hash is None else {schema_hash}  # empty: whatever comes
         self._channel = channel
         self._hash = schema_hash
         self._schema = schema
-        self._arrow_schema = arrow_schema
+        self._registered = registered
 
     def is_readable(self, written: str | None) -> bool:
         return not self.readable or written in self.readable
@@ -32,7 +34,7 @@ class ExpectedSchema:
         if written is None or self._hash is None or written in self.readable:
             return False
         if self._schema is None:
-            self._schema = self._arrow_schema(self._hash, timeout)
+            self._schema = self._registered(self._hash, timeout)
         self.readable.add(written)
         return True
 
@@ -45,7 +47,63 @@ class ExpectedSchema:
         )
 
     def applied(self, value: Any) -> Any:
-        return value if self._schema is None else as_expected(value, self._schema, self._channel)
+        if self._schema is None:
+            return value
+        if hasattr(value, "dtype"):
+            return as_expected_array(value, self._schema, self._channel)
+        schema = arrow_schema(self._schema) if hasattr(self._schema, "itemsize") else self._schema
+        return as_expected(value, schema, self._channel)
+
+
+def as_expected_array(value: Any, schema: Any, channel: str) -> Any:
+    """Return an array in the expected dtype: as it is, or a copy. `schema` may be the Arrow schema of the dtype."""
+    import numpy as np
+
+    dtype = schema if isinstance(schema, np.dtype) else _dtype_of(schema, value.dtype, channel)
+    if value.dtype == dtype:
+        return value
+    if (dtype.names is None) != (value.dtype.names is None):
+        raise _not_as(dtype, value.dtype, channel)
+    if dtype.names is None:
+        return value.astype(_castable(value.dtype, dtype, channel))
+    found = np.empty(value.shape, dtype)
+    for name in dtype.names:
+        if name not in value.dtype.names:
+            raise SchemaMismatch(f"channel {channel!r} has no field {name!r}", channel=channel)
+        _castable(value.dtype[name], dtype[name], channel)
+        found[name] = value[name]
+    return found
+
+
+def _dtype_of(schema: Any, written: Any, channel: str) -> Any:
+    """Return the dtype whose Arrow schema this is, for a consumer that gave only a hash."""
+    import numpy as np
+    import pyarrow as pa
+
+    if arrow_schema(written) == schema:
+        return written
+    try:
+        kinds = [(field.name, np.dtype(field.type.to_pandas_dtype())) for field in schema]
+    except (pa.ArrowException, NotImplementedError, TypeError):
+        kinds = [("", np.dtype(object))]
+    if any(kind.hasobject for _, kind in kinds):
+        message = f"arrays of channel {channel!r} cannot be read in the schema of a hash: give the dtype instead"
+        raise SchemaMismatch(message, channel=channel)
+    return np.dtype(kinds) if written.names else kinds[0][1]
+
+
+def _castable(written: Any, expected: Any, channel: str) -> Any:
+    import numpy as np
+
+    if written.shape != expected.shape or not np.can_cast(written.base, expected.base, "safe"):
+        raise _not_as(expected, written, channel)
+    return expected
+
+
+def _not_as(expected: Any, written: Any, channel: str) -> SchemaMismatch:
+    return SchemaMismatch(
+        f"arrays of channel {channel!r} are of dtype {written}, and cannot be read as {expected}", channel=channel
+    )
 
 
 def as_expected(value: Any, schema: Any, channel: str) -> Any:

@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeVar
 from messagehub.arguments import json_object
 from messagehub.channels.consumers import Consumer, OnLag, Wanted
 from messagehub.channels.inventory import delete_group_of
-from messagehub.channels.payload_schema import hash_of, payload_schema
+from messagehub.channels.payload_schema import given_schema, hash_of, payload_schema
 from messagehub.channels.producers import Policy, Producer, Shape, open_producer, ring_path
 from messagehub.channels.start import Positions, SavedPositions, checked_start
 from messagehub.client.connection import Connection
@@ -21,7 +21,6 @@ from messagehub.runtime.background import BackgroundThreads, awaitable
 from messagehub.shm.identity import ProcessIdentity
 from messagehub.shm.layout import ChecksumUse, FullRing
 from messagehub.shm.locks import open_files_limited
-from messagehub.shm.payloads import is_arrow
 from messagehub.shm.reader import Copy
 from registry import commands, names, replies
 from registry.formats import arrow
@@ -162,7 +161,7 @@ class DataMethods(ABC):
                 channel=logical,
                 start=begin,
                 expected_schema_hash=expected,
-                expected_schema=expected_schema if is_arrow(expected_schema) else None,
+                expected_schema=given_schema(expected_schema),
                 group=group,
                 on_lag=on_lag,
                 follow=follow,

@@ -85,6 +85,11 @@ def _arrow_type(dtype: Any) -> Any:
     return pa.from_numpy_dtype(dtype.newbyteorder("="))
 
 
+def given_schema(expected: Any) -> Any:
+    """The Arrow schema or dtype that a consumer expects; None where it names only a hash, or expects raw bytes."""
+    return None if expected is None or isinstance(expected, str) else codec_for(expected, name="expected_schema").schema
+
+
 def hash_of(expected: Any) -> str:
     """The hash of what a consumer expects: a schema as producers give it, or the hash itself."""
     return expected if isinstance(expected, str) else payload_schema(expected, name="expected_schema").schema_hash

@@ -11,11 +11,13 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
 from messagehub import MessageHub
 from messagehub.channels.consumers import Consumer
+from messagehub.channels.payload_schema import arrow_schema
 from messagehub.errors import SchemaMismatch
 from messagehub.shm.errors import BlockOnOtherHost
 from messagehub.shm.identity import host
@@ -234,6 +236,39 @@ def test_data_of_a_compatible_schema_comes_in_the_expected_one(hub: MessageHub, 
         assert found.schema.equals(NEW)
         assert found.to_pydict() == {"text": ["item 1", "item 2"], "n": [1, 2], "note": [None, None]}
         assert consumer.latest().schema.equals(NEW)
+
+
+@pytest.mark.parametrize("as_hash", [False, True])
+@pytest.mark.parametrize(
+    ("written", "expected"),
+    [
+        (np.dtype("<i4"), np.dtype("<i8")),
+        (np.dtype("<f4"), np.dtype("<f8")),
+        (np.dtype([("n", "<i4"), ("x", "<f4"), ("more", "<u1")]), np.dtype([("x", "<f8"), ("n", "<i8")])),
+    ],
+    ids=["integers", "floats", "fields"],
+)
+def test_arrays_of_a_compatible_dtype_come_in_the_expected_one(
+    hub: MessageHub, written: np.dtype[Any], expected: np.dtype[Any], as_hash: bool
+) -> None:
+    channel = f"widened_{written.kind}_{as_hash}"
+    wanted = _registered(hub, arrow_schema(expected))
+    with hub.producer(channel, schema=written) as producer:
+        asked: Any = wanted if as_hash else expected
+        with hub.consumer(channel, start="oldest", expected_schema=asked) as consumer:
+            array = np.zeros(3, written)
+            array["n" if written.names else ...] = [1, 2, 3]
+            producer.write(array)
+            value = consumer.read(timeout=PATIENCE_SECONDS)
+            assert value.dtype == expected
+            assert value["n" if written.names else ...].tolist() == [1, 2, 3]
+            if not as_hash:
+                assert consumer.schema == expected
+
+
+def test_arrays_that_the_expected_dtype_cannot_hold_are_refused(hub: MessageHub) -> None:
+    with hub.producer("narrowed", schema=np.dtype("<i8")), pytest.raises(SchemaMismatch):
+        hub.consumer("narrowed", start="oldest", expected_schema=np.dtype("<i4"))
 
 
 def test_a_table_of_a_compatible_schema_comes_in_the_expected_one(hub: MessageHub) -> None:
