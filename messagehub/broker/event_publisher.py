@@ -28,6 +28,9 @@ from registry.registry import Registry
 BEACONS_PER_TURN = 256
 FRAMES_PER_TURN = 256
 SEND_HIGH_WATER_MARK = 10_000
+RECEIVE_HIGH_WATER_MARK = 32
+"""Frames of one connection that libzmq takes at a time, which is whenever it looks at its connections. It puts them into
+a queue without a bound: with more of them, one that floods would fill that queue faster than we read it."""
 MAX_TOPIC_BYTES = 1024
 
 
@@ -53,6 +56,7 @@ class Publisher:
         self.socket.setsockopt(zmq.XPUB_VERBOSE if guard is None else zmq.XPUB_MANUAL, 1)
         self.socket.setsockopt(zmq.LINGER, 1000)
         self.socket.setsockopt(zmq.SNDHWM, SEND_HIGH_WATER_MARK)
+        self.socket.setsockopt(zmq.RCVHWM, RECEIVE_HIGH_WATER_MARK)
         self.socket.setsockopt(zmq.MAXMSGSIZE, MAX_TOPIC_BYTES + 1)
         self.published = 0
         self._broker_id = broker_id
@@ -128,10 +132,11 @@ class Publisher:
         if not self._is_behind:
             self._read_all_at = monotonic()
         for _ in range(FRAMES_PER_TURN):
-            if not self.socket.poll(0):
+            try:
+                frame = self.socket.recv(zmq.NOBLOCK, copy=False)
+            except zmq.Again:
                 self._is_behind = False
                 return
-            frame = self.socket.recv(zmq.NOBLOCK, copy=False)
             flag, topic = frame.bytes[:1], frame.bytes[1:]
             if flag not in (b"\x00", b"\x01"):
                 flag = b""  # part of a message, not a subscription

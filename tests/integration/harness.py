@@ -296,12 +296,14 @@ def refused(directory: Path, *arguments: str, with_http: bool = False) -> tuple[
 
 
 def end_at_once(process: "subprocess.Popen[Any]") -> None:
-    """Kill a process; under `make coverage` end it by SIGTERM, since a killed process cannot write down what it ran."""
+    """Kill a process; under `make coverage` end it by SIGTERM first, since a killed process cannot write down what it
+    ran. One whose main thread is inside a system call never gets to that."""
     if "COVERAGE_PROCESS_CONFIG" in os.environ:
         process.send_signal(signal.SIGCONT)
         process.terminate()
-    else:
-        process.kill()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(5.0)
+    process.kill()
 
 
 def clean_environment() -> dict[str, str]:
