@@ -28,9 +28,9 @@ from registry.registry import Registry
 BEACONS_PER_TURN = 256
 FRAMES_PER_TURN = 256
 SEND_HIGH_WATER_MARK = 10_000
-RECEIVE_HIGH_WATER_MARK = 32
-"""Frames of one connection that libzmq takes at a time, which is whenever it looks at its connections. It puts them into
-a queue without a bound: with more of them, one that floods would fill that queue faster than we read it."""
+RECEIVE_HIGH_WATER_MARK = 4
+"""Frames of one connection that libzmq takes at a time, which is whenever it looks at its connections. They go into a
+queue without a bound: with more of them, one that floods would fill that queue faster than we read it."""
 MAX_TOPIC_BYTES = 1024
 
 

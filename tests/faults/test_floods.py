@@ -1,7 +1,8 @@
-"""One peer floods a socket of the broker, each of them in turn: the others are served."""
+"""One peer floods a socket of the broker: the others are served."""
 
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 import zmq
 
+from messagehub.broker.access.access_control import AccessControl
 from tests.access.shared import SharedHub
 from tests.conftest import QUICK
 from tests.integration.harness import ROOT, Embedded, Listener, Peer, clean_environment, eventually
@@ -84,6 +86,35 @@ def test_a_peer_that_sends_faster_than_frames_are_read_is_cut_off_too(tmp_path: 
         pair = shared.keys["watcher"]
         with flooding(endpoint, shared.server_key, pair.public, pair.secret):
             eventually(lambda: local.counter("hung_up") > 0)
+
+
+def test_frames_of_one_that_floods_wait_at_the_sender_not_in_the_broker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a machine where each frame takes long to judge, its connection is ended late; few frames are there by then."""
+    judge, throw_away = AccessControl.may_say_more, AccessControl.heard_after_the_end
+    thrown_away = []
+
+    def judge_slowly(control: AccessControl, user: str, *, at: float) -> bool:
+        time.sleep(0.0002)
+        return judge(control, user, at=at)
+
+    def count(control: AccessControl, user: str) -> None:
+        thrown_away.append(user)
+        throw_away(control, user)
+
+    monkeypatch.setattr(AccessControl, "may_say_more", judge_slowly)
+    monkeypatch.setattr(AccessControl, "heard_after_the_end", count)
+    with SharedHub(tmp_path / "hub").running() as shared, shared.local() as local:
+        with shared.peer("watcher") as peer:
+            endpoint = events_of(peer)
+        pair = shared.keys["watcher"]
+        with flooding(endpoint, shared.server_key, pair.public, pair.secret):
+            eventually(lambda: local.counter("hung_up") > 0, timeout=100.0)
+        with shared.peer("boss", zmq.SUB, endpoint=endpoint) as watcher:
+            watcher.socket.subscribe(b"channel/")
+            assert watcher.socket.poll(30_000)
+    assert 0 < len(thrown_away) < 1_000_000  # of many millions that were sent
 
 
 def test_a_flood_of_subscriptions_at_a_private_hub_does_not_stop_it(embedded: Callable[..., Embedded]) -> None:
