@@ -272,7 +272,7 @@ class Consumer(ClosedWhenForgotten):
         """The newest item of all producers, or the newest table if that is newer, wherever this consumer stands.
 
         A consumer that has never read is one that looks now and then: from here on a producer with when_full=block
-        does not wait for it, until it reads.
+        does not wait for it, until it reads. ChannelClosed when the channel was destroyed.
         """
         found = self.latest_item()
         return None if found is None else found.value
@@ -290,6 +290,7 @@ class Consumer(ClosedWhenForgotten):
                     self._turns.give()
             else:
                 self._check_process()  # who reads now follows the channel, for this thread too
+            self.registration.check_open()
             return self._newest()
         finally:
             self._leave()

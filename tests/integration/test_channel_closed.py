@@ -1,5 +1,6 @@
 """A channel that is destroyed while it is used says so to everybody who uses it."""
 
+import asyncio
 import os
 import threading
 from collections.abc import Callable, Iterator
@@ -49,6 +50,13 @@ def test_producer_and_consumer_of_a_destroyed_channel_are_told(place: Place) -> 
     with pytest.raises(ChannelClosed) as closed:
         producer.write(BATCH)
     assert closed.value.details == {"channel": "doomed"}
+    with pytest.raises(ChannelClosed):
+        producer.loan(8)
+    with pytest.raises(ChannelClosed):
+        asyncio.run(producer.write_async(BATCH))
+    for look in (consumer.latest, consumer.latest_item, lambda: asyncio.run(consumer.read_async(timeout=1.0))):
+        with pytest.raises(ChannelClosed):
+            look()
     with pytest.raises(ChannelClosed), consumer:
         consumer.read(timeout=1.0)
     eventually(lambda: isinstance(plain.error, ChannelClosed))
@@ -57,3 +65,21 @@ def test_producer_and_consumer_of_a_destroyed_channel_are_told(place: Place) -> 
     eventually(lambda: hub.discover("doomed") is None)
     with hub.producer("doomed", schema=BATCH.schema) as again:
         assert again.write(BATCH)
+
+
+def test_a_member_of_a_group_and_one_that_only_looks_are_told_too(place: Place) -> None:
+    hub, other = place.hub(), place.hub()
+    with (
+        hub.producer("shared_doom") as producer,
+        other.consumer("shared_doom", group="workers", start="oldest") as member,
+        other.consumer("shared_doom") as looking,
+    ):
+        producer.write(b"1")
+        assert member.read(timeout=PATIENCE_SECONDS) == b"1"
+        assert looking.latest() == b"1"
+        hub.destroy_channel("shared_doom")
+        eventually(lambda: isinstance(looking.registration.error, ChannelClosed))
+        with pytest.raises(ChannelClosed):
+            looking.latest()
+        with pytest.raises(ChannelClosed):
+            member.read(timeout=PATIENCE_SECONDS)
