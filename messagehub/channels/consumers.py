@@ -290,7 +290,8 @@ class Consumer(ClosedWhenForgotten):
                     self._turns.give()
             else:
                 self._check_process()  # who reads now follows the channel, for this thread too
-            self.registration.check_open()
+            if self.registration is not None:
+                self.registration.check_open()
             return self._newest()
         finally:
             self._leave()

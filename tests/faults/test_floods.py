@@ -13,7 +13,16 @@ import zmq
 from messagehub.broker.access.access_control import AccessControl
 from tests.access.shared import SharedHub
 from tests.conftest import QUICK
-from tests.integration.harness import ROOT, Embedded, Listener, Peer, clean_environment, eventually
+from tests.integration.harness import (
+    PATIENCE_SECONDS,
+    ROOT,
+    Embedded,
+    Listener,
+    Peer,
+    clean_environment,
+    eventually,
+    hub_of,
+)
 from tests.integration.invariants import gauge
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
@@ -36,10 +45,10 @@ while True:
 
 
 @contextmanager
-def flooding(endpoint: str, *keys: str) -> Iterator[None]:
-    """While the block runs, another process subscribes and unsubscribes as fast as it can."""
+def flooding(endpoint: str, *keys: str, program: str = FLOOD) -> Iterator[None]:
+    """While the block runs, another process floods: it subscribes and unsubscribes as fast as it can."""
     process = subprocess.Popen(
-        [sys.executable, "-c", FLOOD, endpoint, *keys],
+        [sys.executable, "-c", program, endpoint, *keys],
         stdout=subprocess.PIPE,
         text=True,
         cwd=ROOT,
@@ -124,6 +133,36 @@ def test_a_flood_of_subscriptions_at_a_private_hub_does_not_stop_it(embedded: Ca
             assert_serves(peer)
         with Listener(broker.endpoint, b"channel/") as listener:
             assert listener.echo[1]["type"] == "BEACON"
+
+
+PUSH = """
+import sys, zmq
+pushing = zmq.Context().socket(zmq.PUSH)
+pushing.setsockopt(zmq.LINGER, 0)
+pushing.connect(sys.argv[1])
+print("floods", flush=True)
+while True:
+    pushing.send(b"flood\\0" + b"x" * 100)
+"""
+
+
+@pytest.mark.parametrize(
+    ("socket", "program"), [("topics_in", PUSH), ("topics_out", FLOOD), ("topics_retained", FLOOD)]
+)
+def test_a_flood_at_a_socket_of_topics_stops_nobody(
+    embedded: Callable[..., Embedded], socket: str, program: str
+) -> None:
+    broker = embedded(**QUICK)
+    with Peer(broker.endpoint) as peer:
+        endpoint = str(peer.ask({"type": "HELLO"})["endpoints"][socket])
+        with flooding(endpoint, program=program), hub_of(broker) as publishing, hub_of(broker) as reading:
+            publishing.topic("kept", keep=1000)
+            with reading.subscribe("plain") as plain, reading.subscribe("kept") as kept:
+                for number in range(20):
+                    for subscription, topic in ((plain, "plain"), (kept, "kept")):
+                        publishing.publish(topic, number, timeout=PATIENCE_SECONDS)
+                        assert subscription.receive(timeout=PATIENCE_SECONDS).payload == number
+            assert_serves(peer)
 
 
 def test_a_message_of_very_many_frames_does_not_hold_up_others(embedded: Callable[..., Embedded]) -> None:
