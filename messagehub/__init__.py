@@ -13,7 +13,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from messagehub.broker import embedded_broker
+    from messagehub.broker.embedded import embedded_broker
     from messagehub.client.heartbeats import Registration
     from messagehub.client.watch import Watch
     from messagehub.discovery import Discovery
@@ -34,7 +34,7 @@ _HOMES = {
     "Settings": "messagehub.settings",
     "Watch": "messagehub.client.watch",
     "__version__": "messagehub.version",
-    "embedded_broker": "messagehub.broker",
+    "embedded_broker": "messagehub.broker.embedded",
 }
 
 __all__ = [

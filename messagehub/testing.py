@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from messagehub.broker import embedded_broker
+from messagehub.broker.embedded import embedded_broker
 from messagehub.hub import MessageHub
 from messagehub.shm.mapped_file import DEFAULT_ROOT
 

@@ -20,7 +20,7 @@ from messagehub.security.credentials import AccessFile
 from messagehub.settings import RELOADABLE, Settings
 
 if TYPE_CHECKING:
-    from messagehub.broker import Broker
+    from messagehub.broker.loop import Broker
     from messagehub.cli.http_process import HttpProcess
 
 log = logging.getLogger("messagehub")

@@ -20,7 +20,7 @@ from messagehub.runtime.logs import FORMAT
 from messagehub.settings import Settings
 
 if TYPE_CHECKING:
-    from messagehub.broker import Broker
+    from messagehub.broker.loop import Broker
     from messagehub.cli.http_process import HttpProcess
     from messagehub.client.broker_file import BrokerStatus
 
@@ -71,7 +71,7 @@ def serve(
     The directory holds state, sockets and database and is private to you.
     One line on stdout says when the hub is ready, HTTP included, one on stderr when it has stopped.
     """
-    from messagehub.broker import Broker
+    from messagehub.broker.loop import Broker
     from messagehub.client.broker_file import BrokerStatus
     from messagehub.store.sqlite import SQLiteStore
 

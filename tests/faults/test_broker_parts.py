@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 
 from messagehub import embedded_broker
-from messagehub.broker import Broker, loop
+from messagehub.broker import loop
 from messagehub.broker.host_watcher import cleaner
+from messagehub.broker.loop import Broker
 from messagehub.broker.schema_worker import checker as judging
 from messagehub.runtime.supervision import Supervisor
 from messagehub.settings import Settings
@@ -165,7 +166,9 @@ def test_a_broker_that_says_ready_has_a_judge_that_is_ready(served: Callable[...
     assert "stopped" in server.log()
 
 
-@pytest.mark.parametrize("part", ["Judge", "LocalSight", "Publisher", "Requests", "KeptTopics", "Report"])
+@pytest.mark.parametrize(
+    "part", ["SchemaChecker", "HostWatcher", "Publisher", "RequestQueue", "RetainedTopics", "Stats"]
+)
 def test_a_start_that_fails_anywhere_leaves_nothing(part: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """`no_leaks` sees threads, descriptors and sockets; the next start sees locks."""
     settings = Settings.load(dir=tmp_path / "hub")

@@ -178,7 +178,7 @@ def test_what_came_between_two_reads_and_was_replaced_is_counted(place: Place) -
 def test_what_a_producer_left_unread_stays_readable_after_its_linger_time(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("messagehub.data.attachments.LINGER_SECONDS", 0.0)
+    monkeypatch.setattr("messagehub.channels.attachments.LINGER_SECONDS", 0.0)
     process = place.process(
         """
         producer = hub.producer("left", capacity=16)

@@ -10,7 +10,7 @@ import pytest
 import zmq
 
 from messagehub import MessageHub
-from messagehub.broker import Broker
+from messagehub.broker.loop import Broker
 from messagehub.errors import BrokerRequired, DataLost, InvalidRequest, SendTimeout, SubscriptionClosed
 from messagehub.protocol.topic_frames import ARROW_TABLE, HEAD, IN_BLOCK
 from messagehub.settings import Settings
