@@ -12,15 +12,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import zmq
 
 from messagehub import embedded_broker
 from messagehub.broker import loop
+from messagehub.broker.access.access_control import AccessControl
 from messagehub.broker.host_watcher import cleaner
 from messagehub.broker.loop import Broker
 from messagehub.broker.schema_worker import checker as judging
+from messagehub.broker.topics import retained
 from messagehub.runtime.supervision import Supervisor
 from messagehub.settings import Settings
 from messagehub.store.memory import MemoryStore
+from tests.access.shared import SharedHub
 from tests.conftest import QUICK
 from tests.faults.test_judge_killed import judges
 from tests.integration.harness import (
@@ -31,6 +35,7 @@ from tests.integration.harness import (
     Served,
     clean_environment,
     eventually,
+    hub_of,
     refused,
 )
 
@@ -96,6 +101,55 @@ def test_a_cleaner_that_fails_cleans_again(monkeypatch: pytest.MonkeyPatch) -> N
     with embedded_broker(**QUICK) as endpoint, Peer(endpoint) as peer:
         eventually(lambda: len(calls) > 2)
         assert peer.counter("threads_restarted") >= 2
+
+
+def failing_once(real: Callable[..., Any]) -> Callable[..., Any]:
+    """The real function, after a first call that meets a defect."""
+    is_broken = [True]
+
+    def call(*arguments: Any, **options: Any) -> Any:
+        if is_broken:
+            is_broken.clear()
+            raise ZeroDivisionError
+        return real(*arguments, **options)
+
+    return call
+
+
+def test_a_defect_at_the_authentication_of_one_peer_keeps_no_other_out(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(AccessControl, "identify", failing_once(AccessControl.identify))
+    with SharedHub(tmp_path / "hub").running() as shared:
+        with shared.peer("watcher") as peer:
+            assert peer.ask({"type": "HELLO"})["type"] == "HELLO_ACK"
+        with shared.peer("reader") as other:
+            assert other.ask({"type": "HELLO"})["type"] == "HELLO_ACK"
+    assert caplog.text.count("cannot be authenticated") == 1
+
+
+def test_a_proxy_of_topics_that_fails_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(zmq, "proxy", failing_once(zmq.proxy))
+    with embedded_broker(**QUICK) as endpoint, Peer(endpoint) as peer, hub_of(endpoint) as hub:
+        hub.topic("kept", keep=10)
+        with hub.subscribe("plain") as plain, hub.subscribe("kept") as kept:
+            for topic, subscription in (("plain", plain), ("kept", kept)):
+                hub.publish(topic, b"1", timeout=PATIENCE_SECONDS)
+                assert subscription.receive(timeout=PATIENCE_SECONDS).payload == b"1"
+        assert peer.counter("threads_restarted") == 1
+
+
+def test_a_defect_in_the_reading_of_a_retained_topic_is_the_answer_of_one(
+    embedded: Callable[..., Embedded], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # private: nothing public makes the reading of a whole store fail once
+    monkeypatch.setattr(retained, "_read", failing_once(retained._read))
+    broker = embedded(**QUICK)
+    with Peer(broker.endpoint) as peer, hub_of(broker) as hub:
+        hub.topic("kept", keep=10)
+        asked = {"type": "TOPIC_DESCRIBE_REQUEST", "topic": "kept"}
+        assert peer.ask(asked)["code"] == "STORE_ERROR"
+        assert peer.ask(asked)["topic"]["name"] == "kept"
 
 
 def test_a_judge_that_cannot_be_started_once_is_started_later(

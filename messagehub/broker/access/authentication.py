@@ -118,10 +118,10 @@ def _answer(handler: "zmq.Socket[bytes]", identify: Identify) -> None:
                 _, _, domain, address, _, mechanism, *credentials = asked
                 key = z85.encode(credentials[0]).decode() if mechanism == b"CURVE" else ""
                 user = identify(domain.decode(), mechanism.decode(), address.decode(), key)
+                status = (b"200", b"OK", user.encode()) if user is not None else (b"400", b"not listed", b"")
             except Exception:  # nobody comes in through a defect, and everybody else still may
-                log.exception("internal error at the door")
-                user = None
-            status = (b"200", b"OK", user.encode()) if user is not None else (b"400", b"not listed", b"")
+                log.exception("a peer cannot be authenticated, because of an internal error")
+                status = (b"300", b"try again", b"")  # by which libzmq hangs up, and the peer connects again
             handler.send_multipart([*asked[:2], *status, b""])
     except zmq.ContextTerminated:
         handler.close(0)
