@@ -2,9 +2,9 @@
 
 Rule 1: an event leaves only when the store has it, and never before an older one.
 Rule 2: a beacon names the newest revision that has left on its topic, so a subscriber that missed one can tell.
-Rule 3: so many frames of subscribers are read at a time, whatever they are. With a guard each is judged by itself and
-charged to its peer, and a peer that sends more than it may has its connection ended. Time stands still for that while
-frames wait to be read: or else who sends faster than we read would never have sent too much.
+Rule 3: so many frames of subscribers are read at a time, whatever they are. With access control each is judged by
+itself and charged to its peer, and a peer that sends more than it may has its connection ended. Time stands still for
+that while frames wait to be read: or else who sends faster than we read would never have sent too much.
 Rule 4: a new subscription is echoed by a beacon; what a snapshot holds after the echo and what comes later overlap
 but leave no gap.
 Rule 5: a frame is a subscription, or the end of one, when it begins with 1 or 0, wherever in a message it stands. That
@@ -48,12 +48,12 @@ class Publisher:
         *,
         broker_id: str,
         beacon_seconds: float,
-        guard: AccessControl | None = None,
+        access_control: AccessControl | None = None,
     ) -> None:
-        self._guard = guard
+        self._access_control = access_control
         self._endpoint = ""
         self.socket = context.socket(zmq.XPUB)
-        self.socket.setsockopt(zmq.XPUB_VERBOSE if guard is None else zmq.XPUB_MANUAL, 1)
+        self.socket.setsockopt(zmq.XPUB_VERBOSE if access_control is None else zmq.XPUB_MANUAL, 1)
         self.socket.setsockopt(zmq.LINGER, 1000)
         self.socket.setsockopt(zmq.SNDHWM, SEND_HIGH_WATER_MARK)
         self.socket.setsockopt(zmq.RCVHWM, RECEIVE_HIGH_WATER_MARK)
@@ -63,15 +63,15 @@ class Publisher:
         self._beacon_seconds = beacon_seconds
         self._beacons_at = 0.0
         self._due: deque[bytes] = deque()
-        self._subscriptions = Subscriptions(context, self.socket) if guard is not None else None
+        self._subscriptions = Subscriptions(context, self.socket) if access_control is not None else None
         self._watched: dict[bytes, int] = self._subscriptions.topics if self._subscriptions is not None else {}
         self._waiting: deque[Waiting] = deque()
         self._is_behind = False
         self._read_all_at = 0.0
         self._group_revisions = {b"": 0, b"channel/": 0, b"schema/": 0, b"topic/": 0, b"service/": 0}
 
-    def bind(self, door: Authentication, endpoint: str, local: str) -> tuple[str, str]:
-        self._endpoint, bound_locally = door.bind(self.socket, EVENTS, endpoint, local)
+    def bind(self, authentication: Authentication, endpoint: str, local: str) -> tuple[str, str]:
+        self._endpoint, bound_locally = authentication.bind(self.socket, EVENTS, endpoint, local)
         return self._endpoint, bound_locally
 
     def close(self) -> None:
@@ -94,7 +94,7 @@ class Publisher:
             self._subscriptions.read_monitor()
 
     def cut(self) -> None:
-        """End the connections from other hosts: they come in again through the door."""
+        """End the connections from other hosts, so that each is authenticated anew."""
         rebind(self.socket, self._endpoint)
 
     def reset(self, revision: int) -> None:
@@ -140,8 +140,8 @@ class Publisher:
             flag, topic = frame.bytes[:1], frame.bytes[1:]
             if flag not in (b"\x00", b"\x01"):
                 flag = b""  # part of a message, not a subscription
-            if self._guard is not None and self._subscriptions is not None:
-                if self._admit(self._guard, self._subscriptions, flag, topic, frame):
+            if self._access_control is not None and self._subscriptions is not None:
+                if self._admit(self._access_control, self._subscriptions, flag, topic, frame):
                     self._send_beacon(topic, registry)
             elif flag == b"\x01":
                 self._watched[topic] = 1
@@ -151,26 +151,26 @@ class Publisher:
         self._is_behind = True
 
     def _admit(
-        self, guard: AccessControl, subscriptions: Subscriptions, flag: bytes, topic: bytes, frame: zmq.Frame
+        self, access_control: AccessControl, subscriptions: Subscriptions, flag: bytes, topic: bytes, frame: zmq.Frame
     ) -> bool:
         """Whether the peer that the frame is from is subscribed by it."""
         try:
-            user = guard.name_of(str(frame.get("User-Id")))
+            user = access_control.name_of(str(frame.get("User-Id")))
             connection = subscriptions.connection(number_of(frame), user)
         except zmq.ZMQError:
             return False  # said by libzmq for a peer that is gone
         if connection is None or connection.is_cut:
-            guard.heard_after_the_end(user)
+            access_control.heard_after_the_end(user)
             return False  # libzmq has read ahead: thousands of frames of one that floods wait here, before the others'
-        if not guard.may_say_more(user, at=self._read_all_at):
+        if not access_control.may_say_more(user, at=self._read_all_at):
             if subscriptions.is_only_user(number_of(frame)) and hang_up(frame):
                 connection.is_cut = True
-                guard.hung_up(user)
+                access_control.hung_up(user)
             return False
         if flag == b"\x00":
             subscriptions.remove(connection, topic)
             self.socket.setsockopt(zmq.UNSUBSCRIBE, topic)
-        if flag != b"\x01" or not guard.may_watch(user, topic, others=subscriptions.held_by(user)):
+        if flag != b"\x01" or not access_control.may_watch(user, topic, others=subscriptions.held_by(user)):
             return False
         subscriptions.add(connection, topic)
         self.socket.setsockopt(zmq.SUBSCRIBE, topic)

@@ -99,13 +99,15 @@ class Broker:
         closing = self._closing
         self._place = InstanceLock(settings)
         closing.callback(self._place.leave)
-        self._guard = guard = AccessControl.of(settings)
-        if guard is not None:
-            closing.callback(guard.close)
-        self._door = Authentication(settings, self._place, guard.identify if guard else None, self._supervisor)
+        self._access_control = access_control = AccessControl.of(settings)
+        if access_control is not None:
+            closing.callback(access_control.close)
+        self._authentication = Authentication(
+            settings, self._place, access_control.identify if access_control else None, self._supervisor
+        )
         self._stop_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         closing.callback(os.close, self._stop_fd)
-        self._topics = TopicProxy(self._door, self._supervisor)
+        self._topics = TopicProxy(self._authentication, self._supervisor)
         closing.callback(self._topics.close)
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         closing.callback(self._context.term)
@@ -119,19 +121,22 @@ class Broker:
         counters = [*COUNTERS, "held", "store_failures", "internal_errors"]
         self._metrics = Metrics(list(protocol.COMMANDS_BY_TYPE), counters)
         self._discoveries = EncodedDiscoveries()
-        self._judge: SchemaChecker[Request | Adoption] = SchemaChecker(self._supervisor)
-        closing.callback(self._judge.close, timeout=STOP_SECONDS)
+        self._schema_checker: SchemaChecker[Request | Adoption] = SchemaChecker(self._supervisor)
+        closing.callback(self._schema_checker.close, timeout=STOP_SECONDS)
         self._trace = TraceRing(settings.trace_size, wall_offset=self._wall_offset)
-        self._sight = HostWatcher(directory_of(settings), self._asks_about_entry, self._guard)
-        closing.callback(self._sight.close)
+        self._host_watcher = HostWatcher(directory_of(settings), self._asks_about_entry, self._access_control)
+        closing.callback(self._host_watcher.close)
         self._context.set(zmq.MAX_SOCKETS, 1024)
-        self._door.guard(self._context)
+        self._authentication.start(self._context)
         self._publisher = Publisher(
-            self._context, broker_id=self.broker_id, beacon_seconds=settings.beacon_seconds, guard=self._guard
+            self._context,
+            broker_id=self.broker_id,
+            beacon_seconds=settings.beacon_seconds,
+            access_control=self._access_control,
         )
         closing.callback(self._publisher.close)
         self._publisher.reset(self._registry.revision)
-        self._requests = RequestQueue(self._context, self._guard, self._metrics, self._trace)
+        self._requests = RequestQueue(self._context, self._access_control, self._metrics, self._trace)
         closing.callback(self._requests.socket.close)
         is_fresh = written == 0
         self._registry.subscribers.groups.settle_until = 0.0 if is_fresh else self._now() + VALID_SECONDS
@@ -141,10 +146,10 @@ class Broker:
         self._report.add(lambda: {"published": self._publisher.published} | self._kept.counters)
         self._report.add(lambda: {"threads_restarted": self._supervisor.restarts})
         self._report.add_gauges(lambda: {"subscriptions": self._publisher.subscriptions})
-        self._report.add_gauges(self._sight.gauges)
-        if self._guard is not None:
-            self._report.add(self._guard.counters)
-            self._report.add_gauges(self._guard.gauges)
+        self._report.add_gauges(self._host_watcher.gauges)
+        if self._access_control is not None:
+            self._report.add(self._access_control.counters)
+            self._report.add_gauges(self._access_control.gauges)
         self._own: dict[type[commands.Command], Callable[[Any], replies.Reply]] = {
             commands.Ping: self._ping,
             commands.Stats: self._stats,
@@ -153,9 +158,9 @@ class Broker:
         self._bind(settings, settings.local if settings.curve else settings)
 
     def _bind(self, settings: Settings, local: Settings) -> None:
-        door = self._door
-        control, control_here = door.bind(self._requests.socket, CONTROL, settings.endpoint, local.endpoint)
-        events, events_here = self._publisher.bind(door, settings.events_endpoint, local.events_endpoint)
+        authentication = self._authentication
+        control, control_here = authentication.bind(self._requests.socket, CONTROL, settings.endpoint, local.endpoint)
+        events, events_here = self._publisher.bind(authentication, settings.events_endpoint, local.events_endpoint)
         topics, topics_here = self._topics.start(
             settings.topic_endpoints, local.topic_endpoints, is_first=self._place.is_first
         )
@@ -192,16 +197,16 @@ class Broker:
     @property
     def server_key(self) -> str:
         """The public key that clients name, or nothing where none is asked for."""
-        return self._door.server_key
+        return self._authentication.server_key
 
     def warm_up(self) -> None:
         """Be ready when this returns: schemas can be judged, and whoever lives on this host is registered.
 
         Returns early when `stop` was called meanwhile.
         """
-        self._judge.start()
+        self._schema_checker.start()
         deadline = monotonic() + START_SECONDS
-        while not self._judge.wait_ready(DRAIN_SECONDS) and not self._is_stopping():
+        while not self._schema_checker.wait_ready(DRAIN_SECONDS) and not self._is_stopping():
             if monotonic() > deadline:
                 raise ConfigurationError(
                     "the process that judges schemas does not start: the log says why; is the host short of memory"
@@ -223,11 +228,16 @@ class Broker:
         if monitor is not None:
             poller.register(monitor, zmq.POLLIN)
         poller.register(self._commit.wake_fd, zmq.POLLIN)
-        poller.register(self._judge.wake_fd, zmq.POLLIN)
+        poller.register(self._schema_checker.wake_fd, zmq.POLLIN)
         poller.register(self._kept.wake_fd, zmq.POLLIN)
         poller.register(self._stop_fd, zmq.POLLIN)
-        poll, stop_fd, store_fd, judge_fd = poller.poll, self._stop_fd, self._commit.wake_fd, self._judge.wake_fd
-        sight_fd = self._sight.fileno()
+        poll, stop_fd, store_fd, judge_fd = (
+            poller.poll,
+            self._stop_fd,
+            self._commit.wake_fd,
+            self._schema_checker.wake_fd,
+        )
+        sight_fd = self._host_watcher.fileno()
         wait_ms = 0
         cleaner = Cleaner(directory_of(self.settings), self._supervisor)
         try:
@@ -267,7 +277,7 @@ class Broker:
         """Serve, expire, send beacons; returns how long the loop may sleep."""
         if self._new_settings is not None:
             self._take_over(self._new_settings)
-        if self._guard is not None and self._guard.refresh():
+        if self._access_control is not None and self._access_control.refresh():
             self._cut()
         if self._requests.backlog:
             self._serve(SERVED_PER_TURN)
@@ -276,15 +286,15 @@ class Broker:
         if deadline is not None and deadline <= now and not self.is_read_only:
             self._record(self._registry.expire(now=now))
             deadline = self._registry.next_deadline()
-        settle(self._registry, self._publisher, self._sight, self._topics, now=now)
+        settle(self._registry, self._publisher, self._host_watcher, self._topics, now=now)
         ended = self._registry.leases.take_ended()
-        if self._guard is not None and ended:
-            self._guard.leases_ended([lease for lease in ended if self._registry.leases.get(lease) is None])
+        if self._access_control is not None and ended:
+            self._access_control.leases_ended([lease for lease in ended if self._registry.leases.get(lease) is None])
         idle_seconds = self._publisher.beacons(self._registry, now=now)
         if not self.is_read_only:
             if deadline is not None:
                 idle_seconds = min(idle_seconds, max(deadline - now, 0.0))
-            unseen_seconds = self._sight.seconds_to_next_look()
+            unseen_seconds = self._host_watcher.seconds_to_next_look()
             if unseen_seconds <= 0.0:
                 self._see()
             idle_seconds = min(idle_seconds, unseen_seconds)
@@ -296,19 +306,16 @@ class Broker:
         self._registry.topics.limit_bytes = settings.kept_limit_bytes
         kept = {name: getattr(settings, name) for name in RELOADABLE}
         self.settings = msgspec.structs.replace(self.settings, **kept)
-        if self._guard is not None:
-            self._guard.reload(self.settings)
+        if self._access_control is not None:
+            self._access_control.reload(self.settings)
 
     def _cut(self) -> None:
-        """Somebody may do less than before.
-
-        What libzmq carries by itself begins anew, through the door; what a peer registered that is not listed any more
-        ends.
-        """
+        """Enforce rights that were reduced: end connections that libzmq serves by itself, so that each is authenticated
+        anew, and the registrations of peers that are not listed any more."""
         self._publisher.cut()
         self._topics.cut()
-        if self._guard is not None and not self.is_read_only:
-            self._record(self._registry.end_leases(self._guard.unlisted_leases(), now=self._now()))
+        if self._access_control is not None and not self.is_read_only:
+            self._record(self._registry.end_leases(self._access_control.unlisted_leases(), now=self._now()))
 
     def _watch_host(self, *, adopt_seconds: float = 0.0) -> None:
         """Watch this host from now on, beginning with all that happened while nobody looked.
@@ -318,11 +325,11 @@ class Broker:
         if self._is_watching:
             return
         self._is_watching = True
-        self._poller.register(self._sight.fileno(), zmq.POLLIN)
-        self._see(self._sight.begin)
+        self._poller.register(self._host_watcher.fileno(), zmq.POLLIN)
+        self._see(self._host_watcher.begin)
         deadline = monotonic() + adopt_seconds
-        while self._sight.checks.is_asking and monotonic() < deadline and not self._is_stopping():
-            self._judge.wait(DRAIN_SECONDS)
+        while self._host_watcher.checks.is_asking and monotonic() < deadline and not self._is_stopping():
+            self._schema_checker.wait(DRAIN_SECONDS)
             self._after_judging()
             self._see()
 
@@ -330,9 +337,9 @@ class Broker:
         return bool(wait_readable([self._stop_fd], 0.0))
 
     def _see(self, look: Callable[..., list[AnyEvent]] | None = None) -> None:
-        defects = self._sight.defects
-        self._record((look or self._sight.look)(self._registry, now=self._now()))
-        if self._sight.defects > defects:
+        defects = self._host_watcher.defects
+        self._record((look or self._host_watcher.look)(self._registry, now=self._now()))
+        if self._host_watcher.defects > defects:
             self._metrics.count("internal_errors")
             self._reload()
 
@@ -340,7 +347,7 @@ class Broker:
 
     def _serve(self, limit: int) -> None:
         now = self._now()
-        requests, unwritten, guard = self._requests, self._unwritten, self._guard
+        requests, unwritten, access_control = self._requests, self._unwritten, self._access_control
         high, normal, low = requests.high, requests.normal, requests.low
         services = self._registry.services
         for _ in range(min(limit, requests.backlog)):
@@ -351,11 +358,11 @@ class Broker:
                 continue  # its schema is being judged, or what it asks for is being read
             reply, emitted = answered
             is_change = bool(emitted)
-            if guard is not None and (command.writes or isinstance(command, _COUNTED)):
-                guard.answered(path, command, reply)
+            if access_control is not None and (command.writes or isinstance(command, _COUNTED)):
+                access_control.answered(path, command, reply)
                 is_change = is_change or services.revision > services_revision
-            if guard is not None and type(reply) in LISTS:
-                guard.leave_out(path, command, reply)
+            if access_control is not None and type(reply) in LISTS:
+                access_control.leave_out(path, command, reply)
             if emitted:
                 self._record(emitted)
                 waits_for = self._registry.revision
@@ -407,8 +414,8 @@ class Broker:
                 self._kept.answered(command, outcome.reply, outcome.events)
             if isinstance(outcome.reply, replies.HeartbeatAck | replies.SnapshotPage):
                 outcome.reply.broker_id = self.broker_id
-            if self._guard is not None and isinstance(outcome.reply, replies.HeartbeatAck):
-                outcome.reply.access = self._guard.access
+            if self._access_control is not None and isinstance(outcome.reply, replies.HeartbeatAck):
+                outcome.reply.access = self._access_control.access
             return outcome.reply, outcome.events
         except HubError as refused:
             return protocol.error_reply(refused), _NOTHING
@@ -429,14 +436,14 @@ class Broker:
         question = self._registry.question(command)
         if question is None or (verdict is not None and verdict.question == question):
             return False
-        if not self._judge.ask(ticket, question):
+        if not self._schema_checker.ask(ticket, question):
             raise RateLimited("too many schemas wait to be judged: try again in a moment")
         return True
 
     def _after_judging(self) -> None:
-        for ticket, verdict in self._judge.verdicts():
+        for ticket, verdict in self._schema_checker.verdicts():
             if isinstance(ticket, Adoption):
-                self._sight.checks.done(ticket, verdict)
+                self._host_watcher.checks.done(ticket, verdict)
             else:
                 path, command, received_at, _ = ticket
                 self._requests.put_back((path, command, received_at, verdict))
@@ -464,7 +471,7 @@ class Broker:
             for event in happened:
                 if event.published:
                     self._publisher.enqueue(event)
-            self._sight.follow(self._registry, happened)
+            self._host_watcher.follow(self._registry, happened)
             self._commit.submit(happened)
             self._unwritten.newest = happened[-1].revision
 
@@ -483,7 +490,7 @@ class Broker:
             self._release(self._commit.written)
             self._refuse_held()
             self.is_read_only = True
-            self._poller.unregister(self._sight.fileno())
+            self._poller.unregister(self._host_watcher.fileno())
             self._is_watching = False
             self._go_back()
         elif self._commit.is_writable_again:
@@ -515,7 +522,7 @@ class Broker:
         self._commit.flush(self._unwritten.newest, timeout=STOP_SECONDS)
         self._release(self._commit.written)
         self._go_back()
-        self._record(self._sight.begin(self._registry, now=self._now()))
+        self._record(self._host_watcher.begin(self._registry, now=self._now()))
 
     def _go_back(self) -> None:
         """To what the store has. What was not written never happened, but its revisions were seen in replies."""
@@ -529,7 +536,7 @@ class Broker:
     # -- what the broker itself answers --------------------------------------------------------------------
 
     def _hello(self, command: Any, path: list[bytes]) -> replies.Reply:
-        guard, settings = self._guard, self.settings
+        access_control, settings = self._access_control, self.settings
         version, warning = protocol.negotiate(command.versions)
         reply = replies.HelloAck(
             version=version,
@@ -539,21 +546,21 @@ class Broker:
             lease_seconds=settings.lease_seconds,
             beacon_seconds=settings.beacon_seconds,
             endpoints=self._endpoints
-            if guard is None
-            else guard.reachable(path, self._endpoints, self._local_endpoints),
+            if access_control is None
+            else access_control.reachable(path, self._endpoints, self._local_endpoints),
             server=f"messagehub/{__version__}",
         )
         if warning:
             reply.warning = warning
-        if guard is not None:
-            reply.access = guard.access
+        if access_control is not None:
+            reply.access = access_control.access
         return reply
 
     def _ping(self, command: Any) -> replies.Reply:
         if command.echo is not None:
             self._topics.echo(command.echo.encode())
         pong = replies.Pong(broker_id=self.broker_id, revision=self._registry.revision, read_only=self.is_read_only)
-        problems = [*self._problems.values(), *filter(None, [self._judge.problem])]
+        problems = [*self._problems.values(), *filter(None, [self._schema_checker.problem])]
         if problems:
             pong.problems = problems
         return pong
@@ -573,9 +580,9 @@ class Broker:
         requests = self._requests
         while requests.socket.poll(max(int((grace - monotonic()) * 1000), 0)) and requests.backlog < MAX_BACKLOG:
             requests.receive(MAX_BACKLOG, self._registry)
-        while (requests.backlog or self._judge.waiting or self._kept.waiting) and monotonic() < deadline:
+        while (requests.backlog or self._schema_checker.waiting or self._kept.waiting) and monotonic() < deadline:
             if not requests.backlog:
-                (self._judge if self._judge.waiting else self._kept).wait(deadline - monotonic())
+                (self._schema_checker if self._schema_checker.waiting else self._kept).wait(deadline - monotonic())
             self._after_judging()
             self._after_reading()
             self._serve(SERVED_PER_TURN)

@@ -47,7 +47,11 @@ Request = tuple[list[bytes], commands.AnyCommand, float, CheckResult | None]
 
 class RequestQueue:
     def __init__(
-        self, context: "zmq.Context[zmq.Socket[bytes]]", guard: AccessControl | None, metrics: Metrics, trace: TraceRing
+        self,
+        context: "zmq.Context[zmq.Socket[bytes]]",
+        access_control: AccessControl | None,
+        metrics: Metrics,
+        trace: TraceRing,
     ) -> None:
         self.socket = _router(context)
         self.high: deque[Request] = deque()
@@ -55,7 +59,7 @@ class RequestQueue:
         self.low: deque[Request] = deque()
         self._queues = {"high": self.high, "normal": self.normal, "low": self.low}
         self._is_skipping = False
-        self._guard = guard
+        self._access_control = access_control
         self._metrics = metrics
         self._trace = trace
         self._refusals = LimitedLog(log, "refusals")
@@ -69,7 +73,12 @@ class RequestQueue:
 
     def receive(self, limit: int, registry: Registry) -> None:
         """Queue what waits in the socket by priority; refuse what is not a request."""
-        router, queues, priorities, guard = self.socket, self._queues, registry.priorities, self._guard
+        router, queues, priorities, access_control = (
+            self.socket,
+            self._queues,
+            registry.priorities,
+            self._access_control,
+        )
         get: Callable[[int], Any] = router.get
         limited = 0
         self._is_logging = log.isEnabledFor(logging.DEBUG)
@@ -81,7 +90,7 @@ class RequestQueue:
             if self._is_skipping and not self._skip():
                 return
             try:
-                frames = _received(router.recv, get) if guard is None else guard.receive(router)
+                frames = _received(router.recv, get) if access_control is None else access_control.receive(router)
             except zmq.Again:
                 return
             received_at = monotonic()
@@ -97,13 +106,15 @@ class RequestQueue:
                 if split is None:
                     self._metrics.count("bad_frames")
                     continue
-                path, body = split if guard is None else guard.named(frames, split)
-            if guard is not None and guard.is_too_fast(path):
+                path, body = split if access_control is None else access_control.named(frames, split)
+            if access_control is not None and access_control.is_too_fast(path):
                 limited += 1
-                self._refuse(path, body, guard.too_fast, received_at)
+                self._refuse(path, body, access_control.too_fast, received_at)
                 continue
             try:
-                command = protocol.decode(body) if guard is None else guard.decode(path, body, registry)
+                command = (
+                    protocol.decode(body) if access_control is None else access_control.decode(path, body, registry)
+                )
             except HubError as error:
                 self._refuse(path, body, error, received_at)
                 continue
@@ -138,8 +149,8 @@ class RequestQueue:
         is_change: bool = False,
     ) -> None:
         """Written down, then sent, then accounted for: how long it took, and what it was."""
-        if self._guard is not None:
-            self._guard.note(path, command, reply, is_change=is_change)
+        if self._access_control is not None:
+            self._access_control.note(path, command, reply, is_change=is_change)
         self._send(path, payload)
         elapsed = monotonic() - received_at
         name, histogram = self._accounts[type(command)]
@@ -178,8 +189,8 @@ class RequestQueue:
             self._metrics.count(_COUNTER_OF_CODE.get(error.code, "malformed"))
         else:
             request, request_id = protocol.request_head(body)
-        if self._guard is not None:
-            self._guard.refused(path, request, request_id, error)
+        if self._access_control is not None:
+            self._access_control.refused(path, request, request_id, error)
         self._metrics.refuse(error.code)
         self._log_refusal(path, request, error.code, error.message, request_id)
         self._send(path, protocol.encode_reply(protocol.error_reply(error), request_id))
@@ -191,7 +202,7 @@ class RequestQueue:
         self._refusals.info("refused %s of %s, id %s: %s: %s", request, who, request_id or "none", code, why)
 
     def _sender(self, path: list[bytes]) -> str:
-        return "a local peer" if self._guard is None else self._guard.sender(path)
+        return "a local peer" if self._access_control is None else self._access_control.sender(path)
 
 
 def _received(recv: Callable[[int], bytes], get: Callable[[int], Any]) -> list[bytes]:

@@ -6,7 +6,9 @@ from messagehub.broker.topics.proxy import TopicProxy
 from registry.registry import Registry
 
 
-def settle(registry: Registry, publisher: Publisher, sight: HostWatcher, topics: TopicProxy, *, now: float) -> None:
+def settle(
+    registry: Registry, publisher: Publisher, host_watcher: HostWatcher, topics: TopicProxy, *, now: float
+) -> None:
     """Once a turn: everything that happened to services and subscribers since the last time."""
     services = registry.services
     while happened := services.take_happened():
@@ -14,16 +16,16 @@ def settle(registry: Registry, publisher: Publisher, sight: HostWatcher, topics:
             publisher.announce(event)
             kind, _, worker_id = event.address.partition(":")
             if kind == "id":  # every worker has this address, and none shares it
-                sight.forget_worker(registry, worker_id)
+                host_watcher.forget_worker(registry, worker_id)
                 worker = services.get(worker_id)
-                if worker is not None and not sight.follow_worker(registry, worker):
+                if worker is not None and not host_watcher.follow_worker(registry, worker):
                     services.ended(worker_id, event.at)
     subscribers = registry.subscribers
     while changed := subscribers.take_changed():
         for member_id in changed:
-            sight.forget_subscriber(registry, member_id)
+            host_watcher.forget_subscriber(registry, member_id)
             subscriber = subscribers.get(member_id)
-            if subscriber is not None and not sight.follow_subscriber(registry, subscriber):
+            if subscriber is not None and not host_watcher.follow_subscriber(registry, subscriber):
                 subscribers.ended(member_id, now)
     for mark in subscribers.groups.take_marks():
         topics.mark(mark)

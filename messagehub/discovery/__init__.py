@@ -12,9 +12,10 @@ Source = Literal["broker", "files", "shm"]
 
 
 class RegistryAccess(Protocol):
-    """A way to the registry's rules. Every door gives the same answers and the same refusals to the same commands.
+    """A way to the registry's rules: the broker or the directory.
 
-    What a door cannot do raises BrokerRequired; a door that nobody stands behind raises BrokerUnavailable.
+    Both give the same answers and the same refusals to the same commands. BrokerRequired is raised for a command that
+    only a broker can decide, BrokerUnavailable when nobody answers.
     """
 
     def ask(self, command: commands.Command, *, timeout: float) -> replies.Reply: ...

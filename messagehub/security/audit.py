@@ -1,6 +1,6 @@
 """Every refusal and every change, one JSON object a line: who, what, and the correlation id.
 
-Rule 1: nothing is written here that could open a door: no token, no secret key, no payload, no schema text.
+Rule 1: nothing is written here that would let anybody in: no token, no secret key, no payload, no schema text.
 Rule 2: a full disk stops nobody: what could not be written is counted.
 """
 

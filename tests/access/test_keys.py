@@ -175,7 +175,7 @@ def test_plain_topics_take_rights_without_a_pattern(shared: SharedHub) -> None:
 
 
 def test_who_may_not_publish_cannot_even_connect_for_it(shared: SharedHub) -> None:
-    """Whatever the client is told: the door knows each socket."""
+    """Whatever the client is told: each socket is authenticated by itself."""
     with shared.peer("boss") as peer:
         endpoint = peer.ask({"type": "HELLO"})["endpoints"]["topics_in"]
     with shared.hub("reader") as reader, reader.subscribe(">") as heard, shared.local() as local:

@@ -1,9 +1,9 @@
 """Who asks, whether they may, and how much: what stands between the sockets of a shared hub and its registry.
 
-A hub that only its own user can reach has no guard, and pays nothing for this.
+A hub that only its own user can reach has no access control, and pays nothing for this.
 
-Rule 1: a peer is known by what the door gave it, which libzmq attaches to every frame: its key, not the key's name,
-since a name may get another key while a connection with the old one is open.
+Rule 1: a peer is known by what authentication gave it, which libzmq attaches to every frame: its key, not the key's
+name, since a name may get another key while a connection with the old one is open.
 Rule 2: rights are looked up for each request, so one that is taken away ends with the next request, on open
 connections too; what libzmq carries without us (events, topics) is cut, so that everybody has to come in again.
 Rule 3: a lease belongs to the peer that registered under it, and ends when the peer is not listed any more.
@@ -48,7 +48,7 @@ _CHANGES = commands.UnregisterWorker | commands.UnregisterSubscriber | commands.
 _DATA = commands.PublishMessages | commands.FetchMessages | commands.AcknowledgeMessages
 """Those of services, which are not written to a store."""
 LOOPBACK = "loopback"
-"""Anybody on this host, over plain TCP: as without a guard."""
+"""Anybody on this host, over plain TCP: as without access control."""
 
 
 class ReturnPath(list[bytes]):
@@ -109,7 +109,7 @@ class AccessControl:
     def close(self) -> None:
         self._audit.close()
 
-    # -- at the door; on its threads -----------------------------------------------------------------------
+    # -- authentication; on its thread ---------------------------------------------------------------------
 
     def identify(self, domain: str, mechanism: str, address: str, key: str) -> str | None:
         """The name of a peer that may connect to the socket of this domain, or None."""
@@ -135,7 +135,7 @@ class AccessControl:
         return f"{_KEY}{key}" if mechanism == "CURVE" else user
 
     def name_of(self, known_as: str) -> str:
-        """The name of a peer that the door let in; of a key that is not listed any more, one that nobody has."""
+        """Return the name of an authenticated peer; for a key that is not listed any more, a name that nobody has."""
         if not known_as.startswith(_KEY):
             return known_as
         key = known_as.removeprefix(_KEY)
@@ -206,7 +206,7 @@ class AccessControl:
             self._table_places.take(user, command.channel, registry.channels, monotonic())
 
     def check_entry(self, uid: int, command: commands.RegisterProducer | commands.RegisterTable) -> None:
-        """Whether a user who registered in the directory, past the door, could have done so through it."""
+        """Raise a refusal if a user who registered in the directory had no right to register with the broker."""
         user = f"{_USER}{uid}"
         try:
             self._check_entry(user, command)
@@ -322,7 +322,7 @@ class AccessControl:
             self._look()
         if not self._is_reduced:
             return False
-        self._is_reduced = False  # the door's threads set it when the list is in force, so nothing is missed here
+        self._is_reduced = False  # authentication sets it when the list is in force, so nothing is missed here
         return True
 
     def _look(self) -> None:

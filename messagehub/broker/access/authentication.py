@@ -1,4 +1,4 @@
-"""The door: libzmq asks here whether a peer may come in (ZAP), before anything of it reaches the broker.
+"""Authentication: libzmq asks here whether a peer may connect (ZAP), before anything of it reaches the broker.
 
 Rule 1: who a peer is comes from the kernel (the user at the other end of an ipc socket) or from its CURVE key, never
 from what it says of itself.
@@ -46,13 +46,13 @@ class Authentication:
     def server_key(self) -> str:
         return self._keys.public if self._keys else ""
 
-    def guard(self, context: Context) -> None:
-        """Ask from now on about every peer of the context's sockets; ends with the context."""
+    def start(self, context: Context) -> None:
+        """Authenticate every peer of the context's sockets from now on, until the context ends."""
         if self._identify is not None:
             handler = context.socket(zmq.REP)
             handler.setsockopt(zmq.LINGER, 0)
             handler.bind("inproc://zeromq.zap.01")
-            self._supervisor.start("messagehub-door", partial(_answer, handler, self._identify))
+            self._supervisor.start("messagehub-authentication", partial(_answer, handler, self._identify))
 
     def bind(
         self, socket: "zmq.Socket[bytes]", domain: str, endpoint: str, local: str = "", *, or_any_port: bool = False

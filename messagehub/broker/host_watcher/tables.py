@@ -38,12 +38,12 @@ class _Ended(NamedTuple):
 
 class TableWatcher:
     def __init__(
-        self, directory: Directory, checks: EntryChecks, look_again: LookAgain, guard: AccessControl | None
+        self, directory: Directory, checks: EntryChecks, look_again: LookAgain, access_control: AccessControl | None
     ) -> None:
         self._directory = directory
         self._checks = checks
         self._look_again = look_again
-        self._guard = guard
+        self._access_control = access_control
         self._registered: dict[str, Stamp] = {}
         self._ended: dict[str, _Ended] = {}
 
@@ -98,8 +98,8 @@ class TableWatcher:
         channel = command.channel
         try:
             protocol.decode(protocol.encode(command))  # the directory is input like any other
-            if self._guard is not None:
-                self._guard.check_entry(_writer_of(self._directory, command), command)
+            if self._access_control is not None:
+                self._access_control.check_entry(_writer_of(self._directory, command), command)
         except (Refusal, ProtocolError) as error:
             return _clash_of(command, error)
         try:

@@ -49,14 +49,14 @@ _TABLES = inotify.CREATE | inotify.DELETE | inotify.MOVED_FROM
 class HostWatcher:
     """`fileno` is readable when `look` has something to do."""
 
-    def __init__(self, directory: Directory, ask: Ask, guard: AccessControl | None = None) -> None:
-        """The guard refuses an entry whose writer, a user of this host, has no right to it."""
+    def __init__(self, directory: Directory, ask: Ask, access_control: AccessControl | None = None) -> None:
+        """Access control refuses an entry whose writer, a user of this host, has no right to it."""
         self.defects = 0
         self._directory = directory
         self.checks = EntryChecks(ask, self._look_again)
-        self._guard = guard
+        self._access_control = access_control
         self._left_alone: dict[str, float] = {}
-        self._tables = TableWatcher(directory, self.checks, self._look_again, guard)
+        self._tables = TableWatcher(directory, self.checks, self._look_again, access_control)
         self._epoll = select.epoll()
         self._news = inotify.Inotify()
         self._is_usable = _prepare(directory)
@@ -343,16 +343,16 @@ class HostWatcher:
         if present is not None and not self._lives(present):
             happened += registry.died([Member("producer", channel, present.producer_id)], now=now)
         try:
-            if self._guard is not None:
-                self._guard.check_entry(listed.uid, command)
+            if self._access_control is not None:
+                self._access_control.check_entry(listed.uid, command)
             adoption = Adoption(channel, listed.producer_id, command)
             verdict = self.checks.result(adoption)
             if self.checks.must_wait(adoption, verdict):
                 return None
             happened += registry.apply(command, now=now, verdict=verdict).events
             self.checks.forget(channel, listed.producer_id)
-            if self._guard is not None:
-                self._guard.adopted(listed.uid, command)
+            if self._access_control is not None:
+                self._access_control.adopted(listed.uid, command)
         except Refusal as refused:
             return clash_of(live, refused)
         return None

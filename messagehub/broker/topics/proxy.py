@@ -36,11 +36,11 @@ Ends = tuple[str, str, str]
 
 
 class TopicProxy:
-    def __init__(self, door: Authentication, supervisor: Supervisor) -> None:
-        self._door = door
+    def __init__(self, authentication: Authentication, supervisor: Supervisor) -> None:
+        self._authentication = authentication
         self._context: Context = zmq.Context()
-        door.guard(self._context)
-        is_steered = bool(door.server_key)
+        authentication.start(self._context)
+        is_steered = bool(authentication.server_key)
         self._plain = _Proxy(self._context, "plain", supervisor, is_steered=is_steered)
         self._retained = _Proxy(self._context, "retained", supervisor, is_steered=is_steered)
         self.retained = self._retained.entrance
@@ -59,7 +59,7 @@ class TopicProxy:
         bound: dict[str, str] = {}
         bound_here: dict[str, str] = {}
         for (domain, socket), end, local in zip(sockets.items(), ends, local_ends, strict=True):
-            bound[domain], bound_here[domain] = self._door.bind(socket, domain, end, local, or_any_port=True)
+            bound[domain], bound_here[domain] = self._authentication.bind(socket, domain, end, local, or_any_port=True)
         self._plain.start(bound[TOPICS_IN], bound[TOPICS_OUT], wait_seconds=0.0 if is_first else RETURN_SECONDS)
         self._retained.start("", bound[TOPICS_RETAINED])
         return bound, bound_here
@@ -77,7 +77,7 @@ class TopicProxy:
         self.echo(group_frame(mark)[1:])
 
     def cut(self) -> None:
-        """End the connections from other hosts: they come in again through the door. What is under way may be lost."""
+        """End the connections from other hosts, so that each is authenticated anew. What is under way may be lost."""
         self._plain.cut()
         self._retained.cut()
 
