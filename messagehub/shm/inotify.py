@@ -2,7 +2,7 @@
 
 A file that was open for writing reports its last close, which at the latest is its owner's death. So watching
 a channel's directory hears births and deaths without asking. Where the kernel has no more watches to give,
-`is_available` is false and the caller looks now and then.
+`watch` is false and the caller looks now and then.
 """
 
 import ctypes
@@ -41,10 +41,6 @@ class Inotify:
             self._descriptor = Descriptor(_init)
         except OSError:
             return  # no instance left for this user
-
-    @property
-    def is_available(self) -> bool:
-        return self._descriptor is not None
 
     def fileno(self) -> int:
         return -1 if self._descriptor is None else self._descriptor.fd

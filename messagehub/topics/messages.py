@@ -16,7 +16,6 @@ from messagehub.payloads.encoding import decode_payload, from_block
 from messagehub.protocol.topic_frames import (
     ARROW_BATCH,
     ARROW_TABLE,
-    BYTES,
     HEAD,
     IN_BLOCK,
     KIND_OF,
@@ -72,10 +71,6 @@ class Message(msgspec.Struct, frozen=True, eq=False, gc=False):
         if self._block is not None:
             return from_block(self._block, self._kind)
         return decode_payload(self._kind, memoryview(self._frame)[self._body_at :], self.topic)
-
-    @property
-    def is_bytes(self) -> bool:
-        return self._kind == BYTES
 
     @property
     def size_bytes(self) -> int:

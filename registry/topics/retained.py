@@ -39,9 +39,6 @@ class TopicCatalog:
         self._publishers: dict[str, dict[str, LastBatch]] = {}
         self._names = SortedNames(self._topics)
 
-    def __len__(self) -> int:
-        return len(self._topics)
-
     def get(self, name: str) -> KeptTopic:
         found = self._topics.get(name)
         if found is None:

@@ -96,6 +96,24 @@ def test_an_incompatible_table_is_refused_and_leaves_nothing(hub: MessageHub, pl
     assert (found(hub, "levelled").schema_version, found(hub, "levelled").generation) == ("2", 2)
 
 
+def test_a_table_that_is_refused_at_its_end_is_withdrawn(hub: MessageHub, place: Place) -> None:
+    """Its schema could be registered when the writing began; then the level was set."""
+    hub.publish_table("late", PRICES)
+    hub.ask(commands.ConfigureSchemas(subject="late", config=SchemaConfig(compatibility="NONE")))
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        yield from NARROWED.to_batches()
+        hub.ask(commands.ConfigureSchemas(subject="late", config=SchemaConfig(compatibility="BACKWARD")))
+
+    with pytest.raises(SchemaIncompatible, match="price"):
+        hub.publish_table("late", pa.RecordBatchReader.from_batches(NARROWED.schema, batches()))
+    assert TableStore(place.directory.tables_path("late")).generations() == [1]
+    assert [one.version for one in hub.schema_versions("late")] == [1]
+    with hub.consumer("late", start="oldest") as consumer:
+        assert consumer.latest().equals(PRICES)
+    assert (found(hub, "late").schema, found(hub, "late").conflict) == ("verified", None)
+
+
 def test_a_declared_schema_binds_tables(hub: MessageHub, place: Place) -> None:
     hub.create_channel("declared", schema=arrow.from_arrow(PRICES.schema), schema_type="ARROW")
     hub.ask(commands.ConfigureSchemas(subject="declared", config=SchemaConfig(compatibility="NONE")))

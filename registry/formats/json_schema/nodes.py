@@ -287,11 +287,6 @@ def item_at(index: int, schema: Node) -> Node:
     return TRUE if schema is TRUE else make("item_at", index, schema)
 
 
-def at_least_one(schema: Node) -> Node:
-    """Some item satisfies the schema: the same atom as a refused `items`, so the two cancel."""
-    return make("some_from", 0, schema)
-
-
 def exactly_one(nodes: Iterable[Node]) -> Node:
     """Kept whole until it is needed: most branches exclude each other, and then it is a plain `any_of`."""
     branches = tuple(sorted((node for node in nodes if node is not FALSE), key=hash))
