@@ -25,7 +25,7 @@ from messagehub.jupyter.outputs import ExecutionClosed, KernelDied, KernelNotFou
 from messagehub.jupyter.process import KernelProcess
 from messagehub.streams import Message, StreamRouter
 
-log = logging.getLogger("messagehub.jupyter.kernel")
+log = logging.getLogger("messagehub.jupyter")
 
 PROBE_SECONDS = 0.2
 GRACE_SECONDS = 2.0

@@ -21,7 +21,7 @@ from jupyter_client.launcher import launch_kernel
 
 from messagehub.jupyter.outputs import KernelNotFound
 
-log = logging.getLogger("messagehub.jupyter.kernel")
+log = logging.getLogger("messagehub.jupyter")
 
 UNIX_PATH_BYTES = 107
 
