@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from messagehub.cli import (
+    backup,
     blocks,
     channels,
     discover,
@@ -47,6 +48,7 @@ for command in (
     serve.serve,
     status.status,
     doctor.doctor,
+    backup.backup,
     discover.discover,
     register.register,
     watch.watch,

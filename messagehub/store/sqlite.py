@@ -82,7 +82,7 @@ class SQLiteStore:
         self._plain_mode = "NORMAL" if sync == "full" else "OFF"
         self._mode = ""
         self._retention = sqlite_topics.Retention()
-        _check_file(path)
+        check_database(path)
         try:
             self._connection = self._open()
         except (sqlite3.Error, OSError) as error:
@@ -169,7 +169,12 @@ def _create(path: Path) -> None:
     finally:
         connection.close()
     os.rename(unfinished, path)
-    directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    sync_directory(path.parent)
+
+
+def sync_directory(path: Path) -> None:
+    """Have the names in a directory on disk."""
+    directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(directory)
     finally:
@@ -185,7 +190,7 @@ def _has_content(path: Path) -> bool:
     return path.exists() and path.stat().st_size > 0
 
 
-def _check_file(path: Path) -> None:
+def check_database(path: Path) -> None:
     """Refuse, without touching it, what is not a registry database of a version we know."""
     advice = "it was not changed; move it away or point --dir somewhere else"
     if path.is_symlink():

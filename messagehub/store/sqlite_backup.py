@@ -1,0 +1,79 @@
+"""A copy of the registry's database, taken while the broker goes on writing.
+
+Rule 1: the copy is one moment of the database: it is read in one transaction.
+Rule 2: under its name it is whole, checked and on disk, or it is not there.
+"""
+
+import contextlib
+import os
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from messagehub.errors import StoreError
+from messagehub.store.sqlite import SQLiteStore, check_database, sync_directory
+
+PAGES_AT_ONCE = 1024
+
+
+class Backup(msgspec.Struct, kw_only=True):
+    path: str
+    size_bytes: int
+    revision: int
+    channels: int
+    schemas: int
+    topics: int
+
+
+def back_up(database: Path, copy: Path, tell: Callable[[int, int], object]) -> Backup:
+    """Copy the database to a new file; `tell` is called with the bytes that remain, and with all."""
+    if not database.exists():
+        raise StoreError(f"there is no registry database {database}: name the hub's directory with --dir")
+    check_database(database)
+    unfinished = copy.with_name(f".{copy.name}.{os.getpid()}")
+    try:
+        os.close(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
+        _copy(database, unfinished, tell)
+        saved = _checked(unfinished)
+        with unfinished.open("rb") as written:
+            os.fsync(written.fileno())
+        os.link(unfinished, copy)  # fails where something has that name
+        sync_directory(copy.parent)
+    except FileExistsError:
+        raise StoreError(f"{copy} exists already: choose another name, or remove it", path=str(copy)) from None
+    except (OSError, sqlite3.Error) as error:
+        raise StoreError(f"cannot copy {database} to {copy}: {error}", path=str(copy)) from error
+    finally:
+        for name in (unfinished, *(unfinished.with_name(f"{unfinished.name}-{kind}") for kind in ("wal", "shm"))):
+            with contextlib.suppress(FileNotFoundError):
+                name.unlink()
+    return Backup(path=str(copy), size_bytes=copy.stat().st_size, **saved)
+
+
+def _copy(database: Path, unfinished: Path, tell: Callable[[int, int], object]) -> None:
+    with (
+        contextlib.closing(sqlite3.connect(f"{database.absolute().as_uri()}?mode=ro", uri=True)) as source,
+        contextlib.closing(sqlite3.connect(unfinished)) as target,
+    ):
+        page_bytes = source.execute("PRAGMA page_size").fetchone()[0]
+        source.execute("BEGIN")
+        source.execute("SELECT count(*) FROM meta").fetchone()  # from here on it reads this moment
+        source.backup(
+            target, pages=PAGES_AT_ONCE, progress=lambda _, left, pages: tell(left * page_bytes, pages * page_bytes)
+        )
+
+
+def _checked(unfinished: Path) -> dict[str, int]:
+    with contextlib.closing(sqlite3.connect(unfinished)) as copied:
+        found = copied.execute("PRAGMA quick_check").fetchone()[0]
+    if found != "ok":
+        raise sqlite3.DatabaseError(f"the copy is damaged: {found}")
+    store = SQLiteStore(unfinished, sync="off")
+    try:
+        saved = store.load()
+    finally:
+        store.close()
+    counts = {"channels": len(saved.channels), "schemas": len(saved.schemas), "topics": len(saved.topics)}
+    return counts | {"revision": saved.revision}
