@@ -99,7 +99,9 @@ class Registration:
 
     @property
     def source(self) -> str | None:
-        """Who took it: `broker`, `files` while only the directory of this host has it, or None."""
+        """Who has it: `broker`, or `files` while only the directory of this host does. None when nobody has it."""
+        if self.is_closed:
+            return None
         if self.ack is not None:
             return "broker"
         return "files" if self._local is not None else None
@@ -143,7 +145,7 @@ class Registration:
         self._leave = None
 
     def __bool__(self) -> bool:
-        return self.source is not None and not self.is_closed
+        return self.source is not None
 
     def __enter__(self) -> "Registration":
         return self

@@ -213,6 +213,8 @@ def test_a_registration_without_a_broker_becomes_true_when_one_comes(tmp_path: P
         assert producer.source == "files"
         with Served(directory, **QUICK) as server:
             eventually(lambda: producer.source == "broker" and consumer.source == "broker")
+            producer.close()
+            assert (producer.source, bool(producer)) == (None, False)
             assert producer.shm_name == "/pylabhub_a"
             with Peer(server.endpoint) as peer:
                 assert peer.ask({"type": "DISCOVERY_REQUEST", "channel": "a"})["consumer_count"] == 1
