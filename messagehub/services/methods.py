@@ -306,4 +306,4 @@ class ServiceMethods(ABC):
         if kind == "topic":
             self._topics.publish(name, payload, headers, timeout=timeout, is_local=False)
         else:
-            self.send(address, payload, headers=headers, timeout=timeout)
+            self._services.requests.send(address, payload, timeout=timeout, headers=headers, is_reported=False)

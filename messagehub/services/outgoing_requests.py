@@ -38,7 +38,7 @@ _PRIORITY = {name: number for number, name in enumerate(PRIORITIES)}
 class Outgoing:
     __slots__ = (
         *("address", "attempts", "body", "deadline", "form", "headers"),
-        *("encoder", "idempotent", "kind", "large", "priority", "retries"),
+        *("encoder", "idempotent", "is_reported", "kind", "large", "priority", "retries"),
     )
 
     def __init__(
@@ -53,7 +53,9 @@ class Outgoing:
         priority: Priority = "normal",
         retries: int = 0,
         idempotent: bool = False,
+        is_reported: bool = True,
     ) -> None:
+        """`is_reported`: it becomes a dead letter when it is given up."""
         if priority not in _PRIORITY:
             raise ConfigurationError(f"priority is one of {', '.join(PRIORITIES)}, not {priority!r}")
         payload = prepared(payload)
@@ -68,6 +70,7 @@ class Outgoing:
         self.deadline = deadline
         self.retries = whole(retries, "retries")
         self.idempotent = idempotent
+        self.is_reported = is_reported
         self.attempts = 0
 
     def frame(self, number: int, target: bytes) -> bytes:

@@ -150,7 +150,7 @@ class Requests:
         return pause
 
     def _report_undelivered(self, outgoing: Outgoing, error: HubError) -> None:
-        if isinstance(error, UNDELIVERABLE):
+        if outgoing.is_reported and isinstance(error, UNDELIVERABLE):
             self.report(outgoing.letter(self._sender, error))
 
     def _ask(self, outgoing: Outgoing) -> Answer:

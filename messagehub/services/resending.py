@@ -16,7 +16,6 @@ import msgspec
 from messagehub.errors import HubError
 from messagehub.payloads.encoding import decode_payload
 from messagehub.protocol.topic_frames import KIND_OF
-from messagehub.services.outgoing_requests import UNDELIVERABLE
 from registry.records import DeadLetter
 
 LEAST_SECONDS = 1.0
@@ -32,7 +31,7 @@ class FailedLetter(msgspec.Struct, frozen=True):
 
 class Resent(msgspec.Struct, kw_only=True):
     """`sent` are in the mailboxes of their workers. Still there are those `without_payload`, which were too large to be
-    kept whole, and those that were `left` when the time was up."""
+    kept whole, those that `failed`, and those that were `left` when the time was up."""
 
     sent: int = 0
     without_payload: int = 0
@@ -66,8 +65,6 @@ def resend(
             send(letter.address, payload, letter.headers, remaining)
         except HubError as error:
             done.failed.append(FailedLetter(letter.number, letter.address, error.code, error.message))
-            if isinstance(error, UNDELIVERABLE):
-                remove(letter.number, LEAST_SECONDS)
         else:
             done.sent += 1
             remove(letter.number, max(deadline - monotonic(), LEAST_SECONDS))

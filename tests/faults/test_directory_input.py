@@ -176,7 +176,7 @@ def test_adopted_schemas_are_judged_outside_of_the_loop_and_a_refused_one_once(
             in_loop.append(question)
         return judge(question, **options)
 
-    for module in (registry.registry, registry.schema_rules):
+    for module in (registry.registry, registry.schemas.rules):
         monkeypatch.setattr(module, "judge", watched)
     hub = MessageHub(dir=tmp_path / "none")
     with hub.producer("born", schema=SCHEMA):
