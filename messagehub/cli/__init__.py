@@ -22,6 +22,7 @@ from messagehub.cli import (
     serve,
     services,
     status,
+    stop,
     subscribe,
     tables,
     tail,
@@ -43,9 +44,11 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     add_completion=False,
     rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
 for command in (
     serve.serve,
+    stop.stop,
     status.status,
     doctor.doctor,
     backup.backup,

@@ -10,7 +10,7 @@ class ListingGroup(TyperGroup):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         first = args[0] if args else ""
-        if first not in self.commands and first != "--help":
+        if first not in self.commands and first not in ("-h", "--help"):
             args = ["list", *args]
         return super().parse_args(ctx, args)
 

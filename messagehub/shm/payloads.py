@@ -185,6 +185,8 @@ class ArrowCodec:
             batches = [payload]
         elif isinstance(payload, pa.Table):
             batches = payload.combine_chunks().to_batches() or [self._empty]
+        elif hasattr(payload, "__arrow_c_stream__"):
+            batches = self._from_frame(payload).combine_chunks().to_batches() or [self._empty]
         else:
             batches = [self._from_numpy(payload)]
         found = []
@@ -240,12 +242,23 @@ class ArrowCodec:
                 found += self._split(part, part_size, slot_bytes)
         return found
 
+    def _from_frame(self, frame: Any) -> Any:
+        """Return a data frame of pandas, polars or another library as a table, in the types of the schema."""
+        pa = self._pa
+        try:
+            table = pa.table(frame)
+            if sorted(table.column_names) != sorted(self.schema.names):
+                raise PayloadSchemaMismatch(str(self.schema), str(table.schema.remove_metadata()))
+            return table.select(self.schema.names).cast(self.schema)
+        except (pa.ArrowException, TypeError, ValueError) as error:
+            raise PayloadSchemaMismatch(str(self.schema), str(error)) from None
+
     def _from_numpy(self, payload: Any) -> Any:
         dtype = getattr(payload, "dtype", None)
         if dtype is None:
             raise PayloadRefused(
                 f"a {type(payload).__name__} is no payload of an Arrow schema: give a pyarrow RecordBatch or Table"
-                " (pa.RecordBatch.from_pandas, from_pylist or from_pydict make one) or a NumPy structured array"
+                " (pa.RecordBatch.from_pylist or from_pydict make one), a data frame or a NumPy structured array"
             )
         names = getattr(dtype, "names", None)
         if not names or list(names) != self.schema.names:

@@ -43,6 +43,8 @@ def test_every_command_has_the_common_options(name: str) -> None:
     expected = {"--endpoint", "--dir", "--timeout", "--json"}
     if name.startswith(("backup", "blocks", "keys", "tokens")):
         expected -= {"--endpoint", "--timeout"}  # of this host's shared memory or of the directory: no broker is asked
+    if name == "stop":
+        expected -= {"--endpoint"}  # only a hub of this host can be stopped
     if name in ("tail", "subscribe"):
         expected -= {"--timeout"}  # they go on until they are stopped
     assert expected <= options
