@@ -5,6 +5,8 @@ hub = MessageHub.get_instance()
 hub.register_producer("sensor_data", schema_hash="abc", schema_version="1.0.0")
 found = hub.discover("sensor_data")
 
+Every error of `messagehub.errors` can be imported from here too.
+
 Spark's workers, the HTTP process and every command import some part of this package, so each name is loaded when it
 is first used.
 """
@@ -14,37 +16,64 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from messagehub.broker.embedded import embedded_broker
+    from messagehub.channels.consumers import Consumer
+    from messagehub.channels.items import ReadItem
+    from messagehub.channels.producers import Producer
     from messagehub.client.heartbeats import Registration
     from messagehub.client.watch import Watch
     from messagehub.discovery import Discovery
+    from messagehub.errors import *  # noqa: F403  for editors
     from messagehub.errors import HubError
     from messagehub.hub import MessageHub
+    from messagehub.services.context import ServiceContext, ServiceMessage
     from messagehub.settings import Settings
     from messagehub.shm.manifests import Retention
+    from messagehub.shm.read_results import Gap
+    from messagehub.topics.messages import Message
+    from messagehub.topics.subscriptions import Subscription
+    from messagehub.topics.topic import Topic
     from messagehub.version import __version__
     from registry.records import Keep
 
 _HOMES = {
+    "Consumer": "messagehub.channels.consumers",
     "Discovery": "messagehub.discovery",
+    "Gap": "messagehub.shm.read_results",
     "HubError": "messagehub.errors",
     "Keep": "registry.records",
+    "Message": "messagehub.topics.messages",
     "MessageHub": "messagehub.hub",
+    "Producer": "messagehub.channels.producers",
+    "ReadItem": "messagehub.channels.items",
     "Registration": "messagehub.client.heartbeats",
     "Retention": "messagehub.shm.manifests",
+    "ServiceContext": "messagehub.services.context",
+    "ServiceMessage": "messagehub.services.context",
     "Settings": "messagehub.settings",
+    "Subscription": "messagehub.topics.subscriptions",
+    "Topic": "messagehub.topics.topic",
     "Watch": "messagehub.client.watch",
     "__version__": "messagehub.version",
     "embedded_broker": "messagehub.broker.embedded",
 }
 
 __all__ = [
+    "Consumer",
     "Discovery",
+    "Gap",
     "HubError",
     "Keep",
+    "Message",
     "MessageHub",
+    "Producer",
+    "ReadItem",
     "Registration",
     "Retention",
+    "ServiceContext",
+    "ServiceMessage",
     "Settings",
+    "Subscription",
+    "Topic",
     "Watch",
     "__version__",
     "embedded_broker",
@@ -53,9 +82,10 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     home = _HOMES.get(name)
-    if home is None:
+    value = getattr(import_module(home or "messagehub.errors"), name, None)
+    if home is None and not (isinstance(value, type) and issubclass(value, Exception)):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(home), name)
+    globals()[name] = value
     return value
 
 

@@ -17,9 +17,17 @@ import asyncio
 
 import numpy as np
 
-from messagehub import MessageHub
-from messagehub.errors import HubError
+from messagehub import Consumer, Gap, HubError, Message, MessageHub, Producer, RingFull
 from messagehub.testing import hub as hub_fixture
+
+
+def keep(producer: Producer, consumer: Consumer, message: Message) -> list[object]:
+    try:
+        producer.write(message.payload)
+    except RingFull as error:
+        return [error]
+    found = consumer.read_item()
+    return [found.value if found is not None and not isinstance(found, Gap) else None]
 
 
 def measure(hub: MessageHub) -> int:
