@@ -1,9 +1,11 @@
 """The options of `format("messagehub")`, checked once.
 
-Spark hands them over as text, in lower case, together with a few of its own.
+Spark hands them over as text, in lower case, together with its own (`_OF_SPARK`). Of a catalog table's options it hands
+over none, when the table is read or written.
 """
 
 import difflib
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,7 +20,13 @@ from messagehub.shm.tables import TableStore
 from messagehub.spark.errors import BadOption
 from registry import names
 
-_OF_SPARK: Final = ("path", "checkpointLocation")
+_OF_SPARK: Final = ("path", "paths", "checkpointLocation", "queryName", "provider", "owner", "location", "mergeSchema")
+_OF_CATALOG: Final = "option."
+"""CREATE TABLE … OPTIONS (k 'v') hands over both `k` and `option.k`."""
+_WHICH_CHANNEL: Final = (
+    'say which channel: .option("channel", NAME). Spark does not keep the options of a catalog table: use'
+    " CREATE TEMPORARY VIEW … USING messagehub OPTIONS (channel 'NAME'), or SELECT … FROM table WITH (channel = 'NAME')"
+)
 _DEFAULT_PARTITION_BYTES: Final = 128 << 20
 Use = Literal["read", "readStream", "write", "writeStream"]
 _TRANSACTION: Final = re.compile(r"[A-Za-z0-9_-]{1,100}")
@@ -47,16 +55,16 @@ class Options:
     @classmethod
     def parse(cls, given: Mapping[str, str], use: Use | None = None) -> "Options":
         """Refuse what is unknown, and where the use is known what has no effect on it."""
-        said = {name.lower(): value for name, value in given.items()}
+        said = {name.lower().removeprefix(_OF_CATALOG): value for name, value in given.items()}
         for name in said:
             _known(name)
             if use is not None and use not in _USES.get(name, (use,)):
                 raise BadOption(f"option {_ACCEPTED[name]} is for {' and '.join(_USES[name])}; this is a {use}")
         if "maxrowspertrigger" in said and "maxbytespertrigger" in said:
             raise BadOption("give one of maxRowsPerTrigger and maxBytesPerTrigger")
-        channel = said.get("channel") or said.get("path")
+        channel = said.get("channel") or said.get("path") or _only_one(said.get("paths"))
         if not channel:
-            raise BadOption('say which channel: .option("channel", NAME)')
+            raise BadOption(_WHICH_CHANNEL)
         values = {_READERS[name][0]: _value(name, text) for name, text in said.items() if name in _READERS}
         try:
             return cls(**values | {"channel": names.check_channel(channel)})
@@ -74,6 +82,16 @@ class Options:
 
     def retention(self) -> Retention:
         return Retention(self.keep_generations, self.keep_bytes, self.keep_seconds)
+
+
+def _only_one(paths: str | None) -> str | None:
+    """Return the channel of `load([channel])`."""
+    if paths is None:
+        return None
+    found = json.loads(paths)
+    if len(found) != 1:
+        raise BadOption(f"a DataFrame reads one channel, not {len(found)}: load each, and union them")
+    return str(found[0])
 
 
 def _whole(text: str) -> int:

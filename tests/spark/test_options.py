@@ -16,6 +16,19 @@ def test_names_count_in_any_case_and_values_are_read_once() -> None:
 
 def test_what_spark_adds_itself_is_no_error_and_a_path_names_the_channel() -> None:
     assert Options.parse({"path": "sales", "checkpointLocation": "/tmp/x"}).channel == "sales"
+    added = {"queryname": "clean", "provider": "messagehub", "owner": "me", "location": "file:/x", "path": "file:/x"}
+    assert Options.parse({"channel": "sales", "option.channel": "sales", **added}).channel == "sales"
+    assert Options.parse({"paths": '["sales"]'}).channel == "sales"
+
+
+def test_several_paths_are_refused() -> None:
+    with pytest.raises(BadOption, match="one channel, not 2"):
+        Options.parse({"paths": '["a", "b"]'})
+
+
+def test_a_typo_in_the_options_of_a_catalog_table_is_refused() -> None:
+    with pytest.raises(BadOption, match="did you mean 'channel'"):
+        Options.parse({"option.chanel": "sales"})
 
 
 @pytest.mark.parametrize(

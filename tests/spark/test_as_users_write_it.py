@@ -1,0 +1,69 @@
+"""Lines that Spark users type: named queries, SQL with views and tables, paths."""
+
+from pathlib import Path
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from messagehub.shm.directory import Directory
+from messagehub.shm.tables import TableStore
+
+QUERY_SECONDS = 120
+
+
+def options_text(options: dict[str, str]) -> str:
+    return ", ".join(f"{name} '{value}'" for name, value in options.items())
+
+
+@pytest.fixture
+def filled(spark: SparkSession, channel_options: dict[str, str]) -> dict[str, str]:
+    spark.range(5).write.format("messagehub").options(**channel_options).mode("overwrite").save()
+    return channel_options
+
+
+def test_a_streaming_query_has_a_name(
+    spark: SparkSession, channel_options: dict[str, str], domain: str, tmp_path: Path
+) -> None:
+    (tmp_path / "in").mkdir()
+    spark.range(3).write.mode("overwrite").parquet(str(tmp_path / "in"))
+    query = (
+        spark.readStream.schema("id long")
+        .parquet(str(tmp_path / "in"))
+        .writeStream.format("messagehub")
+        .options(**channel_options, checkpointLocation=str(tmp_path / "checkpoint"))
+        .queryName("clean")
+        .trigger(availableNow=True)
+        .start()
+    )
+    assert query.name == "clean"
+    assert query.awaitTermination(QUERY_SECONDS)
+    with TableStore(Directory(domain).tables_path("sales")).open() as snapshot:
+        assert sorted(snapshot.table()["id"].to_pylist()) == [0, 1, 2]
+
+
+def test_a_temporary_view_is_read_and_inserted_into(spark: SparkSession, filled: dict[str, str]) -> None:
+    spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW seen USING messagehub OPTIONS ({options_text(filled)})")
+    assert spark.sql("SELECT count(*) FROM seen").first()[0] == 5
+    spark.sql("INSERT INTO seen VALUES (7)")
+    again = spark.read.format("messagehub").options(**filled).load()
+    assert sorted(row.id for row in again.collect()) == [0, 1, 2, 3, 4, 7]
+
+
+def test_a_catalog_table_is_created_and_its_error_says_what_works(spark: SparkSession, filled: dict[str, str]) -> None:
+    spark.sql(f"CREATE TABLE listed (id BIGINT) USING messagehub OPTIONS ({options_text(filled)})")
+    try:
+        with_options = ", ".join(f"'{name}' = '{value}'" for name, value in filled.items())
+        assert spark.sql(f"SELECT count(*) FROM listed WITH ({with_options})").first()[0] == 5
+        with pytest.raises(PySparkException, match=r"TEMPORARY VIEW.*WITH \(channel"):
+            spark.sql("SELECT count(*) FROM listed").collect()
+    finally:
+        spark.sql("DROP TABLE listed")
+
+
+def test_a_path_names_the_channel(spark: SparkSession, filled: dict[str, str]) -> None:
+    where = {name: value for name, value in filled.items() if name != "channel"}
+    assert spark.read.format("messagehub").options(**where).load("sales").count() == 5
+    assert spark.read.format("messagehub").options(**where).load(["sales"]).count() == 5
+    with pytest.raises(PySparkException, match="one channel, not 2"):
+        spark.read.format("messagehub").options(**where).load(["sales", "other"]).count()
