@@ -86,6 +86,17 @@ def available_schema(options: Options) -> pa.Schema:
     raise nothing_to_read(options, "publish a table to it, or start its producer")
 
 
+def check_streamed(options: Options) -> None:
+    """Refuse a channel that has only a table: its query would wait for ever."""
+    from messagehub.spark.rings import rings
+
+    if options.tables().generations() and not rings(options):
+        raise BadOption(
+            f"channel {options.channel!r} holds a table and no live data: spark.read reads it; readStream is for"
+            " channels that a producer writes to"
+        )
+
+
 def check_expected(options: Options) -> None:
     """`expectedSchema`: a hash must be equal; a schema must be readable from what is there."""
     expected = options.expected_schema

@@ -67,3 +67,17 @@ def test_a_path_names_the_channel(spark: SparkSession, filled: dict[str, str]) -
     assert spark.read.format("messagehub").options(**where).load(["sales"]).count() == 5
     with pytest.raises(PySparkException, match="one channel, not 2"):
         spark.read.format("messagehub").options(**where).load(["sales", "other"]).count()
+
+
+def test_a_stream_of_a_channel_that_has_only_a_table_is_refused(
+    spark: SparkSession, filled: dict[str, str], tmp_path: Path
+) -> None:
+    source = spark.readStream.format("messagehub").options(**filled).schema("id long").load()
+    query = (
+        source.writeStream.format("noop")
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    with pytest.raises(PySparkException, match=r"holds a table and no live data: spark\.read reads it"):
+        query.awaitTermination(QUERY_SECONDS)
