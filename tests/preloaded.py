@@ -68,7 +68,7 @@ class Popen(subprocess.Popen[Any]):
             if not select.select([self._status], [], [], 0 if wait_flags & os.WNOHANG else None)[0]:
                 return 0, 0
             told = os.read(self._status, 4)
-            self._exit = int.from_bytes(told, "little") if told else 0  # nothing: whoever forks was killed
+            self._exit = int.from_bytes(told, "little") if told else signal.SIGKILL  # nothing: whoever forks was killed
             os.close(self._status)
             self._status = -1
         return self.pid, self._exit

@@ -4,13 +4,20 @@ from typing import Any
 
 from typer.core import TyperGroup
 
+from messagehub.cli.output import complain
+
 
 class ListingGroup(TyperGroup):
-    """Whatever is not the name of a subcommand belongs to `list`."""
+    """Whatever is not the name of a subcommand belongs to `list`. A word that is nearly one is pointed out."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         first = args[0] if args else ""
         if first not in self.commands and first not in ("-h", "--help"):
+            import difflib  # not for every command that starts
+
+            meant = difflib.get_close_matches(first, self.commands, n=1, cutoff=0.8)
+            if meant:
+                complain(f"messagehub: {first!r} is taken for a name; did you mean `{ctx.command_path} {meant[0]}`?")
             args = ["list", *args]
         return super().parse_args(ctx, args)
 

@@ -127,3 +127,17 @@ def test_without_a_broker_every_command_ends_with_3_and_says_what_to_do(alone: P
         for done in pool.map(lambda command: alone.run(*command, "--json", code=3), commands):
             assert '"code": "BROKER_UNAVAILABLE"' in done.stdout
             assert "messagehub serve" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        (["channels", "lst"], "channels list"),
+        (["schemas", "regster"], "schemas register"),
+        (["topics", "kep"], "topics keep"),
+    ],
+)
+def test_a_subcommand_that_is_nearly_right_is_pointed_out(hub: Program, words: list[str], meant: str) -> None:
+    done = CliRunner().invoke(app, words, env=hub.environment)
+    assert f"did you mean `messagehub {meant}`?" in done.stderr
+    assert "did you mean" not in hub.call("channels", "sensor").stderr
