@@ -15,6 +15,7 @@ import pytest
 import registry.registry
 import registry.schemas.rules
 from messagehub import MessageHub
+from messagehub.broker.schema_worker.checker import SchemaChecker
 from messagehub.shm.directory import Directory, ProducerEntry
 from messagehub.shm.entries import table_details
 from messagehub.shm.errors import DataBlockError
@@ -22,7 +23,7 @@ from messagehub.shm.identity import ProcessIdentity
 from messagehub.shm.tables import TableStore
 from messagehub.store.memory import MemoryStore
 from registry.formats import arrow
-from registry.schemas.checks import judge
+from registry.schemas.checks import SchemaCheck, judge
 from tests.conftest import QUICK
 from tests.integration.harness import Embedded, Peer, eventually
 
@@ -166,10 +167,19 @@ def test_names_that_are_no_text_hide_nobody(
 def test_adopted_schemas_are_judged_outside_of_the_loop_and_a_refused_one_once(
     embedded: Callable[..., Embedded],
     entries: Callable[..., None],
+    directory: Directory,
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
 ) -> None:
     in_loop: list[object] = []
+    checked: list[str] = []
+    ask = SchemaChecker.ask
+
+    def counted(checker: SchemaChecker, ticket: Any, question: SchemaCheck) -> bool:
+        checked.append(question.text)
+        return ask(checker, ticket, question)
+
+    monkeypatch.setattr(SchemaChecker, "ask", counted)
 
     def watched(question: Any, **options: Any) -> Any:
         if threading.current_thread().name == "messagehub-broker":
@@ -189,6 +199,15 @@ def test_adopted_schemas_are_judged_outside_of_the_loop_and_a_refused_one_once(
             assert "Invalid schema" in said
             entries("refused", schema={"type": "no such type"}, schema_type="JSON", producer_id="q")
             eventually(lambda: conflict(peer, "refused") != "")
+            for number in range(5):  # the channel is looked at again, five times
+                for path in Path(directory.channel_path("refused")).iterdir():
+                    if path.is_file():
+                        os.close(os.open(path, os.O_WRONLY))
+                entries(f"after{number}")
+                eventually(
+                    lambda n=number: peer.ask({"type": "DISCOVERY_REQUEST", "channel": f"after{n}"}).get("status")
+                )
+            assert sum("no such type" in text for text in checked) == 2, "once for each of its two producers"
             consumer = {"type": "CONSUMER_REGISTER", "channel": "born | pid:1-0", "consumer_id": "c"}
             refused = peer.ask(consumer | {"expected_schema_hash": "sha256:other"})
             assert refused["code"] == "SCHEMA_MISMATCH"
