@@ -3,8 +3,7 @@
 Rule 1: an event leaves only when the store has it, and never before an older one.
 Rule 2: a beacon names the newest revision that has left on its topic, so a subscriber that missed one can tell.
 Rule 3: so many frames of subscribers are read at a time, whatever they are. With access control each is judged by
-itself and charged to its peer, and a peer that sends more than it may has its connection ended. Time stands still for
-that while frames wait to be read: or else who sends faster than we read would never have sent too much.
+itself and charged to its peer, and a peer that sends more than it may has its connection ended.
 Rule 4: a new subscription is echoed by a beacon; what a snapshot holds after the echo and what comes later overlap
 but leave no gap.
 Rule 5: a frame is a subscription, or the end of one, when it begins with 1 or 0, wherever in a message it stands. That
@@ -13,7 +12,6 @@ next frame, perhaps of another peer, would then seem to belong to that message.
 """
 
 from collections import deque
-from time import monotonic
 from typing import NamedTuple
 
 import zmq
@@ -66,8 +64,6 @@ class Publisher:
         self._subscriptions = Subscriptions(context, self.socket) if access_control is not None else None
         self._watched: dict[bytes, int] = self._subscriptions.topics if self._subscriptions is not None else {}
         self._waiting: deque[Waiting] = deque()
-        self._is_behind = False
-        self._read_all_at = 0.0
         self._group_revisions = {b"": 0, b"channel/": 0, b"schema/": 0, b"topic/": 0, b"service/": 0}
 
     def bind(self, authentication: Authentication, endpoint: str, local: str) -> tuple[str, str]:
@@ -129,13 +125,10 @@ class Publisher:
 
     def read_subscriptions(self, registry: Registry) -> None:
         """Take what subscribers say, so many frames at a time: one that floods must not keep the others waiting."""
-        if not self._is_behind:
-            self._read_all_at = monotonic()
         for _ in range(FRAMES_PER_TURN):
             try:
                 frame = self.socket.recv(zmq.NOBLOCK, copy=False)
             except zmq.Again:
-                self._is_behind = False
                 return
             flag, topic = frame.bytes[:1], frame.bytes[1:]
             if flag not in (b"\x00", b"\x01"):
@@ -148,7 +141,6 @@ class Publisher:
                 self._send_beacon(topic, registry)
             elif flag == b"\x00":
                 self._watched.pop(topic, None)
-        self._is_behind = True
 
     def _admit(
         self, access_control: AccessControl, subscriptions: Subscriptions, flag: bytes, topic: bytes, frame: zmq.Frame
@@ -160,9 +152,8 @@ class Publisher:
         except zmq.ZMQError:
             return False  # said by libzmq for a peer that is gone
         if connection is None or connection.is_cut:
-            access_control.heard_after_the_end(user)
-            return False  # libzmq has read ahead: thousands of frames of one that floods wait here, before the others'
-        if not access_control.may_say_more(user, at=self._read_all_at):
+            return False  # libzmq has read ahead: frames of one that floods wait here, before the others'
+        if not access_control.may_say_more(user):
             if subscriptions.is_only_user(number_of(frame)) and hang_up(frame):
                 connection.is_cut = True
                 access_control.hung_up(user)

@@ -18,7 +18,6 @@ import zmq
 from jupyter_client.session import Session
 
 from messagehub.errors import ConfigurationError
-from messagehub.jupyter import kernel as jupyter
 from messagehub.jupyter.kernel import (
     ClearOutput,
     Comm,
@@ -656,5 +655,5 @@ def test_messages_that_cannot_be_read_are_skipped_with_a_warning(puppet, caplog)
         puppet.session.send(puppet.iopub, "stream", {"name": "stdout", "text": "fine"})
         eventually(lambda: kernel.router.stats().received > before)
         assert kernel.is_alive
-    warnings = [record for record in caplog.records if record.name == jupyter.__name__]
+    warnings = [record for record in caplog.records if record.name == "messagehub.jupyter"]
     assert len(warnings) == 5

@@ -274,9 +274,9 @@ class AccessControl:
 
     # -- events --------------------------------------------------------------------------------------------
 
-    def may_say_more(self, user: str, *, at: float) -> bool:
+    def may_say_more(self, user: str) -> bool:
         """Whether a peer may say one more thing on the event socket: so much a second as it may hold subscriptions."""
-        return self._is_own(user) or self._subscribing.take(user, at)
+        return self._is_own(user) or self._subscribing.take(user, monotonic())
 
     def hung_up(self, user: str) -> None:
         """A peer said too much there, and was cut off: it may come back in a moment."""
@@ -284,13 +284,6 @@ class AccessControl:
         self._silenced_until[user] = monotonic() + SILENCED_SECONDS
         self._log_of_refusals.info("hung up on %s: it says too much on the event socket", user)
         self._write_refusal(user, "refused", user, code=RateLimited.code, socket=EVENTS)
-
-    def heard_after_the_end(self, user: str) -> None:
-        """A frame of an ended connection, which libzmq had read ahead. Who was cut off may come back when all of its
-        frames are gone, or they would come faster than they are thrown away."""
-        now = monotonic()
-        if now < self._silenced_until.get(user, 0.0):
-            self._silenced_until[user] = now + SILENCED_SECONDS
 
     def may_watch(self, user: str, topic: bytes, *, others: int) -> bool:
         """`channel/NAME/` is about one channel; anything shorter is about all whose topic begins so.
