@@ -56,54 +56,68 @@ class ExpectedSchema:
 
 
 def as_expected_array(value: Any, schema: Any, channel: str) -> Any:
-    """Return an array in the expected dtype: as it is, or a copy. `schema` may be the Arrow schema of the dtype."""
+    """Return an array in the expected dtype: as it is, or a copy. `schema` may be the Arrow schema of a dtype."""
     import numpy as np
 
-    dtype = schema if isinstance(schema, np.dtype) else _dtype_of(schema, value.dtype, channel)
-    if value.dtype == dtype:
+    dtype = schema if isinstance(schema, np.dtype) else _dtype_of(schema, value.dtype)
+    if dtype is None or value.dtype == dtype or _is_same_in_arrow(value.dtype, dtype):
         return value
-    if (dtype.names is None) != (value.dtype.names is None):
-        raise _not_as(dtype, value.dtype, channel)
-    if dtype.names is None:
-        return value.astype(_castable(value.dtype, dtype, channel))
     found = np.empty(value.shape, dtype)
-    for name in dtype.names:
-        if name not in value.dtype.names:
-            raise SchemaMismatch(f"channel {channel!r} has no field {name!r}", channel=channel)
-        _castable(value.dtype[name], dtype[name], channel)
-        found[name] = value[name]
+    _fill(found, value, channel)
     return found
 
 
-def _dtype_of(schema: Any, written: Any, channel: str) -> Any:
-    """Return the dtype whose Arrow schema this is, for a consumer that gave only a hash."""
+def _fill(target: Any, source: Any, channel: str) -> None:
+    """Fill an array, field by field; raise SchemaMismatch where a value would change."""
+    import numpy as np
+
+    expected, written = target.dtype, source.dtype
+    if expected.names is None:
+        is_fitting = written.names is None and target.shape == source.shape and np.can_cast(written, expected, "safe")
+        if is_fitting:
+            target[...] = source
+            is_time = expected.kind in "mM"  # which NumPy lets overflow
+            is_fitting = not is_time or bool(((target.astype(written) == source) | np.isnat(source)).all())
+        if not is_fitting:
+            raise SchemaMismatch(
+                f"arrays of channel {channel!r} are of dtype {written}, and cannot be read as {expected}",
+                channel=channel,
+            )
+        return
+    for name in expected.names:
+        if name not in (written.names or ()):
+            raise SchemaMismatch(f"channel {channel!r} has no field {name!r}", channel=channel)
+        _fill(target[name], source[name], channel)
+
+
+def _is_same_in_arrow(one: Any, other: Any) -> bool:
+    """Whether two dtypes have one schema, and one hash: texts of other lengths, other byte orders."""
+    found = arrow_schema(one)
+    return found is not None and found == arrow_schema(other)
+
+
+def _dtype_of(schema: Any, written: Any) -> Any:
+    """Return the dtype for a consumer that expects an Arrow schema, or None where NumPy has none: arrays then come as
+    they are. Arrays have no nulls, so columns that may be null and were not written are left out."""
     import numpy as np
     import pyarrow as pa
 
-    if arrow_schema(written) == schema:
-        return written
+    present = written.names or ("value",)
+    fields = [field for field in schema if field.name in present or not field.nullable]
     try:
-        kinds = [(field.name, np.dtype(field.type.to_pandas_dtype())) for field in schema]
+        kinds = [(field.name, _item_dtype(field.type)) for field in fields]
     except (pa.ArrowException, NotImplementedError, TypeError):
-        kinds = [("", np.dtype(object))]
-    if any(kind.hasobject for _, kind in kinds):
-        message = f"arrays of channel {channel!r} cannot be read in the schema of a hash: give the dtype instead"
-        raise SchemaMismatch(message, channel=channel)
+        return None
+    if not kinds or any(kind.hasobject for _, kind in kinds):
+        return None
     return np.dtype(kinds) if written.names else kinds[0][1]
 
 
-def _castable(written: Any, expected: Any, channel: str) -> Any:
+def _item_dtype(kind: Any) -> Any:
     import numpy as np
+    import pyarrow as pa
 
-    if written.shape != expected.shape or not np.can_cast(written.base, expected.base, "safe"):
-        raise _not_as(expected, written, channel)
-    return expected
-
-
-def _not_as(expected: Any, written: Any, channel: str) -> SchemaMismatch:
-    return SchemaMismatch(
-        f"arrays of channel {channel!r} are of dtype {written}, and cannot be read as {expected}", channel=channel
-    )
+    return np.dtype("<M8[D]") if pa.types.is_date32(kind) else np.dtype(kind.to_pandas_dtype())
 
 
 def as_expected(value: Any, schema: Any, channel: str) -> Any:

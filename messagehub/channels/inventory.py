@@ -8,13 +8,13 @@ import msgspec
 
 from messagehub.shm import manifests
 from messagehub.shm.directory import Directory
-from messagehub.shm.errors import DataBlockError, GroupMissing, NameRefused, TableMissing, WriterGone
+from messagehub.shm.errors import DataBlockError, GroupInUse, GroupMissing, NameRefused, TableMissing, WriterGone
 from messagehub.shm.holders import Holder, told
 from messagehub.shm.identity import host
 from messagehub.shm.layout import Checksum, Kind
 from messagehub.shm.mapped_file import read_head, read_header
 from messagehub.shm.read_results import Item
-from messagehub.shm.ring import delete_group, describe, open_reader
+from messagehub.shm.ring import delete_group, describe, group_members, open_reader
 from messagehub.shm.tables import TableStore
 
 
@@ -84,9 +84,13 @@ def rings(directory: Directory, channel: str) -> list[BlockInfo]:
 
 
 def delete_group_of(directory: Directory, channel: str, group: str) -> None:
-    """Forget how far a group has come in the rings of a channel on this host."""
-    paths = [os.path.join(directory.root, block.shm_name.lstrip("/")) for block in rings(directory, channel)]
-    deleted = [delete_group(path, group) for path in paths if os.path.exists(path)]
+    """Forget how far a group has come in the rings of a channel on this host: in all of them, or in none."""
+    known = [block for block in rings(directory, channel) if block.state in ("live", "dead")]
+    paths = [os.path.join(directory.root, block.shm_name.lstrip("/")) for block in known]
+    members = sum(group_members(path, group) for path in paths)
+    if members:
+        raise GroupInUse(group, members)
+    deleted = [delete_group(path, group) for path in paths]
     if not any(deleted):
         raise GroupMissing(channel, group)
 

@@ -365,7 +365,8 @@ class GroupInUse(DataBlockError):
 
     def __init__(self, group: str, members: int) -> None:
         who = "a consumer reads" if members == 1 else f"{members} consumers read"
-        super().__init__(f"{who} in group {group!r}: close them first, or leave the group as it is.", members=members)
+        what = "close it" if members == 1 else "close them"
+        super().__init__(f"{who} in group {group!r}: {what} first, or leave the group as it is.", members=members)
 
 
 class GroupMissing(DataBlockError):

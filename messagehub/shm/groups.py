@@ -11,6 +11,7 @@ Rule 3: of several files of a group only the highest epoch counts; who makes it 
 dies before that, the next one does.
 """
 
+import contextlib
 import math
 import os
 import re
@@ -18,7 +19,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from .errors import AssignmentChanged, GroupInUse, HeaderInconsistent, MemberTaken, NameRefused
+from .errors import (
+    AssignmentChanged,
+    DamagedBlock,
+    GroupInUse,
+    HeaderInconsistent,
+    MemberTaken,
+    NameRefused,
+    NothingThere,
+)
 from .locks import OWNER, exclusive, exclusively_locked, lock_within, try_lock
 from .mapped_file import Segment, open_trusted, remove_file
 
@@ -81,20 +90,31 @@ def member_count(path: str) -> int:
         descriptor.close()
 
 
+def members_of(directory: str, group: str) -> int:
+    """Return how many members of a group read here now."""
+    paths = [os.path.join(directory, name) for name in os.listdir(directory) if _is_of(name, group)]
+    found = 0
+    for path in paths:
+        with contextlib.suppress(NothingThere):  # a new epoch has taken its place
+            found += member_count(path)
+    return found
+
+
 def remove_group(directory: str, group: str) -> bool:
     """Forget how far a group has come; False if it was never there. Raise GroupInUse while it has a member."""
     lock_path = os.path.join(directory, "index")
     lock = open_trusted(lock_path, os.O_RDWR)
     try:
         lock_within(lock, exclusive(OWNER), lock_path, _LOCK_SECONDS)
-        paths = [os.path.join(directory, name) for name in os.listdir(directory) if _is_of(name, group)]
-        members = sum(member_count(path) for path in paths)
+        members = members_of(directory, group)
         if members:
             raise GroupInUse(group, members)
+        paths = [os.path.join(directory, name) for name in os.listdir(directory) if _is_of(name, group)]
         for path in paths:
-            cursors = GroupCursors(path, writable=True)
-            cursors.supersede()  # for a member that has opened the file and not taken its place in it yet
-            cursors.close()
+            with contextlib.suppress(DamagedBlock):  # nobody can read in it
+                cursors = GroupCursors(path, writable=True)
+                cursors.supersede()  # a member that has just opened the file sees this once it has locked its place
+                cursors.close()
             remove_file(path)
         return bool(paths)
     finally:
@@ -168,9 +188,15 @@ class Membership:
         self.assignment = assignment
         self._cursors = _open_epoch(directory, group, assignment, start_after)
         member = exclusive(OWNER + 1 + assignment.index)
-        if not try_lock(self._cursors.segment.descriptor.fd, member):
+        while True:
+            if not try_lock(self._cursors.segment.descriptor.fd, member):
+                self._cursors.close()
+                raise MemberTaken(group, assignment.index)
+            if not self._cursors.is_superseded():
+                break
+            # The group was deleted, or has a new epoch, between opening and locking.
             self._cursors.close()
-            raise MemberTaken(group, assignment.index)
+            self._cursors = _open_epoch(directory, group, assignment, start_after)
         # What this share had already done in the epoch before counts at once: it may be all that the ring holds, and
         # a writer that waits for this member would write nothing it could acknowledge.
         self.position = self.next_after(self._cursors.done(assignment.index)) - 1

@@ -241,6 +241,8 @@ class ReaderFiles:
     def _follow_groups(self, names: list[str]) -> bool:
         """False if a new epoch took a file's place since they were listed: the group must not be without one."""
         wanted = group_files(names)
+        for name in [name for name, group in self._groups.items() if group.is_superseded()]:
+            self._groups.pop(name).close()  # deleted; a file that is there under its name now is another one
         for name in wanted - self._groups.keys():
             try:
                 self._groups[name] = GroupCursors(os.path.join(self.directory, name))

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from .errors import HeaderInconsistent, NameTaken, NothingThere, PayloadSchemaMismatch, TruncatedBlock, WrongMagic
-from .groups import Assignment, remove_group
+from .groups import Assignment, members_of, remove_group
 from .identity import ProcessIdentity
 from .layout import (
     EPOCH,
@@ -296,14 +296,26 @@ def describe(path: str) -> tuple[Header, dict[str, Any]]:
     return header, state | {"readers": readers, "held": _held_slots(path, header), "holders": found}
 
 
+def group_members(path: str, group: str) -> int:
+    """Return how many members of a group read a ring now."""
+    lanes = _lanes_of(path)
+    return members_of(lanes, group) if lanes is not None else 0
+
+
 def delete_group(path: str, group: str) -> bool:
     """Forget how far a group has come in a ring; False if it never read it. A writer that waits sees it soon."""
-    header, _ = peek(path)
-    lanes = lane_directory(path, header)
-    if not (header.lanes and has_lane_index(lanes) and remove_group(lanes, group)):
+    lanes = _lanes_of(path)
+    if lanes is None or not remove_group(lanes, group):
         return False
     announce(lanes)
     return True
+
+
+def _lanes_of(path: str) -> str | None:
+    """Return where the readers of a ring have their files; None where they have none."""
+    header, _ = peek(path)
+    lanes = lane_directory(path, header)
+    return lanes if header.lanes and has_lane_index(lanes) else None
 
 
 def _held_slots(path: str, header: Header) -> int:

@@ -66,7 +66,7 @@ def test_a_group_that_nobody_is_in_is_named_and_can_be_forgotten(hub: Program) -
             assert (reader["group"], reader["members"]) == ("night", 1)
             said = hub.call_json("channels", "delete-group", "left", "night", "-y", code=1)["error"]
             assert said["code"] == "GROUP_IN_USE"
-            assert "a consumer reads in group 'night': close them first" in said["message"]
+            assert "a consumer reads in group 'night': close it first" in said["message"]
         producer.write(np.array([4]))  # the one that was read makes room
         with pytest.raises(RingFull) as full:
             producer.write(np.array([5]), timeout=0.1)

@@ -17,6 +17,7 @@ import pytest
 
 from messagehub import MessageHub
 from messagehub.channels.consumers import Consumer
+from messagehub.channels.expected_schema import as_expected_array
 from messagehub.channels.payload_schema import arrow_schema
 from messagehub.errors import SchemaMismatch
 from messagehub.shm.errors import BlockOnOtherHost
@@ -264,6 +265,36 @@ def test_arrays_of_a_compatible_dtype_come_in_the_expected_one(
             assert value["n" if written.names else ...].tolist() == [1, 2, 3]
             if not as_hash:
                 assert consumer.schema == expected
+
+
+def test_fields_of_fields_are_taken_by_name(hub: MessageHub) -> None:
+    written = np.dtype([("n", "<i4"), ("p", [("x", "<f8"), ("y", "<f8"), ("z", "<f8")])])
+    expected = np.dtype([("p", [("y", "<f8"), ("x", "<f8")]), ("n", "<i8")])
+    _registered(hub, arrow_schema(expected))
+    with (
+        hub.producer("nested", schema=written) as producer,
+        hub.consumer("nested", start="oldest", expected_schema=expected) as consumer,
+    ):
+        producer.write(np.array([(7, (1.0, 2.0, 3.0))], written))
+        value = consumer.read(timeout=PATIENCE_SECONDS)
+        assert value.dtype == expected
+        assert (value["p"]["x"][0], value["p"]["y"][0], value["n"][0]) == (1.0, 2.0, 7)
+
+
+def test_texts_of_another_length_have_the_same_schema_and_come_as_they_are(hub: MessageHub) -> None:
+    with (
+        hub.producer("texts", schema=np.dtype("<U8")) as producer,
+        hub.consumer("texts", start="oldest", expected_schema=np.dtype("<U2")) as consumer,
+    ):
+        producer.write(np.array(["longer"], "<U8"))
+        assert consumer.read(timeout=PATIENCE_SECONDS).tolist() == ["longer"]
+
+
+def test_a_time_that_does_not_fit_is_refused() -> None:
+    late = np.array(["300000-01-01"], "M8[s]")
+    with pytest.raises(SchemaMismatch, match="cannot be read as"):
+        as_expected_array(late, np.dtype("M8[us]"), "times")
+    assert as_expected_array(np.array(["2020-01-01", "NaT"], "M8[s]"), np.dtype("M8[us]"), "times").dtype == "M8[us]"
 
 
 def test_arrays_that_the_expected_dtype_cannot_hold_are_refused(hub: MessageHub) -> None:

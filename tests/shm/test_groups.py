@@ -3,13 +3,13 @@ import os
 
 import pytest
 
-from messagehub.shm import errors
+from messagehub.shm import errors, groups
 from messagehub.shm.groups import Assignment
 from messagehub.shm.layout import WhenFull
 from messagehub.shm.read_results import Gap, Item
 from messagehub.shm.reader import RingReader
 from messagehub.shm.reader_files import ReaderFiles
-from messagehub.shm.ring import open_reader
+from messagehub.shm.ring import delete_group, open_reader
 from tests.shm.children import fork, kill, parked, wait
 from tests.shm.rings import checked, payload, writer
 
@@ -168,3 +168,47 @@ def test_a_writer_that_comes_while_epochs_change_finds_the_group(root: str) -> N
             assert board.floor() == 0  # never without the group, which has done nothing yet
             board.close()
         assert wait(pid) == 0
+
+
+def test_a_member_that_comes_while_its_group_is_deleted_reads(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The group is deleted between the opening of its file and the locking of the member's place in it."""
+    lock, deleted = groups.try_lock, []
+
+    def delete_first(fd: int, request: bytes) -> bool:
+        if not deleted:
+            deleted.append(delete_group(os.path.join(root, "ring"), "g"))
+        return lock(fd, request)
+
+    with writer(root, slot_count=8, when_full=WhenFull.BLOCK) as made:
+        fill(made, 1, 3)
+        with monkeypatch.context() as racing:
+            racing.setattr(groups, "try_lock", delete_first)
+            reader = member(root, 1, 0, 1)
+        with reader:
+            assert deleted == [True]
+            assert take(reader) == [1, 2, 3]
+            for number in range(4, 30):
+                made.write(payload(number), timeout_seconds=2)
+                assert take(reader) == [number]
+
+
+def test_a_writer_follows_a_group_that_was_deleted_and_came_again(root: str) -> None:
+    with writer(root, slot_count=4, when_full=WhenFull.BLOCK) as made:
+        with member(root, 1, 0, 1):
+            fill(made, 1, 4)
+        assert delete_group(os.path.join(root, "ring"), "g")
+        with member(root, 1, 0, 1) as again:
+            assert take(again) == [1, 2, 3, 4]
+            made.write(payload(5), timeout_seconds=2)
+
+
+def test_a_damaged_file_of_a_group_is_deleted(root: str) -> None:
+    with writer(root, slot_count=4) as made:
+        with member(root, 1, 0, 1):
+            fill(made, 1, 2)
+        (path,) = glob.glob(os.path.join(root, "**", "g@1.group"), recursive=True)
+        with open(path, "r+b") as file:
+            file.seek(8)
+            file.write(b"\xff" * 8)
+        assert delete_group(os.path.join(root, "ring"), "g")
+        assert not os.path.exists(path)
