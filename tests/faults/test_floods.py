@@ -87,6 +87,9 @@ def test_a_peer_that_subscribes_without_end_is_cut_off_and_the_others_are_served
         with shared.peer("boss", zmq.SUB, endpoint=endpoint) as watcher:
             watcher.socket.subscribe(b"channel/")
             assert watcher.socket.poll(30_000), "subscriptions of others are taken"
+        with shared.peer("watcher", zmq.SUB, endpoint=endpoint) as again:  # while it is still silenced
+            again.socket.subscribe(b"channel/")
+            assert again.socket.poll(30_000), "who was cut off may come back"
 
 
 def test_a_flood_that_stays_within_its_limit_keeps_nobody_waiting(tmp_path: Path) -> None:

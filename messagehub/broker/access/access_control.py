@@ -22,7 +22,15 @@ import msgspec
 import zmq
 
 from messagehub import protocol
-from messagehub.broker.access.authentication import CONTROL, EVENTS, TOPICS_IN, TOPICS_OUT, TOPICS_RETAINED, user_of
+from messagehub.broker.access.authentication import (
+    CONTROL,
+    EVENTS,
+    TOPICS_IN,
+    TOPICS_OUT,
+    TOPICS_RETAINED,
+    TryAgainLater,
+    user_of,
+)
 from messagehub.broker.access.peer_registrations import PeerRegistrations, Registering, lease_of
 from messagehub.broker.access.peer_tables import PeerTables
 from messagehub.errors import ConfigurationError, Forbidden, HubError, ProtocolError, RateLimited, Unauthorized
@@ -112,7 +120,7 @@ class AccessControl:
     # -- authentication; on its thread ---------------------------------------------------------------------
 
     def identify(self, domain: str, mechanism: str, address: str, key: str) -> str | None:
-        """The name of a peer that may connect to the socket of this domain, or None."""
+        """The name of a peer that may connect to the socket of this domain, or None. Raises TryAgainLater."""
         self._look()
         user = self._names.get(key) if mechanism == "CURVE" else self._local_user(address)
         rights = self._rights_of(user) if user is not None else None
@@ -127,6 +135,8 @@ class AccessControl:
             )
             known_as = user or (f"key {key}" if key else "a peer without a key")
             self._connections.info("refused %s from %s a connection to %s: %s", known_as, address, domain, why)
+            if is_silenced and rights is not None:
+                raise TryAgainLater
             return None
         if user is not None and not self._is_own(user):
             if domain == CONTROL:  # the first socket that a client opens
@@ -391,7 +401,7 @@ class AccessControl:
 
 
 def _user(path: list[bytes]) -> str:
-    assert isinstance(path, ReturnPath)  # everything that a guarded broker has received is one
+    assert isinstance(path, ReturnPath)  # with access control, every path is one
     return path.user
 
 

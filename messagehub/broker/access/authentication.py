@@ -24,11 +24,18 @@ log = logging.getLogger("messagehub.broker")
 
 HANDSHAKE_MS = 5_000
 REBIND_SECONDS = 2.0
+TELL_SECONDS = 1.0
+_LATER = (b"300", b"try again", b"")
+"""libzmq hangs up on the peer, which connects again. After 400 it never would."""
 CONTROL, EVENTS = "control", "events"
 TOPICS_IN, TOPICS_OUT, TOPICS_RETAINED = "topics_in", "topics_out", "topics_retained"
 Context = zmq.Context[zmq.Socket[bytes]]
 Identify = Callable[[str, str, str, str], str | None]
 """Domain, mechanism, peer address and public key to the name of the peer; None keeps it out."""
+
+
+class TryAgainLater(Exception):
+    """The peer is known, and may connect in a moment."""
 
 
 class Authentication:
@@ -111,6 +118,7 @@ def user_of(address: str) -> int | None:
 
 
 def _answer(handler: "zmq.Socket[bytes]", identify: Identify) -> None:
+    tell_at = 0.0
     try:
         while True:
             asked = handler.recv_multipart()
@@ -119,9 +127,13 @@ def _answer(handler: "zmq.Socket[bytes]", identify: Identify) -> None:
                 key = z85.encode(credentials[0]).decode() if mechanism == b"CURVE" else ""
                 user = identify(domain.decode(), mechanism.decode(), address.decode(), key)
                 status = (b"200", b"OK", user.encode()) if user is not None else (b"400", b"not listed", b"")
+            except TryAgainLater:
+                status = _LATER
             except Exception:  # nobody comes in through a defect, and everybody else still may
-                log.exception("a peer cannot be authenticated, because of an internal error")
-                status = (b"300", b"try again", b"")  # by which libzmq hangs up, and the peer connects again
+                if time.monotonic() >= tell_at:
+                    tell_at = time.monotonic() + TELL_SECONDS
+                    log.exception("a peer cannot be authenticated, because of an internal error")
+                status = _LATER
             handler.send_multipart([*asked[:2], *status, b""])
     except zmq.ContextTerminated:
         handler.close(0)
