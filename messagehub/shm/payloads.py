@@ -17,6 +17,7 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from .advice import array_instead, bytes_instead, schema_instead
 from .errors import EntryDamaged, PayloadDamaged, PayloadLargerThanSlot, PayloadRefused, PayloadSchemaMismatch
+from .frames import table_of
 from .layout import FLAT, MAX_DIMENSIONS, PayloadFormat, Shape, pack_shape, unpack_shape
 from .mapped_file import Segment
 from .nulls import check_nulls, columns_without_nulls
@@ -186,7 +187,7 @@ class ArrowCodec:
         elif isinstance(payload, pa.Table):
             batches = payload.combine_chunks().to_batches() or [self._empty]
         elif hasattr(payload, "__arrow_c_stream__"):
-            batches = self._from_frame(payload).combine_chunks().to_batches() or [self._empty]
+            batches = table_of(payload, self.schema).combine_chunks().to_batches() or [self._empty]
         else:
             batches = [self._from_numpy(payload)]
         found = []
@@ -241,17 +242,6 @@ class ArrowCodec:
             else:
                 found += self._split(part, part_size, slot_bytes)
         return found
-
-    def _from_frame(self, frame: Any) -> Any:
-        """Return a data frame of pandas, polars or another library as a table, in the types of the schema."""
-        pa = self._pa
-        try:
-            table = pa.table(frame)
-            if sorted(table.column_names) != sorted(self.schema.names):
-                raise PayloadSchemaMismatch(str(self.schema), str(table.schema.remove_metadata()))
-            return table.select(self.schema.names).cast(self.schema)
-        except (pa.ArrowException, TypeError, ValueError) as error:
-            raise PayloadSchemaMismatch(str(self.schema), str(error)) from None
 
     def _from_numpy(self, payload: Any) -> Any:
         dtype = getattr(payload, "dtype", None)
