@@ -2,8 +2,9 @@
 ten times as long, and the tests start more than a thousand.
 
 `Popen` is `subprocess.Popen` for commands that begin with `sys.executable`. What a program is given (arguments,
-environment, directory, standard files) and what it does is the same; /proc shows the command line of the process that
-forked it. The same holds for modules, so tests of what is imported, and of Python's own options, start Python anew.
+environment, directory, standard files) and what it does is the same; limits, umask and the command line in /proc are
+those of the process that forked it. So are modules: tests of what is imported, and of Python's own options, start
+Python anew.
 """
 
 import atexit
@@ -65,7 +66,9 @@ class Popen(subprocess.Popen[Any]):
 
     def _try_wait(self, wait_flags: int) -> tuple[int, int]:
         if self._status != -1:
-            if not select.select([self._status], [], [], 0 if wait_flags & os.WNOHANG else None)[0]:
+            poll = select.poll()
+            poll.register(self._status, select.POLLIN)
+            if not poll.poll(0 if wait_flags & os.WNOHANG else None):
                 return 0, 0
             told = os.read(self._status, 4)
             self._exit = int.from_bytes(told, "little") if told else signal.SIGKILL  # nothing: whoever forks was killed

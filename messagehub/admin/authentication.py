@@ -104,8 +104,8 @@ class HttpAuthentication:
         self._noted_at: dict[tuple[str, str], float] = {}
 
     def enter(self, scope: Scope, role: Role | None, *, is_probe: bool = False) -> Caller:
-        """Who calls, if they may call an operation that takes this role. A request is counted once; probes are counted
-        by themselves, since whoever asks them would stop a hub that is only busy."""
+        """Return who calls, if they may call an operation that takes this role. A request is counted once. Probes are
+        counted apart, because an orchestrator restarts a hub whose probes fail."""
         found: Caller = scope.get("caller") or self._counted(scope, "probe:" if is_probe else "")
         if role is not None and not found.rights.has(role):
             if found.name == "anonymous":

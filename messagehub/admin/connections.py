@@ -76,8 +76,8 @@ class PatientProtocol(HttpToolsProtocol):
             running.message_event.set()
 
     def shutdown(self) -> None:
-        """The server stops. A stream without an end ends now, every other answer is finished, and a request that is on
-        its way is answered: whoever has just connected cannot know better."""
+        """Stop serving this connection: end a stream without an end, finish every other answer, and answer a request
+        that is on its way, also the first one of a connection that was just made."""
         self._is_last = True
         if self.cycle is None or (self.cycle.response_complete and self._request_bytes):
             self._cancel()

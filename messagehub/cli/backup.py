@@ -19,7 +19,7 @@ def backup(
 ) -> None:
     """Copy the registry's database to a file: schemas, channels, retained topics, positions.
 
-    The hub may run meanwhile. The copy is one moment of it, checked when it is complete.
+    The hub may run meanwhile. The copy is a consistent snapshot, and is checked when it is complete.
     To go back to it: stop the hub, and put the copy in the place of registry.db in its directory.
     """
     from messagehub.store.sqlite_backup import back_up

@@ -2,25 +2,35 @@
 
 import os
 import signal
+from typing import Annotated
 
-from messagehub.cli.options import Dir, Json, Timeout
+import typer
+
+from messagehub.cli.options import Dir, Json, seconds
 from messagehub.cli.output import echo, echo_json
-from messagehub.cli.probe import hello
-from messagehub.cli.session import settings_for
-from messagehub.errors import BrokerUnavailable, ConfigurationError, RequestTimeout
+from messagehub.errors import BrokerUnavailable, RequestTimeout
+from messagehub.settings import Settings
 
 STOP_SECONDS = 30.0
 
 
-def stop(dir: Dir = None, timeout: Timeout = None, as_json: Json = False) -> None:
+def stop(
+    *,
+    dir: Dir = None,
+    timeout: Annotated[
+        float, typer.Option("--timeout", metavar="SECONDS", parser=seconds, help="How long to wait for its end.")
+    ] = STOP_SECONDS,
+    as_json: Json = False,
+) -> None:
     """Stop the hub of the directory, as SIGTERM does, and wait until it has ended.
 
     Requests under way are answered. Producers, consumers and shared memory go on without it.
     """
     from messagehub.client.broker_file import running_broker
     from messagehub.runtime.descriptors import wait_readable
+    from messagehub.shm.identity import ProcessIdentity
 
-    settings = settings_for(None, dir, timeout)
+    settings = Settings.load(dir=dir)
     running = running_broker(settings)
     if running is None:
         raise BrokerUnavailable(f"no hub runs in {settings.dir}")
@@ -29,12 +39,12 @@ def stop(dir: Dir = None, timeout: Timeout = None, as_json: Json = False) -> Non
     except ProcessLookupError:
         raise BrokerUnavailable(f"the hub in {settings.dir} has ended meanwhile") from None
     try:
-        if hello(settings).broker_id != running.broker_id:  # or the number may be another process's by now
-            raise ConfigurationError(f"the broker in {settings.dir} is part of another program: end that one")
+        found = ProcessIdentity.of(running.pid)
+        if found is None or found.start_time != running.start_time:
+            raise BrokerUnavailable(f"the hub in {settings.dir} is not a process of this host, or is part of a program")
         signal.pidfd_send_signal(process, signal.SIGTERM)
-        seconds = timeout or STOP_SECONDS
-        if not wait_readable([process], seconds):
-            raise RequestTimeout(f"the hub, process {running.pid}, has not ended after {seconds:g} s")
+        if not wait_readable([process], timeout):
+            raise RequestTimeout(f"the hub, process {running.pid}, has not ended after {timeout:g} s")
     finally:
         os.close(process)
     if as_json:

@@ -7,6 +7,7 @@ import msgspec
 
 from messagehub.security.private_files import write_private
 from messagehub.settings import Settings
+from messagehub.shm.identity import ProcessIdentity
 from messagehub.shm.locks import OWNER, Descriptor, exclusive, is_locked
 from messagehub.version import __version__
 
@@ -21,6 +22,8 @@ class BrokerStatus(msgspec.Struct, kw_only=True, frozen=True):
     broker_id: str
     server_key: str = ""
     remote_endpoint: str = ""
+    start_time: int = 0
+    """Of the process, by which its pid is told from the same number of another process."""
 
     @classmethod
     def of(cls, settings: Settings, *, broker_id: str) -> "BrokerStatus":
@@ -30,6 +33,7 @@ class BrokerStatus(msgspec.Struct, kw_only=True, frozen=True):
             http=settings.http,
             dir=str(settings.dir),
             pid=os.getpid(),
+            start_time=ProcessIdentity.current().start_time,
             version=__version__,
             broker_id=broker_id,
         )

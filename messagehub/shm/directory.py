@@ -1,6 +1,6 @@
 """The directory of a domain: who produces what, readable without a broker.
 
-    <root>/messagehub-<uid>/<domain>/channels/<channel>/        (of a group: messagehub@<gid>, see `sharing`)
+    <root>/messagehub-<uid>/<domain>/channels/<channel>/        (of a group: messagehub@<gid>, see `ownership`)
         channel.lock             around read, apply, write, and around cleaning
         <producer_id>.json       the entry: replaced whole or not at all
         <producer_id>.lock       held while the producer lives (see `entry_locks`)

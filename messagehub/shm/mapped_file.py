@@ -4,7 +4,7 @@ Rule 1: a block gets its name when it is complete: it is made without a name (O_
 creator that dies leaves nothing, nobody sees a half-made block, and two creators cannot both win.
 Rule 2: memory is allocated before it is used: a full tmpfs is an error at creation, never a SIGBUS later.
 Rule 3: nothing is followed or trusted by name: no symlinks, the owner is checked on the opened file. In a group's
-place (see `sharing`) that is the group, and what is made there is the group's.
+place (see `ownership`) that is the group, and what is made there is the group's.
 """
 
 import contextlib

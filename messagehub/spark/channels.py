@@ -87,7 +87,7 @@ def available_schema(options: Options) -> pa.Schema:
 
 
 def check_streamed(options: Options) -> None:
-    """Refuse a channel that has only a table: its query would wait for ever."""
+    """Refuse to begin a stream of a channel that has only a table: nothing of that would come."""
     from messagehub.spark.rings import rings
 
     if options.tables().generations() and not rings(options):

@@ -20,9 +20,10 @@ from messagehub.shm.tables import TableStore
 from messagehub.spark.errors import BadOption
 from registry import names
 
-_OF_SPARK: Final = ("path", "paths", "checkpointLocation", "queryName", "provider", "owner", "location", "mergeSchema")
+_OF_SPARK: Final = ("path", "paths", "checkpointLocation", "queryName")
 _OF_CATALOG: Final = "option."
-"""CREATE TABLE … OPTIONS (k 'v') hands over both `k` and `option.k`."""
+_OF_TABLES: Final = ("provider", "owner", "location")
+"""CREATE TABLE … OPTIONS (k 'v') hands over both `k` and `option.k`, and these."""
 _WHICH_CHANNEL: Final = (
     'say which channel: .option("channel", NAME). Spark does not keep the options of a catalog table: use'
     " CREATE TEMPORARY VIEW … USING messagehub OPTIONS (channel 'NAME'), or SELECT … FROM table WITH (channel = 'NAME')"
@@ -55,7 +56,9 @@ class Options:
     @classmethod
     def parse(cls, given: Mapping[str, str], use: Use | None = None) -> "Options":
         """Refuse what is unknown, and where the use is known what has no effect on it."""
-        said = {name.lower().removeprefix(_OF_CATALOG): value for name, value in given.items()}
+        said = {name.lower(): value for name, value in given.items()}
+        if any(name.startswith(_OF_CATALOG) for name in said):
+            said = {name.removeprefix(_OF_CATALOG): value for name, value in said.items() if name not in _OF_TABLES}
         for name in said:
             _known(name)
             if use is not None and use not in _USES.get(name, (use,)):
@@ -88,7 +91,12 @@ def _only_one(paths: str | None) -> str | None:
     """Return the channel of `load([channel])`."""
     if paths is None:
         return None
-    found = json.loads(paths)
+    try:
+        found = json.loads(paths)
+    except ValueError:
+        found = None
+    if not isinstance(found, list):
+        raise BadOption(f'option paths is {paths!r}, which is for load([channel]): use .option("channel", NAME)')
     if len(found) != 1:
         raise BadOption(f"a DataFrame reads one channel, not {len(found)}: load each, and union them")
     return str(found[0])

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
-from messagehub.spark.channels import available_schema, check_expected, check_streamed
+from messagehub.spark.channels import available_schema, check_expected
 from messagehub.spark.options import Options, Use
 from messagehub.spark.reader import TableReader
 from messagehub.spark.schema_mapping import struct_of
@@ -52,7 +52,6 @@ class MessageHubSource(DataSource):
 
         options = self._parsed("readStream")
         check_expected(options)
-        check_streamed(options)
         return RingStreamReader(options, schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> "StreamTableWriter":  # noqa: N802  Spark's name

@@ -32,6 +32,7 @@ from messagehub.shm.read_results import Gap, Position, Start
 from messagehub.shm.reader import RingReader
 from messagehub.shm.ring import open_reader
 from messagehub.spark.admission import Budget
+from messagehub.spark.channels import check_streamed
 from messagehub.spark.options import Options
 from messagehub.spark.rings import Ring, ring_at, rings, rows_of
 from messagehub.spark.schema_mapping import check_columns, conform, read_schema
@@ -67,6 +68,7 @@ class RingStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._turn = 0
 
     def initialOffset(self) -> Offset:  # noqa: N802  Spark's name
+        check_streamed(self._options)  # not when a query goes on from its checkpoint: its producer may come back
         start: Start = "latest" if self._options.starting_offsets == "latest" else "oldest"
         for ring in rings(self._options):
             self._hold(ring, start)

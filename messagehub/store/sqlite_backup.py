@@ -6,6 +6,7 @@ Rule 2: under its name it is whole, checked and on disk, or it is not there.
 
 import contextlib
 import os
+import secrets
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
@@ -32,24 +33,46 @@ def back_up(database: Path, copy: Path, tell: Callable[[int, int], object]) -> B
     if not database.exists():
         raise StoreError(f"there is no registry database {database}: name the hub's directory with --dir")
     check_database(database)
-    unfinished = copy.with_name(f".{copy.name}.{os.getpid()}")
+    if not copy.name or os.path.isdir(copy):
+        raise StoreError(f"{str(copy)!r} is a directory: name the file of the copy", path=str(copy))
+    if os.path.lexists(copy):
+        raise _exists(copy)
+    unfinished = copy.with_name(f".backup-{secrets.token_hex(8)}")
     try:
         os.close(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
+    except OSError as error:
+        raise StoreError(f"cannot write to {copy.parent}: {error.strerror}", path=str(copy)) from error
+    try:
         _copy(database, unfinished, tell)
         saved = _checked(unfinished)
         with unfinished.open("rb") as written:
             os.fsync(written.fileno())
-        os.link(unfinished, copy)  # fails where something has that name
+        _give_name(unfinished, copy)
         sync_directory(copy.parent)
     except FileExistsError:
-        raise StoreError(f"{copy} exists already: choose another name, or remove it", path=str(copy)) from None
+        raise _exists(copy) from None
     except (OSError, sqlite3.Error) as error:
         raise StoreError(f"cannot copy {database} to {copy}: {error}", path=str(copy)) from error
     finally:
-        for name in (unfinished, *(unfinished.with_name(f"{unfinished.name}-{kind}") for kind in ("wal", "shm"))):
-            with contextlib.suppress(FileNotFoundError):
-                name.unlink()
+        for suffix in ("", "-wal", "-shm", "-journal"):
+            unfinished.with_name(unfinished.name + suffix).unlink(missing_ok=True)
     return Backup(path=str(copy), size_bytes=copy.stat().st_size, **saved)
+
+
+def _exists(copy: Path) -> StoreError:
+    return StoreError(f"{copy} exists already: choose another name, or remove it", path=str(copy))
+
+
+def _give_name(unfinished: Path, copy: Path) -> None:
+    """Never in the place of another file."""
+    try:
+        os.link(unfinished, copy)
+    except FileExistsError:
+        raise
+    except OSError:  # a file system without hard links; nothing had the name a moment ago
+        if os.path.lexists(copy):
+            raise FileExistsError(copy) from None
+        os.rename(unfinished, copy)
 
 
 def _copy(database: Path, unfinished: Path, tell: Callable[[int, int], object]) -> None:

@@ -77,8 +77,13 @@ def test_what_cannot_be_copied_is_refused_and_leaves_nothing(alone: Program, is_
     copy.write_text("mine")
     assert f"{copy} exists already" in complaint(str(copy))
     assert copy.read_text() == "mine"
-    assert "cannot copy" in complaint(str(alone.place / "nowhere" / "copy"))
-    assert not [name for name in os.listdir(alone.place) if name.startswith(".copy")]
+    assert "cannot write to" in complaint(str(alone.place / "nowhere" / "copy"))
+    for directory in (str(alone.place), ".", "/"):
+        assert "is a directory" in complaint(directory)
+    (alone.place / "link").symlink_to(alone.place / "elsewhere")
+    assert "exists already" in complaint(str(alone.place / "link"))
+    assert "cannot copy" in complaint(str(alone.place / ("x" * 300)))
+    assert not [name for name in os.listdir(alone.place) if name.startswith(".")]
 
 
 def test_backup_as_a_program(alone: Program) -> None:

@@ -31,7 +31,13 @@ def test_a_broker_inside_of_a_program_is_left_alone(alone: Program) -> None:
         (alone.dir / "broker.json").chmod(0o600)
         alone.call("stop", code=3)  # the process of the file is gone
         (alone.dir / "broker.json").write_text(json.dumps(json.loads(before) | {"pid": 1}))
-        assert "is part of another program" in alone.call("stop", code=1).stderr
+        assert "is part of a program" in alone.call("stop", code=3).stderr
+
+
+def test_only_the_directory_counts(alone: Program) -> None:
+    with alone.serve() as broker:
+        alone.run("stop", "--dir", str(alone.dir), MESSAGEHUB_ENDPOINT="tcp://127.0.0.1:9")
+        assert broker.end() == 0
 
 
 @pytest.mark.parametrize("command", [[], ["channels"], ["channels", "create"], ["stop"]])

@@ -465,11 +465,14 @@ def test_dead_letters_are_sent_again_and_those_that_fail_stay_once(caller: Messa
         caller.send("service:back", b"x" * 100_000)
     eventually(lambda: len(caller.dead_letters().letters) == 5)
     assert len({letter.number for letter in caller.dead_letters().letters}) == 5
+    before = {letter.address: letter.number for letter in caller.dead_letters().letters}
     seen: list[Any] = []
     with caller.serve("service:back", lambda message, _: seen.append((message.payload, message.headers))):
         done = caller.resend_dead_letters()
         assert (done.sent, done.without_payload) == (3, 1)
         assert [(one.address, one.code) for one in done.failed] == [("service:gone", "SERVICE_NOT_FOUND")]
+        gone = [letter.number for letter in caller.dead_letters("service:gone").letters]
+        assert gone == [before["service:gone"]], "it stays as it is"
         eventually(lambda: len(seen) == 3)
     assert seen == [({"n": number}, {"trace": "a"}) for number in range(3)]
 

@@ -21,6 +21,18 @@ def test_what_spark_adds_itself_is_no_error_and_a_path_names_the_channel() -> No
     assert Options.parse({"paths": '["sales"]'}).channel == "sales"
 
 
+@pytest.mark.parametrize("name", ["provider", "owner", "location", "mergeSchema"])
+def test_what_spark_adds_to_a_catalog_table_means_nothing_elsewhere(name: str) -> None:
+    with pytest.raises(BadOption, match="there is no option"):
+        Options.parse({"channel": "sales", name: "true"})
+
+
+@pytest.mark.parametrize("paths", ["x", "5", "{}"])
+def test_paths_that_are_no_list_are_refused(paths: str) -> None:
+    with pytest.raises(BadOption, match="option paths is"):
+        Options.parse({"paths": paths})
+
+
 def test_several_paths_are_refused() -> None:
     with pytest.raises(BadOption, match="one channel, not 2"):
         Options.parse({"paths": '["a", "b"]'})
