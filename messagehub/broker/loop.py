@@ -140,10 +140,10 @@ class Broker:
         closing.callback(self._requests.socket.close)
         is_fresh = written == 0
         self._registry.subscribers.groups.settle_until = 0.0 if is_fresh else self._now() + VALID_SECONDS
-        self._kept = RetainedTopics(self._commit.store, self._topics.retained, self._supervisor, is_fresh=is_fresh)
-        closing.callback(self._kept.close, timeout=STOP_SECONDS)
+        self._retained = RetainedTopics(self._commit.store, self._topics.retained, self._supervisor, is_fresh=is_fresh)
+        closing.callback(self._retained.close, timeout=STOP_SECONDS)
         self._report = Stats(self.broker_id, self._metrics, self._commit)
-        self._report.add(lambda: {"published": self._publisher.published} | self._kept.counters)
+        self._report.add(lambda: {"published": self._publisher.published} | self._retained.counters)
         self._report.add(lambda: {"threads_restarted": self._supervisor.restarts})
         self._report.add_gauges(lambda: {"subscriptions": self._publisher.subscriptions})
         self._report.add_gauges(self._host_watcher.gauges)
@@ -229,15 +229,15 @@ class Broker:
             poller.register(monitor, zmq.POLLIN)
         poller.register(self._commit.wake_fd, zmq.POLLIN)
         poller.register(self._schema_checker.wake_fd, zmq.POLLIN)
-        poller.register(self._kept.wake_fd, zmq.POLLIN)
+        poller.register(self._retained.wake_fd, zmq.POLLIN)
         poller.register(self._stop_fd, zmq.POLLIN)
-        poll, stop_fd, store_fd, judge_fd = (
+        poll, stop_fd, store_fd, checker_fd = (
             poller.poll,
             self._stop_fd,
             self._commit.wake_fd,
             self._schema_checker.wake_fd,
         )
-        sight_fd = self._host_watcher.fileno()
+        watcher_fd = self._host_watcher.fileno()
         wait_ms = 0
         cleaner = Cleaner(directory_of(self.settings), self._supervisor)
         try:
@@ -249,11 +249,11 @@ class Broker:
                         requests.receive(RECEIVED_PER_TURN, self._registry)
                     elif ready == store_fd:
                         self._after_commit()
-                    elif ready == sight_fd:
+                    elif ready == watcher_fd:
                         self._see()
-                    elif ready == judge_fd:
+                    elif ready == checker_fd:
                         self._after_judging()
-                    elif ready == self._kept.wake_fd:
+                    elif ready == self._retained.wake_fd:
                         self._after_reading()
                     elif ready == stop_fd:
                         log.info("stopping, because %s", self._stop_reason)
@@ -404,14 +404,14 @@ class Broker:
             if isinstance(command, _JUDGED) and self._asks_judge((path, command, received_at, None), command, verdict):
                 return None
             if isinstance(command, READ_COMMANDS):
-                self._kept.ask((path, command, received_at), command, self._registry.topics.get(command.topic))
+                self._retained.ask((path, command, received_at), command, self._registry.topics.get(command.topic))
                 return None
             if kind is commands.PublishMessages:
-                self._kept.check_room()
-                now = self._kept.now()
+                self._retained.check_room()
+                now = self._retained.now()
             outcome = self._registry.apply(command, now=now, verdict=verdict)
             if kind in TOPIC_COMMANDS:
-                self._kept.answered(command, outcome.reply, outcome.events)
+                self._retained.answered(command, outcome.reply, outcome.events)
             if isinstance(outcome.reply, replies.HeartbeatAck | replies.SnapshotPage):
                 outcome.reply.broker_id = self.broker_id
             if self._access_control is not None and isinstance(outcome.reply, replies.HeartbeatAck):
@@ -449,7 +449,7 @@ class Broker:
                 self._requests.put_back((path, command, received_at, verdict))
 
     def _after_reading(self) -> None:
-        for (path, command, received_at), reply, payload in self._kept.answers():
+        for (path, command, received_at), reply, payload in self._retained.answers():
             self._requests.reply(path, command, received_at, reply, payload)
 
     def _answer_read_only(self, command: commands.AnyCommand, now: float) -> replies.Reply:
@@ -501,7 +501,7 @@ class Broker:
 
     def _release(self, written: int) -> None:
         self._publisher.release(written)
-        self._kept.release(written)
+        self._retained.release(written)
         self._unwritten.release(written, self._leave)
 
     def _leave(self, held: HeldReply) -> None:
@@ -530,7 +530,7 @@ class Broker:
         self._registry, _ = self._load(self._commit.store, at_least=before.revision)
         self._registry.keep_unstored(before, now=self._now())
         self._unwritten.newest = self._registry.revision
-        self._kept.reset()
+        self._retained.reset()
         self._publisher.reset(self._registry.revision)
 
     # -- what the broker itself answers --------------------------------------------------------------------
@@ -580,9 +580,9 @@ class Broker:
         requests = self._requests
         while requests.socket.poll(max(int((grace - monotonic()) * 1000), 0)) and requests.backlog < MAX_BACKLOG:
             requests.receive(MAX_BACKLOG, self._registry)
-        while (requests.backlog or self._schema_checker.waiting or self._kept.waiting) and monotonic() < deadline:
+        while (requests.backlog or self._schema_checker.waiting or self._retained.waiting) and monotonic() < deadline:
             if not requests.backlog:
-                (self._schema_checker if self._schema_checker.waiting else self._kept).wait(deadline - monotonic())
+                (self._schema_checker if self._schema_checker.waiting else self._retained).wait(deadline - monotonic())
             self._after_judging()
             self._after_reading()
             self._serve(SERVED_PER_TURN)
