@@ -54,7 +54,7 @@ def test_a_worker_whose_loop_was_closed_leaves_its_pool(broker: Served, caller: 
         (pool,) = caller.services("pool:mixed", timeout=SECONDS)
         assert len(pool.workers) == 1
         counted = metrics(hub)
-        assert counted["received"] == counted["refused"] == 1
+        assert counted["received"] == counted["refused"] >= 1  # until the broker and the caller know that it left
 
 
 def test_what_a_closed_loop_cannot_handle_is_refused(broker: Served, caller: MessageHub) -> None:
