@@ -111,11 +111,19 @@ def remove_group(directory: str, group: str) -> bool:
             raise GroupInUse(group, members)
         paths = [os.path.join(directory, name) for name in os.listdir(directory) if _is_of(name, group)]
         for path in paths:
-            with contextlib.suppress(DamagedBlock):  # nobody can read in it
+            try:
                 cursors = GroupCursors(path, writable=True)
-                cursors.supersede()  # a member that has just opened the file sees this once it has locked its place
+            except DamagedBlock:
+                remove_file(path)  # nobody can read in it
+                continue
+            try:
+                # All places are taken while it goes: a member that comes now is refused, and finds no file afterwards.
+                if not try_lock(cursors.segment.descriptor.fd, exclusive(OWNER + 1, _MOST_MEMBERS)):
+                    raise GroupInUse(group, 1)
+                cursors.supersede()
+                remove_file(path)
+            finally:
                 cursors.close()
-            remove_file(path)
         return bool(paths)
     finally:
         lock.close()
