@@ -38,6 +38,7 @@ _LINE: Final = 8
 _NAME: Final = re.compile(r"(?P<group>[^@/.][^@/]{0,199})@(?P<epoch>\d{1,18})\.group")
 _LOCK_SECONDS: Final = 5.0
 _MOST_MEMBERS: Final = 4096
+_ATTEMPTS: Final = 3
 _MOST: Final = 1 << 62  # items of a stream: more than a century of writing
 
 
@@ -194,17 +195,17 @@ class Membership:
             raise NameRefused(group, "a group has 1 to 200 characters, no '@' and no '/'")
         self.group = group
         self.assignment = assignment
-        self._cursors = _open_epoch(directory, group, assignment, start_after)
         member = exclusive(OWNER + 1 + assignment.index)
-        while True:
+        for _ in range(_ATTEMPTS):
+            self._cursors = _open_epoch(directory, group, assignment, start_after)
             if not try_lock(self._cursors.segment.descriptor.fd, member):
                 self._cursors.close()
                 raise MemberTaken(group, assignment.index)
             if not self._cursors.is_superseded():
                 break
-            # The group was deleted, or has a new epoch, between opening and locking.
-            self._cursors.close()
-            self._cursors = _open_epoch(directory, group, assignment, start_after)
+            self._cursors.close()  # the group was deleted, or has a new epoch, between opening and locking
+        else:
+            raise AssignmentChanged(group, assignment.epoch)
         # What this share had already done in the epoch before counts at once: it may be all that the ring holds, and
         # a writer that waits for this member would write nothing it could acknowledge.
         self.position = self.next_after(self._cursors.done(assignment.index)) - 1

@@ -27,7 +27,7 @@ from tests.integration.invariants import gauge
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 
-SLOW = {"subscriptions_per_peer": 1000, "requests_per_second": 1000}
+SLOW = {"subscriptions_per_peer": 200, "requests_per_second": 200}
 """So many a second are read of a flood on any machine."""
 FLOOD = """
 import sys, zmq
