@@ -11,7 +11,7 @@ from types import FrameType
 
 from messagehub.errors import ConfigurationError
 
-SIGNALS = (signal.SIGTERM, signal.SIGINT)
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 def wait_for_signal() -> int:

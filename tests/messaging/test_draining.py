@@ -1,6 +1,7 @@
 """A worker that is told to end handles what it has in hand, and closing works from inside a handler."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -21,6 +22,13 @@ from tests.messaging.service_harness import SECONDS, patient_hub
 Start = Callable[..., "subprocess.Popen[str]"]
 
 
+def catches(pid: int, number: int) -> bool:
+    """Whether a process has a handler of its own for a signal."""
+    caught = re.search(r"^SigCgt:\s*(\w+)$", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
+    assert caught is not None
+    return bool(int(caught[1], 16) >> (number - 1) & 1)
+
+
 @pytest.fixture
 def start(broker: Served) -> Iterator[Start]:
     started: list[subprocess.Popen[str]] = []
@@ -36,6 +44,7 @@ def start(broker: Served) -> Iterator[Start]:
         started.append(process)
         assert process.stdout is not None
         assert process.stdout.readline() == "serving\n"
+        eventually(lambda: catches(process.pid, signal.SIGTERM))  # it waits for a signal from here on
         return process
 
     yield run
