@@ -35,7 +35,7 @@ from messagehub.broker.persistence.pending_commits import HeldReply, PendingComm
 from messagehub.broker.persistence.restore import load
 from messagehub.broker.request_queue import COUNTERS, MAX_BACKLOG, Request, RequestQueue
 from messagehub.broker.schema_worker.checker import START_SECONDS, SchemaChecker
-from messagehub.broker.service_desk import settle
+from messagehub.broker.service_changes import apply_changes
 from messagehub.broker.stats import Stats
 from messagehub.broker.topics.proxy import TopicProxy
 from messagehub.broker.topics.retained import READ_COMMANDS, TOPIC_COMMANDS, RetainedTopics
@@ -286,7 +286,7 @@ class Broker:
         if deadline is not None and deadline <= now and not self.is_read_only:
             self._record(self._registry.expire(now=now))
             deadline = self._registry.next_deadline()
-        settle(self._registry, self._publisher, self._host_watcher, self._topics, now=now)
+        apply_changes(self._registry, self._publisher, self._host_watcher, self._topics, now=now)
         ended = self._registry.leases.take_ended()
         if self._access_control is not None and ended:
             self._access_control.leases_ended([lease for lease in ended if self._registry.leases.get(lease) is None])

@@ -37,8 +37,7 @@ def doctor(endpoint: Endpoint = None, dir: Dir = None, timeout: Timeout = None, 
 def _diagnose(endpoint: str | None, dir: Path | None, timeout: float | None) -> Iterator[Finding]:
     from messagehub.cli.diagnosis.blocks import check_blocks
     from messagehub.cli.diagnosis.contact import check_broker
-    from messagehub.cli.diagnosis.machine import check_java, check_shared_memory, check_system
-    from messagehub.cli.diagnosis.place import (
+    from messagehub.cli.diagnosis.hub_directory import (
         check_database,
         check_directory,
         check_disk,
@@ -46,6 +45,7 @@ def _diagnose(endpoint: str | None, dir: Path | None, timeout: float | None) -> 
         check_secrets,
         check_sockets,
     )
+    from messagehub.cli.diagnosis.machine import check_java, check_shared_memory, check_system
     from messagehub.client.broker_file import is_held
     from messagehub.shm.location import shared_with
 

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
+from messagehub.cli.diagnosis.hub_directory import check_owners
 from messagehub.cli.diagnosis.machine import check_shared_memory, check_system
-from messagehub.cli.diagnosis.place import check_owners
 from messagehub.shm.locks import OWNER, Descriptor, exclusive, try_lock
 from tests import preloaded
 from tests.cli.program import Program, Running

@@ -4,6 +4,7 @@ import dataclasses
 import datetime
 import decimal
 import enum
+import os
 import uuid
 from collections.abc import Iterator
 from typing import Any
@@ -28,9 +29,11 @@ SECONDS = 30.0
 
 @pytest.fixture(scope="module")
 def hub() -> Iterator[MessageHub]:
-    broker = Embedded(**QUICK)
+    """Its blocks are removed with the domains of this process; a wider fixture is made before a test has its own."""
+    domain = f"pytest-{os.getpid()}-payloads"
+    broker = Embedded(**QUICK, domain=domain)
     try:
-        with hub_of(broker) as connected:
+        with hub_of(broker, domain=domain) as connected:
             connected.topic("retained", keep=100)
             connected.serve("service:echo", lambda message, _: message.payload)
             yield connected

@@ -6,7 +6,7 @@ from messagehub.broker.topics.proxy import TopicProxy
 from registry.registry import Registry
 
 
-def settle(
+def apply_changes(
     registry: Registry, publisher: Publisher, host_watcher: HostWatcher, topics: TopicProxy, *, now: float
 ) -> None:
     """Once a turn: everything that happened to services and subscribers since the last time."""
