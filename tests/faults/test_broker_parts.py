@@ -293,6 +293,6 @@ def test_an_embedded_broker_that_fails_says_so_at_the_end_of_its_block(
     def broken(*_: object, **__: object) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(loop, "settle", broken)
+    monkeypatch.setattr(loop, "apply_changes", broken)
     with pytest.raises(ZeroDivisionError), embedded_broker():
         eventually(lambda: "the embedded broker failed" in caplog.text)
