@@ -210,7 +210,7 @@ class ListConsumers(Command, tag="CONSUMER_LIST_REQUEST"):
 
 
 class SchemaText(Command):
-    """A schema that arrives with its text: the broker has it judged before the registry decides."""
+    """A schema that arrives with its text: the broker has it checked before the registry decides."""
 
     subject: Label
     schema: Schema

@@ -1,54 +1,49 @@
-"""The ledger: everything the registry knows, and the few ways in which it changes.
+"""The event log: everything that the store and the watchers know of, and the one way in which it changes.
 
-Rule 1: state changes by events only (state.py): each gets the next revision, is kept for the store and the watchers,
+Rule 1: state changes by events only. Each gets the next revision, waits in the log for the store and the watchers,
 and leaves notices for the members of its channel.
-Rule 2: a member exists in its channel's record and in its lease, or in neither.
-Rule 3: a channel that nobody declared ends with its last member, unless there is a table or a conflict to show.
-Rule 4: whatever changes who produces or who consumes is followed by the new shares of its consumer groups.
-Rule 5: an epoch of a group is `epoch_floor` plus a revision. A registry that starts over, with or without what was
+Rule 2: a channel that nobody declared ends with its last member, unless there is a table or a conflict to show.
+Rule 3: whatever changes who produces or who consumes is followed by the new shares of the channel's consumer groups.
+Rule 4: an epoch of a group is `epoch_floor` plus a revision. A registry that starts over, with or without what was
 stored, needs a floor above every epoch that may still be in use.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
-from registry import events, replies
+from registry import events, names, replies
 from registry.channels.groups import regrouped
-from registry.channels.leases import Lease, Leases, Member, Terms
+from registry.channels.leases import Leases, Member, Terms
 from registry.channels.notices import audience, notice
 from registry.channels.state import Channels, SortedNames, discovered
+from registry.errors import ChannelNotFound
 from registry.records import Channel, Priority
 from registry.schemas.catalog import SchemaCatalog
-from registry.services.workers import Services
 from registry.topics.positions import Positions
 from registry.topics.retained import TopicCatalog
-from registry.topics.subscribers import Subscribers
 
 
 class EventLog:
-    def __init__(self, *, terms: Terms | None = None, shm_prefix: str = "pylabhub_") -> None:
-        self.terms = terms or Terms()
+    def __init__(self, terms: Terms) -> None:
         self.revision = 0
         self.epoch_floor = 0
         self.channels = Channels()
         self.schemas = SchemaCatalog()
         self.topics = TopicCatalog()
         self.positions = Positions(self.topics)
-        self.leases = Leases(self.terms)
-        self.services = Services(self.leases, lease_seconds=self.terms.lease_seconds)
-        self.subscribers = Subscribers(
-            self.leases, lease_seconds=self.terms.lease_seconds, release=self.positions.release
-        )
+        self.leases = Leases(terms)
         self.priorities: dict[str, Priority] = {}
-        self._shm_prefix = shm_prefix
-        self._names = SortedNames(self.channels)
+        """Of the channels whose priority is not normal."""
+        self.names = SortedNames(self.channels)
+        self.pending: list[events.AnyEvent] = []
+        """What happened and was not taken yet."""
         self._discovered: dict[str, replies.Discovered] = {}
-        self._emitted: list[events.AnyEvent] = []
 
     def restore(self, channels: Iterable[Channel], *, revision: int, now: float) -> None:
-        """Take over what a store kept. Every lease gets a full new term, groups without a deal get one."""
+        """Take over what a store kept. Every lease gets a full new term, groups without shares get them."""
         self.revision = revision
         for channel in channels:
-            self._take(channel)
+            self.channels[channel.name] = channel
+            self._added(channel)
             for producer in channel.producers.values():
                 producer.status = "active" if producer.ready else "pending"
                 member = Member("producer", channel.name, producer.producer_id)
@@ -57,72 +52,35 @@ class EventLog:
                 consumer.status = "active"
                 member = Member("consumer", channel.name, consumer.consumer_id)
                 self.leases.attach(consumer.lease, member, now=now)
-            dealt = channel.groups | regrouped(channel, epoch=self._next_epoch())
-            channel.groups = {name: group for name, group in dealt.items() if group.members}
+            groups = channel.groups | regrouped(channel, epoch=self._next_epoch())
+            channel.groups = {name: group for name, group in groups.items() if group.members}
 
-    def keep_unstored(self, before: "EventLog", *, now: float) -> None:
-        """After starting over from a store: take over services and subscribers, of which it knows nothing."""
-        before.services.move(self.leases, now=now)
-        before.subscribers.move(self.leases, self.positions.release, now=now)
-        self.services, self.subscribers = before.services, before.subscribers
+    def take(self) -> list[events.AnyEvent]:
+        """Return the events that nobody has taken yet, oldest first."""
+        taken, self.pending = self.pending, []
+        return taken
 
-    def expire(self, *, now: float) -> list[events.AnyEvent]:
-        """Stall and end what has been silent for too long."""
-        for lease, term in self.leases.due(now=now):
-            for member in list(lease.members):
-                unstored = self._unstored(member)
-                if unstored is not None:
-                    if term == "stalled":
-                        unstored.mark(member.member_id, "stalled", now)
-                    else:
-                        unstored.ended(member.member_id, now)
-                elif term == "stalled":
-                    self._emit(_STALLED[member.kind](member), now)
-                else:
-                    self._remove(member, "expired", now)
-        return self._take_emitted()
+    def channel(self, name: str) -> Channel:
+        """Return the channel of this name, which may be written with its URI scheme; refuse an unknown one."""
+        found = self.channels.get(name) or self.channels.get(names.logical(name))
+        if found is None:
+            logical = names.check_channel(names.logical(name))
+            raise ChannelNotFound(f"nobody has registered channel {logical!r}", channel=logical)
+        return found
 
-    def end_leases(self, lease_ids: Iterable[str], *, now: float) -> list[events.AnyEvent]:
-        """End what is registered under these leases as if they had run out: their peer may do nothing any more."""
-        for lease in filter(None, map(self.leases.get, lease_ids)):
-            for member in list(lease.members):
-                unstored = self._unstored(member)
-                if unstored is not None:
-                    unstored.ended(member.member_id, now)
-                else:
-                    self._remove(member, "expired", now)
-        return self._take_emitted()
+    def discovered(self, channel: Channel) -> replies.Discovered:
+        """Return the answer to a discovery, which is computed once for each state of a channel."""
+        found = self._discovered.get(channel.name)
+        if found is None:
+            found = self._discovered[channel.name] = discovered(channel)
+        return found
 
-    def _unstored(self, member: Member) -> Services | Subscribers | None:
-        """Who keeps a member that no store knows."""
-        if member.kind == "worker":
-            return self.services
-        return self.subscribers if member.kind == "subscriber" else None
-
-    def _take_emitted(self) -> list[events.AnyEvent]:
-        emitted, self._emitted = self._emitted, []
-        return emitted
-
-    def next_deadline(self) -> float | None:
-        return self.leases.next_deadline()
-
-    def _take(self, channel: Channel) -> None:
-        self.channels[channel.name] = channel
-        self._added(channel)
-
-    def _added(self, channel: Channel) -> None:
-        self._names.add(channel.name)
-        if channel.priority == "normal":
-            self.priorities.pop(channel.name, None)
-        else:
-            self.priorities[channel.name] = channel.priority
-
-    def _emit(self, event: events.AnyChannelEvent, now: float) -> None:
+    def emit(self, event: events.AnyChannelEvent, now: float) -> None:
         before = self.channels.get(event.channel)
         self.revision += 1
         event.revision, event.previous, event.at = self.revision, before.revision if before else 0, now
         self.channels.evolve(event)
-        self._emitted.append(event)
+        self.pending.append(event)
         self._discovered.pop(event.channel, None)
         after = self.channels.get(event.channel)
         if after is None:
@@ -132,23 +90,39 @@ class EventLog:
         self._notify(event, before or after)
         if after is not None and isinstance(event, _REGROUPING):
             for name, group in regrouped(after, epoch=self._next_epoch()).items():
-                self._emit(events.GroupAssigned(channel=after.name, group=name, assigned=group), now)
+                self.emit(events.GroupAssigned(channel=after.name, group=name, assigned=group), now)
 
-    def _next_epoch(self) -> int:
-        return self.epoch_floor + self.revision + 1
-
-    def _emit_schema(self, event: events.AnySchemaEvent, now: float) -> None:
+    def emit_schema(self, event: events.AnySchemaEvent, now: float) -> None:
         self.revision += 1
         event.revision, event.previous, event.at = self.revision, self.schemas.revision(event.subject), now
         self.schemas.evolve(event)
-        self._emitted.append(event)
+        self.pending.append(event)
 
-    def _emit_topic(self, event: events.AnyTopicEvent, now: float) -> None:
+    def emit_topic(self, event: events.AnyTopicEvent, now: float) -> None:
         self.revision += 1
         event.revision, event.previous, event.at = self.revision, self.topics.revision(event.name), now
         self.topics.evolve(event)
         self.positions.evolve(event)
-        self._emitted.append(event)
+        self.pending.append(event)
+
+    def create_if_missing(self, name: str, now: float, *, priority: Priority = "normal") -> None:
+        if name not in self.channels:
+            record = Channel(name=name, priority=priority, created_at=now, revision=self.revision + 1)
+            self.emit(events.ChannelCreated(channel=name, record=record), now)
+
+    def end_if_empty(self, name: str, now: float) -> None:
+        if self.channels[name].is_empty():
+            self.emit(events.ChannelEnded(channel=name), now)
+
+    def _added(self, channel: Channel) -> None:
+        self.names.add(channel.name)
+        if channel.priority == "normal":
+            self.priorities.pop(channel.name, None)
+        else:
+            self.priorities[channel.name] = channel.priority
+
+    def _next_epoch(self) -> int:
+        return self.epoch_floor + self.revision + 1
 
     def _notify(self, event: events.AnyChannelEvent, channel: Channel | None) -> None:
         told = audience(event, channel) if channel else ()
@@ -157,58 +131,5 @@ class EventLog:
             for lease_id in told:
                 self.leases.tell(lease_id, said, now=event.at)
 
-    def _unregister(self, member: Member, reason: events.Reason, now: float) -> None:
-        lease_id = lease_of(self.channels[member.channel], member)
-        self.leases.detach(lease_id, member, now=now)
-        event: events.AnyChannelEvent
-        if member.kind == "producer":
-            event = events.ProducerUnregistered(channel=member.channel, producer_id=member.member_id, reason=reason)
-        else:
-            event = events.ConsumerUnregistered(channel=member.channel, consumer_id=member.member_id, reason=reason)
-        self._emit(event, now)
-        if reason == "replaced":
-            self.leases.tell(lease_id, notice(event), now=now)
-
-    def _remove(self, member: Member, reason: events.Reason, now: float) -> None:
-        """Unregister, and let an undeclared channel end with its last member."""
-        self._unregister(member, reason, now)
-        channel = self.channels[member.channel]
-        if channel.is_empty():
-            self._emit(events.ChannelEnded(channel=channel.name), now)
-
-    def _renew(self, lease_id: str, member: Member, now: float) -> None:
-        """A registration is a sign of life of the whole process."""
-        self._revive(self.leases.attach(lease_id, member, now=now), now)
-
-    def _revive(self, lease: Lease, now: float) -> None:
-        if self.leases.renew(lease, now=now):
-            for member in lease.members:
-                unstored = self._unstored(member)
-                if unstored is not None:
-                    unstored.mark(member.member_id, "active", now)
-                else:
-                    self._emit(_RECOVERED[member.kind](member), now)
-
-    def _found(self, channel: Channel) -> replies.Discovered:
-        found = self._discovered.get(channel.name)
-        if found is None:
-            found = self._discovered[channel.name] = discovered(channel)
-        return found
-
 
 _REGROUPING = (events.ProducerRegistered, events.ConsumerRegistered, events.ConsumerUnregistered)
-
-_STALLED: dict[str, Callable[[Member], events.AnyChannelEvent]] = {
-    "producer": lambda m: events.ProducerStalled(channel=m.channel, producer_id=m.member_id),
-    "consumer": lambda m: events.ConsumerStalled(channel=m.channel, consumer_id=m.member_id),
-}
-_RECOVERED: dict[str, Callable[[Member], events.AnyChannelEvent]] = {
-    "producer": lambda m: events.ProducerRecovered(channel=m.channel, producer_id=m.member_id),
-    "consumer": lambda m: events.ConsumerRecovered(channel=m.channel, consumer_id=m.member_id),
-}
-
-
-def lease_of(channel: Channel, member: Member) -> str:
-    if member.kind == "producer":
-        return channel.producers[member.member_id].lease
-    return channel.consumers[member.member_id].lease

@@ -385,7 +385,7 @@ def _seen() -> Iterator[AnyEvent]:
     registry.apply(commands.RegisterProducer(channel="sensor_data", schema_hash="abc123..."), now=0.0)
     member = commands.RegisterConsumer(channel="sensor_data", consumer_id="consumer_001", group="crew")
     yield from registry.apply(member, now=0.0).events
-    yield from registry.show_conflict("sensor_data", "two producers claim it", now=2.0)
+    yield from registry.host_events.show_conflict("sensor_data", "two producers claim it", now=2.0)
 
 
 def _present(directory: Path) -> Iterable[Path]:

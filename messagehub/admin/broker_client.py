@@ -31,7 +31,7 @@ MAX_KEPT_BYTES = 64 << 20
 BELIEVED_SECONDS = 1.0
 """How long a newest version or a lookup is believed without asking, should its end not be heard of."""
 VERDICT_SECONDS = 15.0
-"""More than one schema may take to be judged, so that the answer to too much of it names the budget."""
+"""More than one schema may take to be checked, so that the answer to too much of it names the budget."""
 MAX_PROBES = 8
 LookUp = tuple[str, bytes, bytes]
 """Path, query and body: all that the answer depends on."""

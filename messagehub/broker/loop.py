@@ -5,7 +5,7 @@ Rule 2: a reply that reveals a change waits until the store has the change, whoe
 leaves at once.
 Rule 3: when the store fails, what waits is refused as retryable, the registry is reloaded from the store, and
 only reads are served until a probe write succeeds. Revisions that were given out are not given out again.
-Rule 4: nothing slow runs here: no schema is judged, every drain is bounded. No request and nothing in the directory
+Rule 4: nothing slow runs here: no schema is checked, every drain is bounded. No request and nothing in the directory
 can end the loop.
 Rule 5: one place records what happened (`_record`): noted as unwritten, published, followed, submitted.
 """
@@ -66,7 +66,7 @@ ADOPT_SECONDS = 5.0
 _NOTHING: list[AnyEvent] = []
 _COUNTED = commands.ServiceCommand | commands.UnregisterSubscriber
 
-_JUDGED = (
+_CHECKED = (
     commands.SchemaText,
     commands.RegisterProducer,
     commands.RegisterConsumer,
@@ -124,7 +124,7 @@ class Broker:
         self._schema_checker: SchemaChecker[Request | Adoption] = SchemaChecker(self._supervisor)
         closing.callback(self._schema_checker.close, timeout=STOP_SECONDS)
         self._trace = TraceRing(settings.trace_size, wall_offset=self._wall_offset)
-        self._host_watcher = HostWatcher(directory_of(settings), self._asks_about_entry, self._access_control)
+        self._host_watcher = HostWatcher(directory_of(settings), self._must_wait_for_entry, self._access_control)
         closing.callback(self._host_watcher.close)
         self._context.set(zmq.MAX_SOCKETS, 1024)
         self._authentication.start(self._context)
@@ -200,7 +200,7 @@ class Broker:
         return self._authentication.server_key
 
     def warm_up(self) -> None:
-        """Be ready when this returns: schemas can be judged, and whoever lives on this host is registered.
+        """Be ready when this returns: schemas can be checked, and whoever lives on this host is registered.
 
         Returns early when `stop` was called meanwhile.
         """
@@ -209,7 +209,7 @@ class Broker:
         while not self._schema_checker.wait_ready(DRAIN_SECONDS) and not self._is_stopping():
             if monotonic() > deadline:
                 raise ConfigurationError(
-                    "the process that judges schemas does not start: the log says why; is the host short of memory"
+                    "the process that checks schemas does not start: the log says why; is the host short of memory"
                     " or processes?"
                 )
         self._watch_host(adopt_seconds=ADOPT_SECONDS)
@@ -252,7 +252,7 @@ class Broker:
                     elif ready == watcher_fd:
                         self._see()
                     elif ready == checker_fd:
-                        self._after_judging()
+                        self._take_check_results()
                     elif ready == self._retained.wake_fd:
                         self._after_reading()
                     elif ready == stop_fd:
@@ -330,7 +330,7 @@ class Broker:
         deadline = monotonic() + adopt_seconds
         while self._host_watcher.checks.is_asking and monotonic() < deadline and not self._is_stopping():
             self._schema_checker.wait(DRAIN_SECONDS)
-            self._after_judging()
+            self._take_check_results()
             self._see()
 
     def _is_stopping(self) -> bool:
@@ -351,11 +351,11 @@ class Broker:
         high, normal, low = requests.high, requests.normal, requests.low
         services = self._registry.services
         for _ in range(min(limit, requests.backlog)):
-            path, command, received_at, verdict = (high or normal or low).popleft()
+            path, command, received_at, result = (high or normal or low).popleft()
             services_revision = services.revision
-            answered = self._answer(path, command, received_at, verdict, now)
+            answered = self._answer(path, command, received_at, result, now)
             if answered is None:
-                continue  # its schema is being judged, or what it asks for is being read
+                continue  # its schema is being checked, or what it asks for is being read
             reply, emitted = answered
             is_change = bool(emitted)
             if access_control is not None and (command.writes or isinstance(command, _COUNTED)):
@@ -386,14 +386,14 @@ class Broker:
         path: list[bytes],
         command: commands.AnyCommand,
         received_at: float,
-        verdict: CheckResult | None,
+        result: CheckResult | None,
         now: float,
     ) -> tuple[replies.Reply, list[AnyEvent]] | None:
-        """The reply and what happened; None when a schema has to be judged first, or a kept topic read."""
+        """The reply and what happened; None when a schema has to be checked first, or a kept topic read."""
         kind = type(command)
         try:
             if isinstance(command, commands.Discover) and command.expected_schema_hash is None:
-                return self._registry.discover(command, now), _NOTHING  # the hot one, without the detour
+                return self._registry.apply(command, now=now)  # the hot one, without the detour
             own = self._own.get(kind)
             if own is not None:
                 return own(command), _NOTHING
@@ -401,7 +401,9 @@ class Broker:
                 return self._hello(command, path), _NOTHING
             if self.is_read_only and (command.writes or kind is commands.Heartbeat):
                 return self._answer_read_only(command, now), _NOTHING
-            if isinstance(command, _JUDGED) and self._asks_judge((path, command, received_at, None), command, verdict):
+            if isinstance(command, _CHECKED) and self._must_wait_for_check(
+                (path, command, received_at, None), command, result
+            ):
                 return None
             if isinstance(command, READ_COMMANDS):
                 self._retained.ask((path, command, received_at), command, self._registry.topics.get(command.topic))
@@ -409,7 +411,7 @@ class Broker:
             if kind is commands.PublishMessages:
                 self._retained.check_room()
                 now = self._retained.now()
-            outcome = self._registry.apply(command, now=now, verdict=verdict)
+            outcome = self._registry.apply(command, now=now, result=result)
             if kind in TOPIC_COMMANDS:
                 self._retained.answered(command, outcome.reply, outcome.events)
             if isinstance(outcome.reply, replies.HeartbeatAck | replies.SnapshotPage):
@@ -426,27 +428,29 @@ class Broker:
             error = InternalError(f"{type(defect).__name__} in the broker; its log says more")
             return protocol.error_reply(error), _NOTHING
 
-    def _asks_about_entry(self, adoption: Adoption, verdict: CheckResult | None) -> bool:
-        return self._asks_judge(adoption, adoption.command, verdict)
+    def _must_wait_for_entry(self, adoption: Adoption, result: CheckResult | None) -> bool:
+        return self._must_wait_for_check(adoption, adoption.command, result)
 
-    def _asks_judge(self, ticket: Request | Adoption, command: commands.Command, verdict: CheckResult | None) -> bool:
-        """Whether a verdict is needed first: there is none yet, or what it was computed from has changed."""
-        if verdict is not None and verdict.is_lost:
-            raise RateLimited("the process that judges schemas died, again and again: try again in a moment")
-        question = self._registry.question(command)
-        if question is None or (verdict is not None and verdict.question == question):
+    def _must_wait_for_check(
+        self, ticket: Request | Adoption, command: commands.Command, result: CheckResult | None
+    ) -> bool:
+        """Submit the check that the command needs, and return whether it must wait for the result."""
+        if result is not None and result.is_lost:
+            raise RateLimited("the process that checks schemas died, again and again: try again in a moment")
+        check = self._registry.needed_check(command)
+        if check is None or (result is not None and result.check == check):
             return False
-        if not self._schema_checker.ask(ticket, question):
-            raise RateLimited("too many schemas wait to be judged: try again in a moment")
+        if not self._schema_checker.submit(ticket, check):
+            raise RateLimited("too many schemas wait to be checked: try again in a moment")
         return True
 
-    def _after_judging(self) -> None:
-        for ticket, verdict in self._schema_checker.verdicts():
+    def _take_check_results(self) -> None:
+        for ticket, result in self._schema_checker.results():
             if isinstance(ticket, Adoption):
-                self._host_watcher.checks.done(ticket, verdict)
+                self._host_watcher.checks.done(ticket, result)
             else:
                 path, command, received_at, _ = ticket
-                self._requests.put_back((path, command, received_at, verdict))
+                self._requests.put_back((path, command, received_at, result))
 
     def _after_reading(self) -> None:
         for (path, command, received_at), reply, payload in self._retained.answers():
@@ -528,7 +532,7 @@ class Broker:
         """To what the store has. What was not written never happened, but its revisions were seen in replies."""
         before = self._registry
         self._registry, _ = self._load(self._commit.store, at_least=before.revision)
-        self._registry.keep_unstored(before, now=self._now())
+        self._registry.take_over_unstored(before, now=self._now())
         self._unwritten.newest = self._registry.revision
         self._retained.reset()
         self._publisher.reset(self._registry.revision)
@@ -583,7 +587,7 @@ class Broker:
         while (requests.backlog or self._schema_checker.waiting or self._retained.waiting) and monotonic() < deadline:
             if not requests.backlog:
                 (self._schema_checker if self._schema_checker.waiting else self._retained).wait(deadline - monotonic())
-            self._after_judging()
+            self._take_check_results()
             self._after_reading()
             self._serve(SERVED_PER_TURN)
         if not self.is_read_only:

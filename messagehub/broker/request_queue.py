@@ -42,7 +42,7 @@ _POLLIN = int(zmq.POLLIN)
 _RCVMORE = int(zmq.RCVMORE)
 
 Request = tuple[list[bytes], commands.AnyCommand, float, CheckResult | None]
-"""The return path, the command, when it was received, and a verdict on its schema: a plain tuple, for speed."""
+"""The return path, the command, when it was received, and the result of its schema check: a plain tuple, for speed."""
 
 
 class RequestQueue:

@@ -1,6 +1,6 @@
 """Committing a table for whoever looks for its channel: no living producer, one generation at a time.
 
-Rule 1: refusals come before anything is written: the schema is judged by the broker or, without one, against the
+Rule 1: refusals come before anything is written: the schema is checked by the broker or, without one, against the
 newest table here.
 Rule 2: a generation is registered once it is there. One that the registry refuses at that point is withdrawn.
 """

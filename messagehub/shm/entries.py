@@ -94,7 +94,7 @@ def adopt(registry: Registry, found: Iterable[Live], channel: str, *, now: float
             registry.apply(live.command, now=live.entry.registered_at)
         except Refusal as refused:
             clash = clash or clash_of(live, refused)
-    registry.show_conflict(channel, clash, now=now)
+    registry.host_events.show_conflict(channel, clash, now=now)
 
 
 def clash_of(live: Live, refused: Refusal) -> str:

@@ -3,7 +3,7 @@
 Rule 1: the writer is built once, in a process of the driver, and pickled to the tasks and to the commit: what it
 decides when it is built (schema, transaction) holds for all of them.
 Rule 2: nothing is visible before the commit, which is one step; a write that failed leaves nothing.
-Rule 3: the schema is judged when the writer is built, before any task runs, and again before the commit, since jobs
+Rule 3: the schema is checked when the writer is built, before any task runs, and again before the commit, since jobs
 are long. The commit registers schema and table.
 Rule 4: the transaction lives as long as the driver's JVM. No Python process lives through a long job.
 """

@@ -1,4 +1,4 @@
-"""Committed tables: the record that a registration makes, and when it counts.
+"""Decisions about committed tables: the record that a registration makes, and when it counts.
 
 Rule 1: a table belongs to nobody: no lease ends it. It stays until it is superseded, retired or dropped.
 Rule 2: whoever registers last is right, except about a generation that its own host has superseded already.
@@ -7,12 +7,67 @@ Rule 3: memory is freed by a process on the table's own host, so a table elsewhe
 
 from msgspec.structs import replace
 
-from registry.commands import RegisterTable
+from registry import commands, events, names, replies
+from registry.channels.host_events import emit_seen
 from registry.errors import ChannelHasTable, SchemaMismatch, TableNotFound, TableOnOtherHost
+from registry.event_log import EventLog
 from registry.records import Channel, SchemaVersion, Table
+from registry.schemas.checks import CheckResult
+from registry.schemas.embedded import EmbeddedSchemas, Planned
 
 
-def table_of(command: RegisterTable, version: SchemaVersion | None, *, now: float) -> Table:
+class TableDecisions:
+    def __init__(self, log: EventLog, schemas: EmbeddedSchemas) -> None:
+        self._log = log
+        self._schemas = schemas
+
+    def check(self, command: commands.CheckTable, now: float, result: CheckResult | None) -> replies.Reply:
+        version = self._plan(command, result)
+        known = version[0] if version is not None and not version[1] else None
+        return replies.TableChecked(
+            channel=command.channel,
+            schema_id=known.schema_id if known else None,
+            schema_version=str(known.version) if known else None,
+            revision=self._log.revision,
+        )
+
+    def register(self, command: commands.RegisterTable, now: float, result: CheckResult | None) -> replies.Reply:
+        name = command.channel
+        version = self._plan(command, result)
+        names.check_shm(command.shm_name)
+        table = table_of(command, version[0] if version else None, now=now)
+        channel = self._log.channels.get(name)
+        if changes(channel.table if channel else None, table):
+            self._schemas.emit(version, now)
+            emit_seen(self._log, events.TableCommitted(channel=name, table=table), now)
+        present = self._log.channels[name]
+        assert present.table is not None
+        return replies.TableRegistered(channel=name, table=present.table, revision=present.revision)
+
+    def drop(self, command: commands.DropTable, now: float, _: CheckResult | None) -> replies.Reply:
+        channel = self._log.channel(command.channel)
+        table = check_droppable(channel, command.host)
+        emit_seen(self._log, events.TableCommitted(channel=channel.name, table=None), now)
+        return replies.TableDropped(channel=channel.name, table=table, revision=self._log.revision)
+
+    def list_tables(self, command: commands.ListTables, now: float, _: CheckResult | None) -> replies.Reply:
+        log = self._log
+        page, following = log.names.page(prefix=command.prefix, after=command.after, limit=command.limit)
+        found = [
+            replies.TableSummary(channel=name, table=table)
+            for name in page
+            if (table := log.channels[name].table) is not None
+        ]
+        return replies.TableList(tables=found, next=following, revision=log.revision)
+
+    def _plan(self, command: commands.TableSchema, result: CheckResult | None) -> Planned | None:
+        channel = self._log.channels.get(names.check_channel(command.channel))
+        version = self._schemas.plan(command, result)
+        check_bound_schema(channel, version[0].schema_hash if version else command.schema_hash)
+        return version
+
+
+def table_of(command: commands.RegisterTable, version: SchemaVersion | None, *, now: float) -> Table:
     return Table(
         generation=command.generation,
         shm_name=command.shm_name,

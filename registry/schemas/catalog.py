@@ -32,7 +32,7 @@ MAX_ID = 2**31 - 1
 """Clients send ids in four bytes."""
 GLOBAL = ""
 MAX_REFERENCES = 256
-"""Of one schema, with those that they refer to in turn: judging takes longer with the square of it."""
+"""Of one schema, with those that they refer to in turn: checking takes longer with the square of it."""
 T = TypeVar("T")
 
 

@@ -1,10 +1,10 @@
-"""Judging schemas: everything slow about them, as one pure function from a question to a verdict.
+"""Schema checks: everything slow about schemas, as one pure function from a check to its result.
 
-The registry says what must be known (`SchemaCheck`), somebody computes it (`judge`: a worker process beside the broker,
-or the caller itself), and the registry decides with the verdict.
+The registry says which check a command needs, somebody runs it (`run_check`: a worker process beside the broker, or
+the caller itself), and the registry decides with the result.
 
-Rule 1: a question holds everything that its verdict is computed from: every text, with all that it refers to.
-Rule 2: a verdict names its question, and counts only while the registry would ask the very same.
+Rule 1: a check holds everything that its result is computed from: every text, with all that it refers to.
+Rule 2: a result names its check, and counts only while the command still needs that very check.
 """
 
 from collections.abc import Callable, Mapping
@@ -61,22 +61,23 @@ class SchemaCheck(Struct, kw_only=True, frozen=True):
 
 
 class CheckResult(Struct, kw_only=True, frozen=True):
-    """`refusal` is set when the schema cannot be used at all; `is_budget` when it is only too much to judge, and
-    `is_large` when it is so by its size; `is_lost` when nobody came to a verdict, which says nothing about the schema.
+    """`refusal` is set when the schema cannot be used at all; `is_budget` when checking it takes too much, and
+    `is_large` when that is because of its size; `is_lost` when the check came to no end, which says nothing about
+    the schema.
     """
 
     text: str = ""
     schema_hash: str = ""
     differences: list[VersionDifferences] = field(default_factory=list)
     broken: dict[str, bool] = field(default_factory=dict)
-    """By role and hash, whether who is attached would break; what is too much to judge is left out."""
+    """By role and hash, whether who is attached would break; what takes too much to check is left out."""
     refusal: str | None = None
     is_budget: bool = False
     is_large: bool = False
     is_lost: bool = False
     path: str = ""
-    question: SchemaCheck | None = None
-    """What it answers; the process beside the broker leaves it out, and who asked adds it."""
+    check: SchemaCheck | None = None
+    """The check that was run; the process beside the broker leaves it out, and whoever asked adds it."""
 
 
 def text_of(schema: Any) -> str:
@@ -84,45 +85,45 @@ def text_of(schema: Any) -> str:
     return schema if isinstance(schema, str) else msgspec.json.encode(schema).decode()
 
 
-def judge(question: SchemaCheck, *, between: Callable[[], object] = lambda: None) -> CheckResult:
-    """`between` is called before each version, so that whoever judges many can let others go first."""
+def run_check(check: SchemaCheck, *, between: Callable[[], object] = lambda: None) -> CheckResult:
+    """`between` is called before each version, so that whoever runs many checks can let others go first."""
     try:
-        text = _normalized(question) if question.normalize else question.text
-        parsed = _parse(question.schema_type, text, question.references)
+        text = _normalized(check) if check.normalize else check.text
+        parsed = _parse(check.schema_type, text, check.references)
         differences = []
-        for old in question.against:
+        for old in check.against:
             between()
-            if (found := _compared(question, old)) is not None:
+            if (found := _compared(check, old)) is not None:
                 differences.append(found)
     except InvalidSchema as error:
-        return CheckResult(refusal=str(error), path=error.path, question=question)
+        return CheckResult(refusal=str(error), path=error.path, check=check)
     except BudgetExceeded as error:
         is_large = isinstance(error, TooLarge)
-        return CheckResult(refusal=str(error), is_budget=True, is_large=is_large, question=question)
-    judged = {f"{one.role} {one.schema_hash}": _breaks(question, one) for one in question.attached}
-    broken = {who: breaks for who, breaks in judged.items() if breaks is not None}
-    return CheckResult(text=text, schema_hash=parsed.hash, differences=differences, broken=broken, question=question)
+        return CheckResult(refusal=str(error), is_budget=True, is_large=is_large, check=check)
+    breaks_by = {f"{one.role} {one.schema_hash}": _breaks(check, one) for one in check.attached}
+    broken = {who: breaks for who, breaks in breaks_by.items() if breaks is not None}
+    return CheckResult(text=text, schema_hash=parsed.hash, differences=differences, broken=broken, check=check)
 
 
-def _breaks(question: SchemaCheck, attached: Attached) -> bool | None:
+def _breaks(check: SchemaCheck, attached: Attached) -> bool | None:
     """A consumer breaks by what the new schema lets others write; a producer's data by what it refuses."""
-    if attached.schema_type != question.schema_type:
+    if attached.schema_type != check.schema_type:
         return True
-    new, present = (question.text, question.references), (attached.text, attached.references)
+    new, present = (check.text, check.references), (attached.text, attached.references)
     written, read = (new, present) if attached.role == "consumer" else (present, new)
     try:
-        return bool(_compare(question.schema_type, "BACKWARD", written, read))
+        return bool(_compare(check.schema_type, "BACKWARD", written, read))
     except BudgetExceeded:
         return None
 
 
-def _compared(question: SchemaCheck, old: Against) -> VersionDifferences | None:
+def _compared(check: SchemaCheck, old: Against) -> VersionDifferences | None:
     """What is in the way of one version; None when nothing is."""
-    if old.schema_type != question.schema_type:
-        message = f"the schema type changed from {old.schema_type} to {question.schema_type}"
+    if old.schema_type != check.schema_type:
+        message = f"the schema type changed from {old.schema_type} to {check.schema_type}"
         return VersionDifferences(version=old.version, differences=[Difference("SCHEMA_TYPE_CHANGED", "", message)])
-    level = question.level.removesuffix("_TRANSITIVE")
-    found = _compare(question.schema_type, level, (old.text, old.references), (question.text, question.references))
+    level = check.level.removesuffix("_TRANSITIVE")
+    found = _compare(check.schema_type, level, (old.text, old.references), (check.text, check.references))
     return VersionDifferences(version=old.version, differences=found) if found else None
 
 
@@ -150,9 +151,9 @@ def _parse(schema_type: SchemaType, text: str, references: References) -> Parsed
     return parsed
 
 
-def _normalized(question: SchemaCheck) -> str:
-    references: Mapping[str, str] = dict(question.references)
-    normalized: str = _module(question.schema_type).normalize(question.text, references)
+def _normalized(check: SchemaCheck) -> str:
+    references: Mapping[str, str] = dict(check.references)
+    normalized: str = _module(check.schema_type).normalize(check.text, references)
     return normalized
 
 
@@ -162,6 +163,6 @@ def _module(schema_type: SchemaType) -> ModuleType:
 
 
 def preload() -> None:
-    """Import every format now, so that no question pays for it."""
+    """Import every format now, so that no check pays for it."""
     for name in _MODULES.values():
         import_module(name)

@@ -1,9 +1,10 @@
-"""Decisions about deleting: a subject or one version of it, softly and then for good.
+"""Decisions about deleting a subject or one version of it, first softly and then permanently.
 
 Refused in this order: what is not there or hidden already, read-only, referred to, not hidden before, in use.
 """
 
 from registry import commands, events, replies
+from registry.channels.state import Channels
 from registry.errors import (
     SchemaInUse,
     SubjectNotSoftDeleted,
@@ -12,16 +13,22 @@ from registry.errors import (
     VersionSoftDeleted,
 )
 from registry.records import SchemaVersion
+from registry.schemas.catalog import SchemaCatalog
 from registry.schemas.checks import CheckResult
-from registry.schemas.settings import Decision, SchemaSettings
+from registry.schemas.usage import Decision, Decisions, check_not_referred_to, check_writable, touched_members
 
 
-class SchemaRemoval(SchemaSettings):
-    def delete(self, command: commands.DeleteSchema, _: CheckResult | None) -> Decision:
+class SchemaRemoval:
+    def __init__(self, catalog: SchemaCatalog, channels: Channels) -> None:
+        self._catalog = catalog
+        self._channels = channels
+        self.decisions: Decisions = {commands.DeleteSchema: self._delete}
+
+    def _delete(self, command: commands.DeleteSchema, _: CheckResult | None) -> Decision:
         name = command.subject
         versions = self._to_delete(command)
-        self._check_writable(name)
-        self._check_not_referred_to(versions, "with" if command.permanent else "without")
+        check_writable(self._catalog, name)
+        check_not_referred_to(self._catalog, versions, "with" if command.permanent else "without")
         if command.permanent:
             self._check_hidden(command, versions)
         touched = self._users(versions)
@@ -71,9 +78,11 @@ class SchemaRemoval(SchemaSettings):
             )
 
     def _users(self, versions: list[SchemaVersion]) -> list[replies.TouchedMember]:
-        """Live members of the channel that work with one of these."""
+        """Return the live members of the channel that work with one of these versions."""
         hashes = {version.schema_hash for version in versions}
-        return [member for member in self._touched(versions[0].subject) if member.schema_hash in hashes]
+        return [
+            member for member in touched_members(self._channels, versions[0].subject) if member.schema_hash in hashes
+        ]
 
     def _deletion(self, command: commands.DeleteSchema, versions: list[SchemaVersion]) -> list[events.AnySchemaEvent]:
         """With the last version of a subject its settings go too."""

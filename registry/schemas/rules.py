@@ -1,18 +1,18 @@
-"""Decisions about schemas: what a command may do to the catalogue, given a verdict on its text.
+"""Decisions about registering, looking up and checking a schema, given the result of a check of its text.
 
 Rule 1: nothing here changes the catalogue; a decision is a reply and the events that would make it true.
-Rule 2: a decision that needs a verdict says so (`question`), and takes only one that answers what would be asked now.
+Rule 2: a command that needs a check says which (`needed_check`). A result counts only if it is that of the check
+which the command needs now.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 import msgspec
 
 from registry import commands, events, replies
+from registry.channels.state import Channels
 from registry.errors import (
     IdMismatch,
-    InvalidRequest,
     InvalidSchema,
     OperationNotPermitted,
     SchemaHashMismatch,
@@ -24,19 +24,28 @@ from registry.errors import (
     VersionNotFound,
 )
 from registry.records import Channel, Level, Reference, SchemaVersion
-from registry.schemas.catalog import LATEST, MAX_ID, Subject, guid_of, identity, identity_of
-from registry.schemas.checks import Against, Attached, CheckResult, SchemaCheck, judge, text_of
+from registry.schemas.catalog import LATEST, MAX_ID, SchemaCatalog, Subject, guid_of, identity, identity_of
+from registry.schemas.checks import Against, Attached, CheckResult, SchemaCheck, run_check, text_of
 from registry.schemas.metadata import effective_metadata, effective_rules
-from registry.schemas.removal import SchemaRemoval
+from registry.schemas.queries import found_reply
 from registry.schemas.rule_sets import check_rule_set
-from registry.schemas.settings import Decision, removal
+from registry.schemas.usage import Decision, Decisions, check_writable, permanent_deletion, touched_members
 
 
-class SchemaRules(SchemaRemoval):
-    # -- questions -----------------------------------------------------------------------------------------
+class SchemaRules:
+    def __init__(self, catalog: SchemaCatalog, channels: Channels) -> None:
+        self._catalog = catalog
+        self._channels = channels
+        self.decisions: Decisions = {
+            commands.RegisterSchema: self._register,
+            commands.LookUpSchema: self._look_up,
+            commands.CheckSchema: self._check,
+        }
 
-    def question(self, command: commands.SchemaText) -> SchemaCheck | None:
-        """What must be known of the text, or None when it is known already."""
+    # -- checks that a command needs -----------------------------------------------------------------------
+
+    def needed_check(self, command: commands.SchemaText) -> SchemaCheck | None:
+        """Return the check that the text needs, or None when the text is registered already."""
         text = text_of(command.schema)
         if self._registered_text(command, text) is not None:
             return None
@@ -60,7 +69,7 @@ class SchemaRules(SchemaRemoval):
 
     def _attached(self, subject: str) -> tuple[Attached, ...]:
         """The registered schemas that live members of the subject's channel work with, each once a role."""
-        used = {(member.role, member.schema_hash or ""): None for member in self._touched(subject)}
+        used = {(member.role, member.schema_hash or ""): None for member in touched_members(self._channels, subject)}
         known = [(role, self._catalog.by_hash(digest)) for role, digest in used if self._catalog.knows_hash(digest)]
         return tuple(
             Attached(
@@ -73,8 +82,8 @@ class SchemaRules(SchemaRemoval):
             for role, version in known
         )
 
-    def consumer_question(self, expected_hash: str, channel: Channel) -> SchemaCheck | None:
-        """Whether a reader of one known schema can read what is written with another."""
+    def needed_for_reader(self, expected_hash: str, channel: Channel) -> SchemaCheck | None:
+        """Return the check whether a reader of one registered schema can read what is written with another."""
         written = channel.schema_hash
         if written is None or not (self._catalog.knows_hash(expected_hash) and self._catalog.knows_hash(written)):
             return None
@@ -132,29 +141,27 @@ class SchemaRules(SchemaRemoval):
             references=self._catalog.texts(version.references),
         )
 
-    def _verdict(self, command: commands.SchemaText, verdict: CheckResult | None) -> CheckResult:
-        question = self.question(command)
-        assert question is not None
-        if verdict is None or verdict.question != question:
-            verdict = judge(question)
-        if verdict.refusal is not None:
-            if verdict.is_budget:
-                kind = SchemaTooLarge if verdict.is_large else SchemaTooComplex
-                raise kind(f"the schema {verdict.refusal}", subject=command.subject)
+    def _checked(self, command: commands.SchemaText, result: CheckResult | None) -> CheckResult:
+        """Return the result of the check that the command needs now, and run the check if `result` is another's."""
+        check = self.needed_check(command)
+        assert check is not None
+        if result is None or result.check != check:
+            result = run_check(check)
+        if result.refusal is not None:
+            if result.is_budget:
+                kind = SchemaTooLarge if result.is_large else SchemaTooComplex
+                raise kind(f"the schema {result.refusal}", subject=command.subject)
             raise InvalidSchema(
-                f"Invalid schema: {verdict.refusal}",
+                f"Invalid schema: {result.refusal}",
                 subject=command.subject,
                 schema_type=command.schema_type,
-                path=verdict.path,
+                path=result.path,
             )
-        return verdict
+        return result
 
     # -- decisions -----------------------------------------------------------------------------------------
 
-    def decide(self, command: commands.Command, verdict: CheckResult | None) -> Decision:
-        return _DECIDE[type(command)](self, command, verdict)
-
-    def plan(self, command: commands.RegisterSchema, verdict: CheckResult | None) -> tuple[SchemaVersion, bool]:
+    def plan(self, command: commands.RegisterSchema, result: CheckResult | None) -> tuple[SchemaVersion, bool]:
         """The version that this registration has or would get, and whether it is new."""
         check_rule_set(command.rule_set)
         text = text_of(command.schema)
@@ -163,27 +170,27 @@ class SchemaRules(SchemaRemoval):
             _check_claim(command, known.schema_hash)
             _check_id(command, known)
             return known, False
-        verdict = self._verdict(command, verdict)
-        _check_claim(command, verdict.schema_hash)
+        result = self._checked(command, result)
+        _check_claim(command, result.schema_hash)
         catalog = self._catalog
         references = self._pinned(command)
         subject = catalog.peek(command.subject)
         for metadata, rule_set in self._extras(command, subject):
-            key = identity(command.schema_type, verdict.schema_hash, references, metadata, rule_set)
+            key = identity(command.schema_type, result.schema_hash, references, metadata, rule_set)
             for number in subject.by_identity.get(key, ()):
                 if not subject.versions[number].is_deleted:
                     _check_id(command, subject.versions[number])
                     return subject.versions[number], False
         self._check_import(command)
-        if verdict.differences:
-            raise self._incompatible(command, verdict)
+        if result.differences:
+            raise self._incompatible(command, result)
         planned = SchemaVersion(
             subject=command.subject,
             version=self._number(command, subject),
             schema_id=self._id(command, key),
             schema_type=command.schema_type,
-            schema_hash=verdict.schema_hash,
-            schema=verdict.text,
+            schema_hash=result.schema_hash,
+            schema=result.text,
             guid=guid_of(key),
             references=references,
             metadata=metadata,
@@ -244,8 +251,8 @@ class SchemaRules(SchemaRemoval):
             raise OperationNotPermitted(said, schema_id=wanted, subject=present.subject, version=present.version)
         return wanted
 
-    def register(self, command: commands.RegisterSchema, verdict: CheckResult | None) -> Decision:
-        version, is_new = self.plan(command, verdict)
+    def _register(self, command: commands.RegisterSchema, result: CheckResult | None) -> Decision:
+        version, is_new = self.plan(command, result)
         happened: list[events.AnySchemaEvent] = self.registration(version) if is_new else []
         reply = replies.SchemaRegistered(
             subject=version.subject,
@@ -262,7 +269,7 @@ class SchemaRules(SchemaRemoval):
         return [
             events.SchemaRegistered(schema=version),
             *(
-                removal(old)
+                permanent_deletion(old)
                 for old in self._catalog.peek(version.subject).visible("only")
                 if old.schema_id == version.schema_id
                 and old.version < version.version
@@ -270,16 +277,16 @@ class SchemaRules(SchemaRemoval):
             ),
         ]
 
-    def look_up(self, command: commands.LookUpSchema, verdict: CheckResult | None) -> Decision:
+    def _look_up(self, command: commands.LookUpSchema, result: CheckResult | None) -> Decision:
         deleted: commands.Deleted = "with" if command.deleted else "without"
         subject = self._catalog.subject(command.subject, deleted)
         found = self._registered_text(command, text_of(command.schema))
         if found is None:
-            verdict = self._verdict(command, verdict)
-            found = self._matching(command, verdict.schema_hash, subject.visible(deleted))
+            result = self._checked(command, result)
+            found = self._matching(command, result.schema_hash, subject.visible(deleted))
         if found is None:
             raise SchemaNotFound(f"subject {command.subject!r} does not have this schema", subject=command.subject)
-        return self._found(found), []
+        return found_reply(self._catalog, found), []
 
     def _matching(
         self, command: commands.LookUpSchema, schema_hash: str, versions: list[SchemaVersion]
@@ -292,106 +299,40 @@ class SchemaRules(SchemaRemoval):
             found = exact
         return next(iter(exact or found), None)
 
-    def check(self, command: commands.CheckSchema, verdict: CheckResult | None) -> Decision:
-        verdict = self._verdict(command, verdict)
+    def _check(self, command: commands.CheckSchema, result: CheckResult | None) -> Decision:
+        result = self._checked(command, result)
         reply = replies.SchemaChecked(
-            is_compatible=not verdict.differences,
+            is_compatible=not result.differences,
             level=self._comparison(command)[0],
-            differences=verdict.differences,
+            differences=result.differences,
             touched=[
-                msgspec.structs.replace(one, would_break=verdict.broken.get(f"{one.role} {one.schema_hash}"))
-                for one in self._touched(command.subject)
+                msgspec.structs.replace(one, would_break=result.broken.get(f"{one.role} {one.schema_hash}"))
+                for one in touched_members(self._channels, command.subject)
             ],
             revision=self._catalog.revision(command.subject),
         )
         return reply, []
-
-    def request(self, command: commands.RequestSchema, _: CheckResult | None) -> Decision:
-        catalog = self._catalog
-        if command.schema_id is not None:
-            found = catalog.by_id(command.schema_id, f"id {command.schema_id}")
-        elif command.guid is not None:
-            found = catalog.by_guid(command.guid)
-        elif command.schema_hash is not None:
-            found = catalog.by_hash(command.schema_hash)
-        elif command.subject is not None:
-            found = catalog.version(command.subject, command.version, "with" if command.deleted else "without")
-        else:
-            raise InvalidRequest("SCHEMA_REQUEST needs schema_id, guid, schema_hash or subject", field="subject")
-        reply = self._found(found)
-        if command.resolve:
-            reply.reference_texts = dict(catalog.texts(found.references))
-        if command.referrers:
-            among: commands.Deleted = "with" if command.deleted_referrers else "without"
-            reply.referrers = sorted({v.schema_id for v in catalog.referrers(found.subject, found.version, among)})
-        return reply, []
-
-    def list_(self, command: commands.ListSchemas, _: CheckResult | None) -> Decision:
-        catalog = self._catalog
-        if command.subject is None:
-            names, following = catalog.page(
-                prefix=command.prefix,
-                wanted=_IS_LISTED[command.deleted],
-                after=command.after,
-                limit=command.limit,
-            )
-            reply = replies.SchemaList(subject=None, subjects=names, versions=[], next=following, revision=0)
-            return reply, []
-        subject = catalog.subject(command.subject, "without" if command.deleted == "without" else "with")
-        versions = [
-            replies.SchemaVersionSummary(
-                version=version.version,
-                schema_id=version.schema_id,
-                schema_type=version.schema_type,
-                schema_hash=version.schema_hash,
-                is_deleted=version.is_deleted,
-            )
-            for version in subject.visible(command.deleted)
-        ]
-        reply = replies.SchemaList(
-            subject=command.subject,
-            subjects=[command.subject],
-            versions=versions,
-            next=None,
-            revision=catalog.revision(command.subject),
-        )
-        return reply, []
-
-    def export(self, command: commands.ExportSchemas, _: CheckResult | None) -> Decision:
-        names, following = self._catalog.page(
-            prefix=command.prefix,
-            wanted=lambda subject: bool(subject.visible(command.deleted)),
-            after=command.after,
-            limit=command.limit,
-        )
-        schemas = [v for name in names for v in self._catalog.subject(name, command.deleted).visible(command.deleted)]
-        return replies.SchemaExport(schemas=schemas, next=following, revision=0), []
 
     # -- checks --------------------------------------------------------------------------------------------
 
     def _check_import(self, command: commands.RegisterSchema) -> None:
         """In mode IMPORT every new version comes with its id, and nowhere else."""
         name = command.subject
-        self._check_writable(name)
+        check_writable(self._catalog, name)
         mode = self._catalog.mode(name)
         if (command.schema_id is None) == (mode == "IMPORT"):
             said = "read-write" if mode == "IMPORT" else "import"
             raise OperationNotPermitted(f"subject {name!r} is not in {said} mode", subject=name, mode=mode)
 
-    def _incompatible(self, command: commands.RegisterSchema, verdict: CheckResult) -> SchemaIncompatible:
-        first = verdict.differences[0]
+    def _incompatible(self, command: commands.RegisterSchema, result: CheckResult) -> SchemaIncompatible:
+        first = result.differences[0]
         return SchemaIncompatible(
             f"Schema being registered is incompatible with an earlier schema for subject {command.subject!r}:"
             f" version {first.version}: {first.differences[0].message}",
             subject=command.subject,
             level=self._catalog.level(command.subject),
-            differences=verdict.differences,
-            touched=self._touched(command.subject),
-        )
-
-    def _found(self, version: SchemaVersion) -> replies.SchemaFound:
-        return replies.SchemaFound(
-            schema=version, places=self._catalog.places(version.schema_id), max_id=self._catalog.last_id
+            differences=result.differences,
+            touched=touched_members(self._channels, command.subject),
         )
 
 
@@ -415,22 +356,3 @@ def _check_claim(command: commands.RegisterSchema, schema_hash: str) -> None:
 
 
 _DEFAULTS = ("default_metadata", "override_metadata", "default_rule_set", "override_rule_set")
-_IS_LISTED: dict[commands.Deleted, Callable[[Subject], bool]] = {
-    "without": lambda subject: bool(subject.visible()),
-    "with": lambda subject: bool(subject.versions),
-    "only": lambda subject: not subject.visible(),
-}
-_DECIDE: dict[type[commands.Command], Callable[[SchemaRules, Any, CheckResult | None], Decision]] = {
-    commands.RegisterSchema: SchemaRules.register,
-    commands.LookUpSchema: SchemaRules.look_up,
-    commands.CheckSchema: SchemaRules.check,
-    commands.RequestSchema: SchemaRules.request,
-    commands.ListSchemas: SchemaRules.list_,
-    commands.ExportSchemas: SchemaRules.export,
-    commands.DeleteSchema: SchemaRules.delete,
-    commands.RequestSchemaConfig: SchemaRules.request_config,
-    commands.ConfigureSchemas: SchemaRules.configure,
-    commands.RequestSchemaMode: SchemaRules.request_mode,
-    commands.SetSchemaMode: SchemaRules.set_mode,
-}
-SCHEMA_COMMANDS = frozenset(_DECIDE)

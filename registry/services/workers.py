@@ -73,7 +73,7 @@ class Services:
         self._happened: list[ServiceChanged] = []
 
     def decide(self, command: commands.Command, now: float) -> replies.Reply:
-        return _HANDLERS[type(command)](self, command, now)
+        return SERVICE_COMMANDS[type(command)](self, command, now)
 
     def take_happened(self) -> list[ServiceChanged]:
         happened, self._happened = self._happened, []
@@ -272,7 +272,7 @@ class Services:
         )
 
 
-_HANDLERS: dict[type[commands.Command], Callable[[Services, Any, float], replies.Reply]] = {
+SERVICE_COMMANDS: dict[type[commands.Command], Callable[[Services, Any, float], replies.Reply]] = {
     commands.RegisterWorker: Services.register,
     commands.UnregisterWorker: Services.unregister,
     commands.ResolveService: Services.resolve,

@@ -6,7 +6,7 @@ Rule 3: members of a group change their shares together (subscriber_groups.py).
 Rule 4: nothing is kept by a store: after a restart of the broker subscribers register again.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from msgspec.structs import replace
@@ -117,6 +117,20 @@ class Subscribers:
         self.check(command.member_id, command.lease)
         self._remove(self._subscribers[command.member_id], now)
         return replies.SubscriberUnregistered(member_id=command.member_id)
+
+    def summaries(self, name: str, topic: str, unacked: Mapping[str, int]) -> list[replies.SubscriberSummary]:
+        """Return the subscribers of a position, with how many messages each has and did not acknowledge."""
+        return [
+            replies.SubscriberSummary(
+                member_id=one.member_id,
+                status=one.status,
+                host=one.host,
+                pid=one.pid,
+                registered_at=one.registered_at,
+                unacked=unacked.get(one.member_id, 0),
+            )
+            for one in self.of("position", name, [topic])
+        ]
 
     # -- what leases and sight say -------------------------------------------------------------------------
 

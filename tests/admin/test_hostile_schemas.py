@@ -1,4 +1,4 @@
-"""Schemas that would like to fetch, read or stall: refused or judged, and everybody else is served meanwhile."""
+"""Schemas that would like to fetch, read or stall: refused or checked, and everybody else is served meanwhile."""
 
 import json
 import os
@@ -16,7 +16,7 @@ from tests.admin.conftest import Web
 from tests.admin.test_registry_api import refused
 
 LONGEST_SECONDS = 2.0
-"""Far below what judging these takes, far above what discovery takes on a loaded machine."""
+"""Far below what checking these takes, far above what discovery takes on a loaded machine."""
 EXPLODING = [
     "^(a+)+$",
     "^(([a-z])+.)+[A-Z]([a-z])+$",
@@ -112,12 +112,12 @@ def test_schemas_of_many_shapes_are_judged_or_refused(web: Web) -> None:
 
 
 def test_a_schema_that_takes_too_long_is_told_the_budget(web: Web) -> None:
-    """The process that judges is stopped, as if its schema had no end."""
+    """The process that checks is stopped, as if its schema had no end."""
     assert web.register("endless-a", {"title": "starts it"}).status_code == 200
     found = subprocess.run(
         ["pgrep", "-P", str(web.process.pid), "-f", "schema_worker"], capture_output=True, text=True, check=True
     )
     os.kill(int(found.stdout.split()[0]), signal.SIGSTOP)
     message = refused(web.register("endless-a", {"title": "too much"}), 422, 42209)
-    assert "exceeds the budget seconds of judging" in message
+    assert "exceeds the budget seconds of checking" in message
     assert web.register("endless-a", {"title": "after"}).status_code == 200

@@ -167,7 +167,7 @@ class Access:
         assert self._killed is not None
         self.close_killed()
         gone = [leases.Member(kind, channel, member_id) for kind, channel, member_id in members]  # type: ignore[arg-type]
-        self.registry.died(gone, now=time.time())
+        self.registry.host_events.died(gone, now=time.time())
         for channel in sorted({channel for _, channel, _ in members}):
             eventually(self._describe_alike, channel)
 

@@ -19,14 +19,14 @@ from messagehub.broker import loop
 from messagehub.broker.access.access_control import AccessControl
 from messagehub.broker.host_watcher import cleaner
 from messagehub.broker.loop import Broker
-from messagehub.broker.schema_worker import checker as judging
+from messagehub.broker.schema_worker import checker
 from messagehub.broker.topics import retained
 from messagehub.runtime.supervision import Supervisor
 from messagehub.settings import Settings
 from messagehub.store.memory import MemoryStore
 from tests.access.shared import SharedHub
 from tests.conftest import QUICK
-from tests.faults.test_judge_killed import judges
+from tests.faults.test_schema_worker_killed import schema_workers
 from tests.integration.harness import (
     PATIENCE_SECONDS,
     ROOT,
@@ -163,7 +163,7 @@ def test_a_judge_that_cannot_be_started_once_is_started_later(
             raise failing.pop()
         return real(*arguments, **options)
 
-    monkeypatch.setattr(judging.subprocess, "Popen", start)
+    monkeypatch.setattr(checker.subprocess, "Popen", start)
     broker = embedded(**QUICK)
     with Peer(broker.endpoint) as peer:
         assert peer.ask(schema(1))["type"] == "SCHEMA_REGISTER_ACK"
@@ -180,7 +180,7 @@ def test_a_judge_that_cannot_be_started_at_the_start_is_started_a_moment_later(
             raise failing.pop()
         return real(*arguments, **options)
 
-    monkeypatch.setattr(judging.subprocess, "Popen", start)
+    monkeypatch.setattr(checker.subprocess, "Popen", start)
     broker = Broker(Settings.load(dir=tmp_path / "hub"), MemoryStore)
     broker.warm_up()
     eventually(lambda: not failing)
@@ -202,7 +202,7 @@ def test_schemas_are_refused_as_retryable_while_no_judge_can_be_started(
         def none(*_: object, **__: object) -> object:
             raise OSError("no process left")
 
-        without.setattr(judging.subprocess, "Popen", none)
+        without.setattr(checker.subprocess, "Popen", none)
         broker = embedded(**QUICK)
         with Peer(broker.endpoint) as peer:
             answer = peer.ask(schema(1))
@@ -213,7 +213,7 @@ def test_schemas_are_refused_as_retryable_while_no_judge_can_be_started(
 
 def test_a_broker_that_says_ready_has_a_judge_that_is_ready(served: Callable[..., Served]) -> None:
     server = served(**QUICK)
-    assert len(judges(server)) == 1
+    assert len(schema_workers(server)) == 1
     with Peer(server.endpoint) as peer:
         assert peer.ask(schema(1))["type"] == "SCHEMA_REGISTER_ACK"
     assert server.stop() == 0

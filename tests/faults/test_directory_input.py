@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-import registry.registry
+import registry.channels.consumers
 import registry.schemas.rules
 from messagehub import MessageHub
 from messagehub.broker.schema_worker.checker import SchemaChecker
@@ -23,7 +23,7 @@ from messagehub.shm.identity import ProcessIdentity
 from messagehub.shm.tables import TableStore
 from messagehub.store.memory import MemoryStore
 from registry.formats import arrow
-from registry.schemas.checks import SchemaCheck, judge
+from registry.schemas.checks import SchemaCheck, run_check
 from tests.conftest import QUICK
 from tests.integration.harness import Embedded, Peer, eventually
 
@@ -164,7 +164,7 @@ def test_names_that_are_no_text_hide_nobody(
         assert [producer["producer_id"] for producer in shown["producers"]] == ["p"]
 
 
-def test_adopted_schemas_are_judged_outside_of_the_loop_and_a_refused_one_once(
+def test_adopted_schemas_are_checked_outside_of_the_loop_and_a_refused_one_once(
     embedded: Callable[..., Embedded],
     entries: Callable[..., None],
     directory: Directory,
@@ -173,21 +173,21 @@ def test_adopted_schemas_are_judged_outside_of_the_loop_and_a_refused_one_once(
 ) -> None:
     in_loop: list[object] = []
     checked: list[str] = []
-    ask = SchemaChecker.ask
+    submit = SchemaChecker.submit
 
-    def counted(checker: SchemaChecker, ticket: Any, question: SchemaCheck) -> bool:
-        checked.append(question.text)
-        return ask(checker, ticket, question)
+    def counted(checker: SchemaChecker, ticket: Any, check: SchemaCheck) -> bool:
+        checked.append(check.text)
+        return submit(checker, ticket, check)
 
-    monkeypatch.setattr(SchemaChecker, "ask", counted)
+    monkeypatch.setattr(SchemaChecker, "submit", counted)
 
-    def watched(question: Any, **options: Any) -> Any:
+    def watched(check: Any, **options: Any) -> Any:
         if threading.current_thread().name == "messagehub-broker":
-            in_loop.append(question)
-        return judge(question, **options)
+            in_loop.append(check)
+        return run_check(check, **options)
 
-    for module in (registry.registry, registry.schemas.rules):
-        monkeypatch.setattr(module, "judge", watched)
+    for module in (registry.channels.consumers, registry.schemas.rules):
+        monkeypatch.setattr(module, "run_check", watched)
     hub = MessageHub(dir=tmp_path / "none")
     with hub.producer("born", schema=SCHEMA):
         entries("refused", schema={"type": "no such type"}, schema_type="JSON")

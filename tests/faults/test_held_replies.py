@@ -95,7 +95,7 @@ def test_every_read_of_an_unwritten_record_waits(store: SlowStore, writer: Peer,
     writer.ask(producer("other"))
     store.gate.clear()
     writer.send({"type": "SCHEMA_REGISTER", "subject": "durable", "schema": {"title": "t"}, "id": "schema"})
-    assert store.is_waiting.wait(30)  # judged, decided, and on its way to the disk
+    assert store.is_waiting.wait(30)  # checked, decided, and on its way to the disk
     writer.send({"type": "CHANNEL_CREATE", "channel": "durable", "id": "channel"})
     reader.ask({"type": "PING"})
     for number, read in enumerate(READS):

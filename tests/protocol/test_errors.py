@@ -8,7 +8,7 @@ import pytest
 from messagehub import protocol
 from messagehub.errors import BY_CODE, HubError
 from registry.registry import Registry
-from registry.schemas.checks import SchemaCheck, judge, text_of
+from registry.schemas.checks import SchemaCheck, run_check, text_of
 
 OBJECT = {"type": "object"}
 DEEP: Any = json.loads("[" * 200 + "]" * 200)
@@ -16,7 +16,7 @@ PRODUCER = {"type": "PRODUCER_REGISTER", "channel": "c", "schema_hash": "h"}
 TABLE = {"type": "TABLE_REGISTER", "channel": "c", "generation": 1, "shm_name": "/t/g1.json"}
 SCHEMA = {"type": "SCHEMA_REGISTER", "subject": "s", "schema": OBJECT}
 DELETE = {"type": "SCHEMA_DELETE", "subject": "s"}
-OBJECT_HASH = judge(SchemaCheck(schema_type="JSON", text=text_of(OBJECT))).schema_hash
+OBJECT_HASH = run_check(SchemaCheck(schema_type="JSON", text=text_of(OBJECT))).schema_hash
 CONSUMER = {"type": "CONSUMER_REGISTER", "channel": "c", "consumer_id": "r"}
 WORKER = {
     "type": "SERVICE_REGISTER",
@@ -120,7 +120,7 @@ ELSEWHERE = {
     "MAILBOX_FULL": "services",
     "NOT_INITIALISED": "services",
     "NO_RESPONSE": "services",
-    "RATE_LIMITED": "limits per peer, in tests/access, and when too much waits to be stored or judged",
+    "RATE_LIMITED": "limits per peer, in tests/access, and when too much waits to be stored or checked",
     "RECEIVE_TIMEOUT": "topics",
     "REGISTRY_ERROR": "tests/registry/test_services.py: it takes many registrations",
     "REQUEST_CANCELLED": "services",

@@ -10,7 +10,7 @@ from registry.channels.leases import Terms
 from registry.errors import Refusal
 from registry.records import SchemaType
 from registry.registry import Registry
-from registry.schemas.checks import SchemaCheck, judge, text_of
+from registry.schemas.checks import SchemaCheck, run_check, text_of
 from tests.registry.observing import Watcher, encoded_channels, members_of_leases, whole_state
 
 TERMS = Terms(heartbeat_seconds=5.0, stall_seconds=15.0, lease_seconds=60.0)
@@ -95,4 +95,4 @@ class Driver:
 
 def digest_of(schema: Any, schema_type: SchemaType = "JSON") -> str:
     """What a schema hashes to."""
-    return judge(SchemaCheck(schema_type=schema_type, text=text_of(schema))).schema_hash
+    return run_check(SchemaCheck(schema_type=schema_type, text=text_of(schema))).schema_hash

@@ -249,7 +249,7 @@ class AnyHistory(RuleBasedStateMachine):
     @rule(channel=channel_names, is_gone=st.booleans())
     def drop_table(self, channel: str, is_gone: bool) -> None:
         if is_gone:
-            self.unsent += self.registry.table_gone(channel, now=self.now)
+            self.unsent += self.registry.host_events.table_gone(channel, now=self.now)
         else:
             assert (self.apply(commands.DropTable(channel=channel)) is not None) == (channel in self.tables)
         self.tables.pop(channel, None)

@@ -52,7 +52,9 @@ def test_joining_leaving_and_dying_begin_new_epochs_and_a_new_block_does_too() -
     epochs = [registry.apply(member("a"), now=2.0).reply.assignment.epoch]  # type: ignore[attr-defined]
     epochs.append(registry.apply(member("b"), now=2.0).reply.assignment.epoch)  # type: ignore[attr-defined]
     (event,) = [
-        e for e in registry.died([Member("consumer", "work", "a")], now=2.0) if isinstance(e, events.GroupAssigned)
+        e
+        for e in registry.host_events.died([Member("consumer", "work", "a")], now=2.0)
+        if isinstance(e, events.GroupAssigned)
     ]
     assert event.assigned.members == ["b"]
     epochs.append(event.assigned.epoch)
@@ -75,7 +77,7 @@ def test_saying_the_same_again_begins_no_epoch() -> None:
 def test_a_block_that_goes_away_begins_no_epoch() -> None:
     registry = producing("left", "right")
     registry.apply(member("a"), now=2.0)
-    happened = registry.died([Member("producer", "work", "right")], now=3.0)
+    happened = registry.host_events.died([Member("producer", "work", "right")], now=3.0)
     assert not [event for event in happened if isinstance(event, events.GroupAssigned)]
 
 
@@ -89,7 +91,7 @@ def test_a_group_without_members_is_gone() -> None:
 def test_epochs_grow_over_a_registry_that_forgot_them_by_its_floor() -> None:
     before = producing("left").apply(member("a"), now=100.0).reply.assignment.epoch  # type: ignore[attr-defined]
     empty = producing("left")
-    empty.epoch_floor = before
+    empty.log.epoch_floor = before
     after = empty.apply(member("a"), now=1.0).reply.assignment.epoch  # type: ignore[attr-defined]
     assert after > before
 

@@ -158,7 +158,7 @@ def test_a_message_that_is_given_back_is_handed_out_at_once_and_by_its_holder_on
 
 def test_what_a_member_that_ended_held_is_free_at_once(topic: Topic) -> None:
     topic.got("a", 2)
-    topic.registry.died([Member("subscriber", "", "a")], now=topic.now)
+    topic.registry.host_events.died([Member("subscriber", "", "a")], now=topic.now)
     assert topic.got("b", 3) == [(1, 2), (2, 2), (3, 1)]
     topic.apply(commands.UnregisterSubscriber(member_id="b", lease="lease-b"))
     topic.join("c")
@@ -385,7 +385,7 @@ class PositionsHistory(RuleBasedStateMachine):
 
     @rule(member=st.sampled_from("ab"))
     def die(self, member: str) -> None:
-        self.topic.registry.died([Member("subscriber", "", member)], now=self.topic.now)
+        self.topic.registry.host_events.died([Member("subscriber", "", member)], now=self.topic.now)
         self.alive.discard(member)
         self.held = {offset: held for offset, held in self.held.items() if held[0] != member}
 

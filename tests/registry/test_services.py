@@ -172,7 +172,7 @@ def test_a_process_that_was_seen_to_die_loses_its_workers_at_once(hub: Driver) -
     serve(hub, "pool:p", "w1", "L1")
     serve(hub, "name:n", "w2", "L1")
     members = [Member("worker", "", "w1"), Member("worker", "", "w2"), Member("worker", "", "gone")]
-    assert hub.registry.died(members, now=hub.now) == []
+    assert hub.registry.host_events.died(members, now=hub.now) == []
     hub.refused(PoolEmpty, "SERVICE_RESOLVE_REQUEST", address="pool:p")
     hub.refused(NameNotFound, "SERVICE_RESOLVE_REQUEST", address="name:n")
 
@@ -205,7 +205,7 @@ def test_services_outlive_a_registry_that_starts_over_from_its_store() -> None:
     hub = Driver()
     serve(hub, "name:n")
     registry = Registry(terms=TERMS)
-    registry.keep_unstored(hub.registry, now=hub.now)
+    registry.take_over_unstored(hub.registry, now=hub.now)
     assert registry.apply(commands.ResolveService(address="name:n"), now=hub.now)
     registry.expire(now=hub.now + TERMS.lease_seconds)
     with pytest.raises(NameNotFound):

@@ -124,7 +124,7 @@ class ServicesHistory(RuleBasedStateMachine):
 
     @rule(worker_id=workers)
     def die(self, worker_id: str) -> None:
-        self.registry.died([Member("worker", "", worker_id)], now=self.now)
+        self.registry.host_events.died([Member("worker", "", worker_id)], now=self.now)
         self.workers.pop(worker_id, None)
         self.listen()
 

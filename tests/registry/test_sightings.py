@@ -42,26 +42,26 @@ def test_a_lease_that_is_let_go_of_ends_when_silent() -> None:
 def test_the_dead_are_removed_at_once_and_only_once() -> None:
     registry = registered()
     gone = Member("producer", "c", "c/default")
-    happened = registry.died([gone], now=1.0)
+    happened = registry.host_events.died([gone], now=1.0)
     assert [type(event) for event in happened] == [events.ProducerUnregistered, events.ChannelEnded]
-    assert registry.died([gone], now=1.0) == []
+    assert registry.host_events.died([gone], now=1.0) == []
 
 
 def test_a_conflict_is_shown_and_ends() -> None:
     registry = registered()
-    registry.show_conflict("c", "two claim it", now=1.0)
+    registry.host_events.show_conflict("c", "two claim it", now=1.0)
     found = registry.apply(commands.Discover(channel="c"), now=1.0).reply
     assert (found.status, found.conflict) == ("conflict", "two claim it")  # type: ignore[attr-defined]
-    assert registry.show_conflict("c", "two claim it", now=2.0) == []
-    registry.show_conflict("c", None, now=3.0)
+    assert registry.host_events.show_conflict("c", "two claim it", now=2.0) == []
+    registry.host_events.show_conflict("c", None, now=3.0)
     assert registry.apply(commands.Discover(channel="c"), now=3.0).reply.status == "active"  # type: ignore[attr-defined]
 
 
 def test_a_conflict_of_an_unknown_channel_keeps_it_until_it_ends() -> None:
     registry = Registry()
-    registry.show_conflict("ghost", "destroyed, but it lives", now=1.0)
+    registry.host_events.show_conflict("ghost", "destroyed, but it lives", now=1.0)
     assert registry.channels["ghost"].status() == "conflict"
-    registry.show_conflict("ghost", None, now=2.0)
+    registry.host_events.show_conflict("ghost", None, now=2.0)
     with pytest.raises(ChannelNotFound):
         registry.apply(commands.Discover(channel="ghost"), now=2.0)
 
@@ -76,13 +76,13 @@ def test_a_table_is_active_without_anybody_alive() -> None:
         "/t/g3.json",
         "th",
     )
-    registry.table_gone("t", now=2.0)
+    registry.host_events.table_gone("t", now=2.0)
     assert "t" not in registry.channels
 
 
 def test_a_table_outlives_its_producer() -> None:
     registry = registered()
     registry.apply(replace(TABLE, channel="c"), now=1.0)
-    registry.died([Member("producer", "c", "c/default")], now=2.0)
+    registry.host_events.died([Member("producer", "c", "c/default")], now=2.0)
     assert registry.channels["c"].status() == "active"
     assert registry.channels["c"].schema_hash == "th"

@@ -66,7 +66,7 @@ def test_who_leaves_has_its_share_until_the_next_begins_and_who_dies_is_named(re
     assert marks(registry) == [Mark("g t", leaving, proposed, ["a", "b"])]
     registry.apply(commands.UnregisterSubscriber(member_id="c", lease="lease-c"), now=1.0)
     assert marks(registry) == [], "it had left already"
-    registry.died([Member("subscriber", "", "b")], now=1.0)
+    registry.host_events.died([Member("subscriber", "", "b")], now=1.0)
     (mark,) = marks(registry)
     assert (mark.members, mark.gone) == (None, ("b",))
     assert tell(registry, "a", ready=mark.epoch).epoch == mark.epoch

@@ -71,7 +71,7 @@ class TableWatcher:
             self._checks.forget(channel, None)
             self._registered.pop(channel, None)
             self._ended.pop(channel, None)
-            happened += registry.table_gone(channel, now=now) if is_here else []
+            happened += registry.host_events.table_gone(channel, now=now) if is_here else []
             return None
         if present is not None and not _is_news(command, present):
             if is_here:
@@ -89,7 +89,7 @@ class TableWatcher:
                 )
         is_readable = present is not None and any(present.generation == generation for generation, *_ in stamps[:-1])
         if is_here and not is_readable:
-            happened += registry.table_gone(channel, now=now)
+            happened += registry.host_events.table_gone(channel, now=now)
         return self._adopt(registry, command, happened, now)
 
     def _adopt(
@@ -104,10 +104,10 @@ class TableWatcher:
             return _clash_of(command, error)
         try:
             adoption = Adoption(channel, None, command)
-            verdict = self._checks.result(adoption)
-            if self._checks.must_wait(adoption, verdict):
+            result = self._checks.result(adoption)
+            if self._checks.must_wait(adoption, result):
                 return None
-            happened += registry.apply(command, now=now, verdict=verdict).events
+            happened += registry.apply(command, now=now, result=result).events
             self._checks.forget(channel, None)
             return None
         except Refusal as error:

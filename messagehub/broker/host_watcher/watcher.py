@@ -96,11 +96,11 @@ class HostWatcher:
         for known in list(registry.channels.values()):
             for member, record in _records(known):
                 if not self._follow(registry, member, record):
-                    happened += registry.died([member], now=now)
+                    happened += registry.host_events.died([member], now=now)
         tables = self._tables.channels(registry) if self._is_usable else []
         for channel in dict.fromkeys([*self._channels(), *tables]):
             happened += self._look_at_channel(registry, channel, now)
-        return happened + registry.end_empty(now=now)
+        return happened + registry.host_events.end_empty(now=now)
 
     def follow(self, registry: Registry, happened: Iterable[events.AnyEvent]) -> None:
         """Watch the processes of new members, forget those of members that are gone; events of `look` too."""
@@ -240,7 +240,7 @@ class HostWatcher:
         """Unregister members of processes that have ended, so many at a time: one process may have had very many."""
         due = list(islice(self._dead, MEMBERS_PER_LOOK))
         dead = [member for member in due if _lease_of(registry, member) == self._dead.pop(member)]
-        return registry.died(dead, now=now) if dead else []
+        return registry.host_events.died(dead, now=now) if dead else []
 
     # -- the directory -------------------------------------------------------------------------------------
 
@@ -296,7 +296,7 @@ class HostWatcher:
                 self._destroyed.pop(channel, None)
             clash = self._tables.look(registry, channel, happened, now) or clash
             if not self.checks.is_asking_about(channel):
-                happened += registry.show_conflict(channel, clash, now=now)
+                happened += registry.host_events.show_conflict(channel, clash, now=now)
         except InvalidName as error:
             log.warning("%s holds something that is no channel: %s", self._directory.path, error.message)
         except (DataBlockError, OSError) as error:
@@ -341,15 +341,15 @@ class HostWatcher:
             self._soon[channel] = time.monotonic() + SOON_SECONDS
             return None
         if present is not None and not self._lives(present):
-            happened += registry.died([Member("producer", channel, present.producer_id)], now=now)
+            happened += registry.host_events.died([Member("producer", channel, present.producer_id)], now=now)
         try:
             if self._access_control is not None:
                 self._access_control.check_entry(listed.uid, command)
             adoption = Adoption(channel, listed.producer_id, command)
-            verdict = self.checks.result(adoption)
-            if self.checks.must_wait(adoption, verdict):
+            result = self.checks.result(adoption)
+            if self.checks.must_wait(adoption, result):
                 return None
-            happened += registry.apply(command, now=now, verdict=verdict).events
+            happened += registry.apply(command, now=now, result=result).events
             self.checks.forget(channel, listed.producer_id)
             if self._access_control is not None:
                 self._access_control.adopted(listed.uid, command)
@@ -377,9 +377,9 @@ class HostWatcher:
             member = Member("producer", channel, producer_id)
             if not self._lives(present):
                 self._unsure.pop((channel, producer_id), None)
-                happened += registry.died([member], now=now)
+                happened += registry.host_events.died([member], now=now)
             elif producer_id in alive or self._is_sure(channel, producer_id):
-                happened += registry.let_go([member], now=now)
+                happened += registry.host_events.let_go([member], now=now)
             else:
                 seen[producer_id] = lease
         if seen:

@@ -19,7 +19,6 @@ def load(store: Store, settings: Settings, *, now: float, at_least: int = 0) -> 
         lease_seconds=settings.lease_seconds,
     )
     registry = Registry(terms=terms, shm_prefix=settings.shm_prefix)
-    registry.epoch_floor = registry.subscribers.groups.newest_epoch = _epoch_floor()
     registry.topics.limit_bytes = settings.kept_limit_bytes
     with _without_collecting():
         saved = store.load()
@@ -33,7 +32,7 @@ def load(store: Store, settings: Settings, *, now: float, at_least: int = 0) -> 
         )
         registry.topics.restore(saved.topics)
         registry.positions.restore(saved.positions, now=now)
-        registry.restore(saved.channels, revision=revision, now=now)
+        registry.restore(saved.channels, revision=revision, epoch_floor=_epoch_floor(), now=now)
     return registry, saved.revision
 
 

@@ -1,9 +1,9 @@
-"""Schemas are judged in a process of their own, so that no schema, however nasty, holds up the broker.
+"""Schemas are checked in a process of their own, so that no schema, however nasty, holds up the broker.
 
-Rule 1: the broker's thread only hands questions over and takes verdicts; a thread here talks to the process.
-Rule 2: every question gets a verdict: a process that dies, takes too long or cannot be started is replaced, and the
-verdict says so.
-Rule 3: the process says when it is ready. Only then does the time of its first question begin.
+Rule 1: the broker's thread only hands checks over and takes results; a thread here talks to the process.
+Rule 2: every check gets a result: a process that dies, takes too long or cannot be started is replaced, and the
+result says so.
+Rule 3: the process says when it is ready. Only then does the time of its first check begin.
 """
 
 import logging
@@ -30,7 +30,7 @@ from registry.schemas.checks import CheckResult, SchemaCheck
 
 log = logging.getLogger("messagehub.broker")
 
-QUESTION_SECONDS = 10.0
+CHECK_SECONDS = 10.0
 MAX_WAITING = 4096
 MAX_AT_ONCE = 64
 MAX_TAKEN = 256
@@ -40,12 +40,12 @@ BEGIN_SECONDS = 1.0
 START_SECONDS = 30.0
 READ_BYTES = 65_536
 _encode = msgspec.json.Encoder().encode
-_verdict_decoder = msgspec.json.Decoder(CheckResult)
+_result_decoder = msgspec.json.Decoder(CheckResult)
 Ticket = TypeVar("Ticket")
 
 
 class SchemaChecker(Generic[Ticket]):
-    """A ticket is whatever the asker needs to go on with the verdict."""
+    """A ticket is whatever the caller needs to go on with the result."""
 
     def __init__(self, supervisor: Supervisor) -> None:
         self._supervisor = supervisor
@@ -53,51 +53,51 @@ class SchemaChecker(Generic[Ticket]):
         self.wake_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self.waiting = 0
         self.problem = ""
-        """Why schemas cannot be judged now, if they cannot."""
-        self._questions: queue.SimpleQueue[tuple[Ticket, SchemaCheck] | None] = queue.SimpleQueue()
-        self._verdicts: deque[tuple[Ticket, CheckResult]] = deque()
+        """Why schemas cannot be checked now, if they cannot."""
+        self._checks: queue.SimpleQueue[tuple[Ticket, SchemaCheck] | None] = queue.SimpleQueue()
+        self._results: deque[tuple[Ticket, CheckResult]] = deque()
         self._thread: threading.Thread | None = None
         self._process: _Process | None = None
         self._is_closing = False
 
-    def ask(self, ticket: Ticket, question: SchemaCheck) -> bool:
-        """False when too many wait already."""
+    def submit(self, ticket: Ticket, check: SchemaCheck) -> bool:
+        """Return whether the check was taken; it is not when too many wait already."""
         if self.waiting >= MAX_WAITING:
             return False
         self.start()
         self.waiting += 1
-        self._questions.put((ticket, question))
+        self._checks.put((ticket, check))
         return True
 
     def start(self) -> None:
-        """Start the process before the first question, which starts it otherwise."""
+        """Start the process before the first check, which starts it otherwise."""
         if self._thread is None:
-            self._thread = self._supervisor.start("messagehub-judge", self._run)
+            self._thread = self._supervisor.start("messagehub-schemas", self._run)
 
     def wait_ready(self, seconds: float) -> bool:
         """Wait until the process has said that it is ready; False at the timeout."""
         return self._is_ready.wait(seconds)
 
-    def verdicts(self) -> list[tuple[Ticket, CheckResult]]:
-        """What has been decided since the last call, so much at a time."""
+    def results(self) -> list[tuple[Ticket, CheckResult]]:
+        """Return the results that came since the last call, up to MAX_TAKEN of them."""
         try:
             os.eventfd_read(self.wake_fd)
         except BlockingIOError:
             return []
-        taken = [self._verdicts.popleft() for _ in range(min(len(self._verdicts), MAX_TAKEN))]
-        if self._verdicts:
+        taken = [self._results.popleft() for _ in range(min(len(self._results), MAX_TAKEN))]
+        if self._results:
             os.eventfd_write(self.wake_fd, 1)
         self.waiting -= len(taken)
         return taken
 
     def wait(self, seconds: float) -> None:
-        """Until a verdict is there, or the seconds have passed."""
+        """Wait until a result is there or the seconds have passed."""
         wait_readable([self.wake_fd], seconds)
 
     def close(self, *, timeout: float) -> None:
         if self._thread is not None:
             self._is_closing = True
-            self._questions.put(None)
+            self._checks.put(None)
             process = self._process
             if process is not None:
                 process.end()
@@ -108,16 +108,16 @@ class SchemaChecker(Generic[Ticket]):
         while not self._is_closing:
             self._begin()
             try:
-                first = self._questions.get(timeout=None if self._process else BEGIN_SECONDS)
+                first = self._checks.get(timeout=None if self._process else BEGIN_SECONDS)
             except queue.Empty:
                 continue
             if first is None:
                 break
-            self._judge([first, *self._more()])
+            self._check([first, *self._more()])
         self._end()
 
     def _begin(self) -> None:
-        """Have a process; one that cannot be started now is tried again soon, and with the next question."""
+        """Have a process; one that cannot be started now is tried again soon, and with the next check."""
         try:
             self._ready_process()
         except (OSError, EOFError) as error:
@@ -134,7 +134,7 @@ class SchemaChecker(Generic[Ticket]):
 
     def _replace(self, error: Exception) -> None:
         if not self._is_closing:
-            log.warning("the schema judge is replaced: %s", error)
+            log.warning("the schema worker is replaced: %s", error)
         self._end()
 
     def _end(self) -> None:
@@ -143,31 +143,34 @@ class SchemaChecker(Generic[Ticket]):
         self._process = None
 
     def _more(self) -> Iterator[tuple[Ticket, SchemaCheck]]:
-        """What else waits by now: a question alone costs two switches between processes."""
+        """Yield what else waits by now: a check alone costs two switches between processes."""
         for _ in range(MAX_AT_ONCE - 1):
             try:
-                asked = self._questions.get_nowait()
+                asked = self._checks.get_nowait()
             except queue.Empty:
                 return
             if asked is None:
-                self._questions.put(None)
+                self._checks.put(None)
                 return
             yield asked
 
-    def _judge(self, asked: list[tuple[Ticket, SchemaCheck]]) -> None:
-        """A process that dies is replaced and asked again: somebody may have killed it. Or the first schema without a
-        verdict did, so not for ever. Nothing that goes wrong here leaves a question without its verdict."""
+    def _check(self, asked: list[tuple[Ticket, SchemaCheck]]) -> None:
+        """Have the process run these checks, and hand over a result for each of them, whatever goes wrong.
+
+        A process that dies is replaced and asked again: somebody may have killed it. Or the first schema without a
+        result did, so this is tried only ATTEMPTS times.
+        """
         waiting = deque(asked)
         attempts = 0
         while waiting and not self._is_closing:
             try:
                 process = self._ready_process()
-                for verdicts in process.judge([question for _, question in waiting]):
+                for results in process.run([check for _, check in waiting]):
                     attempts = 0
-                    asked = [waiting.popleft() for _ in verdicts]
-                    pairs = zip(asked, verdicts, strict=True)
-                    self._decide([(ticket, replace(said, question=question)) for (ticket, question), said in pairs])
-            except Exception as error:  # noqa: BLE001  it is logged, and every question gets a verdict
+                    asked = [waiting.popleft() for _ in results]
+                    pairs = zip(asked, results, strict=True)
+                    self._deliver([(ticket, replace(result, check=check)) for (ticket, check), result in pairs])
+            except Exception as error:  # noqa: BLE001  it is logged, and every check gets a result
                 self._replace(error)
                 attempts += 1
                 is_slow = isinstance(error, TooSlow)
@@ -175,18 +178,18 @@ class SchemaChecker(Generic[Ticket]):
                     time.sleep(RETRY_SECONDS)
                 if is_slow or attempts == ATTEMPTS:
                     attempts = 0
-                    ticket, question = waiting.popleft()
+                    ticket, check = waiting.popleft()
                     refusal = str(error) if is_slow else None
-                    verdict = CheckResult(refusal=refusal, is_budget=is_slow, is_lost=not is_slow, question=question)
-                    self._decide([(ticket, verdict)])
+                    result = CheckResult(refusal=refusal, is_budget=is_slow, is_lost=not is_slow, check=check)
+                    self._deliver([(ticket, result)])
 
-    def _decide(self, verdicts: list[tuple[Ticket, CheckResult]]) -> None:
-        self._verdicts.extend(verdicts)
+    def _deliver(self, results: list[tuple[Ticket, CheckResult]]) -> None:
+        self._results.extend(results)
         os.eventfd_write(self.wake_fd, 1)
 
 
 class TooSlow(TimeoutError):
-    """One question took longer than it may."""
+    """One check took longer than it may."""
 
 
 class _Process:
@@ -218,22 +221,22 @@ class _Process:
                 raise EOFError("the process ended before it was ready")
             received += part
 
-    def judge(self, questions: list[SchemaCheck]) -> Iterator[list[CheckResult]]:
-        """Their verdicts, in order and as they come; each has its own time.
+    def run(self, checks: list[SchemaCheck]) -> Iterator[list[CheckResult]]:
+        """Yield the results of these checks, in order and as they come; each has its own time.
 
-        Reads while it writes: a process whose verdicts nobody takes would take no more questions.
+        Reads while it writes: a process whose results nobody takes would take no more checks.
         """
-        unsent = memoryview(b"".join(framed(_encode(question)) for question in questions))
+        unsent = memoryview(b"".join(framed(_encode(check)) for check in checks))
         received = bytearray()
-        due = len(questions)
+        due = len(checks)
         poller = select.poll()
         poller.register(self._out_of, select.POLLIN)
         poller.register(self._into, select.POLLOUT)
-        deadline = time.monotonic() + QUESTION_SECONDS
+        deadline = time.monotonic() + CHECK_SECONDS
         while due:
             ready = dict(poller.poll(max(deadline - time.monotonic(), 0.0) * 1000))
             if not ready:
-                raise TooSlow(f"exceeds the budget seconds of judging = {QUESTION_SECONDS:g}")
+                raise TooSlow(f"exceeds the budget seconds of checking = {CHECK_SECONDS:g}")
             if self._into in ready:
                 unsent = unsent[os.write(self._into, unsent) :]
                 if not unsent:
@@ -243,11 +246,11 @@ class _Process:
                 if not part:
                     raise EOFError("the process ended")
                 received += part
-                verdicts = [_verdict_decoder.decode(frame) for frame in _whole_frames(received)]
-                if verdicts:
-                    due -= len(verdicts)
-                    deadline = time.monotonic() + QUESTION_SECONDS
-                    yield verdicts
+                results = [_result_decoder.decode(frame) for frame in _whole_frames(received)]
+                if results:
+                    due -= len(results)
+                    deadline = time.monotonic() + CHECK_SECONDS
+                    yield results
 
     def end(self) -> None:
         """From any thread; whoever reads sees it."""

@@ -1,4 +1,4 @@
-"""The process that checks schemas for the broker: questions in, verdicts out.
+"""The process that checks schemas for the broker: checks in, results out.
 
 A module of its own that imports nothing of the broker, so that the process starts in a third of the time.
 """
@@ -12,12 +12,12 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
-from registry.schemas.checks import SchemaCheck, judge, preload
+from registry.schemas.checks import SchemaCheck, preload, run_check
 
 LENGTH: Final = struct.Struct("<I")
 READY: Final = b"ready"
 IDLE_SECONDS: Final = 1.0
-"""After so long without a question all formats are imported, 0.1 s that neither a start nor a question waits for."""
+"""After so long without a check all formats are imported, 0.1 s that neither a start nor a check waits for."""
 
 
 def framed(data: bytes) -> bytes:
@@ -25,18 +25,18 @@ def framed(data: bytes) -> bytes:
 
 
 def main() -> None:
-    """Answer questions until the broker closes the pipe."""
+    """Run checks until the broker closes the pipe."""
     os.nice(5)
     encode = msgspec.json.Encoder().encode
     decode = msgspec.json.Decoder(SchemaCheck).decode
-    questions = sys.stdin.buffer
+    checks = sys.stdin.buffer
     _say(READY)
-    if not select.select([questions], [], [], IDLE_SECONDS)[0]:
+    if not select.select([checks], [], [], IDLE_SECONDS)[0]:
         preload()
-    while len(head := questions.read(LENGTH.size)) == LENGTH.size:
+    while len(head := checks.read(LENGTH.size)) == LENGTH.size:
         (size,) = LENGTH.unpack(head)
-        verdict = judge(decode(questions.read(size)), between=os.sched_yield)
-        _say(encode(replace(verdict, question=None)))
+        result = run_check(decode(checks.read(size)), between=os.sched_yield)
+        _say(encode(replace(result, check=None)))
 
 
 def _say(data: bytes) -> None:

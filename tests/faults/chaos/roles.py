@@ -85,7 +85,7 @@ class Role:
             text = {"type": "object", "title": f"{os.getpid()}-{number}"}
             try:
                 kept = self.hub.register_schema(subject, text)
-            except (BrokerUnavailable, RateLimited):  # no broker; or its judge is killed faster than it starts
+            except (BrokerUnavailable, RateLimited):  # no broker; or its schema worker is killed faster than it starts
                 time.sleep(0.01)
                 continue
             self.note("schema", subject=subject, version=kept.version, id=kept.schema_id, title=text["title"])

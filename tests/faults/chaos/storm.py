@@ -32,7 +32,9 @@ class Storm:
         self._log.note("seed", seed=seed)
         self.roles = [*ROLES, "spark"] if with_spark else list(ROLES)
         # A driver takes long to come back, so it is struck seldom; its workers more often.
-        self._targets = [*ROLES, *["broker"] * 3, "judge", "http"] * 3 + (["worker"] * 6 + ["spark"]) * with_spark
+        self._targets = [*ROLES, *["broker"] * 3, "schema worker", "http"] * 3 + (
+            ["worker"] * 6 + ["spark"]
+        ) * with_spark
         self.broker = Served(directory, "--http", "127.0.0.1:0", with_http=True)
         self._processes: dict[str, subprocess.Popen[str]] = {}
 
@@ -99,7 +101,7 @@ class Storm:
     def _strike(self, target: str, action: str) -> None:
         if target == "broker":
             self._strike_broker(action)
-        elif target == "judge":
+        elif target == "schema worker":
             self._kill_one(self.broker.pid, "schema_worker")
         elif target == "http":
             self._strike_http(action)

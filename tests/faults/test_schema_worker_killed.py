@@ -1,4 +1,4 @@
-"""The process that judges schemas is killed: nobody who registers one notices."""
+"""The process that checks schemas is killed: nobody who registers one notices."""
 
 import json
 import os
@@ -15,7 +15,7 @@ from tests.integration.harness import Peer, Served, eventually
 pytestmark = pytest.mark.usefixtures("no_leaks")
 
 
-def judges(server: Served) -> list[int]:
+def schema_workers(server: Served) -> list[int]:
     return [pid for pid in descendants(server.pid) if "schema_worker" in command_line(pid)]
 
 
@@ -23,13 +23,13 @@ def test_a_killed_judge_is_replaced_and_asked_again(served: Callable[..., Served
     server = served(**QUICK)
     with Peer(server.endpoint) as peer:
         for number in range(3):
-            (judge,) = eventually(lambda: judges(server))
-            os.kill(judge, signal.SIGKILL)
+            (worker,) = eventually(lambda: schema_workers(server))
+            os.kill(worker, signal.SIGKILL)
             reply = peer.ask({"type": "SCHEMA_REGISTER", "subject": "s", "schema": {"title": str(number)}})
             assert reply["type"] == "SCHEMA_REGISTER_ACK", reply
             assert reply["version"] == number + 1
     assert server.stop() == 0
-    assert server.log().count("the schema judge is replaced") == 3
+    assert server.log().count("the schema worker is replaced") == 3
 
 
 def test_many_schemas_at_once_keep_their_own_verdicts_while_judges_are_killed(served: Callable[..., Served]) -> None:
@@ -42,8 +42,8 @@ def test_many_schemas_at_once_keep_their_own_verdicts_while_judges_are_killed(se
         given: dict[str, int] = {}
         for number in range(len(titles)):
             if number % 100 == 50:
-                for judge in judges(server):
-                    os.kill(judge, signal.SIGKILL)
+                for worker in schema_workers(server):
+                    os.kill(worker, signal.SIGKILL)
             reply = peer.receive()
             assert reply["type"] == "SCHEMA_REGISTER_ACK", reply
             given[reply["id"]] = reply["schema_id"]

@@ -1,4 +1,4 @@
-"""What a schema was judged by changes while the process that judges it is stopped."""
+"""What a schema was checked against changes while the process that checks it is stopped."""
 
 import os
 import signal
@@ -21,12 +21,12 @@ EITHER = {"type": ["integer", "string"]}
 
 @contextmanager
 def stopped_judge(server: Served) -> Iterator[None]:
-    (judge,) = eventually(lambda: [pid for pid in descendants(server.pid) if "schema_worker" in command_line(pid)])
-    os.kill(judge, signal.SIGSTOP)
+    (worker,) = eventually(lambda: [pid for pid in descendants(server.pid) if "schema_worker" in command_line(pid)])
+    os.kill(worker, signal.SIGSTOP)
     try:
         yield
     finally:
-        os.kill(judge, signal.SIGCONT)
+        os.kill(worker, signal.SIGCONT)
 
 
 @pytest.fixture

@@ -1,0 +1,119 @@
+"""Members: who is registered under which lease, from the first sign of life to the end.
+
+Rule 1: a producer or consumer exists in its channel's record and in its lease, or in neither.
+Rule 2: workers and subscribers are members of a lease too, and no store knows of them: their own parts are told when
+they stall, recover or end.
+Rule 3: a sign of life of one member is one of its whole process.
+"""
+
+from collections.abc import Callable, Iterable
+
+from registry import events
+from registry.channels.leases import Lease, Member
+from registry.channels.notices import notice
+from registry.event_log import EventLog
+from registry.records import Channel
+from registry.services.workers import Services
+from registry.topics.subscribers import Subscribers
+
+
+class Members:
+    def __init__(self, log: EventLog, *, lease_seconds: float) -> None:
+        self.services = Services(log.leases, lease_seconds=lease_seconds)
+        self.subscribers = Subscribers(log.leases, lease_seconds=lease_seconds, release=log.positions.release)
+        self._log = log
+
+    def take_over_unstored(self, before: "Members", *, now: float) -> None:
+        """After starting over from a store: go on with the workers and subscribers, of which it knows nothing."""
+        before.services.move(self._log.leases, now=now)
+        before.subscribers.move(self._log.leases, self._log.positions.release, now=now)
+        self.services, self.subscribers = before.services, before.subscribers
+
+    def renew(self, lease_id: str, member: Member, now: float) -> None:
+        """Attach a member that has registered to its lease."""
+        self.revive(self._log.leases.attach(lease_id, member, now=now), now)
+
+    def revive(self, lease: Lease, now: float) -> None:
+        """Renew a lease, and say of members that had stalled that they are back."""
+        if self._log.leases.renew(lease, now=now):
+            for member in lease.members:
+                unstored = self._unstored(member)
+                if unstored is not None:
+                    unstored.mark(member.member_id, "active", now)
+                else:
+                    self._log.emit(_RECOVERED[member.kind](member), now)
+
+    def unregister(self, member: Member, reason: events.Reason, now: float) -> None:
+        lease_id = lease_of(self._log.channels[member.channel], member)
+        self._log.leases.detach(lease_id, member, now=now)
+        event: events.AnyChannelEvent
+        if member.kind == "producer":
+            event = events.ProducerUnregistered(channel=member.channel, producer_id=member.member_id, reason=reason)
+        else:
+            event = events.ConsumerUnregistered(channel=member.channel, consumer_id=member.member_id, reason=reason)
+        self._log.emit(event, now)
+        if reason == "replaced":
+            self._log.leases.tell(lease_id, notice(event), now=now)
+
+    def remove(self, member: Member, reason: events.Reason, now: float) -> None:
+        """Unregister, and let an undeclared channel end with its last member."""
+        self.unregister(member, reason, now)
+        self._log.end_if_empty(member.channel, now)
+
+    def end(self, member: Member, reason: events.Reason, now: float) -> None:
+        """Remove a member of any kind; one that is not registered any more is passed over."""
+        unstored = self._unstored(member)
+        if unstored is not None:
+            unstored.ended(member.member_id, now)
+            return
+        channel = self._log.channels.get(member.channel)
+        if channel is not None and member.member_id in _of_kind(channel, member):
+            self.remove(member, reason, now)
+
+    def expire(self, now: float) -> None:
+        """Stall and end what has been silent for too long."""
+        for lease, term in self._log.leases.due(now=now):
+            for member in list(lease.members):
+                if term == "stalled":
+                    self._stall(member, now)
+                else:
+                    self.end(member, "expired", now)
+
+    def end_leases(self, lease_ids: Iterable[str], now: float) -> None:
+        """End what is registered under these leases as if they had run out."""
+        for lease in filter(None, map(self._log.leases.get, lease_ids)):
+            for member in list(lease.members):
+                self.end(member, "expired", now)
+
+    def _stall(self, member: Member, now: float) -> None:
+        unstored = self._unstored(member)
+        if unstored is not None:
+            unstored.mark(member.member_id, "stalled", now)
+        else:
+            self._log.emit(_STALLED[member.kind](member), now)
+
+    def _unstored(self, member: Member) -> Services | Subscribers | None:
+        """Return the part that has a member that no store knows."""
+        if member.kind == "worker":
+            return self.services
+        return self.subscribers if member.kind == "subscriber" else None
+
+
+def lease_of(channel: Channel, member: Member) -> str:
+    if member.kind == "producer":
+        return channel.producers[member.member_id].lease
+    return channel.consumers[member.member_id].lease
+
+
+def _of_kind(channel: Channel, member: Member) -> Iterable[str]:
+    return channel.producers if member.kind == "producer" else channel.consumers
+
+
+_STALLED: dict[str, Callable[[Member], events.AnyChannelEvent]] = {
+    "producer": lambda m: events.ProducerStalled(channel=m.channel, producer_id=m.member_id),
+    "consumer": lambda m: events.ConsumerStalled(channel=m.channel, consumer_id=m.member_id),
+}
+_RECOVERED: dict[str, Callable[[Member], events.AnyChannelEvent]] = {
+    "producer": lambda m: events.ProducerRecovered(channel=m.channel, producer_id=m.member_id),
+    "consumer": lambda m: events.ConsumerRecovered(channel=m.channel, consumer_id=m.member_id),
+}
