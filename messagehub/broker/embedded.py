@@ -10,7 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from messagehub.broker.loop import STOP_SECONDS, Broker
+from messagehub.broker.loop import Broker
+from messagehub.broker.parts import STOP_SECONDS
 from messagehub.client import ended_brokers
 from messagehub.settings import Settings
 from messagehub.store import Store

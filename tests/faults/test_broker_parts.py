@@ -15,7 +15,7 @@ import pytest
 import zmq
 
 from messagehub import embedded_broker
-from messagehub.broker import loop
+from messagehub.broker import loop, parts
 from messagehub.broker.access.access_control import AccessControl
 from messagehub.broker.host_watcher import cleaner
 from messagehub.broker.loop import Broker
@@ -231,7 +231,7 @@ def test_a_start_that_fails_anywhere_leaves_nothing(part: str, monkeypatch: pyte
         def none(*_: object, **__: object) -> object:
             raise ZeroDivisionError
 
-        broken.setattr(loop, part, none)
+        broken.setattr(parts, part, none)
         with pytest.raises(ZeroDivisionError):
             Broker(settings, MemoryStore)
     broker = Broker(settings, MemoryStore)

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from registry import commands
 from registry.errors import HubError, Refusal
+from registry.registry import Registry
 from registry.schemas.checks import CheckResult
 
 log = logging.getLogger("messagehub.broker")
@@ -28,7 +29,7 @@ class Adoption(NamedTuple):
     command: commands.RegisterProducer | commands.RegisterTable
 
 
-Ask = Callable[[Adoption, CheckResult | None], bool]
+Ask = Callable[[Adoption, CheckResult | None, Registry], bool]
 """Whether the schema has to be checked first, given the result there is; if so, `EntryChecks.done` hears of it."""
 LookAgain = Callable[[str, float], None]
 """Look at a channel again after so many seconds."""
@@ -54,13 +55,13 @@ class EntryChecks:
         known = self._results.get(adoption.channel, {}).get(adoption.producer_id)
         return known[1] if known is not None and known[0] == adoption else None
 
-    def must_wait(self, adoption: Adoption, result: CheckResult | None) -> bool:
+    def must_wait(self, adoption: Adoption, result: CheckResult | None, registry: Registry) -> bool:
         """Whether the registration waits for a check; raises the Refusal that needs none."""
         channel, member, _ = adoption
         if member in self._asked.get(channel, ()):
             return True
         try:
-            is_asked = self._ask(adoption, result)
+            is_asked = self._ask(adoption, result, registry)
         except Refusal:
             raise
         except HubError as busy:

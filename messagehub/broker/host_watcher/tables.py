@@ -105,7 +105,7 @@ class TableWatcher:
         try:
             adoption = Adoption(channel, None, command)
             result = self._checks.result(adoption)
-            if self._checks.must_wait(adoption, result):
+            if self._checks.must_wait(adoption, result, registry):
                 return None
             happened += registry.apply(command, now=now, result=result).events
             self._checks.forget(channel, None)

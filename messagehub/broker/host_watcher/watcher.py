@@ -347,7 +347,7 @@ class HostWatcher:
                 self._access_control.check_entry(listed.uid, command)
             adoption = Adoption(channel, listed.producer_id, command)
             result = self.checks.result(adoption)
-            if self.checks.must_wait(adoption, result):
+            if self.checks.must_wait(adoption, result, registry):
                 return None
             happened += registry.apply(command, now=now, result=result).events
             self.checks.forget(channel, listed.producer_id)

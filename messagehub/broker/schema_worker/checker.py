@@ -24,8 +24,11 @@ from msgspec.structs import replace
 
 from messagehub.broker.schema_worker import process as schema_worker
 from messagehub.broker.schema_worker.process import LENGTH, READY, framed
+from messagehub.errors import RateLimited
 from messagehub.runtime.descriptors import wait_readable
 from messagehub.runtime.supervision import Supervisor
+from registry import commands
+from registry.registry import Registry
 from registry.schemas.checks import CheckResult, SchemaCheck
 
 log = logging.getLogger("messagehub.broker")
@@ -67,6 +70,22 @@ class SchemaChecker(Generic[Ticket]):
         self.start()
         self.waiting += 1
         self._checks.put((ticket, check))
+        return True
+
+    def must_wait(
+        self, ticket: Ticket, command: commands.Command, result: CheckResult | None, registry: Registry
+    ) -> bool:
+        """Submit the check that the command needs, and return whether the command must wait for its result.
+
+        `result` is what a check that was submitted before came to. The registry may need another one by now.
+        """
+        if result is not None and result.is_lost:
+            raise RateLimited("the process that checks schemas died, again and again: try again in a moment")
+        check = registry.needed_check(command)
+        if check is None or (result is not None and result.check == check):
+            return False
+        if not self.submit(ticket, check):
+            raise RateLimited("too many schemas wait to be checked: try again in a moment")
         return True
 
     def start(self) -> None:

@@ -1,0 +1,146 @@
+"""What is answered to a command: by the registry, by another part of the broker, or later.
+
+Rule 1: one table says who answers each kind of command.
+Rule 2: a refusal and a defect are answers too: no command can end the loop.
+Rule 3: while the store cannot be written, writes are refused and everything else is answered.
+"""
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from messagehub import protocol
+from messagehub.broker.access.access_control import AccessControl
+from messagehub.broker.host_watcher.entry_checks import Adoption
+from messagehub.broker.request_queue import Request
+from messagehub.broker.schema_worker.checker import SchemaChecker
+from messagehub.broker.topics.retained import READ_COMMANDS, TOPIC_COMMANDS, RetainedTopics
+from messagehub.errors import HubError, InternalError, StoreReadOnly
+from messagehub.runtime.metrics import Metrics
+from registry import commands, replies
+from registry.events import AnyEvent
+from registry.registry import Registry
+
+log = logging.getLogger("messagehub.broker")
+
+Answer = tuple[replies.Reply, list[AnyEvent]]
+"""The reply, and what happened."""
+OwnReply = Callable[[Any, list[bytes], Registry], replies.Reply]
+
+_NOTHING: list[AnyEvent] = []
+_CHECKED = (
+    commands.SchemaText,
+    commands.RegisterProducer,
+    commands.RegisterConsumer,
+    commands.CreateChannel,
+    commands.TableSchema,
+)
+
+
+class Answers:
+    def __init__(
+        self,
+        broker_id: str,
+        own: Mapping[type[commands.Command], OwnReply],
+        *,
+        schema_checker: SchemaChecker[Request | Adoption],
+        retained: RetainedTopics,
+        access_control: AccessControl | None,
+        metrics: Metrics,
+    ) -> None:
+        """`own` answers what is asked of the broker itself, from a command and its return path."""
+        self.is_suspect = False
+        """A defect was met: the registry may hold half a change."""
+        self._broker_id = broker_id
+        self._own = own
+        self._schema_checker = schema_checker
+        self._retained = retained
+        self._access_control = access_control
+        self._metrics = metrics
+        every = protocol.COMMANDS_BY_TYPE.values()
+        self._answer_to: dict[type[commands.Command], Callable[[Request, Registry, float], Answer | None]] = {
+            **dict.fromkeys(every, self._apply),
+            **dict.fromkeys([kind for kind in every if issubclass(kind, _CHECKED)], self._apply_checked),
+            commands.Discover: self._discover,
+            **dict.fromkeys(READ_COMMANDS, self._read_topic),
+            **dict.fromkeys(TOPIC_COMMANDS, self._apply_to_topic),
+            commands.PublishMessages: self._publish,
+            commands.Heartbeat: self._apply_and_sign,
+            commands.Snapshot: self._apply_and_sign,
+            **dict.fromkeys(own, self._answer_own),
+        }
+
+    def answer(self, request: Request, registry: Registry, *, now: float, is_read_only: bool) -> Answer | None:
+        """Return the reply and what happened; None when a schema has to be checked or a retained topic read first."""
+        command = request[1]
+        kind = type(command)
+        try:
+            if is_read_only and (command.writes or kind is commands.Heartbeat):
+                return self._answer_read_only(command, registry, now), _NOTHING
+            return self._answer_to[kind](request, registry, now)
+        except HubError as refused:
+            return protocol.error_reply(refused), _NOTHING
+        except Exception as defect:  # one request's defect must not end the broker: logged, counted, answered
+            log.exception("internal error while serving a %s", kind.__name__)
+            self._metrics.count("internal_errors")
+            self.is_suspect = True
+            error = InternalError(f"{type(defect).__name__} in the broker; its log says more")
+            return protocol.error_reply(error), _NOTHING
+
+    # -- who answers ---------------------------------------------------------------------------------------
+
+    def _answer_own(self, request: Request, registry: Registry, now: float) -> Answer:  # noqa: ARG002  one signature
+        path, command = request[:2]
+        return self._own[type(command)](command, path, registry), _NOTHING
+
+    def _apply(self, request: Request, registry: Registry, now: float) -> Answer:
+        return registry.apply(request[1], now=now)
+
+    def _apply_checked(self, request: Request, registry: Registry, now: float) -> Answer | None:
+        path, command, received_at, result = request
+        if self._schema_checker.must_wait((path, command, received_at, None), command, result, registry):
+            return None
+        return registry.apply(command, now=now, result=result)
+
+    def _discover(self, request: Request, registry: Registry, now: float) -> Answer | None:
+        command = request[1]
+        assert isinstance(command, commands.Discover)
+        if command.expected_schema_hash is None:
+            return registry.apply(command, now=now)
+        return self._apply_checked(request, registry, now)
+
+    def _apply_and_sign(self, request: Request, registry: Registry, now: float) -> Answer:
+        """Answer what a client compares with the broker that it knows."""
+        reply, happened = registry.apply(request[1], now=now)
+        assert isinstance(reply, replies.HeartbeatAck | replies.SnapshotPage)
+        reply.broker_id = self._broker_id
+        if self._access_control is not None and isinstance(reply, replies.HeartbeatAck):
+            reply.access = self._access_control.access
+        return reply, happened
+
+    def _read_topic(self, request: Request, registry: Registry, now: float) -> None:  # noqa: ARG002  one signature
+        """Have another thread read: it answers."""
+        path, command, received_at, _ = request
+        assert isinstance(command, READ_COMMANDS)
+        self._retained.ask((path, command, received_at), command, registry.topics.get(command.topic))
+
+    def _publish(self, request: Request, registry: Registry, now: float) -> Answer:  # noqa: ARG002  the topics' own time
+        self._retained.check_room()
+        return self._apply_to_topic(request, registry, self._retained.now())
+
+    def _apply_to_topic(self, request: Request, registry: Registry, now: float) -> Answer:
+        reply, happened = registry.apply(request[1], now=now)
+        self._retained.answered(request[1], reply, happened)
+        return reply, happened
+
+    def _answer_read_only(self, command: commands.AnyCommand, registry: Registry, now: float) -> replies.Reply:
+        """A heartbeat keeps its lease, and a subscriber that is known its place; every write is refused."""
+        if isinstance(command, commands.Heartbeat):
+            lease = registry.leases.get(command.lease)
+            if lease is not None:
+                lease.renewed_at = now
+            return replies.HeartbeatAck(known=lease is not None, notices=[], broker_id=self._broker_id)
+        subscribers = registry.subscribers
+        if isinstance(command, commands.RegisterSubscriber) and subscribers.get(command.member_id) is not None:
+            return subscribers.decide(command, now)  # nothing of it is stored: groups go on
+        raise StoreReadOnly("the registry cannot be written (disk full or failing): reads go on, try again later")

@@ -1,0 +1,164 @@
+"""The parts of a broker: which there are, and in what order they are made and closed.
+
+Rule 1: each part is closed from the moment that it is there, whatever fails later: last made, first closed.
+Rule 2: the store is opened only once the directory is ours.
+"""
+
+import os
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from time import monotonic
+
+import zmq
+
+from messagehub import protocol
+from messagehub.broker.access.access_control import AccessControl
+from messagehub.broker.access.authentication import CONTROL, Authentication
+from messagehub.broker.answers import Answers
+from messagehub.broker.event_publisher import Publisher
+from messagehub.broker.host_watcher.entry_checks import Adoption
+from messagehub.broker.host_watcher.watcher import HostWatcher
+from messagehub.broker.instance_lock import InstanceLock
+from messagehub.broker.persistence.restore import load
+from messagehub.broker.request_queue import COUNTERS, Request, RequestQueue
+from messagehub.broker.schema_worker.checker import SchemaChecker
+from messagehub.broker.stats import Stats
+from messagehub.broker.status import BrokerStatus
+from messagehub.broker.topics.proxy import TopicProxy
+from messagehub.broker.topics.retained import RetainedTopics
+from messagehub.broker.tracing import TraceRing
+from messagehub.runtime.metrics import Metrics
+from messagehub.runtime.supervision import Supervisor
+from messagehub.settings import Settings
+from messagehub.shm.location import directory_of
+from messagehub.store import Store
+from messagehub.store.commit import GroupCommit
+from registry import commands
+from registry.topics.subscriber_groups import VALID_SECONDS
+
+STOP_SECONDS = 5.0
+
+
+class Parts:
+    def __init__(
+        self, broker_id: str, settings: Settings, open_store: Callable[[], Store], supervisor: Supervisor
+    ) -> None:
+        self.wall_offset = time.time() - monotonic()
+        with ExitStack() as closing:
+            self._closing = closing
+            self._make_access(settings, supervisor)
+            written = self._make_registry(settings, open_store, supervisor)
+            self._make_sockets(broker_id, settings)
+            self._make_topics(supervisor, is_fresh=written == 0)
+            self._make_answers(broker_id, settings, supervisor)
+            self._bind(settings, settings.local if settings.curve else settings)
+            self._closing = closing.pop_all()
+
+    def close(self) -> None:
+        self._closing.close()
+
+    def now(self) -> float:
+        """Return seconds since the epoch that never jump: the wall clock at the start plus monotonic time since."""
+        return monotonic() + self.wall_offset
+
+    def _make_access(self, settings: Settings, supervisor: Supervisor) -> None:
+        self.place = InstanceLock(settings)
+        self._closing.callback(self.place.leave)
+        self.access_control = access_control = AccessControl.of(settings)
+        if access_control is not None:
+            self._closing.callback(access_control.close)
+        identify = access_control.identify if access_control else None
+        self.authentication = Authentication(settings, self.place, identify, supervisor)
+        self.stop_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._closing.callback(os.close, self.stop_fd)
+        self.topics = TopicProxy(self.authentication, supervisor)
+        self._closing.callback(self.topics.close)
+
+    def _make_registry(self, settings: Settings, open_store: Callable[[], Store], supervisor: Supervisor) -> int:
+        """Return the revision that the store has."""
+        self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._closing.callback(self.context.term)
+        store = open_store()
+        with ExitStack() as unused:
+            unused.callback(store.close)
+            self.registry, written = load(store, settings, now=self.now())
+            self.commit = GroupCommit(store, written=written, supervisor=supervisor)
+            unused.pop_all()
+        self._closing.callback(self.commit.close, timeout=STOP_SECONDS)
+        self.schema_checker: SchemaChecker[Request | Adoption] = SchemaChecker(supervisor)
+        self._closing.callback(self.schema_checker.close, timeout=STOP_SECONDS)
+        self.host_watcher = HostWatcher(
+            directory_of(settings),
+            lambda adoption, result, registry: self.schema_checker.must_wait(
+                adoption, adoption.command, result, registry
+            ),
+            self.access_control,
+        )
+        self._closing.callback(self.host_watcher.close)
+        return written
+
+    def _make_sockets(self, broker_id: str, settings: Settings) -> None:
+        self.metrics = Metrics(
+            list(protocol.COMMANDS_BY_TYPE), [*COUNTERS, "held", "store_failures", "internal_errors"]
+        )
+        self.trace = TraceRing(settings.trace_size, wall_offset=self.wall_offset)
+        self.context.set(zmq.MAX_SOCKETS, 1024)
+        self.authentication.start(self.context)
+        self.publisher = Publisher(
+            self.context,
+            broker_id=broker_id,
+            beacon_seconds=settings.beacon_seconds,
+            access_control=self.access_control,
+        )
+        self._closing.callback(self.publisher.close)
+        self.publisher.reset(self.registry.revision)
+        self.requests = RequestQueue(self.context, self.access_control, self.metrics, self.trace)
+        self._closing.callback(self.requests.socket.close)
+
+    def _make_topics(self, supervisor: Supervisor, *, is_fresh: bool) -> None:
+        self.registry.subscribers.groups.settle_until = 0.0 if is_fresh else self.now() + VALID_SECONDS
+        self.retained = RetainedTopics(self.commit.store, self.topics.retained, supervisor, is_fresh=is_fresh)
+        self._closing.callback(self.retained.close, timeout=STOP_SECONDS)
+
+    def _make_answers(self, broker_id: str, settings: Settings, supervisor: Supervisor) -> None:
+        self.stats = Stats(broker_id, self.metrics, self.commit)
+        self.stats.add(lambda: {"published": self.publisher.published} | self.retained.counters)
+        self.stats.add(lambda: {"threads_restarted": supervisor.restarts})
+        self.stats.add_gauges(lambda: {"subscriptions": self.publisher.subscriptions})
+        self.stats.add_gauges(self.host_watcher.gauges)
+        if self.access_control is not None:
+            self.stats.add(self.access_control.counters)
+            self.stats.add_gauges(self.access_control.gauges)
+        self.status = status = BrokerStatus(
+            broker_id,
+            settings,
+            access_control=self.access_control,
+            topics=self.topics,
+            schema_checker=self.schema_checker,
+            stats=self.stats,
+            trace=self.trace,
+        )
+        self.answers = Answers(
+            broker_id,
+            {
+                commands.Hello: status.hello,
+                commands.Ping: status.ping,
+                commands.Stats: status.stats,
+                commands.Trace: status.trace,
+            },
+            schema_checker=self.schema_checker,
+            retained=self.retained,
+            access_control=self.access_control,
+            metrics=self.metrics,
+        )
+
+    def _bind(self, settings: Settings, local: Settings) -> None:
+        authentication = self.authentication
+        control, control_here = authentication.bind(self.requests.socket, CONTROL, settings.endpoint, local.endpoint)
+        events, events_here = self.publisher.bind(authentication, settings.events_endpoint, local.events_endpoint)
+        topics, topics_here = self.topics.start(
+            settings.topic_endpoints, local.topic_endpoints, is_first=self.place.is_first
+        )
+        self.status.endpoints = {"control": control, "events": events, **topics}
+        self.status.local_endpoints = {"control": control_here, "events": events_here, **topics_here}

@@ -1,0 +1,77 @@
+"""What the broker says of itself: to a client that connects, to a probe, as statistics and as a trace."""
+
+from typing import Any
+
+from messagehub import protocol
+from messagehub.broker.access.access_control import AccessControl
+from messagehub.broker.schema_worker.checker import SchemaChecker
+from messagehub.broker.stats import Stats
+from messagehub.broker.topics.proxy import TopicProxy
+from messagehub.broker.tracing import TraceRing
+from messagehub.settings import Settings
+from messagehub.version import __version__
+from registry import commands, replies
+from registry.registry import Registry
+
+
+class BrokerStatus:
+    def __init__(
+        self,
+        broker_id: str,
+        settings: Settings,
+        *,
+        access_control: AccessControl | None,
+        topics: TopicProxy,
+        schema_checker: SchemaChecker[Any],
+        stats: Stats,
+        trace: TraceRing,
+    ) -> None:
+        self.endpoints: dict[str, str] = {}
+        self.local_endpoints: dict[str, str] = {}
+        """Those of this host, where they are others."""
+        self.is_read_only = False
+        self.problems: dict[str, str] = {}
+        """What is wrong, by the part of the hub that has the problem."""
+        self._broker_id = broker_id
+        self._settings = settings
+        self._access_control = access_control
+        self._topics = topics
+        self._schema_checker = schema_checker
+        self._stats = stats
+        self._trace = trace
+
+    def hello(self, command: commands.Hello, path: list[bytes], registry: Registry) -> replies.Reply:
+        access_control, settings = self._access_control, self._settings
+        version, warning = protocol.negotiate(command.versions)
+        reply = replies.HelloAck(
+            version=version,
+            broker_id=self._broker_id,
+            revision=registry.revision,
+            heartbeat_seconds=settings.heartbeat_seconds,
+            lease_seconds=settings.lease_seconds,
+            beacon_seconds=settings.beacon_seconds,
+            endpoints=self.endpoints
+            if access_control is None
+            else access_control.reachable(path, self.endpoints, self.local_endpoints),
+            server=f"messagehub/{__version__}",
+        )
+        if warning:
+            reply.warning = warning
+        if access_control is not None:
+            reply.access = access_control.access
+        return reply
+
+    def ping(self, command: commands.Ping, _: list[bytes], registry: Registry) -> replies.Reply:
+        if command.echo is not None:
+            self._topics.echo(command.echo.encode())
+        pong = replies.Pong(broker_id=self._broker_id, revision=registry.revision, read_only=self.is_read_only)
+        problems = [*self.problems.values(), *filter(None, [self._schema_checker.problem])]
+        if problems:
+            pong.problems = problems
+        return pong
+
+    def stats(self, _: commands.Stats, __: list[bytes], registry: Registry) -> replies.Reply:
+        return self._stats.stats(registry, is_read_only=self.is_read_only)
+
+    def trace(self, command: commands.Trace, _: list[bytes], __: Registry) -> replies.Reply:
+        return replies.TraceReport(exchanges=self._trace.find(command.correlation_id, limit=command.limit))
