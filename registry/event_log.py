@@ -47,11 +47,11 @@ class EventLog:
             for producer in channel.producers.values():
                 producer.status = "active" if producer.ready else "pending"
                 member = Member("producer", channel.name, producer.producer_id)
-                self.leases.attach(producer.lease, member, now=now)
+                self.leases.attach(producer.lease, member, now=now, is_restored=True)
             for consumer in channel.consumers.values():
                 consumer.status = "active"
                 member = Member("consumer", channel.name, consumer.consumer_id)
-                self.leases.attach(consumer.lease, member, now=now)
+                self.leases.attach(consumer.lease, member, now=now, is_restored=True)
             groups = channel.groups | regrouped(channel, epoch=self._next_epoch())
             channel.groups = {name: group for name, group in groups.items() if group.members}
 

@@ -7,7 +7,10 @@ too early it is queued again, so expiry is O(log n).
 Rule 3: silence first stalls a lease, then ends it; a renewed lease is no longer stalled, and since it stalls again
 before it would have ended, its deadline is queued anew and the later one is skipped.
 Rule 4: a held lease (somebody sees its process alive) is stalled by silence but never ended by it.
-Rule 5: what nobody has heard when a lease ends is kept for one more term, for the next heartbeat under its name.
+Rule 5: a lease that was restored from a store is unclaimed until its process says something. Held and silent for a
+whole term, it stays so and ends its consumers: nothing but their registration says that they are still there, and their
+process may have closed them while no broker ran.
+Rule 6: what nobody has heard when a lease ends is kept for one more term, for the next heartbeat under its name.
 """
 
 import heapq
@@ -20,7 +23,7 @@ from registry.replies import Notice
 MAX_NOTICES = 100
 MAX_UNHEARD = 10_000
 MAX_DUE = 1000
-Term = Literal["stalled", "ended"]
+Term = Literal["stalled", "unclaimed", "ended"]
 
 
 class Member(NamedTuple):
@@ -52,6 +55,7 @@ class Lease(Struct):
     renewed_at: float
     is_stalled: bool = False
     is_held: bool = False
+    is_unclaimed: bool = False
     deadline: float = 0.0
     members: dict[Member, None] = field(default_factory=dict)
     notices: list[Notice] = field(default_factory=list)
@@ -90,18 +94,19 @@ class Leases:
         if lease is not None:
             lease.is_held = is_held
 
-    def attach(self, lease_id: str, member: Member, *, now: float) -> Lease:
+    def attach(self, lease_id: str, member: Member, *, now: float, is_restored: bool = False) -> Lease:
         """Add a member, starting the lease if it is new."""
         lease = self._leases.get(lease_id)
         if lease is None:
-            lease = self._leases[lease_id] = Lease(lease_id, now, notices=self.take_unheard(lease_id))
+            notices = self.take_unheard(lease_id)
+            lease = self._leases[lease_id] = Lease(lease_id, now, is_unclaimed=is_restored, notices=notices)
             self._queue(lease, now + self._terms.stall_seconds)
         lease.members[member] = None
         return lease
 
     def renew(self, lease: Lease, *, now: float) -> bool:
         """Start a full new term; says whether the lease was stalled until now."""
-        lease.renewed_at = now
+        lease.renewed_at, lease.is_unclaimed = now, False
         was_stalled, lease.is_stalled = lease.is_stalled, False
         if was_stalled:
             self._queue(lease, now + self._terms.stall_seconds)
@@ -146,6 +151,9 @@ class Leases:
                 self._end(lease, now)
                 crossed.append((lease, "ended"))
                 continue
+            if lease.renewed_at + self._terms.lease_seconds <= now and lease.is_unclaimed:
+                lease.is_unclaimed = False
+                crossed.append((lease, "unclaimed"))
             if not lease.is_stalled and lease.renewed_at + self._terms.stall_seconds <= now:
                 lease.is_stalled = True
                 crossed.append((lease, "stalled"))

@@ -76,7 +76,7 @@ class Members:
             for member in list(lease.members):
                 if term == "stalled":
                     self._stall(member, now)
-                else:
+                elif term == "ended" or member.kind == "consumer":
                     self.end(member, "expired", now)
 
     def end_leases(self, lease_ids: Iterable[str], now: float) -> None:

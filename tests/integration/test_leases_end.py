@@ -89,3 +89,18 @@ def test_very_many_members_of_a_process_that_ends_do_not_hold_up_others(embedded
         finally:
             process.kill()
     check_broker(broker)
+
+
+def test_a_consumer_that_was_closed_while_its_broker_was_away_does_not_stay(served: Callable[..., Served]) -> None:
+    """This process lives on, so only its silence says that it has no consumer any more."""
+    server = served("--no-http", heartbeat_seconds=0.2, stall_seconds=1.0, lease_seconds=2.0, beacon_seconds=0.1)
+    with hub_of(server) as living, living.producer("a"), living.consumer("a", group="crew", consumer_id="stays"):
+        with hub_of(server) as closed:
+            consumer = closed.consumer("a", group="crew", consumer_id="goes")
+            server.kill()
+        assert consumer.is_closed
+        server.start()
+        with Peer(server.endpoint) as peer:
+            eventually(lambda: set(peer.snapshot()["a"]["consumers"]) == {"stays"})
+            (group,) = peer.snapshot()["a"]["groups"].values()
+            assert set(group["members"]) == {"stays"}

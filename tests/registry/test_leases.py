@@ -2,6 +2,7 @@
 
 import pytest
 
+from registry import commands
 from registry.channels.leases import MAX_NOTICES, Leases, Member, Terms
 from registry.registry import Registry
 from registry.replies import Notice
@@ -185,6 +186,22 @@ def test_restart_gives_every_lease_a_full_new_term(hub: Driver) -> None:
     assert after.happened == []
     after.wait(1)
     assert after.types() == ["PRODUCER_STALLED", "CONSUMER_STALLED"]
+
+
+@pytest.mark.parametrize("is_claimed", [False, True])
+def test_a_restored_consumer_that_nobody_claims_ends_although_its_process_lives(hub: Driver, is_claimed: bool) -> None:
+    """The process may have closed it while no broker ran. A producer has a place in the directory that tells."""
+    hub.produce(lease="L")
+    hub.consume(lease="L")
+    restored = Registry(terms=hub.registry.terms)
+    restored.restore(Watcher(hub.registry).channels.values(), revision=hub.registry.revision, now=5000.0)
+    restored.leases.hold("L", is_held=True)
+    if is_claimed:
+        restored.apply(commands.Heartbeat(lease="L"), now=5030.0)
+    for now in (5015.0, 5050.0, 5061.0, 5200.0, 5400.0):
+        restored.expire(now=now)
+    channel = restored.channels["c"]
+    assert (list(channel.producers), list(channel.consumers)) == (["c/default"], ["reader"] if is_claimed else [])
 
 
 def test_restart_goes_on_with_the_next_revision_and_schema_id(hub: Driver) -> None:
