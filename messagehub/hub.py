@@ -44,6 +44,7 @@ from messagehub.runtime.forgotten import ClosedWhenForgotten
 from messagehub.runtime.logs import set_client_level
 from messagehub.runtime.process_end import ProcessEnd
 from messagehub.runtime.signals import wait_for_signal, wait_for_signal_async
+from messagehub.runtime.spark_task import SparkTask, close_with_task, current_task, noted
 from messagehub.services.methods import ServiceMethods
 from messagehub.services.services import Services
 from messagehub.services.workers import DRAIN_SECONDS
@@ -279,7 +280,7 @@ class MessageHub(CatalogMethods, DataMethods, TableMethods, TopicMethods, Servic
         producer_id: str | None = None,
         shm_name: str | None = None,
         blocks: list[Block] | None = None,
-        access: Access = "exclusive",
+        access: Access | None = None,
         metadata: dict[str, Any] | None = None,
         priority: Priority = "normal",
         ready: bool = True,
@@ -288,10 +289,11 @@ class MessageHub(CatalogMethods, DataMethods, TableMethods, TopicMethods, Servic
     ) -> Registration:
         """Say that this process produces a channel, to the broker or, while none answers, in the directory.
 
-        The handle is falsy when nothing took it, and becomes true by itself when a broker does.
+        The handle is falsy when nothing took it, and becomes true by itself when a broker does. `access` is exclusive
+        or, in a task of Spark, shared under an id of the task, unless said otherwise; the task's end closes it.
         """
-        if producer_id is None and access == "shared":
-            producer_id = self._role("producer")
+        task = current_task()
+        access, producer_id = self._place(task, access, producer_id)
         command = commands.RegisterProducer(
             channel=channel,
             schema_hash=schema_hash,
@@ -303,12 +305,15 @@ class MessageHub(CatalogMethods, DataMethods, TableMethods, TopicMethods, Servic
             shm_name=shm_name,
             blocks=blocks or [],
             access=access,
-            metadata=json_object(metadata, "metadata"),
+            metadata=noted(task, json_object(metadata, "metadata")),
             priority=priority,
             ready=ready,
             **self._owner(),
         )
-        return self._register(command, timeout, required)
+        registration = self._register(command, timeout, required)
+        if task is not None:
+            close_with_task(registration)
+        return registration
 
     register_producer_async = awaitable(register_producer)
 
@@ -592,6 +597,16 @@ class MessageHub(CatalogMethods, DataMethods, TableMethods, TopicMethods, Servic
             "start_time": identity.start_time,
             "boot_id": identity.boot_id,
         }
+
+    def _place(
+        self, task: SparkTask | None, access: Access | None, producer_id: str | None
+    ) -> tuple[Access, str | None]:
+        """Return the access and the id of a producer that leaves one or both open."""
+        if access is None:
+            access = "shared" if task is not None else "exclusive"
+        if producer_id is None and access == "shared":
+            producer_id = names.to_role(task.producer_id) if task is not None else self._role("producer")
+        return access, producer_id
 
     def _role(self, kind: str) -> str:
         identity = self._identity

@@ -18,6 +18,7 @@ from messagehub.discovery import Discovery
 from messagehub.discovery.chain import Chain
 from messagehub.errors import BrokerRequired, ProducerAlreadyRegistered
 from messagehub.runtime.background import BackgroundThreads, awaitable
+from messagehub.runtime.spark_task import SparkTask, close_with_task, current_task, noted
 from messagehub.shm.identity import ProcessIdentity
 from messagehub.shm.layout import ChecksumUse, FullRing
 from messagehub.shm.locks import open_files_limited
@@ -54,7 +55,7 @@ class DataMethods(ABC):
         when_full: FullRing = "overwrite",
         checksum: ChecksumUse = "none",
         split_rows: bool = False,
-        access: Access = "exclusive",
+        access: Access | None = None,
         producer_id: str | None = None,
         schema_hash: str | None = None,
         schema_version: str = "",
@@ -67,12 +68,14 @@ class DataMethods(ABC):
         `schema`: an Arrow schema, a NumPy dtype, or None for raw bytes. `policy`: RingBuffer, DoubleBuffer or Single.
         `when_full`: overwrite, block or error. `checksum`: none, write or verify.
         `split_rows`: an Arrow batch that is larger than a slot becomes several items instead of an error.
+        `access`: exclusive, or shared with other producers of the channel, each with a `producer_id` and ring of its
+        own. In a task of Spark a producer is shared unless said otherwise, is named after the task, and ends with it.
         """
         self._connection.check_open()
         payload = payload_schema(schema, schema_hash, split_rows=split_rows)
         shape = Shape.checked(policy, capacity, page_size, when_full, checksum)
-        if producer_id is None and access == "shared":
-            producer_id = self._role("producer")
+        task = current_task()
+        access, producer_id = self._place(task, access, producer_id)
         command = commands.RegisterProducer(
             channel=names.check_channel(channel),
             schema_hash=payload.schema_hash,
@@ -82,7 +85,7 @@ class DataMethods(ABC):
             schema_type=payload.schema_type,
             producer_id=producer_id,
             access=access,
-            metadata=json_object(metadata, "metadata"),
+            metadata=noted(task, json_object(metadata, "metadata")),
             priority=priority,
             **self._owner(),
         )
@@ -153,7 +156,7 @@ class DataMethods(ABC):
             consumer_id=role,
             expected_schema_hash=expected,
             group=group,
-            metadata=json_object(metadata, "metadata"),
+            metadata=noted(current_task(), json_object(metadata, "metadata")),
             **self._owner(),
         )
         consumer = Consumer(
@@ -188,6 +191,8 @@ class DataMethods(ABC):
 
     def _keep(self, opened: _Opened) -> _Opened:
         self._open.add(opened)
+        if current_task() is not None:
+            close_with_task(opened)
         return opened
 
     def _arrow_schema(self, schema_hash: str, timeout: float | None) -> Any:
@@ -221,6 +226,12 @@ class DataMethods(ABC):
 
     @abstractmethod
     def _role(self, kind: str) -> str: ...
+
+    @abstractmethod
+    def _place(
+        self, task: SparkTask | None, access: Access | None, producer_id: str | None
+    ) -> tuple[Access, str | None]:
+        """Return the access and the id of a producer that leaves one or both open."""
 
     @abstractmethod
     def _owner(self) -> dict[str, Any]: ...

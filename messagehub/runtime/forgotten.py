@@ -38,7 +38,10 @@ class ClosedWhenForgotten:
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> Any:
         """Refuse `copy`, `deepcopy` and `pickle`: two objects would close the same descriptors."""
-        raise TypeError(f"a {type(self).__name__} cannot be copied or pickled: make one where it is used")
+        raise TypeError(
+            f"a {type(self).__name__} cannot be copied or pickled: make one where it is used. A function that Spark or"
+            " another process runs calls MessageHub.get_instance() itself"
+        )
 
     def __del__(self) -> None:
         if self._opened_in is None or sys.is_finalizing() or self._opened_in != os.getpid():

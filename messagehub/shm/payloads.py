@@ -193,7 +193,7 @@ class ArrowCodec:
         found = []
         for batch in batches:
             if not batch.schema.equals(self.schema):
-                raise PayloadSchemaMismatch(str(self.schema), str(batch.schema))
+                batch = self._as_declared(batch)  # noqa: PLW2901  the same columns
             if self._columns_without_nulls:
                 check_nulls(batch, self._columns_without_nulls)
             size = self._size(batch)
@@ -204,6 +204,15 @@ class ArrowCodec:
             else:
                 raise PayloadLargerThanSlot(size, slot_bytes, is_splittable=batch.num_rows > 1)
         return found
+
+    def _as_declared(self, batch: Any) -> Any:
+        """Return the batch with the declared schema, if they differ at most in which columns may hold nulls.
+
+        Spark and others say of their columns that they hold none. Nulls themselves are looked for afterwards.
+        """
+        if [field.with_nullable(True) for field in batch.schema] != [f.with_nullable(True) for f in self.schema]:
+            raise PayloadSchemaMismatch(str(self.schema), str(batch.schema))
+        return self._pa.RecordBatch.from_arrays(batch.columns, schema=self.schema)
 
     def encoder(self, segment: Segment) -> Encoder:
         pa = self._pa

@@ -5,6 +5,7 @@ import pytest
 from messagehub.broker.host_watcher.entry_checks import RETRY_SECONDS, Adoption, EntryChecks
 from messagehub.errors import InvalidSchema, RateLimited
 from registry import commands
+from registry.registry import Registry
 from registry.schemas.checks import CheckResult
 
 PRODUCER = Adoption("c", "p", commands.RegisterProducer(channel="c", schema_hash="h", schema_version="1", config={}))
@@ -18,9 +19,10 @@ class Asked:
         self.asked: list[tuple[Adoption, CheckResult | None]] = []
         self.looks: list[tuple[str, float]] = []
         self.refusal: Exception | None = None
+        self.registry = Registry()
         self.checks = EntryChecks(self._ask, lambda channel, seconds: self.looks.append((channel, seconds)))
 
-    def _ask(self, adoption: Adoption, result: CheckResult | None) -> bool:
+    def _ask(self, adoption: Adoption, result: CheckResult | None, _: Registry) -> bool:
         if self.refusal is not None:
             raise self.refusal
         if result is not None:
@@ -29,7 +31,7 @@ class Asked:
         return True
 
     def must_wait(self, adoption: Adoption) -> bool:
-        return self.checks.must_wait(adoption, self.checks.result(adoption))
+        return self.checks.must_wait(adoption, self.checks.result(adoption), self.registry)
 
 
 @pytest.fixture

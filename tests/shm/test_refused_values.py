@@ -43,6 +43,22 @@ def test_a_null_in_a_column_without_nulls_is_refused_by_name(root: str) -> None:
         assert [reader.read(0).value.num_rows for _ in range(2)] == [2, 1]
 
 
+def test_a_batch_may_say_otherwise_which_of_its_columns_hold_no_nulls(root: str) -> None:
+    """Only values count: Spark says of its columns that they hold none, others say nothing about theirs."""
+    said = pa.schema([pa.field("x", pa.int64()), pa.field("y", pa.int64(), nullable=False)])
+    with (
+        writer(root, STRICT, slot_bytes=4096) as made,
+        open_reader(os.path.join(root, "ring"), start="oldest") as reader,
+    ):
+        made.write(pa.record_batch([[1, 2], [3, 4]], schema=said))
+        with pytest.raises(errors.PayloadRefused, match="column 'x' is declared without nulls and has 1"):
+            made.write(pa.record_batch([[1, None], [3, 4]], schema=said))
+        with pytest.raises(errors.PayloadSchemaMismatch):
+            made.write(pa.record_batch([[1, 2], [3, 4]], names=["x", "z"]))
+        read = reader.read(0).value
+        assert (read.schema, read.to_pydict()) == (STRICT, {"x": [1, 2], "y": [3, 4]})
+
+
 @pytest.mark.parametrize(("kind", "wrong", "right"), HIDDEN, ids=[str(kind) for kind, _, _ in HIDDEN])
 def test_a_null_inside_a_column_is_found(root: str, kind: pa.DataType, wrong: list, right: list) -> None:
     schema = strict(kind)

@@ -17,6 +17,7 @@ query.stop()
 with MessageHub.get_instance().consumer("averages") as consumer:
     found = {row["sensor"]: row["avg(celsius)"] for row in consumer.latest().to_pylist()}
 assert found == {"a": 21.0, "b": 5.0}, found
+assert batch.num_rows in (50, 100), batch
 spark.stop()
 """
 
