@@ -7,7 +7,7 @@ import typer
 
 from messagehub.cli.failures import REFUSED, HubCommand
 from messagehub.cli.options import Dir, Json
-from messagehub.cli.output import complain, echo, echo_fields, echo_json, echo_table, instant
+from messagehub.cli.output import complain, echo, echo_fields, echo_json, echo_table, instant, size
 from messagehub.cli.subcommands import ListingGroup
 from messagehub.settings import Settings
 
@@ -41,8 +41,12 @@ def list_blocks(prefix: Prefix = "", *, domain: Domain = None, dir: Dir = None, 
     else:
         columns = ("channel", "state", "kind", "format", "size_bytes", "head", "readers", "held", "skipped", "pid",
                    "shm_name", "flaw")  # fmt: skip
-        rows = [[getattr(block, column) for column in columns] for block in found]
-        echo_table([column.replace("_", " ").upper() for column in columns], rows)
+        rows = [
+            [size(block.size_bytes) if column == "size_bytes" else getattr(block, column) for column in columns]
+            for block in found
+        ]
+        headings = ["SIZE" if column == "size_bytes" else column.replace("_", " ").upper() for column in columns]
+        echo_table(headings, rows)
 
 
 @app.command(cls=HubCommand)

@@ -84,6 +84,18 @@ def instant(at: float) -> str:
     return datetime.fromtimestamp(at).astimezone().strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
 
 
+def size(count: int) -> str:
+    """A number of bytes, with three digits and a unit."""
+    if count < 1024:
+        return f"{count} B"
+    number, unit = count / 1024, "KiB"
+    for larger in ("MiB", "GiB", "TiB"):
+        if number < 999.5:
+            break
+        number, unit = number / 1024, larger
+    return f"{number:.3g} {unit}"
+
+
 def duration(seconds: float) -> str:
     if seconds < 1:
         return f"{seconds * 1000:.3g} ms"

@@ -2,6 +2,7 @@
 
 import gc
 import logging
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -69,7 +70,8 @@ def serve(
     """Start the hub and serve until SIGTERM or Ctrl-C; SIGHUP reloads settings and certificate.
 
     The directory holds state, sockets and database and is private to you.
-    One line on stdout says when the hub is ready, HTTP included, one on stderr when it has stopped.
+    When the hub is ready, HTTP included, stdout says so: in one line, at a terminal in a few.
+    When it has stopped, a line on stderr does.
     """
     from messagehub.broker.loop import Broker
     from messagehub.client.broker_file import BrokerStatus
@@ -126,11 +128,7 @@ def serve(
         ending.callback(_withdraw, status, settings)
         gc.collect()
         gc.freeze()
-        ready.line = (
-            f"messagehub {status.version} ready: endpoint={broker.endpoint} events={status.events_endpoint}"
-            f" http={status.http} dir={status.dir} pid={status.pid}"
-            + (f" server_key={status.server_key}" if status.server_key else "")
-        )
+        ready.line = _ready_text(status, broker.endpoint, is_for_a_person=sys.stdout.isatty())
         ready.has("broker")
         broker.run()
     if failures:
@@ -156,6 +154,23 @@ class ReadyLine:
                     echo(self.line)
                 except OSError as error:  # whoever was to read it has left: the hub serves all the same
                     logging.getLogger("messagehub").warning("%s, but stdout cannot be written: %s", self.line, error)
+
+
+def _ready_text(status: "BrokerStatus", endpoint: str, *, is_for_a_person: bool) -> str:
+    """One line with everything, for programs; a few short ones for a person at a terminal."""
+    if not is_for_a_person:
+        key = f" server_key={status.server_key}" if status.server_key else ""
+        return (
+            f"messagehub {status.version} ready: endpoint={endpoint} events={status.events_endpoint}"
+            f" http={status.http} dir={status.dir} pid={status.pid}{key}"
+        )
+    lines = [f"messagehub {status.version} is ready", f"  listens at   {endpoint}"]
+    if status.server_key:
+        lines.append(f"  its key is   {status.server_key}")
+    if status.http is not None:
+        lines += [f"  web page     {status.http}/docs", f"  web token    in {status.dir}/http.token"]
+    lines += [f"  directory    {status.dir}", "  stop it      Ctrl-C here, or `messagehub stop` anywhere"]
+    return "\n".join(lines)
 
 
 def _can_serve_http(settings: Settings, *, asks_for_http: bool, is_open: bool) -> bool:

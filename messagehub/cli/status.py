@@ -1,8 +1,8 @@
 """`messagehub status`: which broker answers, how it is and what it has done."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from typer import Exit
+import typer
 
 from messagehub.cli.failures import NO_BROKER, report
 from messagehub.cli.http_health import DRAINING, HttpHealth, ask
@@ -21,8 +21,15 @@ if TYPE_CHECKING:
 _COUNTED = ("channels", "producers", "consumers", "leases", "schemas")
 
 
-def status(endpoint: Endpoint = None, dir: Dir = None, timeout: Timeout = None, as_json: Json = False) -> None:
-    """Show the broker: where it is, how it is, what it has done."""
+def status(
+    *,
+    requests: Annotated[bool, typer.Option("--requests", help="Also the requests by type, with their times.")] = False,
+    endpoint: Endpoint = None,
+    dir: Dir = None,
+    timeout: Timeout = None,
+    as_json: Json = False,
+) -> None:
+    """Show the broker: where it is, how it is, what it has done. With --json the requests by type are always there."""
     settings = settings_for(endpoint, dir, timeout)
     try:
         said = hello(settings)
@@ -40,12 +47,12 @@ def status(endpoint: Endpoint = None, dir: Dir = None, timeout: Timeout = None, 
             raise
         echo_json(_without_broker(settings, error))
         report(error, as_json=False)
-        raise Exit(NO_BROKER) from error
+        raise typer.Exit(NO_BROKER) from error
     shown = _with_broker(settings, said, stats, health)
     if as_json:
         echo_json(shown)
     else:
-        _print(shown)
+        _print(shown, with_requests=requests)
 
 
 def _without_broker(settings: Settings, error: BrokerUnavailable) -> dict[str, Any]:
@@ -135,7 +142,7 @@ def _requests(by_type: dict[str, dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def _print(shown: dict[str, Any]) -> None:
+def _print(shown: dict[str, Any], *, with_requests: bool) -> None:
     echo_fields(
         {
             "health": shown["health"] + (", but read-only: its disk is full or failing" if shown["read_only"] else ""),
@@ -154,7 +161,7 @@ def _print(shown: dict[str, Any]) -> None:
     )
     for one in shown["held_back"]:
         echo(f"the producer of channel {one['channel']} (pid {one['pid']}) is held back: {one['by']}")
-    if shown["requests"] is None:
+    if shown["requests"] is None or not with_requests:
         return
     echo("")
     echo_table(

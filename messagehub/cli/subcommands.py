@@ -12,6 +12,8 @@ class ListingGroup(TyperGroup):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         first = args[0] if args else ""
+        if ctx.resilient_parsing and not args:  # a shell completes the word behind the noun
+            return super().parse_args(ctx, args)
         if first not in self.commands and first not in ("-h", "--help"):
             import difflib  # not for every command that starts
 

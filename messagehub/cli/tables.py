@@ -6,7 +6,7 @@ import typer
 
 from messagehub.cli.failures import HubCommand
 from messagehub.cli.options import Dir, Endpoint, Json, Timeout
-from messagehub.cli.output import echo, echo_json, echo_table, instant
+from messagehub.cli.output import echo, echo_json, echo_table, instant, size
 from messagehub.cli.session import settings_for
 from messagehub.cli.subcommands import ListingGroup
 
@@ -37,7 +37,7 @@ def list_tables(
     elif not found:
         echo(f"no tables of channels that start with {prefix!r}" if prefix else "no tables")
     else:
-        columns = "CHANNEL GENERATION ROWS BYTES PARTS SCHEMA VERSION HOST USER APPLICATION PID SINCE"
+        columns = "CHANNEL GENERATION ROWS SIZE PARTS SCHEMA VERSION HOST USER APPLICATION PID SINCE"
         echo_table(
             columns.split(),
             [
@@ -45,7 +45,7 @@ def list_tables(
                     one.channel,
                     one.table.generation,
                     one.table.rows,
-                    one.table.size_bytes,
+                    size(one.table.size_bytes),
                     one.table.parts,
                     one.table.schema,
                     one.table.schema_version,

@@ -6,8 +6,10 @@ import typer
 
 from messagehub.cli.blocks import Domain
 from messagehub.cli.options import Dir, Endpoint, Json
-from messagehub.cli.output import complain, echo_json_line, echo_table
+from messagehub.cli.output import complain, echo, echo_json_line, echo_table
 from messagehub.cli.session import TURN_SECONDS, interrupt
+
+SHOWN_ROWS = 20
 
 
 def tail(
@@ -17,6 +19,10 @@ def tail(
         Literal["latest", "oldest"], typer.Option(help="Only what comes from now on, or all that is still there.")
     ] = "latest",
     count: Annotated[int | None, typer.Option("--count", "-n", min=1, help="End after so many batches.")] = None,
+    rows: Annotated[
+        int | None,
+        typer.Option("--rows", min=1, help="Show so many rows of each batch. Default: 20, with --json all."),
+    ] = None,
     follow: Annotated[bool, typer.Option(help="Go on when all producers have ended; else end with them.")] = True,
     domain: Domain = None,
     endpoint: Endpoint = None,
@@ -35,20 +41,22 @@ def tail(
         while not interrupted.has_come and seen != count and (follow or not consumer.has_ended):
             value = consumer.read(timeout=TURN_SECONDS)
             if value is not None:
-                _show(value, as_json=as_json)
+                _show(value, rows or (None if as_json else SHOWN_ROWS), as_json=as_json)
                 seen += 1
 
 
-def _show(value: Any, *, as_json: bool) -> None:
-    from messagehub.cli.values import rows_of
+def _show(value: Any, most_rows: int | None, *, as_json: bool) -> None:
+    from messagehub.cli.values import count_rows, first_rows, rows_of
     from messagehub.shm.read_results import Gap
 
     if isinstance(value, Gap):
         complain(f"items {value.first} to {value.last} were overwritten before they were read")
         return
-    headings, rows = rows_of(value)
+    headings, rows = rows_of(value if most_rows is None else first_rows(value, most_rows))
     if as_json:
         for row in rows:
             echo_json_line(dict(zip(headings, row, strict=True)))
     else:
         echo_table([heading.upper() for heading in headings], rows)
+        if count_rows(value) > len(rows):
+            echo(f"… and {count_rows(value) - len(rows):,} more rows (--rows shows more of them)")

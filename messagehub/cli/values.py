@@ -20,6 +20,23 @@ def rows_of(value: Any) -> tuple[list[str], list[list[Any]]]:
     return ["bytes"], [[_text(bytes(value))]]
 
 
+def count_rows(value: Any) -> int:
+    if hasattr(value, "num_rows"):
+        return int(value.num_rows)
+    if hasattr(value, "dtype"):
+        return int(value.size if value.dtype.names else (len(value) if value.ndim else 1))
+    return 1
+
+
+def first_rows(value: Any, count: int) -> Any:
+    """Return the value cut to its first rows; whole where it has not more."""
+    if count_rows(value) <= count:
+        return value
+    if hasattr(value, "num_rows"):
+        return value.slice(0, count)
+    return value.reshape(-1)[:count] if value.dtype.names else value[:count]
+
+
 def records_of(value: Any) -> list[dict[str, Any]]:
     headings, rows = rows_of(value)
     return [dict(zip(headings, row, strict=True)) for row in rows]

@@ -36,8 +36,10 @@ def test_status_for_people_names_the_same(hub: Program) -> None:
     assert fields["endpoint"] == f"ipc://{hub.dir}/broker.sock"
     assert fields["directory"] == str(hub.dir)
     assert fields["version"] == __version__
-    assert "REQUEST" in text
-    assert "PING" in text
+    assert "REFUSED" not in text, "one screen"
+    detailed = hub.call("status", "--requests").stdout
+    assert "REFUSED" in detailed
+    assert "PING" in detailed
 
 
 def test_status_without_a_broker_ends_with_3(alone: Program) -> None:

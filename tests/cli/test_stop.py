@@ -1,6 +1,12 @@
 """`messagehub stop`."""
 
 import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -43,3 +49,25 @@ def test_only_the_directory_counts(alone: Program) -> None:
 @pytest.mark.parametrize("command", [[], ["channels"], ["channels", "create"], ["stop"]])
 def test_h_is_help(alone: Program, command: list[str]) -> None:
     assert alone.call(*command, "-h").stdout == alone.call(*command, "--help").stdout
+
+
+def test_at_a_terminal_a_few_short_lines_say_what_to_do(alone: Program) -> None:
+    controller, terminal = pty.openpty()
+    command = [sys.executable, "-m", "messagehub", "serve", "--dir", str(alone.dir), "--http", "127.0.0.1:0"]
+    with (alone.place / "log").open("w") as log:
+        process = subprocess.Popen(command, stdout=terminal, stderr=log, env=alone.environment)
+    os.close(terminal)
+    try:
+        said = b""
+        while b"Ctrl-C" not in said:
+            said += os.read(controller, 4096)
+        lines = said.decode().splitlines()
+        assert lines[0].endswith("is ready")
+        assert {line.split()[0] for line in lines[1:]} == {"listens", "web", "directory", "stop"}
+        assert max(map(len, lines)) < 100
+        token = next(line.split(" in ")[1] for line in lines if "web token" in line)
+        assert Path(token).read_text().strip()
+    finally:
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 0
+        os.close(controller)

@@ -95,3 +95,15 @@ def test_times_and_structures_are_shown_to_a_person_too(tmp_path: Path) -> None:
 
 def test_raw_bytes_are_shown_as_text(tmp_path: Path) -> None:
     assert [json.loads(line) for line in tail(tmp_path, None, b"a\xff", "--json").splitlines()] == [{"bytes": "a\\xff"}]
+
+
+def test_a_large_batch_is_shown_in_part(tmp_path: Path) -> None:
+    batch = pa.record_batch([list(range(100))], names=["n"])
+    shown = tail(tmp_path, batch.schema, batch).splitlines()
+    assert (len(shown), shown[1], shown[-1]) == (22, "0", "… and 80 more rows (--rows shows more of them)")
+    assert len(tail(tmp_path, batch.schema, batch, "--rows", "3").splitlines()) == 5
+    assert len(tail(tmp_path, batch.schema, batch, "--json").splitlines()) == 100
+    assert len(tail(tmp_path, batch.schema, batch, "--json", "--rows", "3").splitlines()) == 3
+    array = np.arange(100)
+    assert len(tail(tmp_path, array.dtype, array, "--rows", "100").splitlines()) == 101
+    assert len(tail(tmp_path, array.dtype, array).splitlines()) == 22

@@ -45,7 +45,7 @@ def test_every_command_has_the_common_options(name: str) -> None:
         expected -= {"--endpoint", "--timeout"}  # of this host's shared memory or of the directory: no broker is asked
     if name == "stop":
         expected -= {"--endpoint"}  # only a hub of this host can be stopped
-    if name in ("tail", "subscribe"):
+    if name in ("tail", "subscribe", "hz", "record", "replay"):
         expected -= {"--timeout"}  # they go on until they are stopped
     assert expected <= options
 
@@ -141,3 +141,19 @@ def test_a_subcommand_that_is_nearly_right_is_pointed_out(hub: Program, words: l
     done = CliRunner().invoke(app, words, env=hub.environment)
     assert f"did you mean `messagehub {meant}`?" in done.stderr
     assert "did you mean" not in hub.call("channels", "sensor").stderr
+
+
+@pytest.mark.parametrize(
+    ("typed", "offered"),
+    [
+        ("messagehub cha", ["channels"]),
+        ("messagehub channels d", ["describe", "destroy", "delete-group"]),
+        ("messagehub channels describe --tim", ["--timeout"]),
+        ("messagehub hz --ev", ["--every"]),
+    ],
+)
+def test_shells_complete_commands_and_options(typed: str, offered: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("_MESSAGEHUB_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", typed)
+    monkeypatch.setenv("COMP_CWORD", str(len(typed.split()) - 1))
+    assert CliRunner().invoke(app, [], prog_name="messagehub").stdout.split() == offered

@@ -1,0 +1,152 @@
+"""`messagehub record` and `messagehub replay`: a channel's data into a file and back."""
+
+import time
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from messagehub.cli.blocks import Domain
+from messagehub.cli.options import Dir, Endpoint, Json, seconds
+from messagehub.cli.output import complain, echo, echo_json, size
+from messagehub.cli.session import TURN_SECONDS, Interrupt, interrupt
+from messagehub.errors import ConfigurationError
+
+SLOT_BYTES = 4096
+
+
+def record(
+    channel: Annotated[str, typer.Argument(metavar="CHANNEL", help="The channel's name.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The recording, an Arrow IPC stream; a new file.")],
+    *,
+    start: Annotated[
+        Literal["latest", "oldest"], typer.Option(help="Only what comes from now on, or all that is still there.")
+    ] = "latest",
+    count: Annotated[int | None, typer.Option("--count", "-n", min=1, help="End after so many items.")] = None,
+    for_seconds: Annotated[
+        float | None, typer.Option("--seconds", metavar="SECONDS", parser=seconds, help="End after so long.")
+    ] = None,
+    follow: Annotated[bool, typer.Option(help="Go on when all producers have ended; else end with them.")] = True,
+    domain: Domain = None,
+    endpoint: Endpoint = None,
+    dir: Dir = None,
+    as_json: Json = False,
+) -> None:
+    """Write the items of a channel to a file, until Ctrl-C; `messagehub replay` plays them.
+
+    Arrow channels become an Arrow IPC stream that pyarrow, pandas and polars read. Every item has the time at which it
+    was written. A producer with when_full=block waits for the recording, so that nothing is missed.
+    """
+    import pyarrow  # noqa: F401  now: a ring may be overwritten in the time that this takes
+
+    from messagehub.channels.recording import Recorder
+    from messagehub.hub import MessageHub
+    from messagehub.shm.read_results import Gap
+
+    if file.exists():
+        raise ConfigurationError(f"{file} exists already: a recording is a new file")
+    deadline = None if for_seconds is None else time.monotonic() + for_seconds
+    recorder: Recorder | None = None
+    written = 0
+    with (
+        MessageHub(endpoint=endpoint, dir=dir, domain=domain) as hub,
+        interrupt() as interrupted,
+        hub.consumer(channel, start=start, on_lag="gap", follow=follow) as consumer,
+    ):
+        try:
+            while not interrupted.has_come and written != count and (follow or not consumer.has_ended):
+                if deadline is not None and time.monotonic() >= deadline:
+                    break
+                item = consumer.read_item(timeout=TURN_SECONDS)
+                if isinstance(item, Gap):
+                    complain(f"items {item.first} to {item.last} were overwritten before they were read")
+                elif item is not None:
+                    recorder = recorder or Recorder(file, consumer.channel, consumer.schema)
+                    recorder.write(item)
+                    written += 1
+        finally:
+            if recorder is not None:
+                recorder.close()
+        missed = consumer.missed
+    if recorder is None:
+        complain(f"nothing came, so {file} was not written")
+        return
+    size_bytes = file.stat().st_size
+    if as_json:
+        echo_json({"file": str(file), "items": written, "size_bytes": size_bytes, "missed": missed})
+    else:
+        echo(f"{file}: {written:,} items, {size(size_bytes)}" + (f", {missed:,} missed" if missed else ""))
+
+
+def replay(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="What `messagehub record` wrote, or any IPC stream.")],
+    *,
+    channel: Annotated[
+        str | None, typer.Option("--channel", metavar="NAME", help="Default: the channel that was recorded.")
+    ] = None,
+    speed: Annotated[
+        float, typer.Option("--speed", min=0.0, help="So many times the recorded pace; 0 is as fast as possible.")
+    ] = 1.0,
+    capacity: Annotated[int, typer.Option("--capacity", min=1, help="Slots of the ring.")] = 16,
+    domain: Domain = None,
+    endpoint: Endpoint = None,
+    dir: Dir = None,
+    as_json: Json = False,
+) -> None:
+    """Write the items of a recording to a channel, at the pace at which they were recorded.
+
+    Readers that are there get every item: the ring waits for them (when_full=block).
+    """
+    from messagehub.channels.recording import Pace, Recording
+    from messagehub.hub import MessageHub
+
+    recording = Recording(file)
+    name = channel or recording.channel
+    if name is None:
+        raise ConfigurationError(f"{file} does not say of which channel it is: give --channel")
+    pace, written, began_at = Pace(speed), 0, time.monotonic()
+    with (
+        MessageHub(endpoint=endpoint, dir=dir, domain=domain) as hub,
+        interrupt() as interrupted,
+        hub.producer(
+            name,
+            schema=recording.schema,
+            capacity=capacity,
+            page_size=max(recording.largest_bytes(), SLOT_BYTES),
+            when_full="block",
+        ) as producer,
+    ):
+        for item in recording.items():
+            if not _wait(pace.seconds_until(item.written_at), interrupted):
+                break
+            if not _write(producer, item.value, interrupted):
+                break
+            written += 1
+    if recording.flaw is not None:
+        complain(f"{file} ends within an item, which was left out: {recording.flaw}")
+    done = {"channel": name, "items": written, "seconds": round(time.monotonic() - began_at, 3)}
+    if as_json:
+        echo_json(done)
+    else:
+        echo(f"{name}: {written:,} items in {done['seconds']} s")
+
+
+def _wait(seconds: float, interrupted: Interrupt) -> bool:
+    """Wait until an item is due; False when the user ends it."""
+    until = time.monotonic() + seconds
+    while not interrupted.has_come and (remaining := until - time.monotonic()) > 0:
+        time.sleep(min(remaining, TURN_SECONDS))
+    return not interrupted.has_come
+
+
+def _write(producer: Any, value: Any, interrupted: Interrupt) -> bool:
+    """Write as soon as its readers leave room; False when the user ends it."""
+    from messagehub.shm.errors import RingFull
+
+    while not interrupted.has_come:
+        try:
+            producer.write(value, timeout=TURN_SECONDS)
+        except RingFull:
+            continue
+        return True
+    return False

@@ -1,0 +1,178 @@
+"""`messagehub record`, `replay` and `hz`: a ring into a file and back, and how fast it is written."""
+
+import json
+import os
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from typer.testing import CliRunner, Result
+
+from messagehub.cli import app
+from tests.integration.block_processes import Place, place_in
+
+POINT = np.dtype([("x", "<f8"), ("v", "<i4", (2,))])
+RECORDED: dict[str, tuple[Any, list[Any]]] = {
+    "arrow": (
+        pa.schema([("id", pa.int64()), ("name", pa.string())]),
+        [pa.record_batch([[n, n + 1], ["a", None]], names=["id", "name"]) for n in range(5)],
+    ),
+    "dictionary": (
+        pa.schema([("word", pa.dictionary(pa.int32(), pa.string()))]),
+        [pa.record_batch([pa.array([word, "x"]).dictionary_encode()], names=["word"]) for word in ("a", "b")],
+    ),
+    "array": (np.dtype("<f4"), [np.arange(6, dtype="<f4").reshape(2, 3) + n for n in range(3)]),
+    "records": (POINT, [np.zeros(3, POINT), np.ones(2, POINT)]),
+    "bytes": (None, [b"one", b"", b"\x00\xff" * 3000]),
+}
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Place]:
+    with place_in(tmp_path / "hub", f"r{os.getpid()}") as made:
+        yield made
+
+
+def call(place: Place, *arguments: str, code: int = 0) -> Result:
+    done = CliRunner().invoke(app, [*arguments, "--dir", str(place.dir), "--domain", place.domain])
+    assert done.exit_code == code, done.output
+    return done
+
+
+def record(place: Place, file: Path, schema: Any, values: list[Any]) -> dict[str, Any]:
+    with place.hub().producer("live", schema=schema, page_size=8192) as producer:
+        for value in values:
+            producer.write(value)
+    options = ("--start", "oldest", "--no-follow", "--json")
+    done: dict[str, Any] = json.loads(call(place, "record", "live", str(file), *options).stdout)
+    return done
+
+
+def is_same(one: Any, other: Any) -> bool:
+    if isinstance(one, np.ndarray):
+        return one.dtype == other.dtype and one.shape == other.shape and one.tobytes() == other.tobytes()
+    return bool(one == other)
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_what_was_recorded_comes_back_as_it_was(place: Place, tmp_path: Path, name: str) -> None:
+    schema, values = RECORDED[name]
+    file = tmp_path / "live.arrows"
+    done = record(place, file, schema, values)
+    assert (done["items"], done["missed"], done["size_bytes"]) == (len(values), 0, file.stat().st_size)
+    with place.hub().consumer("again") as consumer:
+        played = json.loads(call(place, "replay", str(file), "--channel", "again", "--speed", "0", "--json").stdout)
+        assert (played["channel"], played["items"]) == ("again", len(values))
+        read = [consumer.read(timeout=30) for _ in values]
+    assert all(map(is_same, read, values))
+
+
+def test_a_recording_of_arrow_data_is_a_stream_that_other_tools_read(place: Place, tmp_path: Path) -> None:
+    schema, values = RECORDED["arrow"]
+    record(place, tmp_path / "live.arrows", schema, values)
+    with pa.ipc.open_stream(tmp_path / "live.arrows") as reader:
+        assert reader.read_all().to_pylist() == pa.Table.from_batches(values).to_pylist()
+
+
+def test_a_recording_is_played_at_its_own_pace(place: Place, tmp_path: Path) -> None:
+    file = tmp_path / "live.arrows"
+    with place.hub().producer("live") as producer:
+        producer.write(b"1")
+        time.sleep(0.3)  # the time between two items is what is recorded
+        producer.write(b"2")
+    call(place, "record", "live", str(file), "--start", "oldest", "--no-follow")
+    with place.hub().consumer("live") as consumer:
+        call(place, "replay", str(file), "--speed", "0.5")
+        written = [item.written_at for item in (consumer.read_item(timeout=30), consumer.read_item(timeout=30))]
+    assert written[1] - written[0] >= 0.59
+
+
+def test_a_recording_whose_writer_was_killed_is_played_up_to_its_last_whole_item(place: Place, tmp_path: Path) -> None:
+    schema, values = RECORDED["arrow"]
+    file = tmp_path / "live.arrows"
+    record(place, file, schema, values)
+    file.write_bytes(file.read_bytes()[:-100])
+    done = call(place, "replay", str(file), "--channel", "again", "--speed", "0")
+    assert f"{len(values) - 1} items" in done.stdout
+    assert "ends within an item" in done.stderr
+
+
+def test_what_cannot_be_recorded_or_played_says_why(place: Place, tmp_path: Path) -> None:
+    file = tmp_path / "there"
+    file.write_text("not a recording")
+    assert "exists already" in call(place, "record", "live", str(file), code=1).stderr
+    assert "is not a recording" in call(place, "replay", str(file), code=1).stderr
+    assert "is not a recording" in call(place, "replay", str(tmp_path / "nowhere"), code=1).stderr
+    nothing = call(place, "record", "nobody", str(tmp_path / "new"), "--seconds", "0.1")
+    assert "nothing came" in nothing.stderr
+    assert not (tmp_path / "new").exists()
+    with pa.ipc.new_stream(tmp_path / "foreign.arrows", pa.schema([("a", pa.int8())])) as writer:
+        writer.write_batch(pa.record_batch([pa.array([1], pa.int8())], names=["a"]))
+    assert "give --channel" in call(place, "replay", str(tmp_path / "foreign.arrows"), code=1).stderr
+    played = call(place, "replay", str(tmp_path / "foreign.arrows"), "--channel", "foreign")
+    assert "foreign: 1 items" in played.stdout
+
+
+@contextmanager
+def writing(producer: Any, payload: bytes) -> Iterator[None]:
+    """While the block runs, the payload is written again and again."""
+    is_over = threading.Event()
+
+    def write() -> None:
+        while not is_over.wait(0.005):
+            producer.write(payload)
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        thread.join()
+
+
+def test_hz_shows_how_fast_a_channel_is_written(place: Place) -> None:
+    quiet = call(place, "hz", "nobody", "--every", "0.1", "-n", "1")
+    assert quiet.stdout.startswith("nothing was written for")
+    with place.hub().producer("live", capacity=64) as producer, writing(producer, b"x" * 1024):
+        found = json.loads(call(place, "hz", "live", "--every", "0.5", "-n", "1", "--json").stdout)
+        shown = call(place, "hz", "live", "--every", "0.5", "-n", "2").stdout.splitlines()
+    assert found["items"] > 10
+    assert found["bytes"] == 1024 * found["items"]
+    assert found["items_per_second"] == pytest.approx((found["items"] + found["missed"]) / found["seconds"], rel=0.01)
+    assert 0 < found["interval_seconds"]["least"] <= found["interval_seconds"]["mean"]
+    assert found["age_seconds"]["mean"] >= 0
+    assert len(shown) == 2
+    assert all(" items/s, " in line and " KiB/s" in line for line in shown)
+
+
+@pytest.mark.parametrize("said", [b'"O"', b"[]]", b'[["a", "O"]]', b'"no such"', b"7"])
+def test_a_recording_whose_dtype_makes_no_sense_is_refused(place: Place, tmp_path: Path, said: bytes) -> None:
+    about = {b"messagehub.channel": b"live", b"messagehub.dtype": said}
+    schema = pa.schema([("value", pa.large_binary())], metadata=about)
+    with pa.ipc.new_stream(tmp_path / "strange.arrows", schema) as writer:
+        writer.write_batch(pa.record_batch([pa.array([b"1"], pa.large_binary())], schema=schema))
+    refused = call(place, "replay", str(tmp_path / "strange.arrows"), code=1)
+    assert "does not say how its arrays are to be read" in refused.stderr
+
+
+def test_a_recording_that_is_damaged_anywhere_ends_in_an_error_or_early(place: Place, tmp_path: Path) -> None:
+    schema, values = RECORDED["arrow"]
+    file = tmp_path / "live.arrows"
+    record(place, file, schema, values)
+    whole = file.read_bytes()
+    for at in range(0, len(whole), 97):
+        damaged = bytearray(whole)
+        damaged[at] ^= 0xFF
+        file.write_bytes(damaged)
+        done = CliRunner().invoke(
+            app, ["replay", str(file), "--channel", "again", "--speed", "0", "--dir", str(place.dir)]
+        )
+        assert done.exit_code in (0, 1), (at, done.output, done.exception)
+        assert done.exception is None or isinstance(done.exception, SystemExit), (at, done.exception)
