@@ -7,6 +7,7 @@ Rule 3: a recording that ends in the middle, because its writer was killed, is p
 """
 
 import json
+import struct
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -57,7 +58,10 @@ class Recorder:
         if hasattr(value, "dtype"):
             about[SHAPE] = json.dumps(value.shape).encode()
             value = value.tobytes()
-        return [pa.record_batch([pa.array([bytes(value)], pa.large_binary())], schema=self._schema)]
+        data = bytes(value)
+        # Not from a Python list: that would import pandas, in which time a ring may be overwritten.
+        buffers = [None, pa.py_buffer(struct.pack("<2q", 0, len(data))), pa.py_buffer(data)]
+        return [pa.record_batch([pa.Array.from_buffers(pa.large_binary(), 1, buffers)], schema=self._schema)]
 
     def close(self) -> None:
         self._writer.close()

@@ -37,7 +37,8 @@ def record(
     Arrow channels become an Arrow IPC stream that pyarrow, pandas and polars read. Every item has the time at which it
     was written. A producer with when_full=block waits for the recording, so that nothing is missed.
     """
-    import pyarrow  # noqa: F401  now: a ring may be overwritten in the time that this takes
+    import numpy as np  # noqa: F401  now: a ring may be overwritten in the time that loading these takes
+    import pyarrow as pa  # noqa: F401
 
     from messagehub.channels.recording import Recorder
     from messagehub.hub import MessageHub
