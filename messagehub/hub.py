@@ -619,6 +619,10 @@ class MessageHub(CatalogMethods, DataMethods, TableMethods, TopicMethods, Servic
     def _named(self) -> str:
         return f"the hub at {self.settings.endpoint} (close it, or use `with MessageHub(…) as hub:`)"
 
+    def __repr__(self) -> str:
+        state = "closed" if self._is_closed else "connected" if self.is_connected else "not connected"
+        return f"<MessageHub at {self.settings.endpoint}: {state}>"
+
     def __enter__(self) -> "MessageHub":
         return self
 

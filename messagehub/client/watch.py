@@ -111,6 +111,10 @@ class Watch(ClosedWhenForgotten):
     def _named(self) -> str:
         return f"the watch of {self.channel or 'all channels'!r} (close it, or use `with hub.watch(…) as watch:`)"
 
+    def __repr__(self) -> str:
+        state = "closed" if self.is_closed else f"revision {self.revision}" if self.is_current else "not current"
+        return f"<Watch of {repr(self.channel) if self.channel else 'all channels'}: {state}>"
+
     def __iter__(self) -> Iterator[AnyChannelEvent]:
         while not self.is_closed or self._events:
             event = self.get()

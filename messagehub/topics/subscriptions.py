@@ -271,6 +271,10 @@ class Subscription(ClosedWhenForgotten):
     def _named(self) -> str:
         return f"the subscription to {self.pattern!r} (close it, or use `with hub.subscribe(…) as subscription:`)"
 
+    def __repr__(self) -> str:
+        state = "closed" if self.is_closed else f"{self.buffered} buffered, {self.lost} lost"
+        return f"<{type(self).__name__} {self.pattern!r}: {state}>"
+
     def __enter__(self) -> "Subscription":
         return self
 

@@ -31,6 +31,9 @@ class Topic:
         self._topics = topics
         self._timeout = timeout
 
+    def __repr__(self) -> str:
+        return f"<Topic {self.name!r}>"
+
     def keep(self, keep: Bounds, *, replace: bool = False, timeout: float | None = None) -> KeptTopic:
         """Store what is published from now on, as much as the bounds say. Idempotent.
 

@@ -5,7 +5,7 @@ import enum
 import json
 import os
 import pickle
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,8 @@ import pytest
 from messagehub import MessageHub
 from messagehub.errors import InvalidName, ProducerAlreadyRegistered
 from messagehub.shm.errors import PayloadRefused
+from tests.conftest import QUICK
+from tests.integration.harness import Embedded, hub_of
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 
@@ -91,3 +93,20 @@ def test_a_consumer_says_what_it_is(hub: MessageHub) -> None:
     with hub.producer("c"), hub.consumer("c") as consumer:
         assert repr(consumer) == "<Consumer 'c': files>"
     assert repr(consumer) == "<Consumer 'c': closed>"
+
+
+def test_what_a_hub_gives_shows_what_it_is(embedded: Callable[..., Embedded]) -> None:
+    hub = hub_of(embedded(**QUICK))
+    assert repr(hub) == f"<MessageHub at {hub.settings.endpoint}: not connected>"
+    hub.connect(required=True)
+    assert repr(hub) == f"<MessageHub at {hub.settings.endpoint}: connected>"
+    with hub.subscribe("a.>") as subscription, hub.watch() as everything, hub.watch("c") as one:
+        assert repr(subscription) == "<Subscription 'a.>': 0 buffered, 0 lost>"
+        assert everything.wait_current(30)
+        assert repr(everything).startswith("<Watch of all channels: revision ")
+        assert repr(one).startswith("<Watch of 'c': ")
+    assert repr(subscription) == "<Subscription 'a.>': closed>"
+    assert repr(everything) == "<Watch of all channels: closed>"
+    assert repr(hub.topic("t")) == "<Topic 't'>"
+    hub.close()
+    assert repr(hub).endswith(": closed>")
