@@ -16,7 +16,7 @@ from messagehub import MessageHub
 from messagehub.errors import InvalidName, ProducerAlreadyRegistered
 from messagehub.shm.errors import PayloadRefused
 from tests.conftest import QUICK
-from tests.integration.harness import Embedded, hub_of
+from tests.integration.harness import Embedded
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 
@@ -96,7 +96,7 @@ def test_a_consumer_says_what_it_is(hub: MessageHub) -> None:
 
 
 def test_what_a_hub_gives_shows_what_it_is(embedded: Callable[..., Embedded]) -> None:
-    hub = hub_of(embedded(**QUICK))
+    hub = MessageHub(endpoint=embedded(**QUICK).endpoint)
     assert repr(hub) == f"<MessageHub at {hub.settings.endpoint}: not connected>"
     hub.connect(required=True)
     assert repr(hub) == f"<MessageHub at {hub.settings.endpoint}: connected>"
