@@ -1,6 +1,7 @@
 """One line each: make the source known, hand a DataFrame to everybody, take what somebody handed over."""
 
 import contextlib
+import threading
 import uuid
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -21,6 +22,12 @@ FORMAT = "messagehub"
 _BATCH_BYTES = ("spark.sql.execution.arrow.maxBytesPerBatch", "2147483647")
 
 
+_NO_COLUMNS = StructType([])
+_SETTINGS = threading.Lock()
+_settings: "dict[tuple[int, str], tuple[int, str | None]]" = {}
+"""By session and name of a setting that is changed for a while: by how many threads, and what it was before."""
+
+
 class Published(NamedTuple):
     channel: str
     generation: int
@@ -30,8 +37,12 @@ class Published(NamedTuple):
 
 
 def register(spark: SparkSession) -> None:
-    """Make `format("messagehub")` known where it is not found by its name (an editable or zipped install)."""
+    """Make `format("messagehub")` known where it is not found by its name (an editable or zipped install).
+
+    Spark looks for it in the active session of the thread that writes. A thread of your own has none: call this there.
+    """
     spark.dataSource.register(MessageHubSource)
+    spark.createDataFrame([], _NO_COLUMNS)  # makes its session the active one of this thread; no other public call does
 
 
 def publish(
@@ -77,13 +88,22 @@ def _published(options: Options) -> Published | None:
 
 @contextlib.contextmanager
 def _setting(spark: SparkSession, name: str, value: str) -> Iterator[None]:
-    """A session setting for the time of a write, and what it was before afterwards."""
-    before = spark.conf.get(name, None)
-    spark.conf.set(name, value)
+    """A session setting for the time of a write, and what it was before when the last thread has written."""
+    key = (id(spark), name)
+    with _SETTINGS:
+        writers, before = _settings.get(key, (0, None))
+        if not writers:
+            before = spark.conf.get(name, None)
+            spark.conf.set(name, value)
+        _settings[key] = writers + 1, before
     try:
         yield
     finally:
-        if before is None:
-            spark.conf.unset(name)
-        else:
-            spark.conf.set(name, before)
+        with _SETTINGS:
+            writers, before = _settings.pop(key)
+            if writers > 1:
+                _settings[key] = writers - 1, before
+            elif before is None:
+                spark.conf.unset(name)
+            else:
+                spark.conf.set(name, before)

@@ -1,11 +1,13 @@
 """Lines that Spark users type: named queries, SQL with views and tables, paths."""
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from messagehub import spark as hub_spark
 from messagehub.shm.directory import Directory
 from messagehub.shm.tables import TableStore
 
@@ -81,3 +83,26 @@ def test_a_stream_of_a_channel_that_has_only_a_table_is_refused(
     )
     with pytest.raises(PySparkException, match=r"holds a table and no live data: spark\.read reads it"):
         query.awaitTermination(QUERY_SECONDS)
+
+
+def test_threads_publish_side_by_side(spark: SparkSession, channel_options: dict[str, str], domain: str) -> None:
+    """A thread has no active session in the JVM, in which Spark would look for the source."""
+    others = {name: value for name, value in channel_options.items() if name != "channel"}
+    setting = "spark.sql.execution.arrow.maxBytesPerBatch"
+    before = spark.conf.get(setting)
+
+    def publish(number: int) -> int:
+        made = hub_spark.publish(spark.range(number + 1), f"by.thread{number}", progress=False, **others)
+        assert made is not None
+        return made.rows
+
+    def write(number: int) -> None:
+        hub_spark.register(spark)
+        spark.range(number + 1).write.format("messagehub").options(**others).mode("overwrite").save(f"own.t{number}")
+
+    with ThreadPoolExecutor(3) as pool:
+        assert list(pool.map(publish, range(4))) == [1, 2, 3, 4]
+        list(pool.map(write, range(3)))
+    assert spark.conf.get(setting) == before
+    with TableStore(Directory(domain).tables_path("own.t2")).open() as snapshot:
+        assert snapshot.manifest.rows == 3
