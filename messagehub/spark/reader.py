@@ -1,8 +1,9 @@
-"""Batch read: one partition per block of a generation, larger blocks in equal shares; Arrow batches out.
+"""Batch read: blocks of a generation as partitions, large ones in equal shares, small ones together; Arrow batches out.
 
 Rule 1: the generation is chosen once, when the read is planned; its tasks open that one and no other. It stays for
 the grace time of its retention after it is superseded, and as long as a task holds it.
 Rule 2: a block is read where its memory is.
+Rule 3: partitions are as large as Spark makes those of files, so that many small appends do not become many tasks.
 """
 
 import itertools
@@ -24,19 +25,28 @@ from messagehub.spark.options import Options
 from messagehub.spark.schema_mapping import check_columns, conform, read_schema
 
 BATCH_ROWS = 65_536
+OPEN_BYTES = 4 << 20
+"""So many bytes could be read in the time that opening a block takes, as `spark.sql.files.openCostInBytes`."""
 
 
 @dataclass(frozen=True)
-class Share(InputPartition):
-    """Some rows of one block of one generation."""
+class Share:
+    """Some rows of one block."""
+
+    index: int
+    name: str
+    offset: int
+    rows: int
+
+
+@dataclass(frozen=True)
+class Shares(InputPartition):
+    """What one task reads: shares of one generation that lie on one host."""
 
     generation: int
     planned_on: str
-    index: int
-    name: str
     host: str
-    offset: int
-    rows: int
+    shares: tuple[Share, ...]
 
 
 class TableReader(DataSourceReader):
@@ -48,44 +58,59 @@ class TableReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         with newest_snapshot(self._options) as snapshot:
-            return shares(snapshot.manifest, self._options.max_partition_bytes)
+            return partitions_of(snapshot.manifest, self._options.max_partition_bytes, cores=os.cpu_count() or 1)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        if not isinstance(partition, Share):  # Spark's own stand-in for "no partitions"
+        if not isinstance(partition, Shares):  # Spark's own stand-in for "no partitions"
             return
         for batch in _batches(self._options, partition):
             yield conform(batch, self._schema)
 
 
-def shares(manifest: Manifest, max_bytes: int) -> list[InputPartition]:
+def partitions_of(manifest: Manifest, max_bytes: int, *, cores: int) -> list[InputPartition]:
+    """Return the partitions of a generation, in the order of its rows.
+
+    As Spark does with files: a partition has up to `max_bytes`, and less where all cores would not have work. A block
+    counts for its size and for the opening.
+    """
+    per_core = sum(part.size_bytes + OPEN_BYTES for part in manifest.parts) // max(cores, 1)
+    most = min(max_bytes, max(OPEN_BYTES, per_core))
     found: list[InputPartition] = []
-    for index, part in enumerate(manifest.parts):
-        count = max(1, min(part.rows, -(-part.size_bytes // max_bytes)))
-        bounds = [part.rows * each // count for each in range(count + 1)]
-        where = part.host or host()
-        found += [
-            Share(manifest.generation, host(), index, part.name, where, start, stop - start)
-            for start, stop in itertools.pairwise(bounds)
-        ]
+    for where, parts in itertools.groupby(enumerate(manifest.parts), key=lambda one: one[1].host or host()):
+        packed: list[Share] = []
+        size = 0
+        for index, part in parts:
+            count = max(1, min(part.rows, -(-part.size_bytes // max_bytes)))
+            bounds = [part.rows * each // count for each in range(count + 1)]
+            for start, stop in itertools.pairwise(bounds):
+                share_bytes = part.size_bytes // count
+                if packed and size + share_bytes > most:
+                    found.append(Shares(manifest.generation, host(), where, tuple(packed)))
+                    packed, size = [], 0
+                packed.append(Share(index, part.name, start, stop - start))
+                size += share_bytes + OPEN_BYTES
+        found.append(Shares(manifest.generation, host(), where, tuple(packed)))
     return found
 
 
-def _batches(options: Options, share: Share) -> Iterator[pa.RecordBatch]:
+def _batches(options: Options, partition: Shares) -> Iterator[pa.RecordBatch]:
     here = host()
-    if share.host != here:
-        raise BlockOnOtherHost(share.name, share.host, here)
+    if partition.host != here:
+        raise BlockOnOtherHost(partition.shares[0].name, partition.host, here)
     tables = options.tables()
-    if share.planned_on != here:  # the manifest is on another host; the block is here
-        try:
-            table = read_block(os.path.join(tables.path, share.name))
-        except NothingThere:
-            raise generation_gone(options, share.generation) from None
-        yield from table.slice(share.offset, share.rows).to_batches(max_chunksize=BATCH_ROWS)
+    if partition.planned_on != here:  # the manifest is on another host; the blocks are here
+        for share in partition.shares:
+            try:
+                table = read_block(os.path.join(tables.path, share.name))
+            except NothingThere:
+                raise generation_gone(options, partition.generation) from None
+            yield from table.slice(share.offset, share.rows).to_batches(max_chunksize=BATCH_ROWS)
         return
     try:
-        snapshot: Snapshot = tables.open(share.generation)
+        snapshot: Snapshot = tables.open(partition.generation)
     except TableMissing:
-        raise generation_gone(options, share.generation) from None
+        raise generation_gone(options, partition.generation) from None
     with snapshot:
-        table = snapshot.part(share.index)
-        yield from table.slice(share.offset, share.rows).to_batches(max_chunksize=BATCH_ROWS)
+        for share in partition.shares:
+            table = snapshot.part(share.index)
+            yield from table.slice(share.offset, share.rows).to_batches(max_chunksize=BATCH_ROWS)

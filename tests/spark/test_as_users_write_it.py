@@ -1,5 +1,6 @@
 """Lines that Spark users type: named queries, SQL with views and tables, paths."""
 
+import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -106,3 +107,12 @@ def test_threads_publish_side_by_side(spark: SparkSession, channel_options: dict
     assert spark.conf.get(setting) == before
     with TableStore(Directory(domain).tables_path("own.t2")).open() as snapshot:
         assert snapshot.manifest.rows == 3
+
+
+def test_many_small_appends_are_few_tasks(spark: SparkSession, channel_options: dict[str, str]) -> None:
+    for number in range(12):
+        frame = spark.range(number * 10, number * 10 + 10, 1, 1)
+        frame.write.format("messagehub").options(**channel_options).mode("append").save()
+    found = spark.read.format("messagehub").options(**channel_options).load()
+    assert found.rdd.getNumPartitions() <= max(os.cpu_count() or 1, 2)
+    assert [row.id for row in found.collect()] == list(range(120))

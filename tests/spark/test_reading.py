@@ -11,12 +11,12 @@ from pyspark.sql.types import StructType
 from messagehub import MessageHub, embedded_broker
 from messagehub.errors import ChannelNotFound, ChannelNotReady, SchemaMismatch
 from messagehub.shm.errors import BlockOnOtherHost
-from messagehub.shm.manifests import Part
+from messagehub.shm.manifests import Manifest, Part
 from messagehub.shm.tables import TableStore
 from messagehub.spark.channels import available_schema, check_expected, newest_snapshot
 from messagehub.spark.errors import BadOption, GenerationGone
 from messagehub.spark.options import Options
-from messagehub.spark.reader import TableReader
+from messagehub.spark.reader import TableReader, partitions_of
 from messagehub.spark.schema_mapping import schema_hash, schema_text, struct_of
 from registry.records import Block
 
@@ -99,3 +99,26 @@ def test_a_channel_that_lives_on_another_host_is_refused_with_that_host(domain: 
             options = Options.parse({"channel": "far", "domain": domain, "endpoint": endpoint})
             with pytest.raises(BlockOnOtherHost, match="'elsewhere'"):
                 newest_snapshot(options)
+
+
+def manifest_of(sizes: list[int], hosts: list[str] | None = None) -> Manifest:
+    places = hosts or [""] * len(sizes)
+    parts = [Part(f"p{n}", 10, size, where) for n, (size, where) in enumerate(zip(sizes, places, strict=True))]
+    return Manifest(generation=1, committed_at=0.0, transaction="t", parts=tuple(parts), schema_hash="h")
+
+
+def blocks_by_partition(manifest: Manifest, max_bytes: int = 128 << 20, cores: int = 2) -> list[list[int]]:
+    planned = partitions_of(manifest, max_bytes, cores=cores)
+    return [[share.index for share in one.shares] for one in planned]  # type: ignore[attr-defined]
+
+
+def test_small_blocks_are_read_together_and_large_ones_apart() -> None:
+    assert blocks_by_partition(manifest_of([100])) == [[0]]
+    assert blocks_by_partition(manifest_of([100, 100])) == [[0], [1]], "both cores have work"
+    assert blocks_by_partition(manifest_of([100] * 4)) == [[0, 1], [2, 3]]
+    assert len(blocks_by_partition(manifest_of([100] * 120))) == 4
+    assert blocks_by_partition(manifest_of([64 << 20] * 4)) == [[0], [1], [2], [3]]
+    assert blocks_by_partition(manifest_of([300 << 20, 100])) == [[0], [0], [0, 1]]
+    assert blocks_by_partition(manifest_of([100] * 3), max_bytes=50, cores=1) == [[0], [0], [1], [1], [2], [2]]
+    assert blocks_by_partition(manifest_of([100] * 4, ["a", "a", "b", "b"]), cores=1) == [[0, 1], [2, 3]]
+    assert blocks_by_partition(manifest_of([])) == []
