@@ -55,9 +55,8 @@ def check_append(files: ViaFiles, channel: str, text: str) -> None:
     before = newest_table(files.directory, channel, with_schema=True)
     if before is None or not isinstance(before.schema, str):
         return
-    old, new = arrow.parse(before.schema, {}), arrow.parse(text, {})
-    if old.hash != new.hash:
-        found = _changes(old, new)
+    if arrow.parse(before.schema, {}).hash != arrow.parse(text, {}).hash:
+        found = _changes(arrow.to_arrow(before.schema), arrow.to_arrow(text))
         raise SchemaIncompatible(
             f"the table does not fit what channel {channel!r} holds: {' '.join(found)} To go on: append keeps the"
             " schema; use overwrite to change it.",
@@ -78,10 +77,17 @@ def reader_of(table: Any) -> Any:
     raise TypeError(f"a {type(table).__name__} is no table: give a pyarrow Table or RecordBatch, or a frame")
 
 
-def _changes(old: arrow.ArrowSchema, new: arrow.ArrowSchema) -> list[str]:
-    """What differs, in either direction; never empty, as the hashes differ."""
-    names_before, names_after = ({field.name for field in schema.fields} for schema in (old, new))
-    found = [difference.message for difference in arrow.compare(old, new)]
-    found += [f'The field "{field.name}" is new.' for field in new.fields if field.name not in names_before]
-    found += [f'The field "{field.name}" is missing.' for field in old.fields if field.name not in names_after]
-    return found or [difference.message for difference in arrow.compare(new, old)] or ["The order of columns changed."]
+def _changes(table: Any, appended: Any) -> list[str]:
+    """Return what differs between two Arrow schemas, by column; never empty, as they differ."""
+    found = []
+    for field in appended:
+        if field.name not in table.names:
+            found.append(f"Column {field.name!r} is not in the table.")
+            continue
+        present = table.field(field.name)
+        if not field.type.equals(present.type):
+            found.append(f"Column {field.name!r} is {present.type} in the table and {field.type} here.")
+        elif field.nullable != present.nullable:
+            found.append(f"Column {field.name!r} may hold nulls {'here' if field.nullable else 'in the table'} only.")
+    found += [f"Column {name!r} is missing." for name in table.names if name not in appended.names]
+    return found or [f"The columns of the table come in the order {', '.join(table.names)}."]

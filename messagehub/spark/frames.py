@@ -16,6 +16,7 @@ from messagehub.spark.progress import showing_progress
 from messagehub.spark.registration import check
 from messagehub.spark.schema_mapping import schema_text, written_schema
 from messagehub.spark.source import MessageHubSource
+from messagehub.spark.writer import stored_as
 
 FORMAT = "messagehub"
 # At its default Spark looks at the size of every batch after every row, which takes longer than the write itself.
@@ -58,7 +59,8 @@ def publish(
     register(spark)
     options = {"transaction": uuid.uuid4().hex} | options
     parsed = Options.parse({name: str(value) for name, value in options.items()} | {"channel": channel})
-    check(parsed, schema_text(written_schema(df.schema)), mode, is_users_process=True)
+    stored, _ = stored_as(parsed, written_schema(df.schema), mode)
+    check(parsed, schema_text(stored), mode, is_users_process=True)
     with _setting(spark, *_BATCH_BYTES), showing_progress(spark, f"publishing {channel}", progress):
         df.write.format(FORMAT).options(channel=channel, **options).mode(mode).save()
     return _published(parsed)

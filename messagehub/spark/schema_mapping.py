@@ -93,6 +93,36 @@ def conform(batch: pa.RecordBatch, wanted: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=wanted)
 
 
+def matched_by_name(written: pa.Schema, table: pa.Schema) -> dict[str, str] | None:
+    """Return, by each column of a table, the column of a DataFrame that is appended to it; None where they do not fit.
+
+    As Spark's own tables do: the order does not matter, nor do upper and lower case where only one column can be meant.
+    A nullable column may be missing. A column that the table does not have, or has with another type, does not fit.
+    """
+    by_lower: dict[str, list[str]] = {}
+    for name in written.names:
+        by_lower.setdefault(name.lower(), []).append(name)
+    found: dict[str, str] = {}
+    for field in table:
+        named = [field.name] if field.name in written.names else by_lower.get(field.name.lower(), [])
+        if len(named) > 1 or (named and not written.field(named[0]).type.equals(field.type)):
+            return None
+        if named:
+            found[field.name] = named[0]
+        elif not field.nullable:
+            return None
+    return found if set(found.values()) == set(written.names) and len(found) == len(written.names) else None
+
+
+def appended(batch: pa.RecordBatch, table: pa.Schema, sources: dict[str, str]) -> pa.RecordBatch:
+    """Return the batch as rows of the table; `sources` is what `matched_by_name` gave."""
+    columns = [
+        batch.column(sources[field.name]) if field.name in sources else pa.nulls(batch.num_rows, field.type)
+        for field in table
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=table)
+
+
 def check_columns(available: pa.Schema, wanted: spark.StructType, channel: str) -> None:
     """A projection can only name what is there."""
     for field in wanted:

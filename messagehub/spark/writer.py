@@ -19,14 +19,22 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from messagehub.shm.entries import table_details
+from messagehub.shm.entries import newest_table, table_details
 from messagehub.shm.errors import ShmFull
 from messagehub.shm.identity import ProcessIdentity, jvm_ancestor
 from messagehub.shm.manifests import Part
 from messagehub.shm.tables import Mode, Transaction
 from messagehub.spark.options import Options
 from messagehub.spark.registration import check, register
-from messagehub.spark.schema_mapping import conform, schema_hash, schema_text, written_schema
+from messagehub.spark.schema_mapping import (
+    appended,
+    conform,
+    matched_by_name,
+    schema_hash,
+    schema_text,
+    written_schema,
+)
+from registry.formats import arrow
 
 _APPLICATION = "spark.app.id"
 
@@ -40,13 +48,27 @@ class Written(WriterCommitMessage):
     application: str | None = None
 
 
+def stored_as(options: Options, schema: pa.Schema, mode: Mode) -> tuple[pa.Schema, dict[str, str] | None]:
+    """Return the schema under which a DataFrame is stored, and where its columns come from if that differs.
+
+    What is appended takes the schema of the table that is there, if it fits by name.
+    """
+    before = newest_table(options.directory(), options.channel, with_schema=True) if mode == "append" else None
+    if before is None or not isinstance(before.schema, str):
+        return schema, None
+    table = arrow.to_arrow(before.schema)
+    sources = None if table.equals(schema) else matched_by_name(schema, table)
+    return (schema, None) if sources is None else (table, sources)
+
+
 class TableSink:
     """What batch and streaming writes share: how a task writes its block, how a commit publishes them."""
 
     def __init__(self, options: Options, schema: StructType, mode: Mode) -> None:
         self._options = options
         self._mode: Mode = mode
-        self._schema = written_schema(schema)
+        self._given = written_schema(schema)
+        self._schema, self._sources = stored_as(options, self._given, mode)
         self._text = schema_text(self._schema)
         check(options, self._text, mode)
         options.directory().make_tables(options.channel)
@@ -79,7 +101,7 @@ class TableSink:
         if first is None:
             return Written(transaction.id, None, application)
         schema = self._schema
-        conformed = (conform(batch, schema) for batch in itertools.chain([first], batches))
+        conformed = (self._stored(conform(batch, self._given)) for batch in itertools.chain([first], batches))
         attempt = int(context.taskAttemptId())
         try:
             part = transaction.write_part(conformed, schema, part=context.partitionId(), attempt=attempt)
@@ -91,6 +113,9 @@ class TableSink:
             )
             raise
         return Written(transaction.id, part, application)
+
+    def _stored(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        return batch if self._sources is None else appended(batch, self._schema, self._sources)
 
     def publish(self, transaction: Transaction, messages: list[WriterCommitMessage | None]) -> None:
         written = [message for message in messages if isinstance(message, Written)]

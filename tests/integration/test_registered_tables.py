@@ -238,7 +238,7 @@ def test_without_a_broker_the_newest_table_here_decides(lonely: Place) -> None:
     with pytest.raises(SchemaIncompatible, match=r"price.*start a hub"):
         hub.publish_table("alone", NARROWED)
     hub.publish_table("alone", WIDER)
-    with pytest.raises(SchemaIncompatible, match='"note" is missing'):
+    with pytest.raises(SchemaIncompatible, match="Column 'note' is missing"):
         hub.publish_table("alone", PRICES, mode="append")
     alone = found(hub, "alone")
     assert (alone.source, alone.generation, alone.schema) == ("files", 2, "unverified")

@@ -1,12 +1,13 @@
 """Lines that Spark users type: named queries, SQL with views and tables, paths."""
 
 import os
+import re
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from messagehub import spark as hub_spark
 from messagehub.shm.directory import Directory
@@ -116,3 +117,41 @@ def test_many_small_appends_are_few_tasks(spark: SparkSession, channel_options: 
     found = spark.read.format("messagehub").options(**channel_options).load()
     assert found.rdd.getNumPartitions() <= max(os.cpu_count() or 1, 2)
     assert [row.id for row in found.collect()] == list(range(120))
+
+
+def append(frame: DataFrame, options: dict[str, str]) -> None:
+    frame.write.format("messagehub").options(**options).mode("append").save()
+
+
+def test_what_is_appended_is_matched_by_name(spark: SparkSession, channel_options: dict[str, str]) -> None:
+    append(spark.sql("SELECT 1 AS id, 'a' AS name, 0.5D AS price"), channel_options)
+    append(spark.sql("SELECT 1.5D AS price, 2 AS id, 'b' AS name"), channel_options)
+    append(spark.sql("SELECT 'c' AS Name, 3 AS ID"), channel_options)
+    others = {name: value for name, value in channel_options.items() if name != "channel"}
+    made = hub_spark.publish(spark.sql("SELECT 4 AS id"), "sales", mode="append", progress=False, **others)
+    assert made is not None
+    found = spark.read.format("messagehub").options(**channel_options).load()
+    assert found.columns == ["id", "name", "price"]
+    assert [tuple(row) for row in found.orderBy("id").collect()] == [
+        (1, "a", 0.5),
+        (2, "b", 1.5),
+        (3, "c", None),
+        (4, None, None),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("query", "said"),
+    [
+        ("SELECT 2L AS id", "Column 'id' is int32 in the table and int64 here."),
+        ("SELECT 2 AS id, 'x' AS more", "Column 'more' is not in the table."),
+        ("SELECT 2 AS id, 3 AS ID", "Column 'ID' is not in the table."),
+    ],
+)
+def test_what_does_not_fit_is_not_appended_and_says_which_column(
+    spark: SparkSession, channel_options: dict[str, str], query: str, said: str
+) -> None:
+    append(spark.sql("SELECT 1 AS id"), channel_options)
+    with pytest.raises(PySparkException, match=re.escape(said)):
+        append(spark.sql(query), channel_options)
+    assert spark.read.format("messagehub").options(**channel_options).load().count() == 1

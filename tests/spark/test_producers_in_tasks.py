@@ -12,9 +12,9 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from messagehub import MessageHub
-from messagehub.protocol import decode_event
 from messagehub.shm.directory import Directory
 from registry import events
+from registry.records import Producer
 from tests.integration.harness import Served, eventually
 
 pytestmark = pytest.mark.timeout(300, func_only=True)
@@ -61,15 +61,8 @@ def run(spark: SparkSession, task: Callable[[Any], Any], tasks: int = TASKS) -> 
 
 
 def test_every_task_writes_a_ring_of_its_own(spark: SparkSession, hub: MessageHub, options: dict[str, str]) -> None:
-    registered: list[Any] = []
-
-    def hear(payload: bytes | None) -> None:
-        event = decode_event(payload) if payload else None
-        if isinstance(event, events.ProducerRegistered):
-            registered.append(event.producer)
-
-    end = hub.tap(b"channel/rows", hear)
-    with hub.consumer("rows", start="oldest") as consumer:
+    with hub.watch("rows") as watch, hub.consumer("rows", start="oldest") as consumer:
+        assert watch.wait_current(30)
         for _ in range(2):  # the second job runs in the same workers
             run(spark, writing(options, "rows"))
         read: list[int] = []
@@ -81,13 +74,20 @@ def test_every_task_writes_a_ring_of_its_own(spark: SparkSession, hub: MessageHu
 
         eventually(reads_all, timeout=60)
         assert sorted(read) == sorted([*range(10 * TASKS)] * 2)
-    eventually(lambda: len(registered) == 2 * TASKS)
-    end()
+        seen: dict[str, Producer] = {}
+
+        def sees_all() -> bool:
+            event = watch.get(timeout=1)
+            if isinstance(event, events.ProducerRegistered):
+                seen[event.producer.producer_id] = event.producer
+            return len(seen) == 2 * TASKS
+
+        eventually(sees_all, timeout=60)
+    registered = list(seen.values())
     application = spark.sparkContext.applicationId
     tasks = [one.metadata["spark"] for one in registered]
     assert {one["application"] for one in tasks} == {application}
     assert sorted(one["partition"] for one in tasks) == sorted([*range(TASKS)] * 2)
-    assert len({one.producer_id for one in registered}) == 2 * TASKS
     assert all(one.producer_id.startswith(f"spark-{application}-") for one in registered)
     assert all(one.access == "shared" for one in registered)
 
