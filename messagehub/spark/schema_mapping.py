@@ -41,6 +41,10 @@ _CARRIED: Final = (
 
 def written_schema(schema: spark.StructType) -> pa.Schema:
     """The Arrow schema under which a DataFrame of this type is published."""
+    if not schema.fields:
+        raise UnsupportedColumn(
+            "a DataFrame without columns has nothing to publish, not even its rows: select a column"
+        )
     seen: set[str] = set()
     for field in schema:
         if field.name in seen:
@@ -160,7 +164,7 @@ def _uncarried(kind: spark.DataType, path: str) -> Iterator[tuple[str, spark.Dat
     elif isinstance(kind, spark.MapType):
         yield from _uncarried(kind.keyType, f"{path}.key")
         yield from _uncarried(kind.valueType, f"{path}.value")
-    elif type(kind) not in _CARRIED:
+    elif type(kind) not in _CARRIED or (isinstance(kind, spark.StringType) and not kind.isUTF8BinaryCollation()):
         yield path, kind
 
 

@@ -78,3 +78,15 @@ def test_a_projection_of_a_column_that_is_not_there_names_the_nearest() -> None:
     available = pa.schema([("price", pa.int64()), ("amount", pa.int64())])
     with pytest.raises(SchemaMismatch, match=r"no column 'prize'; did you mean 'price'\?"):
         check_columns(available, struct(prize=spark.LongType()), "sales")
+
+
+def test_a_frame_without_columns_is_refused() -> None:
+    with pytest.raises(UnsupportedColumn, match="without columns"):
+        written_schema(spark.StructType([]))
+
+
+def test_collated_strings_are_refused_by_name() -> None:
+    """Arrow would carry the text, and readers would compare it in another way."""
+    inner = spark.StructType([spark.StructField("city", spark.StringType("UNICODE_CI"))])
+    with pytest.raises(UnsupportedColumn, match=r"place\.city \(string collate UNICODE_CI\)"):
+        written_schema(spark.StructType([spark.StructField("place", inner)]))
