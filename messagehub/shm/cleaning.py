@@ -17,11 +17,12 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from .directory import CHANNEL_LOCK, Directory, LockedChannel, read_small_file
+from .ended_rings import note_ended
 from .entry_locks import has_other_names
 from .errors import Busy, DataBlockError, NothingThere
 from .locks import OWNER, Descriptor, exclusive, is_locked, try_lock
 from .manifests import Retention
-from .mapped_file import open_trusted, read_header, remove_file, write_file
+from .mapped_file import open_trusted, read_head, read_header, remove_file, write_file
 from .ownership import list_directory, parent_of
 from .reader_files import remove_lane_directory
 from .ring import lane_directory
@@ -119,7 +120,7 @@ def _clean_producer(
         blocks = listed.entry.blocks if listed and listed.entry else ()
         paths = [os.path.join(locked.directory.root, name) for name in blocks]
         paths = [path for path in paths if locked.directory.may_hold(locked.channel, path)]
-        is_gone = [_remove_ring(path, report) for path in paths]
+        is_gone = [_remove_ring(locked.directory, path, report) for path in paths]
         if not all(is_gone):
             return
         for suffix in (".json.new", ".json", ".dead", ".lock"):
@@ -134,7 +135,7 @@ def _is_free(lock: Descriptor) -> bool:
     return not is_locked(lock.fd, _OWNED)
 
 
-def _remove_ring(path: str, report: Cleaned) -> bool:
+def _remove_ring(directory: Directory, path: str, report: Cleaned) -> bool:
     """False while readers hold it. A ring that another writer has taken over is that writer's."""
     try:
         descriptor = open_trusted(path, os.O_RDWR)
@@ -146,6 +147,9 @@ def _remove_ring(path: str, report: Cleaned) -> bool:
         if not try_lock(descriptor.fd, _OWNER_AND_READERS):
             return is_locked(descriptor.fd, _OWNED)
         lanes = _lanes_of(path)
+        with contextlib.suppress(DataBlockError):  # damaged, or nobody can note anything: it goes all the same
+            header, head = read_head(path)
+            note_ended(directory, header.block_id, head)
         if remove_file(path):
             report.blocks.append(path)
         if lanes is not None:

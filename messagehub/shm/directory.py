@@ -8,6 +8,7 @@
         <producer_id>.ring       the block of a producer that shares its channel
         lanes/<block_id>/        its readers
         tables/                  committed tables (see `tables`)
+    <root>/messagehub-<uid>/<domain>/ended-rings                how far rings went that are gone (see `ended_rings`)
 
 Rule 1: the entry comes before the blocks it names, and goes after them, so no block is ever without an entry.
 Rule 2: a producer is alive exactly while its lock is held; pid and times in the entry are for people.

@@ -26,6 +26,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from messagehub.errors import DataLost
+from messagehub.shm.ended_rings import last_sequence
 from messagehub.shm.errors import BlockOnOtherHost, NothingThere
 from messagehub.shm.identity import host
 from messagehub.shm.read_results import Gap, Position, Start
@@ -89,7 +90,7 @@ class RingStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         end: Offset = {block_id: start[block_id] for block_id in self._finished}
         for block_id in start.keys() - self._held.keys() - self._finished:
             if not start[block_id].get("complete"):
-                self._lose(block_id, start[block_id]["sequence"] + 1, None, "its ring is gone")
+                self._check_read_to_its_end(block_id, start[block_id]["sequence"])
         budget = Budget(limit)
         for block_id in self._in_turn():
             end[block_id] = self._advance(self._held[block_id], start.get(block_id), budget)
@@ -201,6 +202,12 @@ class RingStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     yield found
                 elif found.sequence <= stretch.last:
                     yield rows_of(found.value)
+
+    def _check_read_to_its_end(self, block_id: str, sequence: int) -> None:
+        """A ring that is gone has lost nothing if its last item was read: the query was not there when it ended."""
+        last = last_sequence(self._options.directory(), block_id)
+        if last is None or last > sequence:
+            self._lose(block_id, sequence + 1, last, "its ring is gone")
 
     def _lose(self, block_id: str, first: int, last: int | None, why: str) -> None:
         until = "the end" if last is None else str(last)

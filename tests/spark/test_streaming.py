@@ -13,6 +13,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from messagehub.shm.cleaning import clean
 from messagehub.shm.directory import Directory
 from messagehub.shm.tables import TableStore
 from tests.spark.sessions import ROOT
@@ -113,6 +114,28 @@ def test_restarts_lose_and_double_nothing_and_an_outage_too_long_for_the_ring_is
     with pytest.raises(StreamingQueryException, match=r"DataLost.*sequences 31 to 38 of block"):
         run_once(spark, channel_options, checkpoint)
     assert results(domain) == list(range(300))
+
+
+@pytest.mark.parametrize("unread", [0, 3])
+def test_a_producer_that_ended_while_the_query_was_not_there_is_read_on_or_said_to_be_lost(
+    spark: SparkSession, channel_options: dict[str, str], domain: str, tmp_path: Path, acquisition: Any, unread: int
+) -> None:
+    """As between two runs of a pipeline: the ring that the checkpoint names has been cleaned by then."""
+    producer = acquisition(capacity=32)
+    producer.write(10)
+    run_once(spark, channel_options, tmp_path / "checkpoint")
+    following = producer.write(unread) if unread else 100
+    producer.kill()
+    for now in (1.0, 2.0):
+        clean(Directory(domain), now=now, linger_seconds=0.0)
+    acquisition(capacity=32, first=following).write(2)
+    if unread:
+        with pytest.raises(StreamingQueryException, match=r"DataLost.*sequences 11 to 13 of block"):
+            run_once(spark, channel_options, tmp_path / "checkpoint")
+        assert results(domain) == list(range(100))
+    else:
+        run_once(spark, channel_options, tmp_path / "checkpoint")
+        assert results(domain) == list(range(120))
 
 
 @pytest.mark.slow
