@@ -47,9 +47,9 @@ def test_without_a_broker_the_newest_table_decides(options: Options) -> None:
 @pytest.mark.parametrize(
     ("schema", "said"),
     [
-        (EXTENDED, '"note" is new'),
-        (pa.schema([PRICES.field(0)]), '"price" is missing'),
-        (NARROWED, '"price" changed'),
+        (EXTENDED, "Column 'note' is not in the table"),
+        (pa.schema([PRICES.field(0)]), "Column 'price' is missing"),
+        (NARROWED, "Column 'price' is double in the table and int32 here"),
         (pa.schema([PRICES.field(1), PRICES.field(0)]), "order"),
     ],
 )

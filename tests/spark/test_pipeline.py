@@ -49,7 +49,7 @@ def test_a_run_hands_the_cleaned_readings_to_everybody_and_the_next_goes_on(
                 assert sensors.stdout.readline() == "writing\n"
                 program = Path(sys.executable).parent / "spark-pipelines"
                 done = subprocess.run(
-                    [program, "run"],
+                    [program, "run", "--conf", "spark.sql.catalogImplementation=hive"],
                     cwd=project,
                     env=variables,
                     capture_output=True,
