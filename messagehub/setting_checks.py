@@ -88,6 +88,8 @@ def _check_words(settings: Any) -> None:
         raise BadValue("is neither full nor off", "store_sync")
     if settings.log.upper() not in LOG_LEVELS:
         raise BadValue(f"is not one of {', '.join(LOG_LEVELS)}", "log")
+    if settings.log_format not in ("text", "json"):
+        raise BadValue("is neither text nor json", "log_format")
     if not _DOMAIN.fullmatch(settings.domain):
         raise BadValue("must begin with a letter, digit or '_' and hold no '/', '@' or spaces", "domain")
     if not _SHM_PREFIX.fullmatch(settings.shm_prefix):

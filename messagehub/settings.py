@@ -49,6 +49,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     http: str | None = None
     domain: str = "default"
     log: str = "INFO"
+    log_format: str = "text"
     shm_prefix: str = "pylabhub_"
     heartbeat_seconds: float = 5.0
     stall_seconds: float = 15.0

@@ -41,7 +41,7 @@ def _serve(arguments: argparse.Namespace) -> None:
     from messagehub.admin.authentication import HttpAuthentication
     from messagehub.admin.connections import PatientProtocol
     from messagehub.hub import MessageHub
-    from messagehub.runtime.logs import FORMAT, set_client_level
+    from messagehub.runtime.logs import set_client_level, set_up
     from messagehub.security.audit import AuditLog
     from messagehub.security.credentials import AccessFile, OwnerToken
     from messagehub.settings import Settings
@@ -62,7 +62,7 @@ def _serve(arguments: argparse.Namespace) -> None:
             await super().shutdown(sockets)
 
     settings = Settings.from_json(arguments.settings)
-    logging.basicConfig(level=settings.log.upper(), format=FORMAT)
+    set_up(settings.log, settings.log_format)
     logging.getLogger("uvicorn").setLevel(logging.WARNING)  # that it starts and stops, the hub says
     token = OwnerToken(arguments.token_file) if arguments.token_file else None
     hub = MessageHub(settings)

@@ -22,6 +22,7 @@ from messagehub.cli import (
     request,
     schemas,
     serve,
+    service,
     services,
     status,
     stop,
@@ -74,6 +75,7 @@ app.add_typer(blocks.app)
 app.add_typer(tables.app)
 app.add_typer(topics.app)
 app.add_typer(services.app)
+app.add_typer(service.app)
 app.add_typer(keys.app)
 app.add_typer(tokens.app)
 

@@ -16,8 +16,9 @@ import typer
 from messagehub.cli.options import Dir
 from messagehub.cli.output import complain, echo
 from messagehub.cli.reload import Reloading, Signals
+from messagehub.cli.service import notify_supervisor
 from messagehub.errors import ConfigurationError
-from messagehub.runtime.logs import FORMAT
+from messagehub.runtime.logs import set_up
 from messagehub.settings import Settings
 
 if TYPE_CHECKING:
@@ -66,6 +67,9 @@ def serve(
     log: Annotated[
         str | None, typer.Option(metavar="LEVEL", help="DEBUG, INFO, WARNING or ERROR. [env: MESSAGEHUB_LOG]")
     ] = None,
+    log_format: Annotated[
+        str | None, typer.Option(metavar="FORMAT", help="text, or json: an object a line, for log collectors.")
+    ] = None,
 ) -> None:
     """Start the hub and serve until SIGTERM or Ctrl-C; SIGHUP reloads settings and certificate.
 
@@ -90,9 +94,10 @@ def serve(
         "curve": curve,
         "group": group,
         "log": log,
+        "log_format": log_format,
     }
     settings = Settings.load(**arguments)
-    logging.basicConfig(level=settings.log.upper(), format=FORMAT)
+    set_up(settings.log, settings.log_format)
     has_http = not no_http and _can_serve_http(settings, asks_for_http=asks_for_http, is_open=http_open)
 
     if not settings.database_path.exists() and (settings.dir / "http.token").exists():
@@ -130,11 +135,15 @@ def serve(
         gc.freeze()
         ready.line = _ready_text(status, broker.endpoint, is_for_a_person=sys.stdout.isatty())
         ready.has("broker")
+        ending.callback(notify_supervisor, "STOPPING=1")
         broker.run()
     if failures:
         raise ConfigurationError(f"{failures[0]}; what it wrote to stderr says more")
-    at = time.strftime("%Y-%m-%d %H:%M:%S")
-    complain(f"{at} messagehub {status.version} stopped: dir={status.dir} pid={status.pid}")
+    stopped = f"messagehub {status.version} stopped: dir={status.dir} pid={status.pid}"
+    if settings.log_format == "json":
+        logging.getLogger("messagehub").warning("%s", stopped)
+    else:
+        complain(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {stopped}")
 
 
 class ReadyLine:
@@ -150,6 +159,7 @@ class ReadyLine:
         with self._printing:
             self._missing.discard(part)
             if not self._missing:
+                notify_supervisor("READY=1")
                 try:
                     echo(self.line)
                 except OSError as error:  # whoever was to read it has left: the hub serves all the same

@@ -1,0 +1,173 @@
+"""`messagehub service`: the hub as a service of systemd, of one user or of the host."""
+
+import os
+import socket
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from messagehub.cli.failures import HubCommand
+from messagehub.cli.options import Dir, Json
+from messagehub.cli.output import complain, echo, echo_json
+from messagehub.errors import ConfigurationError
+from messagehub.settings import Settings
+
+app = typer.Typer(
+    name="service", help="Run the hub as a service of systemd.", no_args_is_help=True, rich_markup_mode=None
+)
+
+_UNIT = """\
+[Unit]
+Description=MessageHub: where data lives, what schema it has and who is alive
+After=network.target
+
+[Service]
+Type=notify
+ExecStart={command}
+ExecReload=/bin/kill -HUP $MAINPID
+Restart=on-failure
+RestartSec=1
+TimeoutStartSec=90
+TimeoutStopSec=30
+UMask=0077
+NoNewPrivileges=yes
+LockPersonality=yes
+RestrictRealtime=yes
+RestrictSUIDSGID=yes
+SystemCallArchitectures=native
+{more}
+[Install]
+WantedBy={wanted_by}
+"""
+_OF_HOST = """\
+User={user}
+ProtectSystem=strict
+ReadWritePaths={directory} /dev/shm
+ProtectKernelTunables=yes
+ProtectKernelModules=yes
+ProtectControlGroups=yes
+ProtectClock=yes
+RestrictNamespaces=yes
+CapabilityBoundingSet=
+"""
+
+Name = Annotated[str, typer.Option("--name", metavar="NAME", help="The name of the unit.")]
+System = Annotated[
+    str | None,
+    typer.Option(
+        "--system", metavar="USER", help="A service of the host that runs as this user. Default: one of yours."
+    ),
+]
+
+
+@app.command(cls=HubCommand)
+def install(
+    *,
+    name: Name = "messagehub",
+    system: System = None,
+    show: Annotated[bool, typer.Option("--print", help="Print the unit and write nothing.")] = False,
+    replace: Annotated[bool, typer.Option("--replace", help="Replace a unit of that name.")] = False,
+    dir: Dir = None,
+    as_json: Json = False,
+) -> None:
+    """Write a unit for systemd that runs `messagehub serve`, and say how to start it.
+
+    The service is up when the hub is ready, restarts when it fails, and reloads its settings with `systemctl reload`.
+    One of the host may write only its directory and shared memory.
+    """
+    directory = Settings.load(dir=dir).dir
+    unit = _unit(directory, system)
+    if show:
+        echo(unit.rstrip())
+        return
+    path = _path(name, system)
+    if path.exists() and not replace and path.read_text() != unit:
+        raise ConfigurationError(f"{path} exists and is another: --replace replaces it, --name takes another name")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(unit)
+        if system is not None:
+            _hand_over(directory, system)
+    except PermissionError as error:
+        raise ConfigurationError(
+            f"{error.filename or path} cannot be written: a service of the host needs root"
+        ) from None
+    control = _control(system)
+    following = f"{control} daemon-reload && {control} enable --now {name}"
+    if as_json:
+        echo_json({"unit": str(path), "dir": str(directory), "start": following})
+    else:
+        echo(f"{path} is written. To start it, now and with every {'boot' if system else 'login'}:\n  {following}")
+
+
+@app.command(cls=HubCommand)
+def uninstall(
+    *,
+    name: Name = "messagehub",
+    system: Annotated[bool, typer.Option("--system", help="The service of the host. Default: yours.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Remove the unit. The directory with its database stays."""
+    path = _path(name, "root" if system else None)
+    if not path.exists():
+        raise ConfigurationError(f"there is no unit {path}")
+    control = _control("root" if system else None)
+    path.unlink()
+    if as_json:
+        echo_json({"unit": str(path), "stop": f"{control} disable --now {name}"})
+    else:
+        complain(f"if it still runs: {control} stop {name}; then {control} daemon-reload")
+        echo(f"{path} is removed")
+
+
+def notify_supervisor(state: str) -> None:
+    """Tell systemd, where it started this process and waits to be told."""
+    address = os.environ.get("NOTIFY_SOCKET", "")
+    if not address:
+        return
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notify:
+            notify.connect("\0" + address[1:] if address.startswith("@") else address)
+            notify.send(state.encode())
+    except OSError as error:
+        complain(f"messagehub: {state} could not be told to {address}: {error}")
+
+
+def _unit(directory: Path, user: str | None) -> str:
+    for text in (str(directory), sys.executable):
+        if any(character in text for character in "\n\"'\\%$"):
+            raise ConfigurationError(f"{text!r} holds a character that means something else in a unit of systemd")
+    command = f'"{sys.executable}" -m messagehub serve --dir "{directory}"'
+    if user is None:
+        return _UNIT.format(command=command, more="", wanted_by="default.target")
+    if not user.replace("-", "").replace("_", "").isalnum():
+        raise ConfigurationError(f"{user!r} is no name of a user")
+    more = _OF_HOST.format(user=user, directory=f'"{directory}"')
+    return _UNIT.format(command=command, more=more, wanted_by="multi-user.target")
+
+
+def _path(name: str, user: str | None) -> Path:
+    if not name.replace("-", "").replace("_", "").isalnum():
+        raise ConfigurationError(f"{name!r} is no name of a unit: letters, digits, - and _")
+    if user is not None:
+        return Path("/etc/systemd/system") / f"{name}.service"
+    home = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
+    return Path(home) / "systemd" / "user" / f"{name}.service"
+
+
+def _hand_over(directory: Path, user: str) -> None:
+    """Have the directory there, and the user's: the service may write nothing beside it."""
+    import shutil
+
+    if not directory.exists():
+        directory.mkdir(mode=0o700, parents=True)
+        try:
+            shutil.chown(directory, user)
+        except LookupError:
+            raise ConfigurationError(f"there is no user {user!r}") from None
+
+
+def _control(user: str | None) -> str:
+    return "systemctl" if user is not None else "systemctl --user"

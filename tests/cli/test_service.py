@@ -1,0 +1,83 @@
+"""`messagehub service`: the unit that it writes, and what systemd is told."""
+
+import json
+import shutil
+import socket
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.cli.program import Program
+
+
+@pytest.fixture
+def program(alone: Program) -> Program:
+    alone.environment["XDG_CONFIG_HOME"] = str(alone.place / "config")
+    return alone
+
+
+def verify(path: Path) -> None:
+    if shutil.which("systemd-analyze") is None:
+        pytest.skip("systemd-analyze is not installed")
+    done = subprocess.run(["systemd-analyze", "verify", path], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_unit_is_written_once_and_removed(program: Program) -> None:
+    said = json.loads(program.call("service", "install", "--json").stdout)
+    path = Path(said["unit"])
+    assert path == program.place / "config" / "systemd" / "user" / "messagehub.service"
+    assert f'serve --dir "{program.dir}"' in path.read_text()
+    assert said["start"] == "systemctl --user daemon-reload && systemctl --user enable --now messagehub"
+    program.call("service", "install")
+    path.write_text("another")
+    assert "--replace" in program.call("service", "install", code=1).stderr
+    program.call("service", "install", "--replace")
+    verify(path)
+    assert "is removed" in program.call("service", "uninstall").stdout
+    assert "there is no unit" in program.call("service", "uninstall", code=1).stderr
+
+
+def test_a_unit_of_the_host_may_write_only_its_directory(program: Program) -> None:
+    unit = program.call("service", "install", "--print", "--system", "daemon").stdout
+    assert "User=daemon\n" in unit
+    assert f'ReadWritePaths="{program.dir}" /dev/shm\n' in unit
+    path = program.place / "messagehub.service"
+    path.write_text(unit)
+    verify(path)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--name", "../evil"), "no name of a unit"),
+        (("--system", "no user\nExecStart=/bin/evil", "--print"), "no name of a user"),
+        (("--dir", "/tmp/a\nExecStart=b", "--print"), "means something else"),
+        (("--dir", "/tmp/100%", "--print"), "means something else"),
+    ],
+)
+def test_what_would_say_more_than_a_name_is_refused(program: Program, arguments: tuple[str, ...], said: str) -> None:
+    assert said in program.call("service", "install", *arguments, code=1).stderr
+
+
+def test_systemd_is_told_when_the_hub_is_ready_and_when_it_stops(program: Program) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as supervisor:
+        supervisor.bind(str(program.place / "notify"))
+        supervisor.settimeout(60)
+        program.environment["NOTIFY_SOCKET"] = str(program.place / "notify")
+        with program.serve() as broker:
+            assert supervisor.recv(100) == b"READY=1"
+            assert broker.end() == 0
+            assert supervisor.recv(100) == b"STOPPING=1"
+
+
+def test_logs_are_json_on_request(program: Program) -> None:
+    with program.serve("--log-format", "json", "--log", "DEBUG") as broker:
+        program.call("status")
+        assert broker.end() == 0
+        lines = [json.loads(line) for line in broker.err.splitlines()]
+    assert all({"time", "level", "logger", "pid", "message"} <= set(line) for line in lines)
+    assert {line["pid"] for line in lines} == {broker.process.pid}
+    assert f"stopped: dir={program.dir}" in lines[-1]["message"]
+    assert "neither text nor json" in program.call("serve", "--log-format", "xml", code=1).stderr
