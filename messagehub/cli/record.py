@@ -1,5 +1,6 @@
 """`messagehub record` and `messagehub replay`: a channel's data into a file and back."""
 
+import os
 import time
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -46,6 +47,8 @@ def record(
 
     if file.exists():
         raise ConfigurationError(f"{file} exists already: a recording is a new file")
+    if not os.access(file.absolute().parent, os.W_OK | os.X_OK):
+        raise ConfigurationError(f"{file.absolute().parent} is not a directory that you may write")
     deadline = None if for_seconds is None else time.monotonic() + for_seconds
     recorder: Recorder | None = None
     written = 0

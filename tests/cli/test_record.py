@@ -107,6 +107,7 @@ def test_what_cannot_be_recorded_or_played_says_why(place: Place, tmp_path: Path
     file = tmp_path / "there"
     file.write_text("not a recording")
     assert "exists already" in call(place, "record", "live", str(file), code=1).stderr
+    assert "you may write" in call(place, "record", "live", str(tmp_path / "no" / "new"), code=1).stderr
     assert "is not a recording" in call(place, "replay", str(file), code=1).stderr
     assert "is not a recording" in call(place, "replay", str(tmp_path / "nowhere"), code=1).stderr
     nothing = call(place, "record", "nobody", str(tmp_path / "new"), "--seconds", "0.1")
