@@ -24,7 +24,14 @@ from messagehub.broker.instance_lock import is_loopback
 from messagehub.errors import ConfigurationError, Forbidden, HubError, RateLimited, is_not_found
 from messagehub.runtime.logs import LimitedLog, reason
 from messagehub.security.audit import REFUSALS_PER_SECOND, AuditLog
-from messagehub.security.credentials import AccessFile, AccessList, Listed, OwnerToken, token_hash, token_owner
+from messagehub.security.credentials import (
+    AccessFile,
+    AccessList,
+    ListedCredential,
+    OwnerToken,
+    token_hash,
+    token_owner,
+)
 from messagehub.security.rate_limits import TokenBuckets
 from registry import access, commands, replies
 from registry.access import ADMIN, NOTHING, Rights, Role
@@ -50,7 +57,7 @@ class Caller(NamedTuple):
     rights: Rights
     request_id: str
     address: str = ""
-    listed: Listed | None = None
+    listed: ListedCredential | None = None
     """The token's entry as it was."""
 
     @property

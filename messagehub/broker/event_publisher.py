@@ -32,7 +32,7 @@ queue without a bound: with more of them, one that floods would fill that queue 
 MAX_TOPIC_BYTES = 1024
 
 
-class Waiting(NamedTuple):
+class WaitingEvent(NamedTuple):
     revision: int
     previous: int
     topic: str
@@ -63,7 +63,7 @@ class Publisher:
         self._due: deque[bytes] = deque()
         self._subscriptions = Subscriptions(context, self.socket) if access_control is not None else None
         self._watched: dict[bytes, int] = self._subscriptions.topics if self._subscriptions is not None else {}
-        self._waiting: deque[Waiting] = deque()
+        self._waiting: deque[WaitingEvent] = deque()
         self._group_revisions = {b"": 0, b"channel/": 0, b"schema/": 0, b"topic/": 0, b"service/": 0}
 
     def bind(self, authentication: Authentication, endpoint: str, local: str) -> tuple[str, str]:
@@ -102,7 +102,7 @@ class Publisher:
     def enqueue(self, event: AnyEvent) -> None:
         """Encode now, since records go on changing; nobody watching means nobody to encode for."""
         payload = encode(event) if self._watched else b""
-        self._waiting.append(Waiting(event.revision, event.previous, event.topic, payload))
+        self._waiting.append(WaitingEvent(event.revision, event.previous, event.topic, payload))
 
     def release(self, written: int) -> None:
         while self._waiting and self._waiting[0].revision <= written:

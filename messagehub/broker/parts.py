@@ -23,8 +23,8 @@ from messagehub.broker.instance_lock import InstanceLock
 from messagehub.broker.persistence.restore import load
 from messagehub.broker.request_queue import COUNTERS, Request, RequestQueue
 from messagehub.broker.schema_worker.checker import SchemaChecker
-from messagehub.broker.stats import Stats
-from messagehub.broker.status import BrokerStatus
+from messagehub.broker.stats import BrokerStats
+from messagehub.broker.status import BrokerInfo
 from messagehub.broker.topics.proxy import TopicProxy
 from messagehub.broker.topics.retained import RetainedTopics
 from messagehub.broker.tracing import TraceRing
@@ -122,7 +122,7 @@ class Parts:
         self._closing.callback(self.retained.close, timeout=STOP_SECONDS)
 
     def _make_answers(self, broker_id: str, settings: Settings, supervisor: Supervisor) -> None:
-        self.stats = Stats(broker_id, self.metrics, self.commit)
+        self.stats = BrokerStats(broker_id, self.metrics, self.commit)
         self.stats.add(lambda: {"published": self.publisher.published} | self.retained.counters)
         self.stats.add(lambda: {"threads_restarted": supervisor.restarts})
         self.stats.add_gauges(lambda: {"subscriptions": self.publisher.subscriptions})
@@ -130,7 +130,7 @@ class Parts:
         if self.access_control is not None:
             self.stats.add(self.access_control.counters)
             self.stats.add_gauges(self.access_control.gauges)
-        self.status = status = BrokerStatus(
+        self.status = status = BrokerInfo(
             broker_id,
             settings,
             access_control=self.access_control,

@@ -11,7 +11,7 @@ from registry import replies
 from registry.registry import Registry
 
 
-class Stats:
+class BrokerStats:
     def __init__(self, broker_id: str, metrics: Metrics, commit: GroupCommit) -> None:
         self._broker_id = broker_id
         self._started_at = monotonic()

@@ -5,7 +5,7 @@ from typing import Any
 from messagehub import protocol
 from messagehub.broker.access.access_control import AccessControl
 from messagehub.broker.schema_worker.checker import SchemaChecker
-from messagehub.broker.stats import Stats
+from messagehub.broker.stats import BrokerStats
 from messagehub.broker.topics.proxy import TopicProxy
 from messagehub.broker.tracing import TraceRing
 from messagehub.settings import Settings
@@ -14,7 +14,7 @@ from registry import commands, replies
 from registry.registry import Registry
 
 
-class BrokerStatus:
+class BrokerInfo:
     def __init__(
         self,
         broker_id: str,
@@ -23,7 +23,7 @@ class BrokerStatus:
         access_control: AccessControl | None,
         topics: TopicProxy,
         schema_checker: SchemaChecker[Any],
-        stats: Stats,
+        stats: BrokerStats,
         trace: TraceRing,
     ) -> None:
         self.endpoints: dict[str, str] = {}

@@ -25,7 +25,7 @@ _OF_CONSUMERS = _marks(
 )
 
 
-class Member(Protocol):
+class GroupMember(Protocol):
     channel: str
 
     def wake(self, *, is_shared_out: bool) -> None: ...
@@ -34,17 +34,17 @@ class Member(Protocol):
 class GroupChanges:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        self._members: dict[bytes, list[weakref.ref[Member]]] = {}  # weakly: a forgotten one is to be collected
+        self._members: dict[bytes, list[weakref.ref[GroupMember]]] = {}  # weakly: a forgotten one is to be collected
         self._heard: dict[bytes, int] = {}
         self._lock = threading.Lock()
 
-    def add(self, member: Member) -> None:
+    def add(self, member: GroupMember) -> None:
         with self._lock:
             topic = channel_topic(member.channel).encode()
             self._members[topic] = [*self._members.get(topic, []), weakref.ref(member)]
         self._connection.wake()
 
-    def remove(self, member: Member) -> None:
+    def remove(self, member: GroupMember) -> None:
         with self._lock:
             topic = channel_topic(member.channel).encode()
             left = [other for other in self._members.get(topic, []) if other() not in (None, member)]
@@ -84,7 +84,7 @@ class GroupChanges:
         return now + 60.0
 
 
-def _wake(members: "list[weakref.ref[Member]]", *, is_shared_out: bool) -> None:
+def _wake(members: "list[weakref.ref[GroupMember]]", *, is_shared_out: bool) -> None:
     for reference in members:
         member = reference()
         if member is not None:

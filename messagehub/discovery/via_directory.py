@@ -29,7 +29,7 @@ from messagehub.errors import (
     TableNotFound,
 )
 from messagehub.shm.cleaning import LINGER_SECONDS, Cleaned, clean_channel
-from messagehub.shm.directory import Directory, LockedChannel, Registration
+from messagehub.shm.directory import Directory, EntryRegistration, LockedChannel
 from messagehub.shm.entries import adopt, entry_of, file_id, living, newest_table
 from messagehub.shm.entry_locks import ProcessLock
 from messagehub.shm.errors import NameTaken
@@ -48,7 +48,7 @@ class ViaFiles:
     def __init__(self, directory: Directory, *, shm_prefix: str) -> None:
         self.directory = directory
         self._shm_prefix = shm_prefix
-        self._producers: dict[tuple[str, str], Registration] = {}
+        self._producers: dict[tuple[str, str], EntryRegistration] = {}
         self._consumers: set[tuple[str, str]] = set()
         self._process_lock = ProcessLock()
         self._remembered = Remembered()

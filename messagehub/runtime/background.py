@@ -29,7 +29,7 @@ T = TypeVar("T")
 P = ParamSpec("P")
 
 
-class Job:
+class BackgroundJob:
     """`run` is called at the job's time, or `drop` when the threads are closed before that. None when it is over."""
 
     __slots__ = ("at", "drop", "number", "run")
@@ -40,7 +40,7 @@ class Job:
         self.run: Callable[[], Any] | None = run
         self.drop: Callable[[], Any] | None = drop
 
-    def __lt__(self, other: "Job") -> bool:
+    def __lt__(self, other: "BackgroundJob") -> bool:
         return (self.at, self.number) < (other.at, other.number)
 
 
@@ -48,7 +48,7 @@ class BackgroundThreads:
     """The jobs of one hub, and the threads that run them."""
 
     def __init__(self) -> None:
-        self._jobs: list[Job] = []
+        self._jobs: list[BackgroundJob] = []
         self._numbers = itertools.count()
         self._changed = threading.Condition()
         self._threads: list[threading.Thread] = []
@@ -60,9 +60,9 @@ class BackgroundThreads:
     def is_used(self) -> bool:
         return bool(self._threads)
 
-    def add(self, run: Callable[[], Any], *, drop: Callable[[], Any], at: float = 0.0) -> Job:
+    def add(self, run: Callable[[], Any], *, drop: Callable[[], Any], at: float = 0.0) -> BackgroundJob:
         """Call `run` at that time (`time.monotonic()`), or as soon as possible; `drop` at once when this is closed."""
-        job = Job(at, next(self._numbers), run, drop)
+        job = BackgroundJob(at, next(self._numbers), run, drop)
         with self._changed:
             if not self._is_closed:
                 heapq.heappush(self._jobs, job)
@@ -74,7 +74,7 @@ class BackgroundThreads:
         drop()
         return job
 
-    def cancel(self, job: Job) -> None:
+    def cancel(self, job: BackgroundJob) -> None:
         """Forget a job that has not begun, and what it refers to."""
         with self._changed:
             if job.run is None:

@@ -42,7 +42,7 @@ AUDIT_BYTES = 10 << 20
 Version = tuple[int, int, int]
 
 
-class Listed(msgspec.Struct, kw_only=True):
+class ListedCredential(msgspec.Struct, kw_only=True):
     """One key or token. `proof` is the public key, or the token's hash."""
 
     proof: str
@@ -51,8 +51,8 @@ class Listed(msgspec.Struct, kw_only=True):
 
 
 class AccessList(msgspec.Struct, kw_only=True):
-    keys: dict[str, Listed] = msgspec.field(default_factory=dict)
-    tokens: dict[str, Listed] = msgspec.field(default_factory=dict)
+    keys: dict[str, ListedCredential] = msgspec.field(default_factory=dict)
+    tokens: dict[str, ListedCredential] = msgspec.field(default_factory=dict)
 
 
 class AccessFile:
@@ -163,7 +163,7 @@ class OwnerToken:
         self._version = version_of(path)
         self._listed = self._read()
 
-    def listed(self) -> Listed:
+    def listed(self) -> ListedCredential:
         """Return it as `access.json` lists tokens. Where nobody is let in, no token has the hash."""
         version = version_of(self._path)
         if version != self._version:
@@ -173,15 +173,15 @@ class OwnerToken:
                 log.warning("%s was replaced: the token in it counts from now on", self._path)
         return self._listed
 
-    def _read(self) -> Listed:
+    def _read(self) -> ListedCredential:
         try:
-            return Listed(proof=token_hash(read_owner_token(self._path)), rights=["admin"])
+            return ListedCredential(proof=token_hash(read_owner_token(self._path)), rights=["admin"])
         except (ConfigurationError, OSError) as error:
             log.error("%s; until that is mended it lets nobody in", error)
-            return Listed(proof="", rights=[])
+            return ListedCredential(proof="", rights=[])
 
 
-def token_owner(tokens: dict[str, Listed], given: str) -> str | None:
+def token_owner(tokens: dict[str, ListedCredential], given: str) -> str | None:
     """Whose token it is; takes as long whichever it is."""
     digest = token_hash(given)
     owner = None
@@ -286,7 +286,7 @@ def allow_key(access: AccessFile, name: str, public: str, rights: list[str]) -> 
         for other, listed in found.keys.items():
             if listed.proof == public and other != name:
                 raise ConfigurationError(f"this key is listed already, as {other!r}")
-        found.keys[name] = Listed(proof=public, rights=rights, created_at=time.time())
+        found.keys[name] = ListedCredential(proof=public, rights=rights, created_at=time.time())
 
 
 def allow_token(access: AccessFile, name: str, rights: list[str]) -> str:
@@ -296,11 +296,11 @@ def allow_token(access: AccessFile, name: str, rights: list[str]) -> str:
     with access.editing("TOKEN_NEW", name, rights) as found:
         if name in found.tokens:
             raise ConfigurationError(f"there is a token {name!r} already: revoke it first, or choose another name")
-        found.tokens[name] = Listed(proof=token_hash(token), rights=rights, created_at=time.time())
+        found.tokens[name] = ListedCredential(proof=token_hash(token), rights=rights, created_at=time.time())
     return token
 
 
-def revoke(access: AccessFile, kind: str, name: str) -> Listed:
+def revoke(access: AccessFile, kind: str, name: str) -> ListedCredential:
     """Take a key or token off the list, and return its entry."""
     with access.editing(f"{kind.upper()}_REVOKE", name) as found:
         listed = (found.keys if kind == "key" else found.tokens).pop(name, None)
@@ -309,7 +309,7 @@ def revoke(access: AccessFile, kind: str, name: str) -> Listed:
     return listed
 
 
-def remove_revoked_key(path: Path, revoked: Listed) -> bool:
+def remove_revoked_key(path: Path, revoked: ListedCredential) -> bool:
     """Remove the file of a key that was revoked, so that its name is free; a file with another key stays."""
     try:
         if KeyPair.read(path).public != revoked.proof:

@@ -57,7 +57,7 @@ class Reading(Protocol):
     def forget(self, link: "ServiceConnection") -> None: ...
 
 
-class Waiting(Protocol):
+class WaitingRequest(Protocol):
     """Someone whose request is on its way. Called by whoever reads; `reads_itself` when it comes for its answer."""
 
     reads_itself: bool
@@ -70,7 +70,7 @@ class Waiting(Protocol):
         """Have its thread read, if one waits."""
 
 
-class Answer:
+class ServiceAnswer:
     """The one answer to a request. `news` wakes its thread: the answer is here, or it is its turn to read.
 
     Where no thread comes for it, `on_arrival` is called by whoever reads.
@@ -134,7 +134,7 @@ class ServiceConnection:
         self._metrics = metrics
         self._reader = reader
         self._frames = Frames(ANSWER)
-        self._pending: dict[int, Waiting] = {}
+        self._pending: dict[int, WaitingRequest] = {}
         self._late = 0
         self._unsent = b""
         self._reading = threading.Lock()
@@ -144,9 +144,9 @@ class ServiceConnection:
         self._poll = select.poll()
         self._poll.register(self.fd, select.POLLIN)
 
-    def ask(self, number: int, frame: bytes, deadline: float) -> Answer:
+    def ask(self, number: int, frame: bytes, deadline: float) -> ServiceAnswer:
         """Send and wait for the answer. RequestTimeout at the deadline, NoResponse at a loss."""
-        answer = Answer()
+        answer = ServiceAnswer()
         is_leader = self._reading.acquire(blocking=False)
         try:
             try:
@@ -162,7 +162,7 @@ class ServiceConnection:
             self.give_up(number)
             raise
 
-    def finish(self, number: int, answer: Answer, deadline: float) -> Answer:
+    def finish(self, number: int, answer: ServiceAnswer, deadline: float) -> ServiceAnswer:
         """Wait for the answer to what was posted; raises as `ask` does."""
         if not answer.has_arrived:
             self._follow(answer, deadline)
@@ -183,7 +183,7 @@ class ServiceConnection:
     def _too_late(self) -> RequestTimeout:
         return RequestTimeout("the worker did not answer in time", endpoint=self.endpoint)
 
-    def _follow(self, answer: Answer, deadline: float) -> None:
+    def _follow(self, answer: ServiceAnswer, deadline: float) -> None:
         """Somebody else reads; from when it leaves, perhaps we do."""
         answer.is_awaited = True  # from now on whoever leaves may wake us; if it left before, the lock is free
         try:
@@ -203,7 +203,7 @@ class ServiceConnection:
     def is_idle(self) -> bool:
         return not self._pending
 
-    def post(self, number: int, frame: bytes, waiting: Waiting, deadline: float) -> None:
+    def post(self, number: int, frame: bytes, waiting: WaitingRequest, deadline: float) -> None:
         """Send only; what comes is given to `waiting` by whoever reads."""
         self._pending[number] = waiting
         try:
@@ -214,7 +214,7 @@ class ServiceConnection:
             raise
         self._metrics.count("sent")
 
-    def post_at_once(self, number: int, frame: bytes, waiting: Waiting) -> bool:
+    def post_at_once(self, number: int, frame: bytes, waiting: WaitingRequest) -> bool:
         """Send without waiting; False when that cannot be done now, and nothing was sent.
 
         What is sent in part has to be completed with `complete`: `is_unsent` says so.
@@ -311,7 +311,7 @@ class ServiceConnection:
 
     # -- inside --------------------------------------------------------------------------------------------
 
-    def _lead(self, answer: Answer, deadline: float) -> None:
+    def _lead(self, answer: ServiceAnswer, deadline: float) -> None:
         while not answer.has_arrived:
             remaining = deadline - monotonic()
             if remaining <= 0:

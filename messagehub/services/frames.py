@@ -48,7 +48,7 @@ _pack_call, _pack_answer = CALL.pack, ANSWER.pack
 _unpack_length = struct.Struct("<I").unpack_from
 
 
-class Failure(msgspec.Struct):
+class RequestFailure(msgspec.Struct):
     code: str
     message: str
     details: dict[str, Any] = msgspec.field(default_factory=dict)
@@ -76,7 +76,7 @@ class NotAFrame(Exception):
 
 
 _encode_json = msgspec.json.Encoder().encode
-_decode_failure = msgspec.json.Decoder(Failure).decode
+_decode_failure = msgspec.json.Decoder(RequestFailure).decode
 decode_greeting = msgspec.json.Decoder(Greeting).decode
 decode_challenge = msgspec.json.Decoder(Challenge).decode
 decode_proof = msgspec.json.Decoder(Proof).decode
@@ -135,13 +135,13 @@ def read_more(body: bytes | memoryview) -> int | None:
 def failure(number: int, load: int, error: HubError, form: int = REFUSED) -> bytes:
     """Refused: no handler has seen the message, so that it may be tried again. Failed: one has."""
     try:
-        body = _encode_json(Failure(error.code, error.message, error.details, error.retryable))
+        body = _encode_json(RequestFailure(error.code, error.message, error.details, error.retryable))
     except (TypeError, ValueError, RecursionError):  # details, or half a character (a file's name), of a handler's
         text = str(error.message).encode(errors="backslashreplace").decode()
-        body = _encode_json(Failure(error.code, text, {}, error.retryable))
+        body = _encode_json(RequestFailure(error.code, text, {}, error.retryable))
     if len(body) > MAX_MESSAGE_BYTES:
         text = str(error.message)[:1000].encode(errors="backslashreplace").decode()
-        body = _encode_json(Failure(error.code, text, {}, error.retryable))
+        body = _encode_json(RequestFailure(error.code, text, {}, error.retryable))
     return answer(form, 0, number, load, body)
 
 

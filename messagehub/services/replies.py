@@ -19,9 +19,9 @@ from typing import Any, NamedTuple, Protocol
 from messagehub.errors import HubError, NotInitialised, RequestCancelled, RequestTimeout, SendTimeout
 from messagehub.payloads.encoding import decode_payload, from_block
 from messagehub.protocol.topic_frames import BYTES, IN_BLOCK
-from messagehub.runtime.background import BackgroundThreads, Job
+from messagehub.runtime.background import BackgroundJob, BackgroundThreads
 from messagehub.runtime.event_loop import wake
-from messagehub.services.connection import Answer, ServiceConnection
+from messagehub.services.connection import ServiceAnswer, ServiceConnection
 from messagehub.services.directory import Resolved, Route
 from messagehub.services.frames import ANSWER, EVERYTHING, EXPIRED, FAILED, REFUSED, SEND, more, read_failure
 from messagehub.services.outgoing_requests import Outgoing
@@ -66,7 +66,7 @@ class Calls(Protocol):
 
     background: BackgroundThreads
 
-    def settled(self, call: Call, attempt: Attempt, error: HubError | None, answer: Answer | None) -> None:
+    def settled(self, call: Call, attempt: Attempt, error: HubError | None, answer: ServiceAnswer | None) -> None:
         """An attempt has ended; the call ends with it, or is tried again."""
 
     def given_up(self, attempt: Attempt) -> None:
@@ -87,13 +87,13 @@ class PendingReply:
         self._lock = threading.Lock()
         self._reading = threading.Lock()  # held by the one thread that reads in `result`
         self._attempt: Attempt | None = None
-        self._awaited = Answer()  # replaced only while there is no attempt, so that one has the same to its end
+        self._awaited = ServiceAnswer()  # replaced only while there is no attempt, so that one has the same to its end
         self._is_posted = False
-        self._answer: Answer | None = None
+        self._answer: ServiceAnswer | None = None
         self._error: BaseException | None = None
         self._has_ended = self._is_watched = self._is_decoded = False
         self._payload: Any = None
-        self._timer: Job | None = None
+        self._timer: BackgroundJob | None = None
         self.keeps: object = None  # lives as long as this does
         self._listeners: list[Callable[[], object]] = []
 
@@ -196,7 +196,7 @@ class PendingReply:
     def _renew_answer(self) -> None:
         """Before each posting. An earlier one may still be told that its link was lost, which does not end this one."""
         if self._is_posted:
-            self._awaited = Answer()
+            self._awaited = ServiceAnswer()
         self._is_posted = True
 
     def _read(self) -> None:
@@ -241,7 +241,7 @@ class PendingReply:
     def _is_late(self) -> bool:
         return monotonic() >= self.outgoing.deadline
 
-    def _arrived(self, attempt: Attempt, answer: Answer) -> None:
+    def _arrived(self, attempt: Attempt, answer: ServiceAnswer) -> None:
         self._settle(attempt, answer.error or refusal_in(answer))
 
     def _expire(self) -> None:
@@ -325,7 +325,7 @@ class PendingReply:
         return self._payload
 
 
-def refusal_in(answer: Answer) -> HubError | None:
+def refusal_in(answer: ServiceAnswer) -> HubError | None:
     """Why no handler has seen the message; None when one has."""
     if answer.form == REFUSED:
         return read_failure(memoryview(answer.frame)[ANSWER.size :])
@@ -334,7 +334,7 @@ def refusal_in(answer: Answer) -> HubError | None:
     return None
 
 
-def payload_of(answer: Answer, address: str) -> Any:
+def payload_of(answer: ServiceAnswer, address: str) -> Any:
     """What the handler returned; what it raised is raised."""
     body = memoryview(answer.frame)[ANSWER.size :]
     if answer.form == FAILED:

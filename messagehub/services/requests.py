@@ -32,7 +32,7 @@ from messagehub.errors import (
 )
 from messagehub.runtime.background import BackgroundThreads
 from messagehub.runtime.event_loop import running_loop
-from messagehub.services.connection import Answer, NotSent, ServiceConnection
+from messagehub.services.connection import NotSent, ServiceAnswer, ServiceConnection
 from messagehub.services.connection_pool import ConnectionPool
 from messagehub.services.directory import Place, Resolved, Route, ServiceDirectory, place_of
 from messagehub.services.frames import REQUEST, SEND, STREAM
@@ -153,7 +153,7 @@ class Requests:
         if outgoing.is_reported and isinstance(error, UNDELIVERABLE):
             self.report(outgoing.letter(self._sender, error))
 
-    def _ask(self, outgoing: Outgoing) -> Answer:
+    def _ask(self, outgoing: Outgoing) -> ServiceAnswer:
         attempt, answer = self._reach(outgoing, ServiceConnection.ask)
         self._count(attempt.route, -1, answer)
         refused = refusal_in(answer)
@@ -200,7 +200,7 @@ class Requests:
 
     # -- calls that go on by themselves --------------------------------------------------------------------
 
-    def settled(self, call: Call, attempt: Attempt, error: HubError | None, answer: Answer | None) -> None:
+    def settled(self, call: Call, attempt: Attempt, error: HubError | None, answer: ServiceAnswer | None) -> None:
         if answer is not None:
             self._count(attempt.route, -1, answer)
         if error is None:
@@ -307,7 +307,7 @@ class Requests:
         if monotonic() >= outgoing.deadline:
             raise SendTimeout(f"no worker of {outgoing.address} was reached in time") from error
 
-    def _count(self, route: Route, change: int, answer: Answer | None = None) -> None:
+    def _count(self, route: Route, change: int, answer: ServiceAnswer | None = None) -> None:
         with self._loads:
             route.asked += change
             if answer is not None and answer.form >= 0:

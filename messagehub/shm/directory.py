@@ -294,7 +294,7 @@ class LockedChannel:
     def producers(self) -> list[Listed]:
         return self.directory.producers(self.channel)
 
-    def register(self, entry: ProducerEntry, process_lock: ProcessLock | None = None) -> "Registration":
+    def register(self, entry: ProducerEntry, process_lock: ProcessLock | None = None) -> "EntryRegistration":
         """Write the entry and hold its lock. A dead producer of this id is succeeded, a live one is not.
 
         With a process lock the entry is alive for as long as that is, or until it is removed.
@@ -307,10 +307,10 @@ class LockedChannel:
             raise NameTaken(f"{base}.json", before.entry.process.pid if before and before.entry else None)
         remove_file(f"{base}.dead")
         replace_file(f"{base}.json", entry.to_json())
-        return Registration(entry, descriptor)
+        return EntryRegistration(entry, descriptor)
 
 
-class Registration:
+class EntryRegistration:
     """A live entry. After closing it, or dying, cleaners may remove it when it has lingered."""
 
     def __init__(self, entry: ProducerEntry, descriptor: Descriptor | None) -> None:
@@ -326,7 +326,7 @@ class Registration:
         if self._descriptor is not None:
             self._descriptor.close()
 
-    def __enter__(self) -> "Registration":
+    def __enter__(self) -> "EntryRegistration":
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -30,7 +30,7 @@ OPEN_BYTES = 4 << 20
 
 
 @dataclass(frozen=True)
-class Share:
+class PartShare:
     """Some rows of one block."""
 
     index: int
@@ -46,7 +46,7 @@ class Shares(InputPartition):
     generation: int
     planned_on: str
     host: str
-    shares: tuple[Share, ...]
+    shares: tuple[PartShare, ...]
 
 
 class TableReader(DataSourceReader):
@@ -77,7 +77,7 @@ def partitions_of(manifest: Manifest, max_bytes: int, *, cores: int) -> list[Inp
     most = min(max_bytes, max(OPEN_BYTES, per_core))
     found: list[InputPartition] = []
     for where, parts in itertools.groupby(enumerate(manifest.parts), key=lambda one: one[1].host or host()):
-        packed: list[Share] = []
+        packed: list[PartShare] = []
         size = 0
         for index, part in parts:
             count = max(1, min(part.rows, -(-part.size_bytes // max_bytes)))
@@ -87,7 +87,7 @@ def partitions_of(manifest: Manifest, max_bytes: int, *, cores: int) -> list[Inp
                 if packed and size + share_bytes > most:
                     found.append(Shares(manifest.generation, host(), where, tuple(packed)))
                     packed, size = [], 0
-                packed.append(Share(index, part.name, start, stop - start))
+                packed.append(PartShare(index, part.name, start, stop - start))
                 size += share_bytes + OPEN_BYTES
         found.append(Shares(manifest.generation, host(), where, tuple(packed)))
     return found

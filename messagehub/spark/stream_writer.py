@@ -14,7 +14,7 @@ from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMess
 from pyspark.sql.types import StructType
 
 from messagehub.spark.options import Options
-from messagehub.spark.writer import TableSink, Written
+from messagehub.spark.writer import TableSink, WrittenPart
 
 _QUERY = "sql.streaming.queryId"
 _BATCH = "streaming.sql.batchId"
@@ -24,7 +24,7 @@ class StreamTableWriter(DataSourceStreamArrowWriter):
     def __init__(self, options: Options, schema: StructType, *, overwrite: bool) -> None:
         self._sink = TableSink(options, schema, "overwrite" if overwrite else "append")
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WrittenPart:
         context = TaskContext.get()
         assert context is not None
         name = f"{context.getLocalProperty(_QUERY)}_{context.getLocalProperty(_BATCH)}"
@@ -41,4 +41,4 @@ class StreamTableWriter(DataSourceStreamArrowWriter):
 
 def _named(messages: list[WriterCommitMessage | None]) -> set[str]:
     """One name, or none when no task came far enough to say it; what it left is dropped by the replay."""
-    return {message.transaction for message in messages if isinstance(message, Written)}
+    return {message.transaction for message in messages if isinstance(message, WrittenPart)}

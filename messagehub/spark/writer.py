@@ -40,7 +40,7 @@ _APPLICATION = "spark.app.id"
 
 
 @dataclass
-class Written(WriterCommitMessage):
+class WrittenPart(WriterCommitMessage):
     """What one attempt left, and for which application; an empty partition leaves no block."""
 
     transaction: str
@@ -93,13 +93,13 @@ class TableSink:
     def end(self, transaction_id: str) -> None:
         self._tables.transaction(transaction_id).abort()
 
-    def write_part(self, transaction: Transaction, batches: Iterator[pa.RecordBatch]) -> Written:
+    def write_part(self, transaction: Transaction, batches: Iterator[pa.RecordBatch]) -> WrittenPart:
         context = TaskContext.get()
         assert context is not None
         application = context.getLocalProperty(_APPLICATION)
         first = next(batches, None)
         if first is None:
-            return Written(transaction.id, None, application)
+            return WrittenPart(transaction.id, None, application)
         schema = self._schema
         conformed = (self._stored(conform(batch, self._given)) for batch in itertools.chain([first], batches))
         attempt = int(context.taskAttemptId())
@@ -112,13 +112,13 @@ class TableSink:
                 "(mount -o remount,size=16G /dev/shm), or keep less (options keepGenerations, keepBytes, keepSeconds)."
             )
             raise
-        return Written(transaction.id, part, application)
+        return WrittenPart(transaction.id, part, application)
 
     def _stored(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         return batch if self._sources is None else appended(batch, self._schema, self._sources)
 
     def publish(self, transaction: Transaction, messages: list[WriterCommitMessage | None]) -> None:
-        written = [message for message in messages if isinstance(message, Written)]
+        written = [message for message in messages if isinstance(message, WrittenPart)]
         parts = [message.part for message in written if message.part is not None]
         if not parts:
             if self._mode == "append" and self._tables.generations():
@@ -145,7 +145,7 @@ class TableWriter(DataSourceArrowWriter):
         self._transaction_id = options.transaction or uuid.uuid4().hex
         self._sink.begin(self._transaction_id)
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WrittenPart:
         return self._sink.write_part(self._sink.join(self._transaction_id), iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:

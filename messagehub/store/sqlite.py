@@ -81,7 +81,7 @@ class SQLiteStore:
         self._durable_mode = "FULL" if sync == "full" else "OFF"
         self._plain_mode = "NORMAL" if sync == "full" else "OFF"
         self._mode = ""
-        self._retention = sqlite_topics.Retention()
+        self._retention = sqlite_topics.TopicRetention()
         check_database(path)
         try:
             self._connection = self._open()

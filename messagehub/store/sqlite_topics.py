@@ -99,7 +99,7 @@ def load(connection: sqlite3.Connection) -> list[SavedTopic]:
     return list(found.values())
 
 
-class Retention:
+class TopicRetention:
     """Which rows to remove next; used by the thread that writes."""
 
     def __init__(self) -> None:

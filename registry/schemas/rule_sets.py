@@ -18,7 +18,7 @@ RuleType = Literal["CEL", "CEL_FIELD", "JSONATA", "ENCRYPT", "ENCRYPT_PAYLOAD"]
 """What the executors of the Confluent clients are called."""
 
 
-class Rule(Struct, rename="camel"):
+class SchemaRule(Struct, rename="camel"):
     name: Annotated[str, Meta(min_length=1)]
     type: RuleType
     kind: Literal["TRANSFORM", "CONDITION"] = "TRANSFORM"
@@ -33,9 +33,9 @@ class Rule(Struct, rename="camel"):
 
 
 class RuleSet(Struct, rename="camel", forbid_unknown_fields=True):
-    migration_rules: list[Rule] | None = field(default_factory=list)
-    domain_rules: list[Rule] | None = field(default_factory=list)
-    encoding_rules: list[Rule] | None = field(default_factory=list)
+    migration_rules: list[SchemaRule] | None = field(default_factory=list)
+    domain_rules: list[SchemaRule] | None = field(default_factory=list)
+    encoding_rules: list[SchemaRule] | None = field(default_factory=list)
     enable_at: str | None = None
 
 
@@ -51,7 +51,7 @@ def check_rule_set(document: dict[str, Any] | None) -> None:
         _check_list("encodingRules", rules.encoding_rules or [], get_args(Transfer))
 
 
-def _check_list(name: str, rules: list[Rule], modes: tuple[str, ...]) -> None:
+def _check_list(name: str, rules: list[SchemaRule], modes: tuple[str, ...]) -> None:
     seen: set[str] = set()
     for rule in rules:
         if rule.mode not in modes:

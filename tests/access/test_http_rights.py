@@ -15,7 +15,7 @@ import pytest
 from messagehub.admin import api
 from messagehub.admin.confluent import paths as confluent_paths
 from messagehub.admin.endpoints import Endpoint
-from messagehub.security.credentials import AccessFile, Listed, allow_token, revoke, token_hash, token_owner
+from messagehub.security.credentials import AccessFile, ListedCredential, allow_token, revoke, token_hash, token_owner
 from registry.access import ROLES
 from tests.admin.conftest import Web
 from tests.integration.harness import eventually, refused
@@ -122,7 +122,9 @@ def test_tokens_come_and_go_without_a_restart_and_are_kept_as_hashes(many: WebOf
 
 
 def test_a_token_is_compared_with_every_one_in_constant_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    tokens = {name: Listed(proof=token_hash(name), rights=["observe"]) for name in ("first", "second", "third")}
+    tokens = {
+        name: ListedCredential(proof=token_hash(name), rights=["observe"]) for name in ("first", "second", "third")
+    }
     compared: list[str] = []
     same = hmac.compare_digest
     monkeypatch.setattr(hmac, "compare_digest", lambda a, b: compared.append(b) or same(a, b))

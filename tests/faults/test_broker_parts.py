@@ -221,7 +221,7 @@ def test_a_broker_that_says_ready_has_a_judge_that_is_ready(served: Callable[...
 
 
 @pytest.mark.parametrize(
-    "part", ["SchemaChecker", "HostWatcher", "Publisher", "RequestQueue", "RetainedTopics", "Stats"]
+    "part", ["SchemaChecker", "HostWatcher", "Publisher", "RequestQueue", "RetainedTopics", "BrokerStats"]
 )
 def test_a_start_that_fails_anywhere_leaves_nothing(part: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """`no_leaks` sees threads, descriptors and sockets; the next start sees locks."""

@@ -27,7 +27,7 @@ from messagehub.errors import (
 )
 from messagehub.services import server as service_server
 from messagehub.services import services as services_module
-from messagehub.services.connection import Answer, NotSent, ServiceConnection
+from messagehub.services.connection import NotSent, ServiceAnswer, ServiceConnection
 from messagehub.services.context import ServiceContext, ServiceMessage
 from messagehub.services.frames import ANSWER, CALL, REFUSED, REPLY, REQUEST, STREAM, call
 from messagehub.services.server_connections import ServerConnection
@@ -273,7 +273,7 @@ def test_an_earlier_turn_to_read_is_not_taken_for_the_answer(broker: Served, cal
     """At its deadline, while another thread hands the answer over: the caller got b"" for it."""
     with patient_hub(broker) as hub, hub.serve("name:one", lambda message, context: 1):
         caller.request("name:one", timeout=SECONDS)
-        answer = Answer()
+        answer = ServiceAnswer()
         answer.news.put(None)
 
         def hand_over() -> None:
@@ -296,7 +296,7 @@ def test_what_was_answered_before_the_worker_ended_is_not_lost_to_one_who_sends(
     assert select.select([link.fd], [], [], SECONDS)[0]  # the answer is here, unread
     process.kill()
     with pytest.raises(NotSent):
-        link.post(100, b"x", Answer(), time.monotonic() + SECONDS)
+        link.post(100, b"x", ServiceAnswer(), time.monotonic() + SECONDS)
     assert pending.result() == 1
     with pytest.raises(ServiceNotFound):
         caller.request("service:echo", 2, timeout=SECONDS)
@@ -333,7 +333,7 @@ def test_what_comes_while_a_worker_closes_is_refused_so_that_it_can_be_tried_aga
             ServerConnection, "is_to_be_read", lambda *_: False
         )  # by nobody, as when the threads have ended
         frame = call(REQUEST, 1, 0, 100, time.monotonic() + SECONDS, served.worker_id.encode(), b"", b"")
-        answer = Answer()
+        answer = ServiceAnswer()
         link.post(100, frame, answer, time.monotonic() + SECONDS)
         hub.close()
         assert link.finish(100, answer, time.monotonic() + SECONDS).form == REFUSED

@@ -9,7 +9,7 @@ import pytest
 
 from messagehub.shm import errors
 from messagehub.shm.cleaning import clean
-from messagehub.shm.directory import Directory, ProducerEntry, Registration
+from messagehub.shm.directory import Directory, EntryRegistration, ProducerEntry
 from messagehub.shm.identity import ProcessIdentity, jvm_ancestor
 from messagehub.shm.payloads import codec_for
 from messagehub.shm.ring import RingSpec, open_reader, open_writer
@@ -30,7 +30,7 @@ def entry(directory: Directory, producer_id: str, channel: str = "c", *blocks: s
     )
 
 
-def produce(directory: Directory, producer_id: str, *, exclusive: bool) -> tuple[Registration, RingWriter]:
+def produce(directory: Directory, producer_id: str, *, exclusive: bool) -> tuple[EntryRegistration, RingWriter]:
     block = directory.exclusive_block("c") if exclusive else directory.shared_block("c", producer_id)
     with directory.locked("c") as channel:
         registration = channel.register(entry(directory, producer_id, "c", block))
@@ -73,7 +73,7 @@ def test_domains_and_channels_have_names_of_their_own(root: str) -> None:
 def test_a_producer_id_is_refused_while_it_lives_and_succeeded_when_it_died(root: str) -> None:
     directory = Directory(root=root)
 
-    def register() -> Registration:
+    def register() -> EntryRegistration:
         with directory.locked("c") as channel:
             return channel.register(entry(directory, "p1"))
 

@@ -21,7 +21,7 @@ _ADDRESS = "inproc://events-monitor"
 _CREDENTIALS = struct.Struct("3i")
 
 
-class Connection:
+class PeerConnection:
     """What one user watches over a connection."""
 
     def __init__(self, user: str) -> None:
@@ -38,7 +38,7 @@ class Subscriptions:
         self.monitor.setsockopt(zmq.LINGER, 0)
         self.monitor.setsockopt(zmq.RCVHWM, 0)  # libzmq's own thread would wait for a full monitor
         self.monitor.connect(_ADDRESS)
-        self._connections: dict[int, dict[str, Connection]] = {}
+        self._connections: dict[int, dict[str, PeerConnection]] = {}
         self._held: Counter[str] = Counter()
         self.topics: Counter[bytes] = Counter()
         """How many connections watch a topic."""
@@ -59,27 +59,27 @@ class Subscriptions:
             if event == zmq.EVENT_ACCEPTED:
                 self._connections[number] = {}
 
-    def connection(self, number: int, user: str) -> Connection | None:
+    def connection(self, number: int, user: str) -> PeerConnection | None:
         """The connection that a frame of this user came over; None when it has ended meanwhile."""
         self.read_monitor()
         users = self._connections.get(number)
         if users is None:
             return None
         if user not in users:
-            users[user] = Connection(user)
+            users[user] = PeerConnection(user)
         return users[user]
 
     def is_only_user(self, number: int) -> bool:
         """Whether all frames over this connection came from one user, as far as they were read."""
         return len(self._connections.get(number, ())) == 1
 
-    def add(self, connection: Connection, topic: bytes) -> None:
+    def add(self, connection: PeerConnection, topic: bytes) -> None:
         if topic not in connection.topics:
             connection.topics.add(topic)
             self._held[connection.user] += 1
             self.topics[topic] += 1
 
-    def remove(self, connection: Connection, topic: bytes) -> None:
+    def remove(self, connection: PeerConnection, topic: bytes) -> None:
         if topic in connection.topics:
             connection.topics.remove(topic)
             self._drop(connection, topic)
@@ -93,7 +93,7 @@ class Subscriptions:
             for topic in ended.topics:
                 self._drop(ended, topic)
 
-    def _drop(self, connection: Connection, topic: bytes) -> None:
+    def _drop(self, connection: PeerConnection, topic: bytes) -> None:
         for counted, key in ((self._held, connection.user), (self.topics, topic)):
             counts: Counter[object] = counted  # type: ignore[assignment]
             counts[key] -= 1

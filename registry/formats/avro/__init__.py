@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from registry.formats.avro.resolution import Field, Node, Resolution
+from registry.formats.avro.resolution import Resolution, ResolvedField, ResolvedNode
 from registry.formats.bounded_json import check_nesting, decode
 from registry.formats.differences import BudgetExceeded, Difference, InvalidSchema, Parsed
 
@@ -32,7 +32,7 @@ INTEGER_BITS = {"int": 31, "long": 63}
 
 
 class AvroSchema(Parsed):
-    nodes: list[Node]
+    nodes: list[ResolvedNode]
     root: int
 
 
@@ -58,7 +58,7 @@ class _Parser:
     """Turns JSON into nodes; `shape` values are the canonical JSON of the same type."""
 
     def __init__(self, references: Mapping[str, str]) -> None:
-        self.nodes: list[Node] = []
+        self.nodes: list[ResolvedNode] = []
         self.names: dict[str, int] = {}
         self.plain: dict[str, int] = {}
         self.waiting = dict(references)
@@ -85,14 +85,14 @@ class _Parser:
                 raise InvalidSchema('a type needs the attribute "type" with a string', path)
         raise InvalidSchema(f"a type is a name, an object or a list of types, not {_say(value)}", path)
 
-    def _add(self, node: Node) -> int:
+    def _add(self, node: ResolvedNode) -> int:
         self.nodes.append(node)
         return len(self.nodes) - 1
 
     def _named_or_primitive(self, name: str, namespace: str, path: str) -> tuple[int, str]:
         if name in PRIMITIVES:
             if name not in self.plain:
-                self.plain[name] = self._add(Node(name))
+                self.plain[name] = self._add(ResolvedNode(name))
             return self.plain[name], name
         qualified = name if "." in name or not namespace else f"{namespace}.{name}"
         for candidate in (qualified, name):
@@ -123,20 +123,20 @@ class _Parser:
             if key in seen:
                 raise InvalidSchema(f'a union may contain "{key}" only once', f"{path}/{index}")
             seen.add(key)
-        node = Node("union", children=[child for child, _ in parsed])
+        node = ResolvedNode("union", children=[child for child, _ in parsed])
         return self._add(node), [shape for _, shape in parsed]
 
     def _object(self, value: dict[str, Any], kind: str, namespace: str, path: str) -> tuple[int, Any]:
         if kind in PRIMITIVES:
             if len(value) == 1:
                 return self._named_or_primitive(kind, namespace, path)
-            return self._add(Node(kind, decimal=_decimal(value, kind))), dict(value)
+            return self._add(ResolvedNode(kind, decimal=_decimal(value, kind))), dict(value)
         if kind in ("array", "map"):
             part = "items" if kind == "array" else "values"
             if part not in value:
                 raise InvalidSchema(f'{kind} needs the attribute "{part}"', path)
             child, shape = self.type_of(value[part], namespace, f"{path}/{part}")
-            return self._add(Node(kind, children=[child])), {**value, part: shape}
+            return self._add(ResolvedNode(kind, children=[child])), {**value, part: shape}
         if kind in ("record", "error", "enum", "fixed"):
             return self._definition(value, kind, namespace, path)
         return self._named_or_primitive(kind, namespace, path)
@@ -145,7 +145,7 @@ class _Parser:
         full, inner = _full_name(value, namespace, path)
         if full in self.names:
             raise InvalidSchema(f'"{full}" is defined twice', path)
-        node = Node("record" if kind == "error" else kind, full)
+        node = ResolvedNode("record" if kind == "error" else kind, full)
         node.aliases = [
             alias if "." in alias or not inner else f"{inner}.{alias}" for alias in _names(value, "aliases", path)
         ]
@@ -167,7 +167,7 @@ class _Parser:
             node.decimal = _decimal(value, kind)
         return index, shape
 
-    def _fields(self, node: Node, fields: Any, namespace: str, path: str) -> list[Any]:
+    def _fields(self, node: ResolvedNode, fields: Any, namespace: str, path: str) -> list[Any]:
         if not isinstance(fields, list):
             raise InvalidSchema(f'record {node.name} needs "fields", a list', path)
         shapes, names = [], set()
@@ -187,7 +187,7 @@ class _Parser:
             child, shape = self.type_of(field["type"], namespace, f"{here}/type")
             if "default" in field:
                 self._check_default(name, field["default"], child, f"{here}/default")
-            node.fields.append(Field(name, child, _names(field, "aliases", here), "default" in field))
+            node.fields.append(ResolvedField(name, child, _names(field, "aliases", here), "default" in field))
             kept = {key: item for key, item in field.items() if (key, item) != ("order", "ascending")}
             shapes.append(kept | {"type": shape})
         return shapes
@@ -208,7 +208,7 @@ class _Parser:
             self.fitting[key] = self._matches(value, self.nodes[index])
         return self.fitting[key]
 
-    def _matches(self, value: Any, node: Node) -> bool:
+    def _matches(self, value: Any, node: ResolvedNode) -> bool:
         match node.kind:
             case "null":
                 return value is None
@@ -265,7 +265,7 @@ def _names(value: dict[str, Any], key: str, path: str) -> list[str]:
     return names
 
 
-def _enum(node: Node, value: dict[str, Any], path: str) -> None:
+def _enum(node: ResolvedNode, value: dict[str, Any], path: str) -> None:
     symbols = _names(value, "symbols", path)
     if "symbols" not in value or any("." in symbol for symbol in symbols):
         raise InvalidSchema('enum needs "symbols", a list of names', path)

@@ -23,20 +23,20 @@ PROMOTIONS = {
 }
 
 
-class Field(msgspec.Struct):
+class ResolvedField(msgspec.Struct):
     name: str
     type: int
     aliases: list[str]
     has_default: bool
 
 
-class Node(msgspec.Struct):
+class ResolvedNode(msgspec.Struct):
     """One type. `children` are indexes of an array's items, a map's values or a union's branches."""
 
     kind: str
     name: str = ""
     aliases: list[str] = []
-    fields: list[Field] = []
+    fields: list[ResolvedField] = []
     children: list[int] = []
     symbols: list[str] = []
     default: str | None = None
@@ -61,7 +61,7 @@ class Edge(msgspec.Struct, frozen=True):
 class Resolution:
     """Reader nodes against writer nodes; a pair is (reader index, writer index)."""
 
-    def __init__(self, readers: list[Node], writers: list[Node]) -> None:
+    def __init__(self, readers: list[ResolvedNode], writers: list[ResolvedNode]) -> None:
         self.readers = readers
         self.writers = writers
         self.steps = 0
@@ -163,7 +163,7 @@ class Resolution:
     def _fault(self, pair: Pair, kind: str, path: str, message: str) -> None:
         self.faults[pair].append(Difference(kind, path, message))
 
-    def _same_kind(self, pair: Pair, reader: Node, writer: Node) -> None:
+    def _same_kind(self, pair: Pair, reader: ResolvedNode, writer: ResolvedNode) -> None:
         if reader.size != writer.size:
             message = f"{reader.name} has {reader.size} bytes and the old schema writes {writer.size}."
             self._fault(pair, "FIXED_SIZE_MISMATCH", "/size", message)
@@ -179,7 +179,7 @@ class Resolution:
                 message = f"decimal({precision}, {scale}) would misread values written as {written}."
                 self._fault(pair, "DECIMAL_MISMATCH", "", message)
 
-    def _fields(self, pair: Pair, reader: Node, writer: Node) -> list[Edge]:
+    def _fields(self, pair: Pair, reader: ResolvedNode, writer: ResolvedNode) -> list[Edge]:
         written = {field.name: field for field in writer.fields}
         edges = []
         for index, field in enumerate(reader.fields):
@@ -192,12 +192,12 @@ class Resolution:
         return edges
 
 
-def _same_name(reader: Node, writer: Node) -> bool:
+def _same_name(reader: ResolvedNode, writer: ResolvedNode) -> bool:
     """Unqualified names decide; an alias stands for a full name."""
     return reader.name.rpartition(".")[2] == writer.name.rpartition(".")[2] or writer.name in reader.aliases
 
 
-def _may_read(reader: Node, writer: Node) -> bool:
+def _may_read(reader: ResolvedNode, writer: ResolvedNode) -> bool:
     """Whether the branch is worth following; the others differ already at the top."""
     if reader.kind != writer.kind:
         return writer.kind in PROMOTIONS.get(reader.kind, ())

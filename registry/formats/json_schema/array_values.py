@@ -6,7 +6,7 @@ from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
 from .nodes import Node, constant, negate
-from .outcomes import IMPOSSIBLE, UNKNOWN, Outcome, best, found
+from .outcomes import IMPOSSIBLE, UNKNOWN, ProofOutcome, best, found
 
 if TYPE_CHECKING:
     from .solver import Solver
@@ -17,7 +17,7 @@ Goals = list[frozenset[Node]]
 
 
 @dataclass
-class Demands:
+class ArrayDemands:
     """What the atoms ask for together. Positions from `prefix` on are alike."""
 
     shortest: int = 0
@@ -103,13 +103,13 @@ class Demands:
         )
 
 
-def find_array(atoms: Iterable[Node], solver: "Solver") -> Outcome:
+def find_array(atoms: Iterable[Node], solver: "Solver") -> ProofOutcome:
     """An array for all atoms.
 
     A shortest one has at most one item for each demand beyond the prefix and the minimum: items past the
     prefix that nothing asks for can be taken out. So few lengths need a look; when none works none exists.
     """
-    demands = Demands()
+    demands = ArrayDemands()
     for atom in atoms:
         demands.add(atom.kind, atom.args)
     demands.end_where_nothing_fits(solver)
@@ -148,7 +148,7 @@ def _spread(groups: list[list[int]], number: int) -> Iterator[list[int]]:
                 yield groups[0][:count] + others
 
 
-def _rationed(demands: Demands, length: int, solver: "Solver") -> list[Goals]:
+def _rationed(demands: ArrayDemands, length: int, solver: "Solver") -> list[Goals]:
     """The goals of all positions, for each choice of the positions that may use up what is rationed."""
     choices: list[Goals] = [[demands.base(index) for index in range(length)]]
     for node, most in demands.rationed:
@@ -163,7 +163,7 @@ def _rationed(demands: Demands, length: int, solver: "Solver") -> list[Goals]:
     return choices
 
 
-def _place(demands: Demands, goals: Goals, solver: "Solver") -> Outcome:
+def _place(demands: ArrayDemands, goals: Goals, solver: "Solver") -> ProofOutcome:
     """Give every wanted item a position, then fill all positions."""
     if any(solver.solve(goal).impossible for goal in set(goals)):
         return IMPOSSIBLE
@@ -190,7 +190,7 @@ def _placements(goals: Goals, wanted: list[tuple[int, Node, int]], prefix: int, 
         yield from _placements(placed, wanted[1:], prefix, solver)
 
 
-def _repetitions(demands: Demands, goals: Goals) -> Iterator[Goals]:
+def _repetitions(demands: ArrayDemands, goals: Goals) -> Iterator[Goals]:
     """When a repetition is asked for, two positions share their demands and so their value."""
     if not demands.repeated:
         yield goals
@@ -201,7 +201,7 @@ def _repetitions(demands: Demands, goals: Goals) -> Iterator[Goals]:
         yield shared
 
 
-def _fill(demands: Demands, goals: Goals, solver: "Solver") -> Outcome:
+def _fill(demands: ArrayDemands, goals: Goals, solver: "Solver") -> ProofOutcome:
     values: list[Any] = []
     for index, goal in enumerate(goals):
         outcome = solver.solve(goal)

@@ -24,7 +24,7 @@ REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
 
 
 @dataclass(frozen=True)
-class Place:
+class DocumentPlace:
     """A schema with what its references mean where it stands; `path` is the way to it from the root."""
 
     schema: Json
@@ -51,7 +51,7 @@ class Document:
             resolver = self._registry(texts).resolver_with_root(dialects.resource(contents, self.dialect))
         except ValueError as error:
             raise InvalidSchema(f"a URI in it is not one: {error}") from None
-        self.root = Place(contents, resolver, self.dialect, "#")
+        self.root = DocumentPlace(contents, resolver, self.dialect, "#")
         for place in self._all_places(texts, resolver):
             self._check(place)
 
@@ -65,10 +65,10 @@ class Document:
         registry: Registry[Json] = METASCHEMAS.with_resources(resources).crawl()
         return registry
 
-    def _all_places(self, texts: list[tuple[str, Json, Dialect]], resolver: Any) -> Iterator[Place]:
+    def _all_places(self, texts: list[tuple[str, Json, Dialect]], resolver: Any) -> Iterator[DocumentPlace]:
         pending = [self.root]
         for name, text, dialect in texts[1:]:
-            pending.append(Place(text, self._lookup(resolver, name, name).resolver, dialect, f"{name}#"))
+            pending.append(DocumentPlace(text, self._lookup(resolver, name, name).resolver, dialect, f"{name}#"))
         while pending:
             place = pending.pop()
             yield place
@@ -76,7 +76,7 @@ class Document:
                 for tokens, child in dialects.children(place.schema, place.dialect):
                     pending.append(self.inside(place, child, *tokens))
 
-    def _check(self, place: Place) -> None:
+    def _check(self, place: DocumentPlace) -> None:
         schema = place.schema
         if not isinstance(schema, dict):
             return
@@ -102,7 +102,7 @@ class Document:
             self.is_dynamic = self.is_dynamic or keyword != "$ref"
             self.target(place, keyword)
 
-    def reference_keywords(self, place: Place) -> list[str]:
+    def reference_keywords(self, place: DocumentPlace) -> list[str]:
         """The reference keywords that count here, in this draft."""
         since = {"$ref": 0, "$recursiveRef": 2019, "$dynamicRef": 2020}
         version = place.dialect.version
@@ -114,14 +114,14 @@ class Document:
             and not (keyword == "$recursiveRef" and version > 2019)
         ]
 
-    def inside(self, place: Place, schema: Json, *tokens: str) -> Place:
+    def inside(self, place: DocumentPlace, schema: Json, *tokens: str) -> DocumentPlace:
         """A schema inside another; it may start a new resource with its own base."""
         resolver = place.resolver
         if isinstance(schema, dict) and isinstance(schema.get("$id", schema.get("id")), str):
             resolver = resolver.in_subresource(dialects.resource(schema, place.dialect))
-        return Place(schema, resolver, place.dialect, pointer(place.path, *tokens))
+        return DocumentPlace(schema, resolver, place.dialect, pointer(place.path, *tokens))
 
-    def target(self, place: Place, keyword: str) -> Place:
+    def target(self, place: DocumentPlace, keyword: str) -> DocumentPlace:
         """Where a reference leads; the path goes on from the reference, which is what its reader sees."""
         path = pointer(place.path, keyword)
         if keyword == "$recursiveRef":
@@ -140,7 +140,7 @@ class Document:
                 self._dialect_of[id(schema)] = dialect
             else:
                 dialect = known
-        return Place(schema, resolved.resolver, dialect, place.path)
+        return DocumentPlace(schema, resolved.resolver, dialect, place.path)
 
     def _lookup(self, resolver: Any, reference: str, path: str) -> Any:
         try:

@@ -17,24 +17,24 @@ from registry.formats.differences import BudgetExceeded, Difference
 
 from . import dialects, wording
 from .dialects import pointer
-from .document import Place
+from .document import DocumentPlace
 from .keywords import Compiler, Part, negate_names_of, tuple_keywords
 from .nodes import FALSE, Node, all_of, every_key, negate, negate_names, one_of_strings
-from .outcomes import Outcome
+from .outcomes import ProofOutcome
 from .solver import Solver
 
 MAX_DIFFERENCES = 100
 EXPLANATION_STEPS = 50_000
 _RESTS = ("items", "additionalItems")
 
-Views = list[Place]
+Views = list[DocumentPlace]
 Context = tuple[Callable[[Node], Node], ...]  # from the outermost inwards
 
 
 class Explainer:
     """One comparison that failed, with what showed that it did."""
 
-    def __init__(self, old: Compiler, new: Compiler, solver: Solver, shown: Outcome) -> None:
+    def __init__(self, old: Compiler, new: Compiler, solver: Solver, shown: ProofOutcome) -> None:
         self.old = old
         self.new = new
         self.solver = solver
@@ -42,7 +42,7 @@ class Explainer:
         self.old_node = old.node(old.document.root)
         self._given = self.old_node.args[0] if self.old_node.kind == "and" else {self.old_node}
         self.differences: list[Difference] = []
-        self._pending: deque[tuple[Place, Views, Context]] = deque()
+        self._pending: deque[tuple[DocumentPlace, Views, Context]] = deque()
         self._met: set[tuple[int, ...]] = set()
         self._known: dict[int, dict[str, Any]] = {}
         self._engines: list[tuple[list[Any], bool]] | None = None
@@ -60,7 +60,9 @@ class Explainer:
                 self._report("SCHEMA_NARROWED", "#", self.shown)
         return self.differences
 
-    def _walk_from(self, starts: list[tuple[Place, Views, Context]]) -> list[tuple[Place, Views, Context]]:
+    def _walk_from(
+        self, starts: list[tuple[DocumentPlace, Views, Context]]
+    ) -> list[tuple[DocumentPlace, Views, Context]]:
         """Nearest places first. What is met again in the same company is put aside and returned: usually what
         fails there fails further out too and is reported there."""
         again = []
@@ -75,7 +77,7 @@ class Explainer:
                 self._walk(place, views, context)
         return again
 
-    def _refuted(self, context: Context, node: Node) -> Outcome | None:
+    def _refuted(self, context: Context, node: Node) -> ProofOutcome | None:
         """How the old schema violates a demand of the new; None when it provably does not."""
         for wrap in reversed(context):
             node = wrap(node)
@@ -84,7 +86,7 @@ class Explainer:
         outcome = self.solver.solve((self.old_node, negate(node)))
         return None if outcome.impossible else outcome
 
-    def _walk(self, place: Place, views: Views, context: Context) -> None:
+    def _walk(self, place: DocumentPlace, views: Views, context: Context) -> None:
         if place.schema is False:
             outcome = self._refuted(context, FALSE)
             if outcome is not None:
@@ -95,7 +97,7 @@ class Explainer:
                 if outcome is not None:
                     self._explain(place, part, views, context, outcome)
 
-    def _explain(self, place: Place, part: Part, views: Views, context: Context, outcome: Outcome) -> None:
+    def _explain(self, place: DocumentPlace, part: Part, views: Views, context: Context, outcome: ProofOutcome) -> None:
         keyword = part.tokens[0]
         if keyword == "additionalProperties" and part.inner is not None:
             self._explain_additional(place, part.inner, views, context)
@@ -118,7 +120,7 @@ class Explainer:
         message = wording.sentence(kind, path, keyword, old_value, place.schema.get(keyword))
         self._report(kind, path, outcome, message)
 
-    def _explain_additional(self, place: Place, inner: Place, views: Views, context: Context) -> None:
+    def _explain_additional(self, place: DocumentPlace, inner: DocumentPlace, views: Views, context: Context) -> None:
         """Closing an object: first the properties that the new schema no longer names, then all others."""
         schema = self.new.node(inner)
         left = negate_names_of(place.schema)
@@ -165,7 +167,7 @@ class Explainer:
             ]
         return found
 
-    def _step(self, views: Views, place: Place, tokens: tuple[str, ...]) -> Views:
+    def _step(self, views: Views, place: DocumentPlace, tokens: tuple[str, ...]) -> Views:
         """Where the old schema speaks about the same inner value."""
         found = []
         for view in views:
@@ -173,7 +175,7 @@ class Explainer:
                 found.append(self.old.document.inside(view, schema, *tokens))
         return self._views(found)
 
-    def _report(self, kind: str, path: str, outcome: Outcome, message: str = "") -> None:
+    def _report(self, kind: str, path: str, outcome: ProofOutcome, message: str = "") -> None:
         counterexample = self._verified(outcome.value) if outcome.found else None
         message = message or wording.sentence(kind, path)
         if counterexample is None:
@@ -190,7 +192,7 @@ class Explainer:
         return msgspec.json.encode(document).decode()
 
 
-def _children(view: Place, place: Place, tokens: tuple[str, ...]) -> Iterator[Any]:
+def _children(view: DocumentPlace, place: DocumentPlace, tokens: tuple[str, ...]) -> Iterator[Any]:
     if len(tokens) == 2 and tokens[0] in ("prefixItems", "items"):
         prefix, rest = tuple_keywords(view.schema, view.dialect.version)
         index = int(tokens[1])

@@ -13,7 +13,7 @@ from typing import Any
 
 from registry.formats.differences import InvalidSchema, TooLarge
 
-from .document import Document, Place
+from .document import Document, DocumentPlace
 from .nodes import (
     FALSE,
     NUMBER,
@@ -65,7 +65,7 @@ class Part:
 
     tokens: tuple[str, ...]
     node: Node
-    inner: Place | None = None
+    inner: DocumentPlace | None = None
     wrap: Callable[[Node], Node] | None = None
 
 
@@ -100,9 +100,9 @@ class Compiler:
         self._open: set[Any] = set()
         self._in_place: list[Any] = []  # schemas being compiled that look at the same value
         self._definitions: dict[Any, Definition] = {}
-        self._later: dict[Any, Place] = {}  # definitions to compile
+        self._later: dict[Any, DocumentPlace] = {}  # definitions to compile
 
-    def node(self, place: Place, in_place: bool = False) -> Node:
+    def node(self, place: DocumentPlace, in_place: bool = False) -> Node:
         """The formula of a schema; `in_place` when it sees the same value as the schema that holds it."""
         if isinstance(place.schema, bool):
             return TRUE if place.schema else FALSE
@@ -145,13 +145,13 @@ class Compiler:
                 else:
                     way[target] = _same_value(target.node)
 
-    def _reference(self, key: Any, place: Place) -> Node:
+    def _reference(self, key: Any, place: DocumentPlace) -> Node:
         if key not in self._definitions:
             self._definitions[key] = Definition(place.path)
             self._later[key] = place
         return make("ref", self._definitions[key])
 
-    def _compile(self, key: Any, place: Place, in_place: bool) -> Node:
+    def _compile(self, key: Any, place: DocumentPlace, in_place: bool) -> Node:
         self._open.add(key)
         outside, self._in_place = self._in_place, [*self._in_place, key] if in_place else [key]
         try:
@@ -162,23 +162,23 @@ class Compiler:
         self._nodes[key] = node
         return node
 
-    def _key(self, place: Place) -> Any:
+    def _key(self, place: DocumentPlace) -> Any:
         """What decides the meaning: the schema and, where references are dynamic, the way that led to it."""
         if not self.document.is_dynamic:
             return id(place.schema)
         scope = [uri for uri, _ in place.resolver.dynamic_scope()]
         return (id(place.schema), tuple(dict.fromkeys(scope)), tuple(dict.fromkeys(reversed(scope))))
 
-    def _inside(self, place: Place, schema: Any, *tokens: str) -> Place:
+    def _inside(self, place: DocumentPlace, schema: Any, *tokens: str) -> DocumentPlace:
         return self.document.inside(place, schema, *tokens)
 
     def _wrapped(
-        self, place: Place, schema: Any, tokens: tuple[str, ...], wrap: Callable[[Node], Node], in_place: bool
+        self, place: DocumentPlace, schema: Any, tokens: tuple[str, ...], wrap: Callable[[Node], Node], in_place: bool
     ) -> Part:
         inner = self._inside(place, schema, *tokens)
         return Part(tokens, wrap(self.node(inner, in_place)), inner, wrap)
 
-    def parts(self, place: Place) -> Iterator[Part]:
+    def parts(self, place: DocumentPlace) -> Iterator[Part]:
         """The conjuncts of a schema."""
         schema, version = place.schema, place.dialect.version
         references = self.document.reference_keywords(place)
@@ -200,7 +200,7 @@ class Compiler:
             # Last: these look through all schemas applied in place, known by now not to run in circles.
             yield from self._unevaluated(place, schema)
 
-    def _any_type(self, place: Place, schema: dict[str, Any], version: int) -> Iterator[Part]:
+    def _any_type(self, place: DocumentPlace, schema: dict[str, Any], version: int) -> Iterator[Part]:
         if "type" in schema:
             yield Part(("type",), _types(schema["type"], version))
         if "enum" in schema:
@@ -248,7 +248,7 @@ class Compiler:
                 if isinstance(schema.get(keyword), str):
                     yield Part((keyword,), make("format", f"{keyword} {schema[keyword]}"))
 
-    def _arrays(self, place: Place, schema: dict[str, Any], version: int) -> Iterator[Part]:
+    def _arrays(self, place: DocumentPlace, schema: dict[str, Any], version: int) -> Iterator[Part]:
         prefix, rest = tuple_keywords(schema, version)
         for index, child in enumerate(schema[prefix] if prefix else ()):
             yield self._wrapped(place, child, (prefix, str(index)), _at(index), False)
@@ -260,7 +260,7 @@ class Compiler:
         if "contains" in schema and version >= 6:
             yield from self._contains(place, schema, version)
 
-    def _contains(self, place: Place, schema: dict[str, Any], version: int) -> Iterator[Part]:
+    def _contains(self, place: DocumentPlace, schema: dict[str, Any], version: int) -> Iterator[Part]:
         inner = self.node(self._inside(place, schema["contains"], "contains"))
         least = int(schema.get("minContains", 1)) if version >= 2019 else 1
         if least == 1:
@@ -272,7 +272,7 @@ class Compiler:
             counted = make("at_most", inner, most) if most else items_from(0, negate(inner))
             yield Part(("maxContains",), counted)
 
-    def _objects(self, place: Place, schema: dict[str, Any], version: int) -> Iterator[Part]:
+    def _objects(self, place: DocumentPlace, schema: dict[str, Any], version: int) -> Iterator[Part]:
         required = schema.get("required", ())
         for index, name in enumerate(required if isinstance(required, list) else ()):
             yield Part(("required", str(index)), has_key(name))
@@ -288,7 +288,7 @@ class Compiler:
             yield self._wrapped(place, schema["propertyNames"], ("propertyNames",), _all_names, False)
         yield from self._dependencies(place, schema, version)
 
-    def _unevaluated(self, place: Place, schema: dict[str, Any]) -> Iterator[Part]:
+    def _unevaluated(self, place: DocumentPlace, schema: dict[str, Any]) -> Iterator[Part]:
         for keyword, formula in (
             ("unevaluatedItems", unevaluated_items),
             ("unevaluatedProperties", unevaluated_properties),
@@ -297,7 +297,7 @@ class Compiler:
                 inner = self.node(self._inside(place, schema[keyword], keyword))
                 yield Part((keyword,), formula(self, place, inner))
 
-    def _dependencies(self, place: Place, schema: dict[str, Any], version: int) -> Iterator[Part]:
+    def _dependencies(self, place: DocumentPlace, schema: dict[str, Any], version: int) -> Iterator[Part]:
         keywords = ["dependencies"]
         if version >= 2019:
             keywords += ["dependentRequired", "dependentSchemas"]

@@ -6,12 +6,12 @@ from math import ceil, floor, lcm
 from typing import Any
 
 from .nodes import Node
-from .outcomes import IMPOSSIBLE, UNKNOWN, Outcome, found
+from .outcomes import IMPOSSIBLE, UNKNOWN, ProofOutcome, found
 
 MAX_CANDIDATES = 500
 
 
-class Demands:
+class NumberDemands:
     """What the atoms ask for together."""
 
     def __init__(self, atoms: Iterable[Node]) -> None:
@@ -63,9 +63,9 @@ def _common_multiple(one: Fraction, two: Fraction) -> Fraction:
     return Fraction(lcm(int(one * scale), int(two * scale)), scale)
 
 
-def find_number(atoms: Iterable[Node]) -> Outcome:
+def find_number(atoms: Iterable[Node]) -> ProofOutcome:
     """A number for all atoms; impossibility is decided exactly, except over very long ranges of multiples."""
-    demands = Demands(atoms)
+    demands = NumberDemands(atoms)
     if demands.allowed is not None:
         for value in sorted(demands.allowed, key=lambda value: (value.denominator, abs(value))):
             if demands.admits(value):
@@ -79,7 +79,7 @@ def find_number(atoms: Iterable[Node]) -> Outcome:
     return _stepped(demands, demands.step)
 
 
-def _written(value: Fraction, demands: Demands) -> Outcome:
+def _written(value: Fraction, demands: NumberDemands) -> ProofOutcome:
     if value.denominator == 1 and not demands.not_written_as_integer:
         return found(int(value))
     try:
@@ -88,7 +88,7 @@ def _written(value: Fraction, demands: Demands) -> Outcome:
         return UNKNOWN
 
 
-def _dense(demands: Demands) -> Outcome:
+def _dense(demands: NumberDemands) -> ProofOutcome:
     """Reals between two distinct bounds cannot be used up by finitely many exclusions and multiples."""
     if demands.low and demands.high and demands.low[0] == demands.high[0]:
         return _written(demands.low[0], demands) if demands.admits(demands.low[0]) else IMPOSSIBLE
@@ -98,7 +98,7 @@ def _dense(demands: Demands) -> Outcome:
     return UNKNOWN
 
 
-def _samples(demands: Demands) -> Iterator[Fraction]:
+def _samples(demands: NumberDemands) -> Iterator[Fraction]:
     low = demands.low[0] if demands.low else None
     high = demands.high[0] if demands.high else None
     yield from (Fraction(0), Fraction(1), Fraction(-1), Fraction(1, 2))
@@ -115,7 +115,7 @@ def _samples(demands: Demands) -> Iterator[Fraction]:
             yield start + span * Fraction(index, parts)
 
 
-def _stepped(demands: Demands, step: Fraction) -> Outcome:
+def _stepped(demands: NumberDemands, step: Fraction) -> ProofOutcome:
     """Multiples k * step, where k must not be a multiple of any period."""
     periods = [(step / other).denominator for other in demands.not_steps]
     if 1 in periods:

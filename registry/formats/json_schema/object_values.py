@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from .nodes import STRING, TRUE, Node, negate, negate_names, types
-from .outcomes import IMPOSSIBLE, UNKNOWN, Outcome, best, found
+from .outcomes import IMPOSSIBLE, UNKNOWN, ProofOutcome, best, found
 from .string_values import string_satisfies
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ class CannotTell(Exception):
 
 
 @dataclass
-class Demands:
+class ObjectDemands:
     """What the atoms ask for together, with all sets of names made special to strings."""
 
     fewest: int = 0
@@ -33,8 +33,8 @@ class Demands:
     mentioned: set[str] = field(default_factory=set)
 
 
-def _collect(atoms: Iterable[Node], solver: "Solver") -> Demands:
-    demands = Demands()
+def _collect(atoms: Iterable[Node], solver: "Solver") -> ObjectDemands:
+    demands = ObjectDemands()
     for atom in atoms:
         match atom.kind:
             case "min_properties":
@@ -64,7 +64,7 @@ def mention(names: Node, mentioned: set[str]) -> None:
 
 
 class _Builder:
-    def __init__(self, demands: Demands, solver: "Solver") -> None:
+    def __init__(self, demands: ObjectDemands, solver: "Solver") -> None:
         self.demands = demands
         self.solver = solver
         self.rules: dict[str, frozenset[Node]] = {}
@@ -136,7 +136,7 @@ class _Builder:
         yield from self._cells(name_goal | {negate(names)}, value_goal, at + 1)
         yield from self._cells(name_goal | {names}, value_goal | {schema}, at + 1)
 
-    def place(self, wanted: list[tuple[Node, Node]], chosen: Chosen) -> Outcome:
+    def place(self, wanted: list[tuple[Node, Node]], chosen: Chosen) -> ProofOutcome:
         """Give every wanted property a name, then fill up to the least number of properties."""
         if self.demands.most is not None and len(chosen) > self.demands.most:
             return IMPOSSIBLE
@@ -151,7 +151,7 @@ class _Builder:
                 break
         return outcome
 
-    def fill(self, chosen: Chosen) -> Outcome:
+    def fill(self, chosen: Chosen) -> ProofOutcome:
         """Any property that can exist may be added, so running out of them is a proof."""
         chosen = dict(chosen)
         spare = iter(sorted(self.demands.mentioned - chosen.keys()))
@@ -181,7 +181,7 @@ class _Builder:
                 yield name, goal
 
 
-def find_object(atoms: Iterable[Node], solver: "Solver") -> Outcome:
+def find_object(atoms: Iterable[Node], solver: "Solver") -> ProofOutcome:
     """An object for all atoms."""
     demands = _collect(atoms, solver)
     if demands.most is not None and demands.fewest > demands.most:

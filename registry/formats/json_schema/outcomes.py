@@ -5,7 +5,7 @@ from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class ProofOutcome:
     """`impossible` is a proof; without it a value may exist, and `value` is one when `found`."""
 
     impossible: bool = False
@@ -13,15 +13,15 @@ class Outcome:
     value: Any = None
 
 
-IMPOSSIBLE = Outcome(impossible=True)
-UNKNOWN = Outcome()
+IMPOSSIBLE = ProofOutcome(impossible=True)
+UNKNOWN = ProofOutcome()
 
 
-def found(value: Any) -> Outcome:
-    return Outcome(found=True, value=value)
+def found(value: Any) -> ProofOutcome:
+    return ProofOutcome(found=True, value=value)
 
 
-def best(first: Outcome, second: Outcome) -> Outcome:
+def best(first: ProofOutcome, second: ProofOutcome) -> ProofOutcome:
     """Of two alternatives: a value beats not knowing, which beats a proof that one of them has none."""
     if first.found or second.impossible:
         return first

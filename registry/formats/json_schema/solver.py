@@ -36,7 +36,7 @@ from .nodes import (
 )
 from .number_values import find_number
 from .object_values import find_object
-from .outcomes import IMPOSSIBLE, Outcome, best, found
+from .outcomes import IMPOSSIBLE, ProofOutcome, best, found
 from .string_values import find_string
 
 MAX_STEPS = 200_000
@@ -52,7 +52,7 @@ class Solver:
 
     def __init__(self) -> None:
         self.steps = 0
-        self._settled: dict[Hashable, Outcome] = {}
+        self._settled: dict[Hashable, ProofOutcome] = {}
         self._provisional: dict[Hashable, int] = {}  # impossible under the ancestor of this depth
         self._order: list[Hashable] = []  # the keys of _provisional, oldest first
         self._open: dict[Hashable, int] = {}
@@ -70,7 +70,7 @@ class Solver:
         """So many steps are left from here on."""
         self.steps = MAX_STEPS - steps
 
-    def solve(self, nodes: Iterable[Node]) -> Outcome:
+    def solve(self, nodes: Iterable[Node]) -> ProofOutcome:
         """A value that satisfies all nodes."""
         goal = frozenset(nodes)
         if FALSE in goal or any(node.negation in goal for node in goal):
@@ -87,7 +87,7 @@ class Solver:
         """Nothing satisfies all of these: somebody else has proved it."""
         self._settled[goal] = IMPOSSIBLE
 
-    def _ask(self, goal: frozenset[Node]) -> Outcome:
+    def _ask(self, goal: frozenset[Node]) -> ProofOutcome:
         return self._tabled(goal, lambda: self._of_any_type(goal))
 
     def _may_assume(self, goal: frozenset[Node]) -> bool:
@@ -96,7 +96,7 @@ class Solver:
             return False
         return {"ref", "not_ref"} <= {node.kind for node in goal}
 
-    def _confirmed(self, goal: frozenset[Node]) -> Outcome:
+    def _confirmed(self, goal: frozenset[Node]) -> ProofOutcome:
         """Answer an outermost question; a failed assumption is settled and the question asked again."""
         while True:
             outcome = self._ask(goal)
@@ -129,7 +129,7 @@ class Solver:
         self._assumed.clear()
         self._ancestor = _NO_ANCESTOR
 
-    def _tabled(self, key: Hashable, answer: Callable[[], Outcome]) -> Outcome:
+    def _tabled(self, key: Hashable, answer: Callable[[], ProofOutcome]) -> ProofOutcome:
         if key in self._settled:
             return self._settled[key]
         if key in self._open:
@@ -155,7 +155,7 @@ class Solver:
         self._close(key, outcome, depth, leaning, mark)
         return outcome
 
-    def _close(self, key: Hashable, outcome: Outcome, depth: int, leaning: int, mark: int) -> None:
+    def _close(self, key: Hashable, outcome: ProofOutcome, depth: int, leaning: int, mark: int) -> None:
         """Settle an answer, with those that leaned on nothing further out, or pass on what they lean on."""
         inner = self._order[mark:]
         if not outcome.impossible:
@@ -176,7 +176,7 @@ class Solver:
                     self._settled[other] = outcome
         self._settled[key] = outcome
 
-    def _of_any_type(self, goal: frozenset[Node]) -> Outcome:
+    def _of_any_type(self, goal: frozenset[Node]) -> ProofOutcome:
         outcome = IMPOSSIBLE
         for kind in _TYPES:
             todo = [self.special(node, kind) for node in goal]
@@ -216,7 +216,7 @@ class Solver:
             case _:
                 return node if ATOM_TYPE[node.kind] & kind else TRUE
 
-    def _search(self, kind: int, known: frozenset[Node], todo: list[Node]) -> Outcome:
+    def _search(self, kind: int, known: frozenset[Node], todo: list[Node]) -> ProofOutcome:
         """Choose one alternative of every disjunction so that the atoms together can be met."""
         self.spend(1 + len(known) // 8 + len(todo))
         atoms = set(known)
@@ -358,10 +358,10 @@ class Solver:
         leaning, self._ancestor = self._ancestor, outer
         return impossible and leaning == _NO_ANCESTOR
 
-    def _meet(self, kind: int, atoms: frozenset[Node]) -> Outcome:
+    def _meet(self, kind: int, atoms: frozenset[Node]) -> ProofOutcome:
         return self._tabled((kind, atoms), lambda: self._value(kind, atoms))
 
-    def _value(self, kind: int, atoms: frozenset[Node]) -> Outcome:
+    def _value(self, kind: int, atoms: frozenset[Node]) -> ProofOutcome:
         if kind == OBJECT:
             return find_object(atoms, self)
         if kind == ARRAY:

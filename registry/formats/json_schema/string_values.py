@@ -13,7 +13,7 @@ import jsonschema_rs
 
 from .automaton import Term, TooMuchWork, find_word, literal, matches, never, within
 from .nodes import Node
-from .outcomes import IMPOSSIBLE, UNKNOWN, Outcome, found
+from .outcomes import IMPOSSIBLE, UNKNOWN, ProofOutcome, found
 from .regex import Irregular, language
 
 MAX_LENGTH = 2_000
@@ -102,7 +102,7 @@ def string_satisfies(node: Node, text: str) -> bool | None:
             return None
 
 
-class Demands:
+class StringDemands:
     """What the atoms ask for together."""
 
     def __init__(self, atoms: Iterable[Node]) -> None:
@@ -136,9 +136,9 @@ class Demands:
                     self.terms.append(term if atom.kind == "pattern" else never(term))
 
 
-def find_string(atoms: frozenset[Node], spend: Callable[[int], None]) -> Outcome:
+def find_string(atoms: frozenset[Node], spend: Callable[[int], None]) -> ProofOutcome:
     """A string for all atoms; exact as long as every pattern is a regular language of bearable size."""
-    demands = Demands(atoms)
+    demands = StringDemands(atoms)
     if demands.allowed is not None:
         return _choose(sorted(demands.allowed - demands.excluded), atoms)
     if demands.longest is not None and demands.shortest > demands.longest:
@@ -151,7 +151,7 @@ def find_string(atoms: frozenset[Node], spend: Callable[[int], None]) -> Outcome
     return _by_automaton(demands, spend)
 
 
-def _by_automaton(demands: Demands, spend: Callable[[int], None]) -> Outcome:
+def _by_automaton(demands: StringDemands, spend: Callable[[int], None]) -> ProofOutcome:
     try:
         excluded = [text for text in demands.excluded if all(matches(term, text) for term in demands.terms)]
         term = within((*demands.terms, *(never(literal(text)) for text in excluded)))
@@ -165,7 +165,7 @@ def _by_automaton(demands: Demands, spend: Callable[[int], None]) -> Outcome:
     return UNKNOWN
 
 
-def _choose(candidates: list[str], atoms: frozenset[Node]) -> Outcome:
+def _choose(candidates: list[str], atoms: frozenset[Node]) -> ProofOutcome:
     checked = [atom for atom in atoms if atom.kind not in ("format", "not_format")]
     unsure = False
     for text in candidates:
@@ -176,7 +176,7 @@ def _choose(candidates: list[str], atoms: frozenset[Node]) -> Outcome:
     return UNKNOWN if unsure else IMPOSSIBLE
 
 
-def _of_length(demands: Demands) -> Outcome:
+def _of_length(demands: StringDemands) -> ProofOutcome:
     """Only the empty string can be the last one of its length: there are a million others of length one."""
     if demands.longest == 0:
         return IMPOSSIBLE if "" in demands.excluded else found("")

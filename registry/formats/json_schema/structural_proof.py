@@ -16,7 +16,7 @@ from registry.formats.differences import BudgetExceeded
 
 from .nodes import ANY_TYPE, ATOM_TYPE, FALSE, STRING, TRUE, Node, all_of, make, negate, negate_names, types
 from .object_values import mention
-from .outcomes import UNKNOWN, Outcome
+from .outcomes import UNKNOWN, ProofOutcome
 from .solver import Solver
 from .string_values import string_satisfies
 
@@ -121,7 +121,7 @@ class Likeness:
             if self._outer.steps < SHOWN_STEPS and (is_question or pair == root):
                 self._outer.look_for((pair.narrow, negate(pair.wide)))
 
-    def example(self, old: Node, new: Node) -> Outcome:
+    def example(self, old: Node, new: Node) -> ProofOutcome:
         """A guess at a value that only the old takes, for when the solver gives up: one alternative of the old
         at a time, against those of the new that it may overlap. Whoever uses it has to verify it."""
         self._steps, self._left = 0, MAX_GUESSES * GUESS_STEPS
@@ -317,7 +317,7 @@ class Likeness:
     def _exclude(self, nodes: Iterable[Node]) -> bool:
         return self._answer(nodes, ASKED_STEPS).impossible
 
-    def _answer(self, nodes: Iterable[Node], steps: int) -> Outcome:
+    def _answer(self, nodes: Iterable[Node], steps: int) -> ProofOutcome:
         solver = self._solver
         solver.grant(min(steps, self._left))
         before = solver.steps

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from itertools import chain, combinations
 from typing import TYPE_CHECKING, TypeVar
 
-from .document import Place
+from .document import DocumentPlace
 from .nodes import (
     FALSE,
     OBJECT,
@@ -35,10 +35,12 @@ _CONTAINS_EVALUATES = make("opaque", "`contains` evaluates items in 2019-09")
 
 Cover = TypeVar("Cover")
 Source = tuple[Node, Cover]
-Reader = Callable[[Place, bool], Iterator[Source[Cover]]]  # the bool: it is the schema with the keyword
+Reader = Callable[[DocumentPlace, bool], Iterator[Source[Cover]]]  # the bool: it is the schema with the keyword
 
 
-def _sources(compiler: "Compiler", place: Place, read: Reader[Cover], is_root: bool = True) -> Iterator[Source[Cover]]:
+def _sources(
+    compiler: "Compiler", place: DocumentPlace, read: Reader[Cover], is_root: bool = True
+) -> Iterator[Source[Cover]]:
     """All sources of evaluation in a schema and in those that it applies to the same value."""
     if not isinstance(place.schema, dict):
         return
@@ -48,7 +50,7 @@ def _sources(compiler: "Compiler", place: Place, read: Reader[Cover], is_root: b
             yield all_of((condition, inner)), cover
 
 
-def _applied(compiler: "Compiler", place: Place) -> Iterator[tuple[Node, Place]]:
+def _applied(compiler: "Compiler", place: DocumentPlace) -> Iterator[tuple[Node, DocumentPlace]]:
     """The schemas applied to the same value, each with the condition under which its evaluations count."""
     schema, document = place.schema, compiler.document
     for keyword in document.reference_keywords(place):
@@ -91,7 +93,7 @@ def _for_each_failure(grouped: dict[Node, list[Cover]], rest: Callable[[list[Cov
     return all_of(clauses)
 
 
-def unevaluated_properties(compiler: "Compiler", place: Place, schema: Node) -> Node:
+def unevaluated_properties(compiler: "Compiler", place: DocumentPlace, schema: Node) -> Node:
     """The formula of the keyword at this place; `schema` is its value."""
     grouped = _grouped(_sources(compiler, place, _evaluated_names))
     plain = all(
@@ -144,7 +146,7 @@ def _outside(covers: list[Node]) -> Node:
     return all_of((make("string_not_in", names) if names else TRUE, *others))
 
 
-def _evaluated_names(place: Place, is_root: bool) -> Iterator[Source[Node]]:
+def _evaluated_names(place: DocumentPlace, is_root: bool) -> Iterator[Source[Node]]:
     schema = place.schema
     if schema.get("properties"):
         yield TRUE, one_of_strings(schema["properties"])
@@ -158,10 +160,10 @@ def _evaluated_names(place: Place, is_root: bool) -> Iterator[Source[Node]]:
 Items = tuple[int | None, Node]
 
 
-def unevaluated_items(compiler: "Compiler", place: Place, schema: Node) -> Node:
+def unevaluated_items(compiler: "Compiler", place: DocumentPlace, schema: Node) -> Node:
     """The formula of the keyword at this place; `schema` is its value."""
 
-    def read(where: Place, is_root: bool) -> Iterator[Source[Items]]:
+    def read(where: DocumentPlace, is_root: bool) -> Iterator[Source[Items]]:
         yield from _evaluated_items(compiler, where, is_root)
 
     def rest(covers: list[Items]) -> Node:
@@ -174,7 +176,7 @@ def unevaluated_items(compiler: "Compiler", place: Place, schema: Node) -> Node:
     return _for_each_failure(_grouped(_sources(compiler, place, read)), rest, schema)
 
 
-def _evaluated_items(compiler: "Compiler", place: Place, is_root: bool) -> Iterator[Source[Items]]:
+def _evaluated_items(compiler: "Compiler", place: DocumentPlace, is_root: bool) -> Iterator[Source[Items]]:
     schema, version = place.schema, place.dialect.version
     tuples = isinstance(schema.get("items"), list)
     if "unevaluatedItems" in schema and not is_root:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from .document import Place
+from .document import DocumentPlace
 from .keywords import tuple_keywords
 from .text_limits import write
 
@@ -113,7 +113,7 @@ def content_model(schemas: list[dict[str, Any]]) -> str:
     return "partial" if patterns or any(value not in (True, {}) for value in found) else "open"
 
 
-def kind_of(tokens: tuple[str, ...], place: Place, old_values: list[Any], old: list[dict[str, Any]]) -> str:
+def kind_of(tokens: tuple[str, ...], place: DocumentPlace, old_values: list[Any], old: list[dict[str, Any]]) -> str:
     """The name of the difference at a keyword of the new schema, given what the old schema says there."""
     keyword, new_value = tokens[0], place.schema.get(tokens[0])
     if keyword in _FIXED:
@@ -158,7 +158,7 @@ def _kind_of_type(old_values: list[Any], new_value: Any) -> str:
     return "TYPE_NARROWED" if before & after else "TYPE_CHANGED"
 
 
-def _kind_of_items(tokens: tuple[str, ...], place: Place, old: list[dict[str, Any]]) -> str:
+def _kind_of_items(tokens: tuple[str, ...], place: DocumentPlace, old: list[dict[str, Any]]) -> str:
     version = place.dialect.version
     rests = [schema[rest] for schema in old if (rest := tuple_keywords(schema, version)[1]) in schema]
     if len(tokens) == 2:
@@ -190,7 +190,7 @@ def _kind_of_multiple(old_values: list[Any], new_value: Any) -> str:
     return "MULTIPLE_OF_EXPANDED" if new_value % old_values[0] == 0 else "MULTIPLE_OF_CHANGED"
 
 
-def _kind_of_dependency(tokens: tuple[str, ...], place: Place, old: list[dict[str, Any]]) -> str:
+def _kind_of_dependency(tokens: tuple[str, ...], place: DocumentPlace, old: list[dict[str, Any]]) -> str:
     keyword, name = tokens
     if not isinstance(place.schema[keyword][name], list):
         return "DEPENDENCY_SCHEMA_ADDED"

@@ -14,7 +14,7 @@ Rule 5: messages are matched by name and may not vanish, nor may the package cha
 from collections import defaultdict
 
 from registry.formats.differences import BudgetExceeded, Difference
-from registry.formats.protobuf.linking import Definition, Linked
+from registry.formats.protobuf.linking import Linked, LinkedDefinition
 from registry.formats.protobuf.model import SCALARS, Enum, Field, Message, option_of
 
 MAX_STEPS = 200_000
@@ -183,11 +183,11 @@ def _is_delimited(field: Field, linked: Linked) -> bool:
     return field.is_group or (chosen == "DELIMITED" and not field.key)
 
 
-def _is_known(definition: Definition) -> bool:
+def _is_known(definition: LinkedDefinition) -> bool:
     return isinstance(definition.type, Message) and definition.type.is_known
 
 
-def _local_name(name: str, definition: Definition) -> str:
+def _local_name(name: str, definition: LinkedDefinition) -> str:
     return name[1:].removeprefix(definition.package + ".") if definition.package else name[1:]
 
 

@@ -21,7 +21,7 @@ from registry.formats.protobuf.model import (
     Method,
     Oneof,
     Option,
-    Service,
+    ServiceType,
 )
 from registry.formats.protobuf.tokens import MAX_TEXT_BYTES, quote, unquote
 from registry.formats.protobuf.wire import Part
@@ -184,8 +184,8 @@ def _enum(part: Part) -> Enum:
     return enum
 
 
-def _service(part: Part) -> Service:
-    service = Service(_name(part.text(1)), options=options.decode_options(part.part(3), options.SERVICE))
+def _service(part: Part) -> ServiceType:
+    service = ServiceType(_name(part.text(1)), options=options.decode_options(part.part(3), options.SERVICE))
     for item in part.parts(2):
         service.methods.append(
             Method(

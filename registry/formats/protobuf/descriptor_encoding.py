@@ -12,7 +12,7 @@ from registry.formats.protobuf.model import (
     Field,
     File,
     Message,
-    Service,
+    ServiceType,
     json_name,
     option_of,
 )
@@ -158,7 +158,7 @@ def _enum(enum: Enum) -> bytes:
     return data + b"".join(blob_field(5, name) for name in enum.reserved_names)
 
 
-def _service(service: Service) -> bytes:
+def _service(service: ServiceType) -> bytes:
     data = blob_field(1, service.name)
     for method in service.methods:
         item = blob_field(1, method.name) + blob_field(2, method.input) + blob_field(3, method.output)

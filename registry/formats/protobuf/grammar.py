@@ -18,7 +18,7 @@ from registry.formats.protobuf.model import (
     Message,
     Method,
     Oneof,
-    Service,
+    ServiceType,
 )
 from registry.formats.protobuf.option_grammar import OptionGrammar
 
@@ -212,8 +212,8 @@ class FileGrammar(OptionGrammar):
                 self.expect(";")
         return enum
 
-    def service(self) -> Service:
-        service = Service(self.name())
+    def service(self) -> ServiceType:
+        service = ServiceType(self.name())
         self.expect("{")
         while not self.take("}"):
             if self.take("option"):

@@ -18,10 +18,10 @@ from registry.formats.protobuf.model import SCALARS, Enum, Extend, Field, File, 
 from registry.formats.protobuf.rules import check_file
 
 MAX_IMPORT_DEPTH = 64
-Types = dict[str, "Definition"]
+Types = dict[str, "LinkedDefinition"]
 
 
-class Definition(msgspec.Struct):
+class LinkedDefinition(msgspec.Struct):
     """A type, the package that it belongs to, and whether the schema itself (not a reference) defines it."""
 
     type: Message | Enum
@@ -83,7 +83,7 @@ class _Linker:
         known = known_types(path)
         if known:
             package, types = known
-            self.types |= {name: Definition(kind, package) for name, kind in types.items()}
+            self.types |= {name: LinkedDefinition(kind, package) for name, kind in types.items()}
             self.exports[path] = set(types)
             return self.exports[path]
         if path in self.open:
@@ -112,7 +112,7 @@ class _Linker:
         full = f"{scope}.{kind.name}" if scope else kind.name
         if full in self.types:
             raise InvalidSchema(f'"{full}" is defined twice')
-        self.types[full] = Definition(kind, package, is_local)
+        self.types[full] = LinkedDefinition(kind, package, is_local)
         own.add(full)
         return full
 

@@ -92,7 +92,7 @@ class Method(msgspec.Struct):
     options: list[Option] = []
 
 
-class Service(msgspec.Struct):
+class ServiceType(msgspec.Struct):
     name: str
     methods: list[Method] = []
     options: list[Option] = []
@@ -114,7 +114,7 @@ class File(msgspec.Struct):
     messages: list[Message] = []
     enums: list[Enum] = []
     extends: list[Extend] = []
-    services: list[Service] = []
+    services: list[ServiceType] = []
 
 
 def option_of(options: list[Option], name: str) -> str:

@@ -7,7 +7,7 @@ them), fields and values.
 
 from collections.abc import Iterable
 
-from registry.formats.protobuf.model import Enum, Extend, Field, File, Message, Option, Service, json_name
+from registry.formats.protobuf.model import Enum, Extend, Field, File, Message, Option, ServiceType, json_name
 from registry.formats.protobuf.tokens import quote
 
 
@@ -126,7 +126,7 @@ def _extend(extend: Extend, groups: dict[str, Message], indent: str) -> list[str
     return [*lines, indent + "}"]
 
 
-def _service(service: Service) -> list[str]:
+def _service(service: ServiceType) -> list[str]:
     lines = [f"service {service.name} {{", *_options(service.options, "  ")]
     for method in service.methods:
         given = f"{'stream ' if method.client_streaming else ''}{method.input}"

@@ -16,7 +16,7 @@ from registry.formats.protobuf.model import (
     Field,
     File,
     Message,
-    Service,
+    ServiceType,
     json_name,
     option_of,
 )
@@ -182,7 +182,7 @@ def _enum(enum: Enum, file: File, path: str) -> None:
         options.check_options(value.options, options.ENUM_VALUE, path)
 
 
-def _service(service: Service, path: str) -> None:
+def _service(service: ServiceType, path: str) -> None:
     _unique(path, (method.name for method in service.methods))
     options.check_options(service.options, options.SERVICE, path)
     for method in service.methods:
