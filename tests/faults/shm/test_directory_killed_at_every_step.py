@@ -37,7 +37,7 @@ def files(root: str) -> list[str]:
 
 def assert_all_gone(directory: Directory) -> None:
     clean(directory, now=1e9, linger_seconds=0)
-    assert {os.path.basename(name) for name in files(directory.root)} <= {"channel.lock"}
+    assert {os.path.basename(name) for name in files(directory.root)} <= {"channel.lock", "ended-rings"}
 
 
 def test_a_producer_that_dies_anywhere_in_its_registration_leaves_nothing_uncleanable(root: str) -> None:

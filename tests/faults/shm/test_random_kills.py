@@ -196,7 +196,7 @@ def assert_nothing_left(scene: Scene) -> None:
         assert snapshot.manifest.details["number"] >= scene.progress[PROGRESS.index("committed")]
         kept = {part.name for part in snapshot.manifest.parts} | {f"g{snapshot.generation:012d}.json"}
     names = {name for _, _, found in os.walk(scene.directory.root) for name in found}
-    assert names - kept == {"channel.lock", "commit.lock"}
+    assert names - kept == {"channel.lock", "commit.lock", "ended-rings"}
 
 
 @pytest.mark.soak
