@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from messagehub.cli.blocks import Domain
-from messagehub.cli.options import Dir, Endpoint, Json, seconds
+from messagehub.cli.options import Channel, Dir, Endpoint, Json, seconds
 from messagehub.cli.output import duration, echo, echo_json_line, size
 from messagehub.cli.session import TURN_SECONDS, interrupt
 
@@ -47,7 +47,7 @@ class Window:
 
 
 def hz(
-    channel: Annotated[str, typer.Argument(metavar="CHANNEL", help="The channel's name.")],
+    channel: Channel,
     *,
     every: Annotated[
         float, typer.Option("--every", metavar="SECONDS", parser=seconds, help="How long each line looks.")

@@ -2,7 +2,7 @@
 
 import math
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -36,4 +36,12 @@ Timeout = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="JSON on stdout, for scripts.")]
 SchemaFile = Annotated[
     str | None, typer.Option("--schema", metavar="FILE", help="The schema itself, from a file, or - for stdin.")
+]
+Channel = Annotated[str, typer.Argument(metavar="CHANNEL", help="The channel's name.")]
+Start = Annotated[
+    Literal["latest", "oldest"],
+    typer.Option("--start", help="Only what comes from now on, or all that is still there."),
+]
+Follow = Annotated[
+    bool, typer.Option("--follow/--no-follow", help="Go on when all producers have ended; else end with them.")
 ]

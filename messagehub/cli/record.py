@@ -3,12 +3,12 @@
 import os
 import time
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
 
 from messagehub.cli.blocks import Domain
-from messagehub.cli.options import Dir, Endpoint, Json, seconds
+from messagehub.cli.options import Channel, Dir, Endpoint, Follow, Json, Start, seconds
 from messagehub.cli.output import complain, echo, echo_json, size
 from messagehub.cli.session import TURN_SECONDS, Interrupt, interrupt
 from messagehub.errors import ConfigurationError
@@ -17,17 +17,15 @@ SLOT_BYTES = 4096
 
 
 def record(
-    channel: Annotated[str, typer.Argument(metavar="CHANNEL", help="The channel's name.")],
+    channel: Channel,
     file: Annotated[Path, typer.Argument(metavar="FILE", help="The recording, an Arrow IPC stream; a new file.")],
     *,
-    start: Annotated[
-        Literal["latest", "oldest"], typer.Option(help="Only what comes from now on, or all that is still there.")
-    ] = "latest",
+    start: Start = "latest",
     count: Annotated[int | None, typer.Option("--count", "-n", min=1, help="End after so many items.")] = None,
     for_seconds: Annotated[
         float | None, typer.Option("--seconds", metavar="SECONDS", parser=seconds, help="End after so long.")
     ] = None,
-    follow: Annotated[bool, typer.Option(help="Go on when all producers have ended; else end with them.")] = True,
+    follow: Follow = True,
     domain: Domain = None,
     endpoint: Endpoint = None,
     dir: Dir = None,

@@ -1,11 +1,11 @@
 """`messagehub tail`: a channel's data as it comes, with or without a broker."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
 
 from messagehub.cli.blocks import Domain
-from messagehub.cli.options import Dir, Endpoint, Json
+from messagehub.cli.options import Channel, Dir, Endpoint, Follow, Json, Start
 from messagehub.cli.output import complain, echo, echo_json_line, echo_table
 from messagehub.cli.session import TURN_SECONDS, interrupt
 
@@ -13,17 +13,15 @@ SHOWN_ROWS = 20
 
 
 def tail(
-    channel: Annotated[str, typer.Argument(metavar="CHANNEL", help="The channel's name.")],
+    channel: Channel,
     *,
-    start: Annotated[
-        Literal["latest", "oldest"], typer.Option(help="Only what comes from now on, or all that is still there.")
-    ] = "latest",
+    start: Start = "latest",
     count: Annotated[int | None, typer.Option("--count", "-n", min=1, help="End after so many batches.")] = None,
     rows: Annotated[
         int | None,
         typer.Option("--rows", min=1, help="Show so many rows of each batch. Default: 20, with --json all."),
     ] = None,
-    follow: Annotated[bool, typer.Option(help="Go on when all producers have ended; else end with them.")] = True,
+    follow: Follow = True,
     domain: Domain = None,
     endpoint: Endpoint = None,
     dir: Dir = None,
