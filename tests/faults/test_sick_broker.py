@@ -16,7 +16,16 @@ from messagehub import MessageHub
 from messagehub.errors import BrokerUnavailable, ProducerAlreadyRegistered, SchemaMismatch
 from tests.faults.sick_peers import HELLO_ACK, SickBroker, SlowRelay, Stranger, after_hello, always, error
 from tests.faults.test_full_disk import fill, free, small_disk, write_until_refused
-from tests.integration.harness import PATIENCE_SECONDS, Embedded, Listener, Peer, Served, eventually, hub_of
+from tests.integration.harness import (
+    PATIENCE_SECONDS,
+    Embedded,
+    Listener,
+    Peer,
+    Served,
+    eventually,
+    fixed_endpoint,
+    hub_of,
+)
 
 __all__ = ["small_disk"]
 pytestmark = pytest.mark.usefixtures("no_leaks")
@@ -92,7 +101,7 @@ def test_a_sick_broker_harms_nobody(sickness: str, caplog: pytest.LogCaptureFixt
 
 
 def test_what_a_sick_broker_did_not_take_is_registered_when_it_is_well(served: Callable[..., Served]) -> None:
-    with SickBroker(after_hello(error("INTERNAL_ERROR"))) as sick:
+    with SickBroker(after_hello(error("INTERNAL_ERROR")), fixed_endpoint()) as sick:
         hub = MessageHub(endpoint=sick.endpoint, request_timeout_seconds=1.0)
         registration = hub.register_producer("a", schema_hash="h")
         ring = hub.producer("b")

@@ -205,7 +205,9 @@ class Served:
         self.process = launch(self.dir, *self.arguments, log=self.dir / "serve.log", with_http=self.with_http)
         assert self.process.stdout is not None
         ready = self.process.stdout.readline()
-        assert " ready: " in ready, (ready, self.log())
+        if " ready: " not in ready:
+            self.close()
+            raise AssertionError(f"the broker said {ready!r}, and {self.log()!r}")
         self.endpoint = ready.split("endpoint=")[1].split()[0]
         self.http = ready.split("http=")[1].split()[0]
 
