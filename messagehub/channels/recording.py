@@ -24,6 +24,7 @@ _FLAWS = (
     OSError,
     RecursionError,
 )  # what a file that is no recording, or damaged, leads to; Arrow's errors too
+_FILE_MAGIC = b"ARROW1\0\0"
 CHANNEL, DTYPE, SHAPE, WRITTEN_AT = b"messagehub.channel", b"messagehub.dtype", b"messagehub.shape", b"written_at"
 
 
@@ -145,7 +146,10 @@ class Recording:
         import pyarrow as pa
 
         try:
-            return pa.ipc.open_stream(pa.memory_map(str(self._path)))
+            file = pa.memory_map(str(self._path))
+            if file.read(len(_FILE_MAGIC)) != _FILE_MAGIC:  # else an Arrow IPC file: a stream behind its magic
+                file.seek(0)
+            return pa.ipc.open_stream(file)
         except _FLAWS as error:
             raise ConfigurationError(f"{self._path} is not a recording (an Arrow IPC stream): {error}") from None
 

@@ -5,6 +5,7 @@ newest table here.
 Rule 2: a generation is registered once it is there. One that the registry refuses at that point is withdrawn.
 """
 
+import difflib
 from dataclasses import asdict
 from typing import Any, get_args
 
@@ -77,12 +78,17 @@ def reader_of(table: Any) -> Any:
     raise TypeError(f"a {type(table).__name__} is no table: give a pyarrow Table or RecordBatch, or a frame")
 
 
+def _meant(name: str, names: list[str], given: list[str]) -> str:
+    near = difflib.get_close_matches(name, [other for other in names if other not in given], n=1)
+    return f"; did you mean {near[0]!r}?" if near else ""
+
+
 def _changes(table: Any, appended: Any) -> list[str]:
     """Return what differs between two Arrow schemas, by column; never empty, as they differ."""
     found = []
     for field in appended:
         if field.name not in table.names:
-            found.append(f"Column {field.name!r} is not in the table.")
+            found.append(f"Column {field.name!r} is not in the table{_meant(field.name, table.names, appended.names)}.")
             continue
         present = table.field(field.name)
         if not field.type.equals(present.type):

@@ -40,7 +40,7 @@ class Window:
             "bytes": self.bytes,
             "missed": self.missed,
             "items_per_second": round((self.items + self.missed) / elapsed, 3),
-            "bytes_per_second": round(self.bytes / elapsed, 3),
+            "bytes_per_second": round(self.bytes * (1 + self.missed / max(self.items, 1)) / elapsed, 3),
             "interval_seconds": _spread(self.intervals),
             "age_seconds": _spread(self.ages),
         }
@@ -77,7 +77,8 @@ def hz(
             while not interrupted.has_come and (left := window.began_at + every - time.monotonic()) > 0:
                 item = consumer.read_item(timeout=min(left, TURN_SECONDS))
                 if isinstance(item, Gap):
-                    window.missed += item.last - item.first + 1
+                    if window.items or lines:  # else perhaps from before
+                        window.missed += item.last - item.first + 1
                 elif item is not None and not 0 < item.written_at < started_at:
                     window.add(item, time.time())
             if not interrupted.has_come:

@@ -2,6 +2,8 @@
 
 import os
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,7 +13,7 @@ from messagehub.cli.blocks import Domain
 from messagehub.cli.options import Channel, Dir, Endpoint, Follow, Json, Start, seconds
 from messagehub.cli.output import complain, echo, echo_json, size
 from messagehub.cli.session import TURN_SECONDS, Interrupt, interrupt
-from messagehub.errors import ConfigurationError
+from messagehub.errors import ConfigurationError, ProducerAlreadyRegistered
 
 SLOT_BYTES = 4096
 
@@ -33,8 +35,9 @@ def record(
 ) -> None:
     """Write the items of a channel to a file, until Ctrl-C; `messagehub replay` plays them.
 
-    Arrow channels become an Arrow IPC stream that pyarrow, pandas and polars read. Every item has the time at which it
-    was written. A producer with when_full=block waits for the recording, so that nothing is missed.
+    Arrow channels become an Arrow IPC stream that pyarrow and polars read. Every item has the time at which it was
+    written. A producer with when_full=block waits for the recording, so that nothing is missed. Of a table, each
+    generation is one item.
     """
     import numpy as np  # noqa: F401  now: a ring may be overwritten in the time that loading these takes
     import pyarrow as pa  # noqa: F401
@@ -43,10 +46,7 @@ def record(
     from messagehub.hub import MessageHub
     from messagehub.shm.read_results import Gap
 
-    if file.exists():
-        raise ConfigurationError(f"{file} exists already: a recording is a new file")
-    if not os.access(file.absolute().parent, os.W_OK | os.X_OK):
-        raise ConfigurationError(f"{file.absolute().parent} is not a directory that you may write")
+    _check_new(file)
     deadline = None if for_seconds is None else time.monotonic() + for_seconds
     recorder: Recorder | None = None
     written = 0
@@ -56,16 +56,19 @@ def record(
         hub.consumer(channel, start=start, on_lag="gap", follow=follow) as consumer,
     ):
         try:
-            while not interrupted.has_come and written != count and (follow or not consumer.has_ended):
+            while not interrupted.has_come and written != count:
                 if deadline is not None and time.monotonic() >= deadline:
                     break
                 item = consumer.read_item(timeout=TURN_SECONDS)
                 if isinstance(item, Gap):
-                    complain(f"items {item.first} to {item.last} were overwritten before they were read")
+                    if consumer.missed == item.last - item.first + 1:  # the first one; the others are counted
+                        complain(f"items {item.first} to {item.last} were overwritten before they were read")
                 elif item is not None:
                     recorder = recorder or Recorder(file, consumer.channel, consumer.schema)
                     recorder.write(item)
                     written += 1
+                elif not follow and consumer.has_ended:
+                    break
         finally:
             if recorder is not None:
                 recorder.close()
@@ -78,6 +81,15 @@ def record(
         echo_json({"file": str(file), "items": written, "size_bytes": size_bytes, "missed": missed})
     else:
         echo(f"{file}: {written:,} items, {size(size_bytes)}" + (f", {missed:,} missed" if missed else ""))
+
+
+def _check_new(file: Path) -> None:
+    if str(file) == "-":
+        raise ConfigurationError("a recording is written to a file, not to stdout: for that there is `messagehub tail`")
+    if file.exists():
+        raise ConfigurationError(f"{file} exists already: a recording is a new file")
+    if not os.access(file.absolute().parent, os.W_OK | os.X_OK):
+        raise ConfigurationError(f"{file.absolute().parent} is not a directory that you may write")
 
 
 def replay(
@@ -102,12 +114,15 @@ def replay(
     from messagehub.channels.recording import Pace, Recording
     from messagehub.hub import MessageHub
 
+    if not file.exists():
+        raise ConfigurationError(f"there is no file {file}")
     recording = Recording(file)
     name = channel or recording.channel
     if name is None:
         raise ConfigurationError(f"{file} does not say of which channel it is: give --channel")
     pace, written, began_at = Pace(speed), 0, time.monotonic()
     with (
+        _in_own_words(name),
         MessageHub(endpoint=endpoint, dir=dir, domain=domain) as hub,
         interrupt() as interrupted,
         hub.producer(
@@ -131,6 +146,16 @@ def replay(
         echo_json(done)
     else:
         echo(f"{name}: {written:,} items in {done['seconds']} s")
+
+
+@contextmanager
+def _in_own_words(channel: str) -> Iterator[None]:
+    """Say what can be done about a channel that somebody else writes."""
+    try:
+        yield
+    except ProducerAlreadyRegistered as refused:
+        said = f"{refused.message}: end it, or play into another channel with --channel"
+        raise ConfigurationError(said, channel=channel) from None
 
 
 def _wait(seconds: float, interrupted: Interrupt) -> bool:

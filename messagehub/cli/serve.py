@@ -141,7 +141,7 @@ def serve(
         raise ConfigurationError(f"{failures[0]}; what it wrote to stderr says more")
     stopped = f"messagehub {status.version} stopped: dir={status.dir} pid={status.pid}"
     if settings.log_format == "json":
-        logging.getLogger("messagehub").warning("%s", stopped)
+        logging.getLogger("messagehub").info("%s", stopped)
     else:
         complain(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {stopped}")
 

@@ -1,6 +1,7 @@
 """`messagehub service`: the hub as a service of systemd, of one user or of the host."""
 
 import os
+import pwd
 import socket
 import sys
 from pathlib import Path
@@ -53,6 +54,8 @@ RestrictNamespaces=yes
 CapabilityBoundingSet=
 """
 
+_IN_UNIT = ("MESSAGEHUB_DIR", "MESSAGEHUB_DOMAIN")
+
 Name = Annotated[str, typer.Option("--name", metavar="NAME", help="The name of the unit.")]
 System = Annotated[
     str | None,
@@ -77,8 +80,12 @@ def install(
     The service is up when the hub is ready, restarts when it fails, and reloads its settings with `systemctl reload`.
     One of the host may write only its directory and shared memory.
     """
-    directory = Settings.load(dir=dir).dir
-    unit = _unit(directory, system)
+    settings = Settings.load(dir=dir)
+    directory = settings.dir
+    unit = _unit(settings, system)
+    apart = sorted(name for name in os.environ if name.startswith("MESSAGEHUB_") and name not in _IN_UNIT)
+    if apart:
+        complain(f"the service does not see your environment: put {', '.join(apart)} into {directory}/messagehub.toml")
     if show:
         echo(unit.rstrip())
         return
@@ -135,16 +142,20 @@ def notify_supervisor(state: str) -> None:
         complain(f"messagehub: {state} could not be told to {address}: {error}")
 
 
-def _unit(directory: Path, user: str | None) -> str:
-    for text in (str(directory), sys.executable):
+def _unit(settings: Settings, user: str | None) -> str:
+    directory = settings.dir
+    for text in (str(directory), sys.executable, settings.domain):
         if any(character in text for character in "\n\"'\\%$"):
             raise ConfigurationError(f"{text!r} holds a character that means something else in a unit of systemd")
     command = f'"{sys.executable}" -m messagehub serve --dir "{directory}"'
+    domain = f"Environment=MESSAGEHUB_DOMAIN={settings.domain}\n" if settings.domain != "default" else ""
     if user is None:
-        return _UNIT.format(command=command, more="", wanted_by="default.target")
-    if not user.replace("-", "").replace("_", "").isalnum():
-        raise ConfigurationError(f"{user!r} is no name of a user")
-    more = _OF_HOST.format(user=user, directory=f'"{directory}"')
+        return _UNIT.format(command=command, more=domain, wanted_by="default.target")
+    try:
+        pwd.getpwnam(user)
+    except (KeyError, ValueError):
+        raise ConfigurationError(f"there is no user {user!r}") from None
+    more = domain + _OF_HOST.format(user=user, directory=f'"{directory}"')
     return _UNIT.format(command=command, more=more, wanted_by="multi-user.target")
 
 
@@ -163,10 +174,7 @@ def _hand_over(directory: Path, user: str) -> None:
 
     if not directory.exists():
         directory.mkdir(mode=0o700, parents=True)
-        try:
-            shutil.chown(directory, user)
-        except LookupError:
-            raise ConfigurationError(f"there is no user {user!r}") from None
+        shutil.chown(directory, user)
 
 
 def _control(user: str | None) -> str:

@@ -36,11 +36,13 @@ def tail(
         interrupt() as interrupted,
         hub.consumer(channel, start=start, on_lag="gap", follow=follow) as consumer,
     ):
-        while not interrupted.has_come and seen != count and (follow or not consumer.has_ended):
+        while not interrupted.has_come and seen != count:
             value = consumer.read(timeout=TURN_SECONDS)
             if value is not None:
                 _show(value, rows or (None if as_json else SHOWN_ROWS), as_json=as_json)
                 seen += 1
+            elif not follow and consumer.has_ended:
+                break
 
 
 def _show(value: Any, most_rows: int | None, *, as_json: bool) -> None:

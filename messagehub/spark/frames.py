@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
+from messagehub.errors import ConfigurationError
 from messagehub.shm import manifests
 from messagehub.shm.tables import Mode
 from messagehub.spark.options import Options
@@ -55,6 +56,8 @@ def publish(
     `progress`: a bar over the tasks, by default where a person watches (a terminal or a notebook). `options` are those
     of the format. None when the driver's host is another one (Spark Connect): it was published there.
     """
+    if not hasattr(df, "sparkSession"):
+        raise ConfigurationError(f"publish(df, channel): {df!r} is not a DataFrame")
     spark = df.sparkSession
     register(spark)
     options = {"transaction": uuid.uuid4().hex} | options

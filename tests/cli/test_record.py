@@ -109,7 +109,6 @@ def test_what_cannot_be_recorded_or_played_says_why(place: Place, tmp_path: Path
     assert "exists already" in call(place, "record", "live", str(file), code=1).stderr
     assert "you may write" in call(place, "record", "live", str(tmp_path / "no" / "new"), code=1).stderr
     assert "is not a recording" in call(place, "replay", str(file), code=1).stderr
-    assert "is not a recording" in call(place, "replay", str(tmp_path / "nowhere"), code=1).stderr
     nothing = call(place, "record", "nobody", str(tmp_path / "new"), "--seconds", "0.1")
     assert "nothing came" in nothing.stderr
     assert not (tmp_path / "new").exists()
@@ -177,3 +176,25 @@ def test_a_recording_that_is_damaged_anywhere_ends_in_an_error_or_early(place: P
         )
         assert done.exit_code in (0, 1), (at, done.output, done.exception)
         assert done.exception is None or isinstance(done.exception, SystemExit), (at, done.exception)
+
+
+@pytest.mark.parametrize("start", ["latest", "oldest"])
+def test_a_table_is_shown_and_recorded_without_following(place: Place, tmp_path: Path, start: str) -> None:
+    place.hub().publish_table("table", pa.table({"a": [1, 2]}))
+    options = ("--start", start, "--no-follow")
+    assert call(place, "tail", "table", *options).stdout.split() == ["A", "1", "2"]
+    assert "1 items" in call(place, "record", "table", str(tmp_path / "t.arrows"), *options).stdout
+
+
+def test_an_arrow_file_is_played_too_and_what_stands_in_the_way_is_said(place: Place, tmp_path: Path) -> None:
+    schema, values = RECORDED["arrow"]
+    with pa.ipc.new_file(tmp_path / "a.arrow", schema) as writer:
+        for value in values:
+            writer.write_batch(value)
+    played = call(place, "replay", str(tmp_path / "a.arrow"), "--channel", "again", "--speed", "0")
+    assert f"again: {len(values)} items" in played.stdout
+    with place.hub().producer("again", schema=schema):
+        refused = call(place, "replay", str(tmp_path / "a.arrow"), "--channel", "again", code=1)
+    assert "another channel with --channel" in refused.stderr
+    assert "not to stdout" in call(place, "record", "again", "-", code=1).stderr
+    assert "there is no file" in call(place, "replay", str(tmp_path / "nowhere"), code=1).stderr

@@ -29,6 +29,7 @@ def test_a_unit_is_written_once_and_removed(program: Program) -> None:
     path = Path(said["unit"])
     assert path == program.place / "config" / "systemd" / "user" / "messagehub.service"
     assert f'serve --dir "{program.dir}"' in path.read_text()
+    assert f"Environment=MESSAGEHUB_DOMAIN={program.environment['MESSAGEHUB_DOMAIN']}\n" in path.read_text()
     assert said["start"] == "systemctl --user daemon-reload && systemctl --user enable --now messagehub"
     program.call("service", "install")
     path.write_text("another")
@@ -52,7 +53,7 @@ def test_a_unit_of_the_host_may_write_only_its_directory(program: Program) -> No
     ("arguments", "said"),
     [
         (("--name", "../evil"), "no name of a unit"),
-        (("--system", "no user\nExecStart=/bin/evil", "--print"), "no name of a user"),
+        (("--system", "no user\nExecStart=/bin/evil", "--print"), "there is no user"),
         (("--dir", "/tmp/a\nExecStart=b", "--print"), "means something else"),
         (("--dir", "/tmp/100%", "--print"), "means something else"),
     ],

@@ -355,6 +355,16 @@ def ends_of(fd: str, what: str) -> str:
     return ""
 
 
+def is_to_spark(ends: str) -> bool:
+    """Whether a socket leads to the JVM of a Spark session that other tests of this process use.
+
+    py4j opens such connections when objects of Spark are collected, whichever test runs then.
+    """
+    module = sys.modules.get("pyspark.core.context")
+    gateway = module.SparkContext._gateway if module is not None else None
+    return gateway is not None and ends.endswith(f", {gateway.gateway_parameters.port})")
+
+
 def children() -> set[int]:
     """Of this process, and of the one that forks for it."""
     found: set[int] = set()
@@ -377,5 +387,7 @@ class Held:
     def leaked_since(self) -> list[str]:
         now = Held()
         threads = [f"thread {name}" for name, it in now.threads.items() if it not in self.threads.values()]
-        files = [f"fd {fd} {what}{ends_of(fd, what)}" for fd, what in now.files.items() if self.files.get(fd) != what]
+        new = {fd: what for fd, what in now.files.items() if self.files.get(fd) != what}
+        ends = {fd: ends_of(fd, what) for fd, what in new.items()}
+        files = [f"fd {fd} {what}{ends[fd]}" for fd, what in new.items() if not is_to_spark(ends[fd])]
         return [*threads, *files, *(f"child {pid}" for pid in now.children - self.children)]

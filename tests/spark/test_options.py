@@ -2,6 +2,8 @@ import pickle
 
 import pytest
 
+from messagehub import spark as hub_spark
+from messagehub.errors import ConfigurationError
 from messagehub.spark.errors import BadOption
 from messagehub.spark.options import Options
 
@@ -73,3 +75,8 @@ def test_a_bad_value_names_its_option(name: str, value: str) -> None:
 def test_a_channel_is_needed() -> None:
     with pytest.raises(BadOption, match="channel"):
         Options.parse({"domain": "x"})
+
+
+def test_what_is_no_frame_is_refused_by_name() -> None:
+    with pytest.raises(ConfigurationError, match="'sales' is not a DataFrame"):
+        hub_spark.publish("sales", "df")  # type: ignore[arg-type]
