@@ -31,6 +31,7 @@ from registry.schemas.catalog import LATEST
 
 MAX_EVENTS_WAITING = 10_000
 KEEP_ALIVE_SECONDS = 15.0
+SUBSCRIBED_SECONDS = 2.0
 MAX_BATCH = 1000
 MAX_STREAMS = 100
 MAX_PREFIX = 300
@@ -257,16 +258,18 @@ class Api(health.HealthPaths, topics.TopicPaths, services.ServicePaths, tables.T
 
         end = self._backend.hub.tap(prefix, on_event)
         try:
+            # The broker says something as soon as it knows of the subscription: from then on nothing is missed.
+            by = loop.time() + SUBSCRIBED_SECONDS
+            while (first := await _next(waiting, by - loop.time())) is None:
+                continue  # what was missed before is nobody's
             yield b": connected\n\n"
             alive_at = loop.time() + KEEP_ALIVE_SECONDS
             while True:
                 if has_lost and waiting.empty():
                     has_lost = False
                     yield b"event: gap\ndata: {}\n\n"
-                try:
-                    payload = await asyncio.wait_for(waiting.get(), alive_at - loop.time())
-                except TimeoutError:
-                    payload = b""
+                payload = first or await _next(waiting, alive_at - loop.time())
+                first = b""
                 if payload is _END or not self._backend.callers.is_current(who):
                     return
                 if payload is not None and payload.startswith(b'{"type":"BEACON"'):
@@ -295,6 +298,14 @@ class EventStream(StreamingResponse):
             await super().__call__(scope, receive, send)
         finally:
             self._on_end()
+
+
+async def _next(waiting: asyncio.Queue[bytes | None], seconds: float) -> bytes | None:
+    """Return what comes next; nothing at the timeout."""
+    try:
+        return await asyncio.wait_for(waiting.get(), seconds)
+    except TimeoutError:
+        return b""
 
 
 def _end_stream(waiting: asyncio.Queue[bytes | None]) -> None:

@@ -6,6 +6,7 @@ import re
 import signal
 import stat
 import subprocess
+import threading
 
 import pytest
 
@@ -205,20 +206,31 @@ def test_while_draining_nothing_is_written_over_http_and_all_else_goes_on(web: W
     assert web.register("drain-a", {"type": "object"}).json()["version"] == 1
 
 
-def test_events_are_streamed(web: Web, hub: MessageHub) -> None:
-    with web.client.stream("GET", "/api/v1/events?prefix=channel/sse.a/") as stream:
-        lines = stream.iter_lines()
-        assert next(lines) == ": connected"
-        registration = hub.register_producer("sse.a", schema_hash="x")
-        seen = ""
-        for line in lines:
-            if line.startswith("data: {"):
-                seen = json.loads(line[6:])["type"]
-                break
-            if not registration:
-                registration = hub.register_producer("sse.a", schema_hash="x")
-        assert seen in ("CHANNEL_CREATED", "PRODUCER_REGISTERED")
-        registration.close()
+def test_events_are_streamed_from_the_first_after_the_connection(web: Web, hub: MessageHub) -> None:
+    for number in range(20):
+        with web.client.stream("GET", f"/api/v1/events?prefix=channel/sse.n{number}/") as stream:
+            lines = stream.iter_lines()
+            assert next(lines) == ": connected"
+            with hub.register_producer(f"sse.n{number}", schema_hash="x", required=True):
+                line = next(line for line in lines if line)
+            assert line.startswith("data: {"), line
+            assert json.loads(line[6:])["type"] == "CHANNEL_CREATED"
+
+
+def test_a_stream_says_that_it_is_connected_when_the_broker_knows_of_it(web: Web, hub: MessageHub) -> None:
+    hub.connect(required=True)
+    os.kill(web.process.pid, signal.SIGSTOP)
+    going_on = threading.Timer(0.5, os.kill, (web.process.pid, signal.SIGCONT))
+    going_on.start()
+    try:
+        with web.client.stream("GET", "/api/v1/events?prefix=channel/sse.paused/") as stream:
+            lines = stream.iter_lines()
+            assert next(lines) == ": connected"
+            with hub.register_producer("sse.paused", schema_hash="x", required=True, timeout=30):
+                line = next(line for line in lines if line)
+            assert line.startswith("data: {"), line
+    finally:
+        going_on.join()
 
 
 def test_health_readiness_metrics_stats_traces_and_docs(web: Web) -> None:
