@@ -380,6 +380,8 @@ class ServiceConnection:
             raise
         finally:
             self._sending.release()
+            if self.is_lost:
+                self._bury()  # whoever lost it meanwhile left that to us
 
     def _is_writable(self, deadline: float) -> bool:
         poll = select.poll()
@@ -388,13 +390,16 @@ class ServiceConnection:
         return remaining > 0 and bool(poll.poll(int(remaining * 1000) + 1))
 
     def _bury(self) -> None:
-        if self._reading.acquire(blocking=False):
+        """Close a lost connection, unless somebody reads or sends: they come here when they have done so."""
+        while self._reading.acquire(blocking=False):
             if self._sending.acquire(blocking=False):
                 self._reader.forget(self)
                 self._socket.close()  # nobody reads it again: that lock stays taken
                 self._sending.release()  # who comes to send sees that it is lost
-            else:
-                self._reading.release()
+                return
+            self._reading.release()
+            if self._sending.locked():
+                return
 
 
 def _connect(worker: Worker, sender: str, deadline: float) -> socket.socket:

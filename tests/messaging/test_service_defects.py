@@ -388,6 +388,33 @@ def test_streams_that_were_left_early_are_not_kept(broker: Served, caller: Messa
         eventually(lambda: link_of(caller).is_idle)
 
 
+def test_a_connection_that_is_lost_while_somebody_sends_is_closed(broker: Served, caller: MessageHub) -> None:
+    with patient_hub(broker) as hub, hub.serve("name:one", lambda message, context: 1):
+        assert caller.request("name:one", timeout=SECONDS) == 1
+        link = link_of(caller)
+        sent, go_on = threading.Event(), threading.Event()
+        real = link._socket  # private: a send that takes its time cannot be had otherwise
+
+        class Slow:
+            def send(self, data: bytes) -> int:
+                count = real.send(data)
+                sent.set()
+                go_on.wait(SECONDS)
+                return count
+
+            def __getattr__(self, name: str) -> Any:
+                return getattr(real, name)
+
+        link._socket = Slow()  # private: as above, for this one connection
+        sending = threading.Thread(target=link.tell, args=(b"", time.monotonic() + SECONDS))
+        sending.start()
+        assert sent.wait(SECONDS)
+        link.close()
+        go_on.set()
+        sending.join()
+        assert real.fileno() == -1
+
+
 def test_a_stranger_may_not_announce_more_than_a_greeting(broker: Served, caller: MessageHub) -> None:
     with patient_hub(broker) as hub, hub.serve("name:one", lambda message, context: 1):
         with stranger_to(worker_of(hub, "name:one")) as stranger:
