@@ -12,6 +12,8 @@ import time
 import weakref
 from typing import Any, NamedTuple, Protocol
 
+from messagehub.runtime.supervision import Supervisor
+
 log = logging.getLogger("messagehub")
 
 LOOK_SECONDS = 0.1
@@ -54,7 +56,7 @@ def close_with_task(opened: Closable) -> None:
     with _lock:
         _opened.append((_context(), weakref.ref(opened)))
         if len(_opened) == 1:
-            threading.Thread(target=_close_ended, name="messagehub-spark-task", daemon=True).start()
+            Supervisor().start("messagehub-spark-task", _close_ended)
 
 
 def _context() -> Any:
