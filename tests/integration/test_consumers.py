@@ -16,6 +16,7 @@ from messagehub.errors import DataLost
 from messagehub.shm.errors import ReaderFilesGone
 from messagehub.shm.read_results import Gap
 from tests.integration.block_processes import Place, place_in
+from tests.integration.harness import eventually
 
 SCHEMA = pa.schema([("n", pa.int64()), ("text", pa.string())])
 PATIENCE = 30.0
@@ -166,6 +167,7 @@ def test_a_channel_whose_directory_is_made_again_is_heard_of(place: Place) -> No
         with hub.producer("again") as producer:
             producer.write(b"1")
             assert bytes(consumer.read(timeout=PATIENCE)) == b"1"
+            eventually(lambda: hub.discover("again").consumer_count)  # a thread enters it there, and is done with it
         assert consumer.read() is None
         shutil.rmtree(place.directory.channel_path("again"))
         os.unlink(place.directory.exclusive_block("again"))
