@@ -82,6 +82,7 @@ class Connection:
         self._is_suspect = False
         self._is_pinging = False
         self._connecting_at: float | None = None
+        self._counting = threading.Lock()
         self._news: deque[replies.HelloAck | None] = deque()
         self._patience = Backoff(settings)
         self._lock_path = str(settings.lock_path) if settings.is_local else None
@@ -432,9 +433,14 @@ class Connection:
             self._events.close()
             self._fail_outbox(BrokerUnavailable("this client is closed"))
 
+    def count_defect(self) -> None:
+        """Note that a thread of this hub met a defect, logged it and goes on. Any thread may call this."""
+        with self._counting:
+            self.metrics.count("defects")
+
     def _after_defect(self) -> None:
         """Begin with a new connection: what is on its way on this one may be half done."""
-        self.metrics.count("defects")
+        self.count_defect()
         if self._is_driving:
             self._drop("a defect in this client; its log says more")
 
@@ -445,7 +451,7 @@ class Connection:
             try:
                 told.append(tell(part))
             except Exception:
-                self.metrics.count("defects")
+                self.count_defect()
                 log.exception("%s failed, and goes on", type(part).__name__)
         return told
 

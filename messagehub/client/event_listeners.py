@@ -58,5 +58,5 @@ class EventListeners:
         try:
             on_event(payload)
         except BaseException:  # also an exit: it concerns this callback and this event, not our thread
-            self._connection.metrics.count("defects")
+            self._connection.count_defect()
             log.exception("a callback of `tap` failed at %r", payload)

@@ -6,11 +6,12 @@ Rule 3: what a broker would refuse is refused here too, and in the same words.
 Rule 4: what needs one authority for all hosts (declarations, schemas, shares of a group) raises BrokerRequired.
 """
 
+import contextlib
 import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 import msgspec
@@ -117,7 +118,8 @@ class ViaFiles:
         _check_as_a_broker(command)
         if (command.channel, file_id(command.producer_id)) in self._producers:
             raise _taken(command)
-        self._replay(names.check_channel(command.channel)).apply(command, now=time.time())
+        with _advised(command.channel):
+            self._replay_for(command).apply(command, now=time.time())
 
     def release(self, channel: str, producer_id: str | None) -> None:
         """The producer has ended, its blocks linger: the entry stays for whoever cleans them."""
@@ -141,17 +143,22 @@ class ViaFiles:
 
     # -- reading -------------------------------------------------------------------------------------------
 
-    def _replay(self, channel: str) -> Registry:
+    def _replay(self, channel: str, *, with_table_schema: bool = False) -> Registry:
         """A registry that knows this one channel, as the directory has it now."""
         now = time.time()
         registry = Registry(shm_prefix=self._shm_prefix)
         adopt(registry, living(self.directory, channel), channel, now=now)
-        table = newest_table(self.directory, channel)
+        table = newest_table(self.directory, channel, with_schema=with_table_schema)
         if table is not None:
             registry.apply(table, now=now)
         for consumer in ConsumerFiles(self.directory.channel_path(channel)).living():
             registry.adopt_consumer(consumer.command, now=consumer.registered_at)
         return registry
+
+    def _replay_for(self, command: commands.RegisterProducer | commands.RegisterConsumer) -> Registry:
+        """A producer's schema is judged against the newest table here, which stands for the channel's subject."""
+        brings_schema = isinstance(command, commands.RegisterProducer) and command.schema is not None
+        return self._replay(names.check_channel(command.channel), with_table_schema=brings_schema)
 
     def _locks(self, path: str, found: replies.Discovered) -> list[str]:
         """Of everybody who lives, and whose death would change the answer."""
@@ -189,20 +196,16 @@ class ViaFiles:
         return replies.TableList(tables=found, next=page[-1] if len(behind) > len(page) else None, revision=0)
 
     def _check_table(self, command: commands.CheckTable, _timeout: float) -> replies.Reply:
-        """The newest table here stands for the registry, at the registry's default level."""
+        """The newest table here and the living producers stand for the registry, at the registry's default level."""
+        channel = names.check_channel(command.channel)
         registry = Registry(shm_prefix=self._shm_prefix)
-        newest = newest_table(self.directory, names.check_channel(command.channel), with_schema=True)
+        newest = newest_table(self.directory, channel, with_schema=True)
         now = time.time()
         if newest is not None:
             registry.apply(newest, now=now)
-        try:
+        adopt(registry, living(self.directory, channel, with_schema=True), channel, now=now)
+        with _advised(channel):
             registry.apply(command, now=now)
-        except SchemaIncompatible as refused:
-            raise SchemaIncompatible(
-                f"{refused.message} To go on: publish to another channel, or start a hub and set the compatibility of"
-                f" subject {command.channel!r} to NONE.",
-                **refused.details,
-            ) from None
         return replies.TableChecked(channel=command.channel, schema_id=None, schema_version=None, revision=0)
 
     # -- changing ------------------------------------------------------------------------------------------
@@ -258,8 +261,9 @@ class ViaFiles:
         blocks: tuple[str, ...],
     ) -> replies.Reply:
         """Ask the rules, then write down what happened."""
-        registry = self._replay(command.channel)
-        outcome = registry.apply(command, now=time.time())
+        registry = self._replay_for(command)
+        with _advised(command.channel):
+            outcome = registry.apply(command, now=time.time())
         # The priority is the channel's: with this entry it outlives whoever brought it.
         said = msgspec.structs.replace(command, priority=registry.channels[command.channel].priority)
         for event in outcome.events:
@@ -318,6 +322,19 @@ class ViaFiles:
         if is_ours:
             ConsumerFiles(path).remove(consumer_id)
         return is_ours
+
+
+@contextlib.contextmanager
+def _advised(channel: str) -> Iterator[None]:
+    """Add to the refusal of a schema what to do where no broker can be asked for another level."""
+    try:
+        yield
+    except SchemaIncompatible as refused:
+        raise SchemaIncompatible(
+            f"{refused.message} To go on: publish to another channel, or start a hub and set the compatibility of"
+            f" subject {channel!r} to NONE.",
+            **refused.details,
+        ) from None
 
 
 def _check_as_a_broker(command: commands.Command) -> None:

@@ -25,7 +25,8 @@ _ONE = (1).to_bytes(8, "little")  # what wakes an eventfd
 class Reader:
     """Started when it is first needed; a link is watched until something comes, once."""
 
-    def __init__(self) -> None:
+    def __init__(self, on_defect: Callable[[], None]) -> None:
+        self._on_defect = on_defect
         self._links: dict[int, ServiceConnection] = {}
         self._lock = threading.Lock()
         self._epoll: select.epoll | None = None
@@ -99,7 +100,13 @@ class Reader:
                     while self._left:
                         self._left.popleft()()
 
-        keep_turning(turn, what="the thread of answers", log=log, is_over=lambda: self._is_closed)
+        keep_turning(
+            turn,
+            what="the thread of answers",
+            log=log,
+            is_over=lambda: self._is_closed,
+            on_defect=self._on_defect,
+        )
         with self._lock:
             epoll.close()
             self._epoll = self._wake = None
@@ -110,15 +117,16 @@ class Reader:
             link.read_once()
         except Exception:  # nobody reads this one any more, so nobody is to wait for it either
             log.exception("the answers of %s could not be read", link.endpoint)
+            self._on_defect()
             link.lose("a defect in this hub; its log says more")
             link.leave()
 
 
 class ConnectionPool:
-    def __init__(self, sender: str, metrics: ServiceMetrics) -> None:
+    def __init__(self, sender: str, metrics: ServiceMetrics, on_defect: Callable[[], None]) -> None:
         self._sender = sender
         self._metrics = metrics
-        self.reader = Reader()
+        self.reader = Reader(on_defect)
         self._links: dict[Place, ServiceConnection] = {}
         self._connecting: dict[Place, threading.Lock] = {}
         self._lock = threading.Lock()

@@ -65,7 +65,7 @@ class Requests:
     ) -> None:
         """`sender` names this hub in messages."""
         self.background = background
-        self.links = ConnectionPool(sender, metrics)
+        self.links = ConnectionPool(sender, metrics, connection.count_defect)
         self.directory = ServiceDirectory(connection, is_linked=self.links.is_alive, on_change=self._tidy)
         self._metrics = metrics
         self._sender = sender

@@ -68,10 +68,16 @@ _unpack = CALL.unpack_from
 
 
 class ServiceServer:
-    def __init__(self, metrics: ServiceMetrics, on_dropped: Callable[["Served", Job, HubError], None]) -> None:
+    def __init__(
+        self,
+        metrics: ServiceMetrics,
+        on_dropped: Callable[["Served", Job, HubError], None],
+        on_defect: Callable[[], None],
+    ) -> None:
         """`on_dropped` hears of every message that its sender believes to be delivered and that never will be."""
         self._metrics = metrics
         self._on_dropped = on_dropped
+        self._on_defect = on_defect
         # Weakly: the hub holds them, so that a hub that its user forgets is collected, and closed with all it serves.
         self._served: weakref.WeakValueDictionary[bytes, Served] = weakref.WeakValueDictionary()
         self._callers: dict[int, ServerConnection] = {}
@@ -164,7 +170,7 @@ class ServiceServer:
     # -- on the threads ------------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        keep_turning(self._turn, what="a thread of services", log=log, is_over=self._ends)
+        keep_turning(self._turn, what="a thread of services", log=log, is_over=self._ends, on_defect=self._on_defect)
 
     def _turn(self) -> None:
         for fd, events in self._epoll.poll(GREETING_SECONDS / 4 if self._strangers else -1, 1):
@@ -183,6 +189,7 @@ class ServiceServer:
             self._receive(caller)
         except Exception:  # it is not read again, so its sender is to hear that at once
             log.exception("a caller could not be read")
+            self._on_defect()
             self._drop(caller)
 
     def _ends(self) -> bool:
@@ -258,6 +265,7 @@ class ServiceServer:
             touched = self._admit_held(caller)
         except Exception:  # a defect of ours, at what this one caller said
             log.exception("internal error at a message of %r", caller.sender)
+            self._on_defect()
             self._drop(caller)
             return
         if len(touched) > 1:
@@ -416,6 +424,7 @@ class ServiceServer:
                 served.handle(job)
             except Exception:  # a defect of ours must not end the thread
                 log.exception("internal error while handling a message to %s", served.address)
+                self._on_defect()
             job = mailbox.take(is_done=True)
         self.let_in(served)
 

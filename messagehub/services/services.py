@@ -172,7 +172,7 @@ class Services:
             if self._is_closed:
                 raise NotInitialised("this hub is closed")
             if self._server is None:
-                self._server = ServiceServer(self.metrics, self._on_dropped)
+                self._server = ServiceServer(self.metrics, self._on_dropped, self._connection.count_defect)
             return self._server
 
     # -- ending --------------------------------------------------------------------------------------------

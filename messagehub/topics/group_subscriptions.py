@@ -163,6 +163,7 @@ class GroupSubscription(Subscription):
                     self._on_close(self)
             except Exception:  # a defect must not end the renewing
                 log.exception("group %r could not be told", self.group)
+                self._connection.count_defect()
                 seconds = ASK_SECONDS
 
     def _tell(self) -> float:

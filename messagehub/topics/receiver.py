@@ -40,10 +40,18 @@ class TopicReceiver:
     that was set before the echo's own.
     """
 
-    def __init__(self, context: Context, endpoints: Endpoints, routes: TopicRoutes, secure: Order) -> None:
+    def __init__(
+        self,
+        context: Context,
+        endpoints: Endpoints,
+        routes: TopicRoutes,
+        secure: Order,
+        on_defect: Callable[[], None],
+    ) -> None:
         """`endpoints` are of plain and of retained topics; `secure` gives a socket the keys it needs."""
         self.endpoints = endpoints
         self._routes = routes
+        self._on_defect = on_defect
         self._orders: deque[Callable[[], None]] = deque()
         self._echoes: dict[bytes, Callable[[], None]] = {}
         self._echoes_heard: dict[bytes, zmq.Socket[bytes]] = {}
@@ -142,6 +150,7 @@ class TopicReceiver:
                 self._turn(int(remaining * 1000) + 1, burst)
         except Exception:  # the reader has nothing to do with it: it waits, and the thread receives
             log.exception("a reader could not receive by itself")
+            self._on_defect()
         finally:
             self._driven_at = time.monotonic() if has_come else 0.0
             self._is_driven = False
@@ -152,7 +161,13 @@ class TopicReceiver:
 
     def _run(self) -> None:
         try:
-            keep_turning(self._drive_alone, what="the thread of topics", log=log, is_over=lambda: self._is_closed)
+            keep_turning(
+                self._drive_alone,
+                what="the thread of topics",
+                log=log,
+                is_over=lambda: self._is_closed,
+                on_defect=self._on_defect,
+            )
         finally:
             with self._owner, self._lock:
                 self._is_closed = True
@@ -194,6 +209,7 @@ class TopicReceiver:
                     deliver(frame, is_retained=is_retained)
                 except Exception:  # a defect at one message must not end the receiving of all others
                     log.exception("a message of %d bytes could not be delivered", len(frame))
+                    self._on_defect()
             elif frame.startswith(GROUP):
                 self._routes.mark(frame, is_retained=is_retained)
             else:

@@ -514,7 +514,7 @@ class Topics:
                 raise NotInitialised("this hub is closed")
             if self._receiver is None:
                 secure = self._connection.keys(endpoints[0]).secure
-                self._receiver = TopicReceiver(context, endpoints, self._routes, secure)
+                self._receiver = TopicReceiver(context, endpoints, self._routes, secure, self._connection.count_defect)
             elif self._receiver.endpoints != endpoints:
                 self._receiver.move(endpoints)
             return self._receiver

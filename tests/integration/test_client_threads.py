@@ -176,6 +176,7 @@ def test_a_thread_of_services_outlives_a_caller_that_breaks_it(endpoint: str, mo
             reply = caller.request("service:echo", b"2", timeout=30.0, idempotent=True, retries=3)
             assert reply == b"2"
         assert broken.is_set()
+        assert hub.metrics()["defects"] == 1
 
 
 def test_a_hub_whose_listener_fails_closes_as_usual(endpoint: str) -> None:
@@ -208,3 +209,66 @@ def test_the_thread_of_topics_outlives_a_turn_that_fails(endpoint: str, monkeypa
         eventually(broken.is_set)
         hub.publish("a", b"3")
         eventually(lambda: heard == [b"2", b"3"])
+        assert hub.metrics()["defects"] == 1
+
+
+def test_the_thread_of_answers_outlives_a_connection_that_breaks_it(
+    endpoint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from messagehub.services.connection import ServiceConnection
+
+    with hub_of(endpoint) as hub, hub_of(endpoint) as caller:
+        hub.serve("service:echo", lambda message, _: message.payload)
+        read_once, broken = ServiceConnection.read_once, threading.Event()
+
+        def break_once(link: ServiceConnection) -> object:
+            if not broken.is_set():
+                broken.set()
+                raise ValueError("a defect of ours")
+            return read_once(link)
+
+        monkeypatch.setattr(ServiceConnection, "read_once", break_once)
+        pending = caller.begin_request("service:echo", b"1", timeout=30.0, retries=3, idempotent=True)
+        answered = threading.Event()
+        pending.add_done_callback(lambda _: answered.set())  # so that the thread reads, and not who waits
+        eventually(answered.is_set)
+        assert pending.result() == b"1"
+        assert broken.is_set()
+        assert caller.metrics()["defects"] == 1
+
+
+FETCHING = {
+    "retained": (commands.ReadTopic, {"since": "oldest"}),
+    "durable": (commands.FetchMessages, {"durable": "reader"}),
+    "group": (commands.RegisterSubscriber, {"group": "workers"}),
+}
+
+
+@pytest.mark.parametrize("kind", FETCHING)
+def test_the_thread_of_a_subscription_outlives_a_question_that_fails(
+    endpoint: str, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with services, the break is made here, once."""
+    asked, options = FETCHING[kind]
+    with hub_of(endpoint) as hub, hub_of(endpoint) as publisher:
+        if kind != "group":
+            publisher.topic("a", keep=100)
+            publisher.publish("a", b"1")
+        ask, broken = Connection.ask, threading.Event()
+
+        def break_once(connection: Connection, command: commands.Command, *given: object, **named: object) -> object:
+            if isinstance(command, asked) and not broken.is_set() and threading.current_thread().name in THREADS:
+                broken.set()
+                raise ValueError("a defect of ours")
+            return ask(connection, command, *given, **named)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(Connection, "ask", break_once)
+        with hub.subscribe("a", **options) as subscription:  # type: ignore[arg-type]
+            eventually(broken.is_set)
+            publisher.publish("a", b"2")
+            awaited = [b"2"] if kind == "group" else [b"1", b"2"]
+            assert [subscription.receive(30.0).payload for _ in awaited] == awaited
+            eventually(lambda: hub.metrics()["defects"] == 1)
+
+
+THREADS = ("messagehub-retained", "messagehub-durable", "messagehub-group")

@@ -246,6 +246,25 @@ def test_without_a_broker_the_newest_table_here_decides(lonely: Place) -> None:
     assert (alone.table.host, alone.table.pid) == (host(), os.getpid())
 
 
+def test_without_a_broker_rings_and_tables_of_a_channel_agree(lonely: Place) -> None:
+    hub = lonely.hub()
+    hub.publish_table("both", PRICES)
+    with pytest.raises(SchemaIncompatible, match=r"price.*start a hub"):
+        hub.producer("both", schema=NARROWED.schema)
+    with pytest.raises(SchemaIncompatible, match=r"price.*start a hub"):
+        hub.register_producer(
+            "both", schema=arrow.from_arrow(NARROWED.schema), schema_type="ARROW", schema_hash=_hash(NARROWED)
+        )
+    assert found(hub, "both").producers == []
+    with hub.producer("both", schema=WIDER.schema) as producer:
+        producer.write(WIDER)
+    with hub.producer("ring", schema=PRICES.schema):
+        with pytest.raises(SchemaIncompatible, match=r"price.*start a hub"):
+            hub.publish_table("ring", NARROWED)
+        hub.publish_table("ring", WIDER)
+    assert [each.channel for each in hub.tables()] == ["both", "ring"]
+
+
 def test_what_was_published_without_a_broker_is_registered_when_one_comes(lonely: Place) -> None:
     hub = lonely.hub()
     hub.publish_table("early", PRICES)
@@ -319,6 +338,10 @@ def _from_broker(place: Place, channel: str) -> Discovery | None:
     with MessageHub(**place.arguments) as hub:
         discovery = hub.discover(channel)
     return discovery if discovery is not None and discovery.source == "broker" else None
+
+
+def _hash(table: pa.Table) -> str:
+    return arrow.parse(arrow.from_arrow(table.schema), {}).hash
 
 
 def _user() -> str:

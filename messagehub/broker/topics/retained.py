@@ -137,7 +137,7 @@ class RetainedTopics:
         if self.waiting >= MAX_READS:
             raise RateLimited("too many wait to read kept topics: try again in a moment")
         if self._thread is None:
-            self._thread = self._supervisor.start("messagehub-kept", self._run)
+            self._thread = self._supervisor.start("messagehub-retained", self._run)
         self.waiting += 1
         self.counters["kept_reads"] += 1
         self._asked.put((ticket, command, topic.name, topic.incarnation))

@@ -256,6 +256,7 @@ class DurableSubscription(Subscription):
             except Exception:  # a defect must not end the reading; the next look is in a second
                 self._look_at = time.monotonic() + LOOK_SECONDS
                 log.exception("topic %r could not be read", self.pattern)
+                self._connection.count_defect()
         self._leave()
 
     def _leave(self) -> None:

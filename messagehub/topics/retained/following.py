@@ -47,7 +47,7 @@ class RetainedFollower:
         with self._lock:
             self._references = [*self._references, weakref.ref(subscription)]
             if self._thread is None and not self._is_closed:
-                self._thread = threading.Thread(target=self._run, name="messagehub-kept", daemon=True)
+                self._thread = threading.Thread(target=self._run, name="messagehub-retained", daemon=True)
                 self._thread.start()
         self._wanted.set()
 
@@ -98,9 +98,10 @@ class RetainedFollower:
             except BrokerUnavailable:
                 look_at = time.monotonic() + RETRY_SECONDS  # it comes back, or the hub is closed
             except HubError as unable:  # asked again at the next look
-                log.warning("kept topics cannot be read now: %s", unable.message)
+                log.warning("retained topics cannot be read now: %s", unable.message)
             except Exception:  # a defect must not end the reading for good; the next look is in a second
-                log.exception("kept topics could not be read")
+                log.exception("retained topics could not be read")
+                self._connection.count_defect()
 
     def _look(self, *, is_due: bool) -> None:
         wanting = [one for one in self.subscriptions if is_due or one.wants_topics]
