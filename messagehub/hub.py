@@ -102,7 +102,7 @@ class MessageHub(CatalogMethods, DataMethods, TableMethods, TopicMethods, Servic
         self._heartbeats = Heartbeats(self._connection, lease=self.lease, when_alone=self._listings.enter)
         self._watches = Watches(self._connection)
         self._taps = EventListeners(self._connection)
-        self._unregistered_tables = UnregisteredTables(self._connection)
+        self._unregistered_tables = UnregisteredTables(self._connection, directory)
         self._via_broker = ViaBroker(self._connection)
         self._cached: Callable[[str], Discovery | None] = self._via_broker.cache.get
         self._chain = Chain(self._via_broker, files, ViaShmName(directory))

@@ -117,7 +117,7 @@ class TableMethods(ABC):
             self._warn(error)
             self._unregistered_tables.add(command)
             return False
-        self._unregistered_tables.discard(channel)
+        self._unregistered_tables.discard(channel, manifest.generation)
         return True
 
     @open_files_limited()

@@ -21,12 +21,13 @@ from messagehub.discovery import Discovery
 from messagehub.errors import ConfigurationError, SchemaIncompatible, SchemaMismatch, SubjectNotFound
 from messagehub.shm.entries import table_details
 from messagehub.shm.identity import host
+from messagehub.shm.pending_tables import pending
 from messagehub.shm.tables import TableStore
 from registry import commands, events
 from registry.formats import arrow
 from registry.records import SchemaConfig
 from tests.integration.block_processes import Place, place_in
-from tests.integration.harness import ROOT, Served, clean_environment, eventually
+from tests.integration.harness import ROOT, Served, clean_environment, eventually, fixed_endpoint
 
 PRICES = pa.table({"id": pa.array([1, 2], pa.int64()), "price": [1.5, 2.5]})
 NARROWED = pa.table({"id": pa.array([1], pa.int64()), "price": pa.array([1], pa.int32())})
@@ -281,6 +282,35 @@ def test_what_was_published_without_a_broker_is_registered_when_one_comes(lonely
         again = eventually(lambda: _from_broker(lonely, "early"))
         assert (again.schema, again.schema_version) == ("verified", "1")
         assert again.revision <= revision
+    finally:
+        server.close()
+
+
+def test_what_a_process_left_unregistered_is_registered_by_the_next_that_connects(
+    lonely: Place, tmp_path: Path
+) -> None:
+    """As Spark commits: in a process that ends, perhaps before a broker on another host can be reached."""
+    endpoint = fixed_endpoint()
+    there = {"endpoint": endpoint, "domain": lonely.domain, "request_timeout_seconds": 0.2}
+    with MessageHub(**there) as gone:
+        for channel in ("left", "newer", "dropped"):
+            gone.publish_table(channel, PRICES)
+        gone.publish_table("newer", WIDER)
+        gone.drop_table("dropped")
+    assert pending(lonely.directory, endpoint) == ["left", "newer"]
+    os.environ["MESSAGEHUB_DOMAIN"] = f"{lonely.domain}-elsewhere"  # this broker finds nothing here by itself
+    server = Served(tmp_path / "elsewhere", "--endpoint", endpoint)
+    try:
+        with MessageHub(**there) as other:
+            for channel, generation in (("left", 1), ("newer", 2)):
+                eventually(lambda name=channel: (other.discover(name) or found_nothing).source == "broker")
+                table = found(other, channel).table
+                assert table is not None
+                assert (table.generation, table.schema) == (generation, "verified")
+            eventually(lambda: pending(lonely.directory, endpoint) == [])
+            assert [each.channel for each in other.tables()] == ["left", "newer"]
+            other.publish_table("left", WIDER)
+            assert pending(lonely.directory, endpoint) == []
     finally:
         server.close()
 

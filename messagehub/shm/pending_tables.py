@@ -1,0 +1,50 @@
+"""Tables of this host that a broker on another host is still to hear of: one small file a domain.
+
+The process that published such a table may end before that broker answers; whoever connects to it next from this host
+registers the table. A broker of this host needs no note, since it finds tables by itself.
+"""
+
+import os
+from typing import Final
+
+import msgspec
+
+from .directory import Directory
+from .line_file import LineFile
+
+MOST: Final = 1024
+_NAME: Final = "pending-tables"
+_LINE_BYTES: Final = 1024
+_decoder = msgspec.json.Decoder(tuple[str, str, int])
+
+
+def note_pending(directory: Directory, endpoint: str, channel: str, generation: int) -> None:
+    """Remember that the broker at `endpoint` is to hear of a channel's newest table: this generation or a later."""
+    _file(directory).append(msgspec.json.encode((endpoint, channel, generation)).decode())
+
+
+def pending(directory: Directory, endpoint: str) -> list[str]:
+    """Return the channels whose newest table the broker at `endpoint` is still to hear of."""
+    noted = [_noted(line) for line in _file(directory).lines()]
+    return list(dict.fromkeys(channel for whose, channel, _ in noted if whose == endpoint))
+
+
+def forget_pending(directory: Directory, endpoint: str, channel: str, generation: int | None) -> None:
+    """The broker has heard of the table up to this generation; None: whatever was noted is gone."""
+
+    def is_done(line: str) -> bool:
+        whose, named, number = _noted(line)
+        return (whose, named) == (endpoint, channel) and (generation is None or number <= generation)
+
+    _file(directory).remove(is_done)
+
+
+def _noted(line: str) -> tuple[str, str, int]:
+    try:
+        return _decoder.decode(line)
+    except msgspec.DecodeError:  # it was cut off, or is not of our writing
+        return "", "", 0
+
+
+def _file(directory: Directory) -> LineFile:
+    return LineFile(os.path.join(os.path.dirname(directory.path), _NAME), MOST, _LINE_BYTES)
