@@ -1,11 +1,13 @@
 """Who left is forgotten: a broker without members keeps no lease, watches no process and knows no owner."""
 
+import signal
 import subprocess
 from collections.abc import Callable
 
 import pytest
 import zmq
 
+from messagehub.errors import DuplicateRegistration
 from messagehub.shm.identity import ProcessIdentity
 from tests.conftest import QUICK
 from tests.integration.harness import Embedded, Peer, Served, eventually, hub_of, producer, run_script
@@ -104,3 +106,27 @@ def test_a_consumer_that_was_closed_while_its_broker_was_away_does_not_stay(serv
             eventually(lambda: set(peer.snapshot()["a"]["consumers"]) == {"stays"})
             (group,) = peer.snapshot()["a"]["groups"].values()
             assert set(group["members"]) == {"stays"}
+
+
+@pytest.mark.parametrize("fault", ["paused", "killed"])
+def test_a_worker_that_was_closed_while_its_broker_was_away_does_not_stay(
+    fault: str, served: Callable[..., Served]
+) -> None:
+    server = served("--no-http", heartbeat_seconds=0.2, stall_seconds=1.0, lease_seconds=2.0, beacon_seconds=0.1)
+    with hub_of(server) as caller:
+        with hub_of(server) as closed:
+            closed.serve("name:scope", lambda *_: "closed")
+            assert caller.request("name:scope", timeout=30.0) == "closed"
+            server.kill() if fault == "killed" else server.signal(signal.SIGSTOP)
+        server.start() if fault == "killed" else server.signal(signal.SIGCONT)
+        with hub_of(server) as other:
+
+            def serve() -> bool:
+                try:
+                    other.serve("name:scope", lambda *_: "other")
+                except DuplicateRegistration:
+                    return False
+                return True
+
+            eventually(serve)
+            assert caller.request("name:scope", timeout=30.0, retries=20) == "other"
