@@ -4,6 +4,7 @@ Spark hands them over as text, in lower case, together with its own (`_OF_SPARK`
 over none, when the table is read or written.
 """
 
+import datetime
 import difflib
 import json
 import re
@@ -19,13 +20,16 @@ from messagehub.shm.manifests import Retention
 from messagehub.shm.tables import TableStore
 from messagehub.spark.errors import BadOption
 from registry import names
+from registry.records import PayloadKind
+from registry.topics.patterns import Patterns
 
 _OF_SPARK: Final = ("path", "paths", "checkpointLocation", "queryName")
 _OF_CATALOG: Final = "option."
 _OF_TABLES: Final = ("provider", "owner", "location")
 """CREATE TABLE … OPTIONS (k 'v') hands over both `k` and `option.k`, and these."""
 _WHICH_CHANNEL: Final = (
-    'say which channel: .option("channel", NAME). Spark does not keep the options of a catalog table: use'
+    'say which channel, .option("channel", NAME), or topic, .option("topic", PATTERN). Spark does not keep the options'
+    " of a catalog table: use"
     " CREATE TEMPORARY VIEW … USING messagehub OPTIONS (channel 'NAME'), or SELECT … FROM table WITH (channel = 'NAME')"
 )
 _DEFAULT_PARTITION_BYTES: Final = 128 << 20
@@ -35,9 +39,10 @@ _TRANSACTION: Final = re.compile(r"[A-Za-z0-9_-]{1,100}")
 
 @dataclass(frozen=True)
 class Options:
-    """Plain data: it is pickled to every process that works on the DataFrame."""
+    """Plain data: it is pickled to every process that works on the DataFrame. It names a channel or topics."""
 
-    channel: str
+    channel: str = ""
+    topic: str | None = None
     endpoint: str | None = None
     domain: str | None = None
     dir: str | None = None
@@ -45,7 +50,10 @@ class Options:
     expected_schema: str | None = None
     max_partition_bytes: int = _DEFAULT_PARTITION_BYTES
     fail_on_data_loss: bool = True
-    starting_offsets: str = "earliest"
+    starting_offsets: str | dict[str, int] = "earliest"
+    starting_at: float | None = None
+    ending_offsets: str | dict[str, int] = "latest"
+    payload_kind: PayloadKind = "bytes"
     max_rows_per_trigger: int | None = None
     max_bytes_per_trigger: int | None = None
     keep_generations: int = 1
@@ -63,16 +71,37 @@ class Options:
             _known(name)
             if use is not None and use not in _USES.get(name, (use,)):
                 raise BadOption(f"option {_ACCEPTED[name]} is for {' and '.join(_USES[name])}; this is a {use}")
-        if "maxrowspertrigger" in said and "maxbytespertrigger" in said:
-            raise BadOption("give one of maxRowsPerTrigger and maxBytesPerTrigger")
+        for one, other in _NOT_BOTH:
+            if one.lower() in said and other.lower() in said:
+                raise BadOption(f"give one of {one} and {other}")
+        values = {_READERS[name][0]: _value(name, text) for name, text in said.items() if name in _READERS}
         channel = said.get("channel") or said.get("path") or _only_one(said.get("paths"))
+        is_of_topics = "topic" in said
+        for name in said:
+            if name in (_OF_CHANNELS if is_of_topics else _OF_TOPICS):
+                kinds = ("channels", "topics") if is_of_topics else ("topics", "channels")
+                raise BadOption(f"option {_ACCEPTED[name]} is for {kinds[0]}, not for {kinds[1]}")
+        if is_of_topics:
+            return cls(**values)
         if not channel:
             raise BadOption(_WHICH_CHANNEL)
-        values = {_READERS[name][0]: _value(name, text) for name, text in said.items() if name in _READERS}
+        if use == "read" and "startingoffsets" in said:
+            raise BadOption("option startingOffsets is for readStream; this is a read of a channel")
+        if isinstance(values.get("starting_offsets"), dict):
+            raise BadOption("option startingOffsets of a channel is earliest or latest; offsets are for topics")
         try:
             return cls(**values | {"channel": names.check_channel(channel)})
         except HubError as error:
             raise BadOption(f"option channel: {error.message}") from None
+
+    @property
+    def is_of_topics(self) -> bool:
+        return self.topic is not None
+
+    @property
+    def patterns(self) -> Patterns:
+        assert self.topic is not None
+        return Patterns(self.topic.split(","))
 
     def settings(self) -> Settings:
         return Settings.load(dir=self.dir, endpoint=self.endpoint, domain=self.domain)
@@ -130,12 +159,52 @@ def _name(text: str) -> str:
     return text
 
 
-def _starting(text: str) -> str:
+def _starting(text: str) -> str | dict[str, int]:
+    if text.lstrip().startswith("{"):
+        return _offsets(text, least=-2)
     return {"earliest": "earliest", "latest": "latest"}[text.strip().lower()]
+
+
+def _ending(text: str) -> str | dict[str, int]:
+    if text.lstrip().startswith("{"):
+        return _offsets(text, least=-1)
+    return {"latest": "latest"}[text.strip().lower()]
+
+
+def _offsets(text: str, *, least: int) -> dict[str, int]:
+    """As Spark's Kafka source has them: -2 is the earliest, -1 the latest."""
+    found = json.loads(text)
+    if not all(type(offset) is int and offset >= least for offset in found.values()):
+        raise ValueError
+    return {str(topic): offset for topic, offset in found.items()}
+
+
+def _instant(text: str) -> float:
+    """Milliseconds since the epoch, as in Spark's Kafka source, or a date and time with its zone."""
+    if text.strip().isdecimal():
+        return int(text) / 1000
+    found = datetime.datetime.fromisoformat(text.strip())
+    if found.tzinfo is None:
+        raise ValueError
+    return found.timestamp()
+
+
+def _topic(text: str) -> str:
+    try:
+        Patterns(text.split(","))
+    except HubError as error:
+        raise BadOption(f"option topic: {error.message}") from None
+    return text
+
+
+def _kind(text: str) -> PayloadKind:
+    found: dict[str, PayloadKind] = {"bytes": "bytes", "json": "json"}
+    return found[text.strip().lower()]
 
 
 _NAMED: Final[dict[str, tuple[str, Any, str]]] = {
     "channel": ("channel", str, "a channel's name"),
+    "topic": ("topic", _topic, "a topic's name, or a pattern such as orders.>; several with commas between them"),
     "endpoint": ("endpoint", str, "ipc://… or tcp://…"),
     "domain": ("domain", str, "a domain's name"),
     "dir": ("dir", str, "the hub's directory"),
@@ -143,7 +212,14 @@ _NAMED: Final[dict[str, tuple[str, Any, str]]] = {
     "expectedSchema": ("expected_schema", str, "a schema hash, or the JSON of a schema"),
     "maxPartitionBytes": ("max_partition_bytes", _whole, "a number of bytes above 0"),
     "failOnDataLoss": ("fail_on_data_loss", _switch, "true or false"),
-    "startingOffsets": ("starting_offsets", _starting, "earliest or latest"),
+    "startingOffsets": ("starting_offsets", _starting, 'earliest, latest or, of topics, JSON such as {"orders": 17}'),
+    "startingTimestamp": (
+        "starting_at",
+        _instant,
+        "milliseconds since the epoch, or a time with its zone such as 2026-05-01T12:00:00Z",
+    ),
+    "endingOffsets": ("ending_offsets", _ending, 'latest, or JSON such as {"orders": 17}'),
+    "payloadKind": ("payload_kind", _kind, "bytes or json"),
     "maxRowsPerTrigger": ("max_rows_per_trigger", _whole, "a number of rows above 0"),
     "maxBytesPerTrigger": ("max_bytes_per_trigger", _whole, "a number of bytes above 0"),
     "keepGenerations": ("keep_generations", _whole, "a number of generations above 0"),
@@ -156,7 +232,10 @@ _USES: Final[dict[str, tuple[Use, ...]]] = {
     "maxpartitionbytes": ("read",),
     "expectedschema": ("read", "readStream"),
     "failondataloss": ("read", "readStream"),
-    "startingoffsets": ("readStream",),
+    "startingoffsets": ("read", "readStream"),
+    "startingtimestamp": ("read", "readStream"),
+    "endingoffsets": ("read",),
+    "payloadkind": ("write", "writeStream"),
     "maxrowspertrigger": ("readStream",),
     "maxbytespertrigger": ("readStream",),
     "keepgenerations": ("write", "writeStream"),
@@ -165,6 +244,23 @@ _USES: Final[dict[str, tuple[Use, ...]]] = {
     "transaction": ("write",),
 }
 """Those that have an effect on some uses only."""
+_OF_TOPICS: Final = ("topic", "startingtimestamp", "endingoffsets", "payloadkind")
+_OF_CHANNELS: Final = (
+    "channel",
+    "generation",
+    "expectedschema",
+    "maxpartitionbytes",
+    "maxbytespertrigger",
+    "keepgenerations",
+    "keepbytes",
+    "keepseconds",
+    "transaction",
+)
+_NOT_BOTH: Final = (
+    ("maxRowsPerTrigger", "maxBytesPerTrigger"),
+    ("channel", "topic"),
+    ("startingOffsets", "startingTimestamp"),
+)
 _READERS: Final = {name.lower(): rule for name, rule in _NAMED.items()}
 _ACCEPTED: Final = {name.lower(): name for name in (*_NAMED, *_OF_SPARK)}
 

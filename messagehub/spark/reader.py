@@ -54,7 +54,7 @@ class TableReader(DataSourceReader):
         self._options = options
         self._schema = read_schema(schema)
         with newest_snapshot(options) as snapshot:
-            check_columns(schema_of(snapshot), schema, options.channel)
+            check_columns(schema_of(snapshot), schema, f"channel {options.channel!r}")
 
     def partitions(self) -> list[InputPartition]:
         with newest_snapshot(self._options) as snapshot:

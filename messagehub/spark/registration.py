@@ -6,29 +6,22 @@ Rule 3: without a broker the newest table here stands for the registry. Whether 
 importing all that it takes to talk to it; a broker that comes later finds the table by itself.
 """
 
-import contextlib
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
-
 from messagehub.channels.tables import check_append, check_mode
 from messagehub.client.broker_file import is_held
 from messagehub.discovery.via_directory import ViaFiles
-from messagehub.errors import HubError
 from messagehub.shm.location import directory_of
 from messagehub.shm.manifests import Manifest
 from messagehub.shm.tables import Mode
+from messagehub.spark.hubs import hub_of
 from messagehub.spark.options import Options
 from messagehub.spark.schema_mapping import schema_hash
 from registry.commands import CheckTable
-
-if TYPE_CHECKING:
-    from messagehub.hub import MessageHub
 
 
 def check(options: Options, text: str, mode: Mode, *, is_users_process: bool = False) -> None:
     """Raise what the write would be refused with; nothing is registered."""
     if _has_broker(options):
-        with _hub(options, is_users_process=is_users_process) as hub:
+        with hub_of(options, is_users_process=is_users_process) as hub:
             hub.check_table(options.channel, text, mode=mode)
         return
     check_mode(mode)
@@ -43,28 +36,10 @@ def check(options: Options, text: str, mode: Mode, *, is_users_process: bool = F
 def register(options: Options, manifest: Manifest) -> None:
     """Tell the broker, if there is one, of a generation that was committed here."""
     if _has_broker(options):
-        with _hub(options) as hub:
+        with hub_of(options) as hub:
             hub.register_table(options.channel, manifest)
 
 
 def _has_broker(options: Options) -> bool:
     settings = options.settings()
     return not settings.is_local or is_held(settings.lock_path)
-
-
-@contextlib.contextmanager
-def _hub(options: Options, *, is_users_process: bool = False) -> Iterator["MessageHub"]:
-    """The process's singleton. Where that one is of another hub, or the user has not made it: one for this call."""
-    from messagehub.hub import MessageHub
-
-    settings = options.settings()
-    named = {name: value for name in ("dir", "endpoint", "domain") if (value := getattr(options, name)) is not None}
-    try:
-        hub = None if is_users_process and named else MessageHub.get_instance(**named)
-    except HubError:
-        hub = None  # it was made with other settings
-    if hub is not None and hub.settings == settings:
-        yield hub
-    else:
-        with MessageHub(settings) as own:
-            yield own

@@ -127,15 +127,14 @@ def appended(batch: pa.RecordBatch, table: pa.Schema, sources: dict[str, str]) -
     return pa.RecordBatch.from_arrays(columns, schema=table)
 
 
-def check_columns(available: pa.Schema, wanted: spark.StructType, channel: str) -> None:
-    """A projection can only name what is there."""
+def check_columns(available: pa.Schema, wanted: spark.StructType, where: str) -> None:
+    """A projection can only name what is there. `where` is the channel or topic, for the error."""
     for field in wanted:
         if field.name not in available.names:
             near = difflib.get_close_matches(field.name, available.names, n=1, cutoff=0.0)
             hint = f"; did you mean {near[0]!r}?" if near else ""
             raise SchemaMismatch(
-                f"channel {channel!r} has no column {field.name!r}{hint} It has: {', '.join(available.names)}",
-                channel=channel,
+                f"{where} has no column {field.name!r}{hint} It has: {', '.join(available.names)}",
                 column=field.name,
             )
 

@@ -151,7 +151,7 @@ class RingStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._hold(found[block_id], Position(block_id, place["epoch"], place["sequence"]) if place else "oldest")
 
     def _hold(self, ring: Ring, start: Start) -> None:
-        check_columns(ring.schema(), self._columns, self._options.channel)
+        check_columns(ring.schema(), self._columns, f"channel {self._options.channel!r}")
         try:
             reader = open_reader(ring.path, start=start, wait_for_writer=True)
         except NothingThere:

@@ -16,8 +16,8 @@ from pyspark.sql.types import StructType
 from messagehub.spark.options import Options
 from messagehub.spark.writer import TableSink, WrittenPart
 
-_QUERY = "sql.streaming.queryId"
-_BATCH = "streaming.sql.batchId"
+QUERY = "sql.streaming.queryId"
+BATCH = "streaming.sql.batchId"
 
 
 class StreamTableWriter(DataSourceStreamArrowWriter):
@@ -27,7 +27,7 @@ class StreamTableWriter(DataSourceStreamArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WrittenPart:
         context = TaskContext.get()
         assert context is not None
-        name = f"{context.getLocalProperty(_QUERY)}_{context.getLocalProperty(_BATCH)}"
+        name = f"{context.getLocalProperty(QUERY)}_{context.getLocalProperty(BATCH)}"
         return self._sink.write_part(self._sink.open_or_begin(name), iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: ARG002, N803  Spark's

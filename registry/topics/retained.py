@@ -151,6 +151,7 @@ class TopicCatalog:
                 f"publisher {command.publisher!r} sent number {last.number + last.count - 1} last: numbers go up",
                 topic=topic.name,
                 number=command.number,
+                last_number=last.number + last.count - 1,
             )
         return _acknowledgement(topic.name, last.offset, last.count, duplicate=True)
 

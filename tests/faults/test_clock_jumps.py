@@ -20,28 +20,33 @@ def test_nobody_is_lost_when_the_clock_jumps(
 ) -> None:
     broker = embedded(**QUICK_LEASES)
     real = time.time
-    with hub_of(broker) as hub, hub.watch() as watch, Peer(broker.endpoint) as peer:
-        with hub.producer("ring") as producer, hub.consumer("ring", start="oldest") as consumer:
-            hub.publish_table("table", pa.table({"x": [1, 2]}))
-            hub.topic("kept", keep=10)
-            hub.publish("kept", b"before")
-            hub.serve("service:echo", lambda message, _: message.payload)
-            producer.write(b"before")
-            assert watch.wait_current(30.0)
-            revision = peer.ask({"type": "DISCOVERY_REQUEST", "channel": "ring"})["revision"]
-            monkeypatch.setattr(time, "time", lambda: real() + jump)
-            beats = _beats(peer)
-            eventually(lambda: _beats(peer) > beats + 15)  # longer than a lease
-            found = peer.ask({"type": "DISCOVERY_REQUEST", "channel": "ring"})
-            assert (found["status"], found["revision"], found["consumer_count"]) == ("active", revision, 1)
-            producer.write(b"after")
-            assert [bytes(consumer.read(timeout=30.0)) for _ in range(2)] == [b"before", b"after"]
-            with hub.consumer("table", start="oldest") as reader:
-                assert reader.read(timeout=30.0)["x"].to_pylist() == [1, 2]
-            hub.publish("kept", b"after")
-            with hub.subscribe("kept", since="oldest") as subscription:
-                assert [subscription.receive(30.0).payload for _ in range(2)] == [b"before", b"after"]
-            assert hub.request("service:echo", b"x", timeout=30.0) == b"x"
+    with (
+        hub_of(broker) as hub,
+        hub.watch() as watch,
+        Peer(broker.endpoint) as peer,
+        hub.producer("ring") as producer,
+        hub.consumer("ring", start="oldest") as consumer,
+    ):
+        hub.publish_table("table", pa.table({"x": [1, 2]}))
+        hub.topic("kept", keep=10)
+        hub.publish("kept", b"before")
+        hub.serve("service:echo", lambda message, _: message.payload)
+        producer.write(b"before")
+        assert watch.wait_current(30.0)
+        revision = peer.ask({"type": "DISCOVERY_REQUEST", "channel": "ring"})["revision"]
+        monkeypatch.setattr(time, "time", lambda: real() + jump)
+        beats = _beats(peer)
+        eventually(lambda: _beats(peer) > beats + 15)  # longer than a lease
+        found = peer.ask({"type": "DISCOVERY_REQUEST", "channel": "ring"})
+        assert (found["status"], found["revision"], found["consumer_count"]) == ("active", revision, 1)
+        producer.write(b"after")
+        assert [bytes(consumer.read(timeout=30.0)) for _ in range(2)] == [b"before", b"after"]
+        with hub.consumer("table", start="oldest") as reader:
+            assert reader.read(timeout=30.0)["x"].to_pylist() == [1, 2]
+        hub.publish("kept", b"after")
+        with hub.subscribe("kept", since="oldest") as subscription:
+            assert [subscription.receive(30.0).payload for _ in range(2)] == [b"before", b"after"]
+        assert hub.request("service:echo", b"x", timeout=30.0) == b"x"
 
 
 def _beats(peer: Peer) -> int:

@@ -1,0 +1,148 @@
+"""Where a read of retained topics begins and ends.
+
+An offset of Spark is, for each topic, the next message to read and the topic's incarnation:
+{topic: {"incarnation": …, "offset": …}}. A topic that is deleted and made again counts its messages anew, so that an
+offset alone would skip some.
+"""
+
+import logging
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final
+
+from messagehub.errors import DataLost, TopicNotFound
+from messagehub.spark.errors import BadOption
+from messagehub.spark.options import Options
+from messagehub.topics.retained.positions import Start, resolve
+from registry.records import KeptTopic
+
+if TYPE_CHECKING:
+    from messagehub.hub import MessageHub
+
+log = logging.getLogger("messagehub")
+
+Place = dict[str, int]
+Offset = dict[str, Place]
+EARLIEST: Final = -2
+LATEST: Final = -1
+
+
+def topics_of(options: Options, hub: "MessageHub", *, may_be_none: bool = False) -> dict[str, KeptTopic]:
+    """Return the retained topics that the option names, by name. TopicNotFound where one named in full is not there."""
+    patterns = options.patterns
+    found = {topic.name: topic for pattern in patterns.texts for topic in hub.topics(pattern)}
+    missing = [name for name in patterns.topics if name not in found]
+    if missing:
+        raise TopicNotFound(
+            f"topic {missing[0]!r} is not retained, so there is nothing to read later: hub.topic({missing[0]!r},"
+            f" keep=…) or `messagehub topics keep {missing[0]}` makes it so",
+            topic=missing[0],
+        )
+    if not found and not may_be_none:
+        raise TopicNotFound(f"no retained topic matches {patterns.text!r}", pattern=patterns.text)
+    return dict(sorted(found.items()))
+
+
+def first_offsets(options: Options, hub: "MessageHub", topics: Mapping[str, KeptTopic]) -> Offset:
+    """Where a new query, or a batch, begins."""
+    return {name: _place(topic, _first(options, hub, topic)) for name, topic in topics.items()}
+
+
+def last_offsets(options: Options, topics: Mapping[str, KeptTopic]) -> Offset:
+    """Where a batch ends."""
+    said = options.ending_offsets
+    _check_named("endingOffsets", said, topics)
+    wanted = said if isinstance(said, dict) else {}
+    return {name: _place(topic, _within(topic, wanted.get(name, LATEST))) for name, topic in topics.items()}
+
+
+def heads(topics: Mapping[str, KeptTopic]) -> Offset:
+    return {name: _place(topic, topic.next_offset) for name, topic in topics.items()}
+
+
+def limited(start: Offset, end: Offset, rows: int, *, turn: int) -> Offset:
+    """Return an end that is at most `rows` messages away, shared among the topics by how many they have.
+
+    At least one message is taken, and with every turn another topic is the first, so that none starves.
+    """
+    behind = {name: place["offset"] - _begin(start, name, place) for name, place in end.items()}
+    total = sum(behind.values())
+    if total <= rows:
+        return end
+    order = sorted(end)
+    order = order[turn % len(order) :] + order[: turn % len(order)]
+    left, found = max(rows, 1), {}
+    for name in order:
+        share = min(left, -(-behind[name] * rows // total))
+        left -= share
+        found[name] = end[name] | {"offset": _begin(start, name, end[name]) + share}
+    return dict(sorted(found.items()))
+
+
+def ranges(options: Options, start: Offset, end: Offset) -> list[tuple[str, Place, int]]:
+    """Return, for each topic with messages between two offsets, where to begin and before which offset to end."""
+    found = []
+    for name, place in sorted(end.items()):
+        begin = _begin(start, name, place)
+        if begin < place["offset"]:
+            before = start.get(name)
+            if before is not None and before["incarnation"] != place["incarnation"]:
+                lose(options, f"topic {name!r} was deleted and made again")
+            found.append((name, {"incarnation": place["incarnation"], "offset": begin}, place["offset"]))
+    return found
+
+
+def check_still_there(options: Options, start: Offset, topics: Mapping[str, KeptTopic]) -> None:
+    for name, place in start.items():
+        topic = topics.get(name)
+        if topic is None:
+            lose(options, f"topic {name!r}, of which the query has read up to offset {place['offset']}, is gone")
+        elif topic.incarnation == place["incarnation"] and topic.next_offset < place["offset"]:
+            lose(options, f"topic {name!r} ends before offset {place['offset']}, up to which the query has read")
+
+
+def lose(options: Options, said: str) -> None:
+    """Fail the query, or go on with a warning where the user accepts a loss."""
+    if options.fail_on_data_loss:
+        raise DataLost(
+            f"{said}: messages may be lost. Keep more messages, read more often, or accept the loss with"
+            " failOnDataLoss=false."
+        )
+    log.warning("%s; the query goes on", said)
+
+
+def _begin(start: Offset, name: str, end: Place) -> int:
+    """A topic that came, or was made again, after the start is read from its first message on."""
+    before = start.get(name)
+    return before["offset"] if before is not None and before["incarnation"] == end["incarnation"] else 1
+
+
+def _first(options: Options, hub: "MessageHub", topic: KeptTopic) -> int:
+    if options.starting_at is not None:
+        return resolve(Start(options.starting_at), topic.name, hub.ask)
+    said = options.starting_offsets
+    wanted = said.get(topic.name, EARLIEST) if isinstance(said, dict) else EARLIEST if said == "earliest" else LATEST
+    if wanted == EARLIEST:
+        return resolve(Start("oldest"), topic.name, hub.ask)
+    return _within(topic, wanted)
+
+
+def _within(topic: KeptTopic, offset: int) -> int:
+    if offset > topic.next_offset:
+        raise BadOption(
+            f"offset {offset} is beyond the end of topic {topic.name!r}, whose next message has {topic.next_offset}"
+        )
+    return topic.next_offset if offset == LATEST else max(offset, 1)
+
+
+def _check_named(option: str, said: "str | dict[str, int]", topics: Mapping[str, KeptTopic]) -> None:
+    unknown = sorted(set(said) - set(topics)) if isinstance(said, dict) else []
+    if unknown:
+        raise BadOption(f"option {option} names topic {unknown[0]!r}, which option topic does not match")
+
+
+def check_starting(options: Options, topics: Mapping[str, KeptTopic]) -> None:
+    _check_named("startingOffsets", options.starting_offsets, topics)
+
+
+def _place(topic: KeptTopic, offset: int) -> Place:
+    return {"incarnation": topic.incarnation, "offset": offset}

@@ -1,0 +1,202 @@
+"""Batch and streaming read of retained topics: one row a message.
+
+Rule 1: a range of offsets is read again as it was read before, whoever reads it: messages have fixed offsets.
+Rule 2: what retention has removed before it was read fails the query, or is skipped with a warning where
+failOnDataLoss is false.
+Rule 3: tasks ask the broker for pages. A range is cut into shares, so that several tasks read a long one.
+"""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from messagehub.errors import HubError, TopicNotFound
+from messagehub.spark.hubs import hub_of, patiently
+from messagehub.spark.options import Options
+from messagehub.spark.schema_mapping import check_columns, conform, read_schema
+from messagehub.spark.topic_offsets import (
+    Offset,
+    check_starting,
+    check_still_there,
+    first_offsets,
+    heads,
+    last_offsets,
+    limited,
+    lose,
+    ranges,
+    topics_of,
+)
+from registry import commands, replies
+
+if TYPE_CHECKING:
+    from messagehub.hub import MessageHub
+
+COLUMNS: Final = pa.schema(
+    [
+        pa.field("topic", pa.string()),
+        pa.field("offset", pa.int64()),
+        pa.field("timestamp", pa.timestamp("us", tz="UTC")),
+        pa.field("kind", pa.string()),
+        pa.field("headers", pa.map_(pa.string(), pa.string())),
+        pa.field("payload", pa.binary()),
+    ]
+)
+MESSAGES_PER_TASK: Final = 50_000
+_PAGE: Final = 1000
+_BATCH_ROWS: Final = 10_000
+_BATCH_BYTES: Final = 16 << 20
+_PATIENCE_SECONDS: Final = 30.0
+
+
+@dataclass(frozen=True)
+class TopicRange(InputPartition):
+    """Messages of one topic, from `first` on and before `stop`."""
+
+    topic: str
+    incarnation: int
+    first: int
+    stop: int
+    is_new: bool  # it was not known at the start: what retention has removed by then is not missing
+
+
+def partitions_of(options: Options, start: Offset, end: Offset) -> list[InputPartition]:
+    found: list[InputPartition] = []
+    for name, place, stop in ranges(options, start, end):
+        begin = place["offset"]
+        for first in range(begin, stop, MESSAGES_PER_TASK):
+            last = min(first + MESSAGES_PER_TASK, stop)
+            found.append(TopicRange(name, place["incarnation"], first, last, name not in start))
+    return found
+
+
+def read_range(options: Options, wanted: TopicRange, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    with hub_of(options) as hub:
+        rows: list[replies.StoredMessage] = []
+        size = 0
+        for message in _messages(options, hub, wanted):
+            rows.append(message)
+            size += len(message.payload)
+            if len(rows) >= _BATCH_ROWS or size >= _BATCH_BYTES:
+                yield conform(_batch(wanted.topic, rows), schema)
+                rows, size = [], 0
+        if rows:
+            yield conform(_batch(wanted.topic, rows), schema)
+
+
+def _messages(options: Options, hub: "MessageHub", wanted: TopicRange) -> Iterator[replies.StoredMessage]:
+    offset = wanted.first
+    while offset < wanted.stop:
+        command = commands.ReadTopic(topic=wanted.topic, offset=offset, limit=min(_PAGE, wanted.stop - offset))
+        try:
+            page = patiently(partial(hub.ask, command), _PATIENCE_SECONDS)
+        except TopicNotFound:
+            lose(options, f"topic {wanted.topic!r} is gone, with its messages from {offset} on")
+            return
+        assert isinstance(page, replies.TopicPage)
+        if page.incarnation != wanted.incarnation:
+            lose(options, f"topic {wanted.topic!r} was deleted and made again, with its messages from {offset} on")
+            return
+        found = [message for message in page.messages if message.offset < wanted.stop]
+        at = found[0].offset if found else wanted.stop
+        if at > offset and not wanted.is_new:
+            lose(options, f"topic {wanted.topic!r} no longer has its messages {offset} to {at - 1}")
+        yield from found
+        offset = found[-1].offset + 1 if found else wanted.stop
+
+
+def _batch(topic: str, messages: list[replies.StoredMessage]) -> pa.RecordBatch:
+    columns: dict[str, list[Any]] = {
+        "topic": [topic] * len(messages),
+        "offset": [message.offset for message in messages],
+        "timestamp": [round(message.at * 1e6) for message in messages],
+        "kind": [message.kind for message in messages],
+        "headers": [[(name, _text(value)) for name, value in message.headers.items()] for message in messages],
+        "payload": [message.payload for message in messages],
+    }
+    return pa.RecordBatch.from_arrays([pa.array(columns[field.name], field.type) for field in COLUMNS], schema=COLUMNS)
+
+
+def _text(value: Any) -> str:
+    """A header's text as it is; any other value as JSON."""
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+class TopicReader(DataSourceReader):
+    def __init__(self, options: Options, schema: StructType) -> None:
+        self._options = options
+        self._schema = read_schema(schema)
+        check_columns(COLUMNS, schema, f"topic {options.topic!r}")
+
+    def partitions(self) -> list[InputPartition]:
+        with hub_of(self._options) as hub:
+            topics = topics_of(self._options, hub)
+            check_starting(self._options, topics)
+            start = first_offsets(self._options, hub, topics)
+            return partitions_of(self._options, start, last_offsets(self._options, topics))
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        if isinstance(partition, TopicRange):  # else Spark's own stand-in for "no partitions"
+            yield from read_range(self._options, partition, self._schema)
+
+
+class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    def __init__(self, options: Options, schema: StructType) -> None:
+        self._options = options
+        self._schema = read_schema(schema)
+        self._target: Offset | None = None
+        self._turn = 0
+        check_columns(COLUMNS, schema, f"topic {options.topic!r}")
+
+    def initialOffset(self) -> Offset:  # noqa: N802  Spark's name
+        with hub_of(self._options) as hub:
+            topics = topics_of(self._options, hub, may_be_none=True)
+            check_starting(self._options, topics)
+            return first_offsets(self._options, hub, topics)
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802  Spark's name
+        most = self._options.max_rows_per_trigger
+        return ReadAllAvailable() if most is None else ReadMaxRows(most)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802  Spark's name
+        with hub_of(self._options) as hub:
+            self._target = heads(topics_of(self._options, hub, may_be_none=True))
+
+    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802  Spark's name
+        with hub_of(self._options) as hub:
+            topics = patiently(lambda: topics_of(self._options, hub, may_be_none=True), _PATIENCE_SECONDS)
+        check_still_there(self._options, start, topics)
+        end = heads(topics) if self._target is None else self._target
+        if isinstance(limit, ReadMaxRows):
+            self._turn += 1
+            end = limited(start, end, limit.max_rows, turn=self._turn)
+        return dict(sorted((start | end).items()))
+
+    def reportLatestOffset(self) -> Offset | None:  # noqa: N802  Spark's name
+        """Shown in the query's progress, beside the offset that the query has come to."""
+        try:
+            with hub_of(self._options) as hub:
+                return heads(topics_of(self._options, hub, may_be_none=True))
+        except HubError:
+            return None
+
+    def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
+        return partitions_of(self._options, start, end)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, TopicRange)
+        yield from read_range(self._options, partition, self._schema)
+
+    def commit(self, end: Offset) -> None:
+        """Nothing to let go of: what a topic retains does not depend on who has read it."""
