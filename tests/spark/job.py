@@ -71,6 +71,27 @@ class Job:
         found = back.selectExpr("count(*)", "sum(id)").collect()[0]
         return [int(value or 0) for value in found]
 
+    def follow(self, checkpoints: str, is_all: bool = False) -> str:
+        """Copy topic `in` to topic `out` and to the channel, from now on; or once all that is there."""
+        place = {name: self.options[name] for name in ("dir", "domain")}
+        queries = []
+        for name, sink in (("table", self.options), ("topic", {**place, "topic": "out"})):
+            stream = self.spark.readStream.format("messagehub").options(**place, topic="in", maxRowsPerTrigger=500)
+            writer = stream.load().select("payload").writeStream.format("messagehub").options(**sink)
+            writer = writer.option("checkpointLocation", f"{checkpoints}/{name}")
+            trigger: dict[str, Any] = {"availableNow": True} if is_all else {"processingTime": "0 seconds"}
+            queries.append(writer.trigger(**trigger).start())
+        for query in queries if is_all else ():
+            query.awaitTermination()
+        return "followed"
+
+    def read_messages(self, topic: str = "") -> list[int]:
+        """Return the number of messages and the sum of the numbers in them, of a topic or of the channel."""
+        options = {name: self.options[name] for name in ("dir", "domain")} | {"topic": topic} if topic else self.options
+        back = self.spark.read.format("messagehub").options(**options).load()
+        found = back.selectExpr("count(*)", "sum(cast(cast(payload as string) as long))").collect()[0]
+        return [int(value or 0) for value in found]
+
     def jvm(self) -> int:
         found = self.spark.sparkContext._gateway.proc.pid  # type: ignore[union-attr]
         return int(found)

@@ -1,6 +1,8 @@
 """Retained topics as a source and a sink of Spark, in batches and streams."""
 
 import json
+import random
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,9 +15,11 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from messagehub import MessageHub
 from tests.integration.harness import Served
+from tests.spark.jobs import running
 
 pytestmark = pytest.mark.timeout(300, func_only=True)
 QUERY_SECONDS = 200
+KILLS = 20
 
 
 @pytest.fixture
@@ -41,8 +45,10 @@ def read(spark: SparkSession, options: dict[str, str], topic: str, **more: Any) 
     return spark.read.format("messagehub").options(**options, topic=topic, **more).load()
 
 
-def fill(hub: MessageHub, topic: str, *payloads: Any) -> None:
-    hub.topic(topic, keep=10_000).publish_all(payloads)
+def fill(hub: MessageHub, topic: str, *payloads: Any, keep: int = 10_000) -> None:
+    if not hub.topics(topic):
+        hub.topic(topic, keep=keep)
+    hub.topic(topic).publish_all(payloads)
 
 
 def run(df: DataFrame, options: dict[str, str], checkpoint: Path, **more: str) -> StreamingQuery:
@@ -145,3 +151,34 @@ def test_a_micro_batch_that_is_replayed_is_published_once(
     copy()
     rows = read(spark, options, "out").orderBy("offset").collect()
     assert [int(row.payload) for row in rows] == list(range(1900))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800, func_only=True)
+def test_a_driver_that_is_killed_again_and_again_copies_every_message_once(
+    hub: MessageHub, options: dict[str, str], tmp_path: Path
+) -> None:
+    """From a topic to a table and to a topic. Each time somewhere else: between messages, publishing and commits."""
+    random.seed(7)
+    hub.topic("in", keep=1_000_000)
+    hub.topic("out", keep=1_000_000)
+    checkpoints = str(tmp_path / "checkpoints")
+    count = 0
+
+    def publish(seconds: float) -> None:
+        nonlocal count
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            fill(hub, "in", *(b"%d" % number for number in range(count, count + 100)))
+            count += 100
+            time.sleep(0.02)
+
+    for _ in range(KILLS):
+        with running("local[2]", tmp_path, options) as job:
+            assert job.ask("follow", checkpoints=checkpoints) == "followed"
+            publish(random.uniform(0.2, 6.0))
+            job.kill()
+    with running("local[2]", tmp_path, options) as job:
+        assert job.ask("follow", checkpoints=checkpoints, is_all=True) == "followed"
+        assert job.ask("read_messages", topic="out") == [count, sum(range(count))]
+        assert job.ask("read_messages") == [count, sum(range(count))]
