@@ -88,8 +88,9 @@ def is_running(pid: int) -> bool:
 def test_outputs_arrive_typed_and_in_order(shared):
     code = """
 import sys
-print("out", flush=True)
-print("err", file=sys.stderr, flush=True)
+for stream, text in ((sys.stdout, "out\\n"), (sys.stderr, "err\\n")):
+    stream.write(text)  # at once: what `print` writes may be sent before its line's end
+    stream.flush()
 display({"text/html": "<b>x</b>"}, raw=True, metadata={"a": 1})
 6 * 7
 """
@@ -181,7 +182,7 @@ def test_what_a_thread_prints_after_the_end_belongs_to_its_execution(shared, gat
     before = shared.router.stats().orphans
     gate.touch()
     texts = ""
-    while "late" not in texts:
+    while "late\n" not in texts:
         output = execution.read_late(LONG)
         assert isinstance(output, Text)
         texts += output.text
@@ -311,8 +312,9 @@ def test_output_after_its_execution_was_closed_is_kept_as_an_orphan_and_seen_by_
 import threading
 def later():
     while not os.path.exists({str(gate)!r}): time.sleep(0.01)
-    print("late", flush=True)
-import os, time
+    sys.stdout.write("late\\n")  # at once: what `print` writes may be sent before its line's end
+    sys.stdout.flush()
+import os, sys, time
 threading.Thread(target=later).start()
 """
     with shared.router.tap() as tap:
