@@ -13,13 +13,17 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from messagehub.spark.frames import Published, publish, read, register
+    from messagehub.spark.registry_functions import from_registry, to_registry
 
-__all__ = ["Published", "publish", "read", "register"]
+__all__ = ["Published", "from_registry", "publish", "read", "register", "to_registry"]
 
 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from messagehub.spark import frames
+    if name in ("from_registry", "to_registry"):
+        from messagehub.spark import registry_functions as module
+    else:
+        from messagehub.spark import frames as module  # type: ignore[no-redef]
 
-    return getattr(frames, name)
+    return getattr(module, name)

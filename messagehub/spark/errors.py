@@ -3,6 +3,7 @@
 HubError
 ├── BadOption               an option that is missing, unknown or has a wrong value
 ├── UnsupportedColumn       a type that Arrow or Spark cannot carry
+├── PayloadNotDecoded       a payload that is not what its registered schema says, or a value that it does not take
 ├── SchemaIncompatible      (registry) what would be written cannot be read as before
 ├── SchemaMismatch          (registry) what is there is not what the reader asked for
 ├── ChannelNotFound         (registry) nobody here knows the channel
@@ -21,6 +22,10 @@ class BadOption(HubError):
 
 class UnsupportedColumn(HubError):
     code = "SPARK_UNSUPPORTED_COLUMN"
+
+
+class PayloadNotDecoded(HubError):
+    code = "SPARK_PAYLOAD_NOT_DECODED"
 
 
 class GenerationGone(HubError):

@@ -1,0 +1,74 @@
+"""Payloads in the formats of the registry, as values of Arrow types and back.
+
+Each format has a class with the same four members (`Encoding`). It is made for one schema, which says what the columns
+are; payloads may have been written with another version of it.
+"""
+
+import struct
+from collections.abc import Mapping
+from typing import Any, NamedTuple, Protocol
+
+import pyarrow as pa
+
+from messagehub.spark.errors import UnsupportedColumn
+from registry.records import SchemaType
+
+MAGIC = 0
+_HEAD = struct.Struct(">bI")
+
+
+class Registered(NamedTuple):
+    """A schema of the registry, with the texts that it refers to."""
+
+    schema_id: int
+    schema_type: SchemaType
+    text: str
+    references: Mapping[str, str]
+
+
+class NotDecoded(ValueError):
+    """A payload is not what its schema says. The text says why."""
+
+
+class Encoding(Protocol):
+    type: pa.DataType
+    """Of the values that `decode` returns."""
+
+    def decode(self, body: bytes, writer: Registered) -> Any:
+        """Return the value of a payload that was written with `writer`; NotDecoded where it is none."""
+
+    def encode(self, value: Any) -> bytes:
+        """Return the payload of a value; NotDecoded where the schema does not take it."""
+
+
+def encoding_of(schema: Registered, message: str | None = None) -> Encoding:
+    """`message` names the message of a Protobuf schema that has several."""
+    if message is not None and schema.schema_type != "PROTOBUF":
+        raise UnsupportedColumn(f"message is for PROTOBUF; the schema is {schema.schema_type}")
+    if schema.schema_type == "AVRO":
+        try:
+            from messagehub.spark.encodings.avro import AvroEncoding
+        except ModuleNotFoundError as missing:
+            raise UnsupportedColumn(f"AVRO needs {missing.name}: pip install 'messagehub[spark]'") from None
+        return AvroEncoding(schema)
+    if schema.schema_type == "PROTOBUF":
+        from messagehub.spark.encodings.protobuf import ProtobufEncoding
+
+        return ProtobufEncoding(schema, message)
+    if schema.schema_type == "JSON":
+        from messagehub.spark.encodings.json_schema import JsonEncoding
+
+        return JsonEncoding(schema)
+    raise UnsupportedColumn("an ARROW schema is for channels: read the channel with format('messagehub')")
+
+
+def framed(schema_id: int, body: bytes) -> bytes:
+    """As serializers of Confluent's registry write it: a zero byte, the id of the schema, the payload."""
+    return _HEAD.pack(MAGIC, schema_id) + body
+
+
+def unframed(payload: bytes) -> tuple[int, bytes]:
+    """Return the id of the schema and what follows it."""
+    if len(payload) < _HEAD.size or payload[0] != MAGIC:
+        raise NotDecoded("it does not begin with a zero byte and the id of a schema")
+    return _HEAD.unpack_from(payload)[1], payload[_HEAD.size :]

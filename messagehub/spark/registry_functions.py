@@ -1,0 +1,227 @@
+"""Columns of encoded payloads as columns of values, and back, by the schemas of the registry.
+
+    from messagehub.spark import from_registry, to_registry
+
+    df.select(from_registry("payload", "orders").alias("order")).select("order.*")
+    df.select(to_registry(struct("id", "total"), "orders").alias("payload"))
+
+Rule 1: the subject says what the columns are. It is asked for once, when the column is made.
+Rule 2: each payload names the schema that it was written with. Executors ask the registry once for each.
+"""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Literal
+
+import pyarrow as pa
+from pyspark.sql.pandas.functions import arrow_udf
+from pyspark.sql.pandas.types import from_arrow_type
+from pyspark.sql.types import BinaryType
+
+from messagehub.arguments import choice
+from messagehub.errors import SchemaNotFound
+from messagehub.spark.encodings import Encoding, NotDecoded, Registered, encoding_of, framed, unframed
+from messagehub.spark.errors import PayloadNotDecoded
+from messagehub.spark.hubs import hub_of, patiently
+from messagehub.spark.options import Options
+from registry import replies
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column
+
+    from messagehub.hub import MessageHub
+
+Mode = Literal["FAILFAST", "PERMISSIVE"]
+_PATIENCE_SECONDS = 30.0
+_fetched: dict[tuple[Options, int], Registered] = {}
+"""In an executor: the schemas that payloads named. A registered schema never changes."""
+
+
+def from_registry(
+    data: "Column | str",
+    subject: str,
+    *,
+    version: int | None = None,
+    mode: Mode = "FAILFAST",
+    error_column: str | None = None,
+    has_id: bool = True,
+    message: str | None = None,
+    dir: str | None = None,
+    endpoint: str | None = None,
+    domain: str | None = None,
+) -> "Column":
+    """Decode a binary column whose values are Avro, Protobuf or JSON of a subject's schemas.
+
+    Values begin with a zero byte and the id of their schema, as serializers of Confluent's registry write them; without
+    `has_id` they are bare payloads of the subject's schema. The columns are those of its newest version, or of
+    `version`; payloads of its other versions are read as that one. `message` names one of several of a Protobuf schema.
+
+    `mode`: a value that cannot be decoded fails the query (FAILFAST) or becomes null (PERMISSIVE). With `error_column`
+    it becomes a struct with nulls and, in that field, the reason. To drop such rows, filter by one of these.
+
+    `dir`, `endpoint` and `domain` say which hub, as in the environment by default.
+    """
+    choice(mode, "mode", ("FAILFAST", "PERMISSIVE"))
+    options = Options(dir=dir, endpoint=endpoint, domain=domain)
+    schema = _of_subject(options, subject, version)
+    kind = encoding_of(schema, message).type
+    if error_column is not None:
+        fields = list(kind) if pa.types.is_struct(kind) else []
+        if not fields or mode != "PERMISSIVE" or error_column in [field.name for field in fields]:
+            raise PayloadNotDecoded(
+                "error_column is for mode='PERMISSIVE' and payloads that are records, and is the name of a new field"
+            )
+        kind = pa.struct([*fields, pa.field(error_column, pa.string())])
+    decode = _Decoding(options, schema, message, kind, mode, error_column, has_id=has_id)
+
+    def decode_all(values: pa.Array) -> pa.Array:
+        return decode(values)
+
+    found: Column = arrow_udf(decode_all, from_arrow_type(kind))(data)  # type: ignore[call-overload]  # stubs
+    return found
+
+
+def to_registry(
+    data: "Column | str",
+    subject: str,
+    *,
+    version: int | None = None,
+    has_id: bool = True,
+    message: str | None = None,
+    dir: str | None = None,
+    endpoint: str | None = None,
+    domain: str | None = None,
+) -> "Column":
+    """Encode a column, usually `struct(…)`, with the newest schema of a subject, or with its `version`.
+
+    The result is binary: a zero byte, the id of the schema and the payload; without `has_id` only the payload. A value
+    that the schema does not take fails the query. Other arguments are those of `from_registry`.
+    """
+    options = Options(dir=dir, endpoint=endpoint, domain=domain)
+    schema = _of_subject(options, subject, version)
+    encoding_of(schema, message)
+    encode = _Encoding(schema, message, has_id=has_id)
+
+    def encode_all(values: pa.Array) -> pa.Array:
+        return encode(values)
+
+    found: Column = arrow_udf(encode_all, BinaryType())(data)  # type: ignore[call-overload]  # stubs
+    return found
+
+
+class _Decoding:
+    """Plain data, pickled to the executors; what decodes is made there."""
+
+    def __init__(
+        self,
+        options: Options,
+        schema: Registered,
+        message: str | None,
+        kind: pa.DataType,
+        mode: Mode,
+        error_column: str | None,
+        *,
+        has_id: bool,
+    ) -> None:
+        self._options = options
+        self._schema = schema
+        self._message = message
+        self._type = kind
+        self._is_strict = mode == "FAILFAST"
+        self._error_column = error_column
+        self._has_id = has_id
+        self._encoding: Encoding | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_encoding": None}
+
+    def __call__(self, values: pa.Array) -> pa.Array:
+        found = [None if value is None else self._tried(value) for value in values.to_pylist()]
+        try:
+            return pa.array(found, self._type)
+        except (pa.ArrowException, TypeError, ValueError, OverflowError):  # some value is not of its column's type
+            return pa.array([self._checked(value) for value in found], self._type)
+
+    def _tried(self, payload: bytes) -> Any:
+        try:
+            value = self._value(payload)
+        except NotDecoded as why:
+            return self._failed(str(why))
+        return value
+
+    def _value(self, payload: bytes) -> Any:
+        if self._encoding is None:
+            self._encoding = encoding_of(self._schema, self._message)
+        if not self._has_id:
+            return self._encoding.decode(payload, self._schema)
+        schema_id, body = unframed(payload)
+        return self._encoding.decode(body, self._writer(schema_id))
+
+    def _writer(self, schema_id: int) -> Registered:
+        if schema_id == self._schema.schema_id:
+            return self._schema
+        key = (self._options, schema_id)
+        if key not in _fetched:
+            try:
+                _fetched[key] = _of_id(self._options, schema_id)
+            except SchemaNotFound:
+                raise NotDecoded(f"its schema {schema_id} is not registered") from None
+        writer = _fetched[key]
+        if writer.schema_type != self._schema.schema_type:
+            raise NotDecoded(f"its schema {schema_id} is {writer.schema_type}, not {self._schema.schema_type}")
+        return writer
+
+    def _checked(self, value: Any) -> Any:
+        try:
+            pa.array([value], self._type)
+        except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+            return self._failed(f"it is not what its schema says: {error}")
+        return value
+
+    def _failed(self, why: str) -> Any:
+        if self._is_strict:
+            raise PayloadNotDecoded(
+                f"a payload cannot be decoded: {why}. With mode='PERMISSIVE' such values become null, and with"
+                " error_column their reason is told."
+            )
+        return None if self._error_column is None else {self._error_column: why}
+
+
+class _Encoding:
+    def __init__(self, schema: Registered, message: str | None, *, has_id: bool) -> None:
+        self._schema = schema
+        self._message = message
+        self._has_id = has_id
+        self._encoding: Encoding | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_encoding": None}
+
+    def __call__(self, values: pa.Array) -> pa.Array:
+        return pa.array([None if value is None else self._encoded(value) for value in values.to_pylist()], pa.binary())
+
+    def _encoded(self, value: Any) -> bytes:
+        if self._encoding is None:
+            self._encoding = encoding_of(self._schema, self._message)
+        try:
+            body = self._encoding.encode(value)
+        except NotDecoded as why:
+            raise PayloadNotDecoded(f"a value cannot be encoded: {why}") from None
+        return framed(self._schema.schema_id, body) if self._has_id else body
+
+
+def _of_subject(options: Options, subject: str, version: int | None) -> Registered:
+    with hub_of(options, is_users_process=True) as hub:
+        return _registered(hub.schema(subject, version=version))
+
+
+def _of_id(options: Options, schema_id: int) -> Registered:
+    def ask(hub: "MessageHub") -> Callable[[], replies.SchemaFound]:
+        return lambda: hub.schema(schema_id=schema_id)
+
+    with hub_of(options) as hub:
+        return _registered(patiently(ask(hub), _PATIENCE_SECONDS))
+
+
+def _registered(found: replies.SchemaFound) -> Registered:
+    schema = found.schema
+    return Registered(schema.schema_id, schema.schema_type, schema.schema, found.reference_texts)
