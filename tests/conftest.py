@@ -6,6 +6,7 @@ import itertools
 import os
 import shutil
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from xdist.scheduler import LoadScopeScheduling
 
 from messagehub import MessageHub
 from tests import preloaded
-from tests.integration.harness import AnyBroker, Embedded, Held, Peer, Served, eventually
+from tests.integration.harness import ROOT, AnyBroker, Embedded, Held, Peer, Served, eventually
 from tests.integration.invariants import check_broker
 from tests.levels import IS_QUICK
 
@@ -24,6 +25,8 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 QUICK = {"heartbeat_seconds": 0.5, "stall_seconds": 20.0, "lease_seconds": 40.0, "beacon_seconds": 0.1}
 
 
+LONGEST = ("tests/spark/test_howto.py", "tests/spark/", "tests/faults/")
+"""What `make test` begins with: a long test that begins last keeps the others waiting."""
 _domains = itertools.count(1)
 
 
@@ -61,7 +64,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         slow = [item for item in items if item.get_closest_marker("slow")]
         config.hook.pytest_deselected(items=slow)
         items[:] = [item for item in items if item not in slow]
-    items.sort(key=lambda item: not item.nodeid.startswith(("tests/spark/", "tests/faults/")))
+    items.sort(
+        key=lambda item: next((at for at, long in enumerate(LONGEST) if item.nodeid.startswith(long)), len(LONGEST))
+    )
 
 
 def pytest_collection_finish() -> None:
@@ -71,13 +76,21 @@ def pytest_collection_finish() -> None:
 
 
 class FileByFile(LoadScopeScheduling):
-    """Under pytest-xdist a file's tests run in one process. So do all of Spark's: a session takes seconds and 1 GB."""
+    """Under pytest-xdist a file's tests run in one process. So do all that share a Spark session, which takes seconds
+    and 1 GB."""
 
     def _split_scope(self, nodeid: str) -> str:
-        return "spark" if nodeid.startswith("tests/spark/") else nodeid.partition("::")[0]
+        file = nodeid.partition("::")[0]
+        return "spark" if file.startswith("tests/spark/") and _uses_session(file) else file
+
+
+@cache
+def _uses_session(file: str) -> bool:
+    return "SparkSession" in Path(ROOT, file).read_text()
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> FileByFile:
+    config.option.loadscopereorder = False  # else files with the most tests would be first, not those that take longest
     return FileByFile(config, log)
 
 

@@ -120,12 +120,18 @@ def _batch(topic: str, messages: list[replies.StoredMessage]) -> pa.RecordBatch:
     columns: dict[str, list[Any]] = {
         "topic": [topic] * len(messages),
         "offset": [message.offset for message in messages],
-        "timestamp": [round(message.at * 1e6) for message in messages],
+        "timestamp": [_microseconds(message.at) for message in messages],
         "kind": [message.kind for message in messages],
         "headers": [[(name, _text(value)) for name, value in message.headers.items()] for message in messages],
         "payload": [message.payload for message in messages],
     }
     return pa.RecordBatch.from_arrays([pa.array(columns[field.name], field.type) for field in COLUMNS], schema=COLUMNS)
+
+
+def _microseconds(at: float) -> int:
+    """Never later than the time itself: a message is found by the time that its row shows."""
+    found = int(at * 1e6)
+    return found if found / 1e6 <= at else found - 1
 
 
 def _text(value: Any) -> str:
