@@ -29,6 +29,7 @@ from messagehub.errors import DataLost
 from messagehub.shm.ended_rings import last_sequence
 from messagehub.shm.errors import BlockOnOtherHost, NothingThere
 from messagehub.shm.identity import host
+from messagehub.shm.layout import WhenFull
 from messagehub.shm.read_results import Gap, Position, Start
 from messagehub.shm.reader import RingReader
 from messagehub.shm.ring import open_reader
@@ -65,6 +66,7 @@ class RingStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._schema = read_schema(schema)
         self._held: dict[str, RingReader] = {}
         self._finished: set[str] = set()
+        self._is_late: set[str] = set()
         self._target: dict[str, int] | None = None
         self._turn = 0
 
@@ -95,6 +97,13 @@ class RingStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for block_id in self._in_turn():
             end[block_id] = self._advance(self._held[block_id], start.get(block_id), budget)
         return dict(sorted(end.items()))
+
+    def reportLatestOffset(self) -> Offset | None:  # noqa: N802  Spark's name
+        """Where the rings have come to, shown in the query's progress beside the offset that the query has come to."""
+        heads = {
+            block_id: _place(reader.position) | {"sequence": reader.head} for block_id, reader in self._held.items()
+        }
+        return dict(sorted(heads.items())) or None
 
     def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
         self._attach(start)
@@ -173,6 +182,7 @@ class RingStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         block_id, last, is_over = reader.header.block_id, reader.head, not reader.is_writer_alive()
         if self._target is not None:
             last = max(before["sequence"], min(last, self._target.get(block_id, 0)))
+        self._warn_if_late(reader, reader.head - before["sequence"])
         lost = 0
         if last > before["sequence"] and not (budget.is_unlimited and self._options.fail_on_data_loss):
             asked = Stretch(reader.path, host(), block_id, before["epoch"], before["sequence"] + 1, last)
@@ -183,6 +193,20 @@ class RingStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if is_over and last == reader.head:
             place["complete"] = True
         return place
+
+    def _warn_if_late(self, reader: RingReader, behind: int) -> None:
+        """Once for each block, in time: before its writer overwrites what the query has not read."""
+        header, capacity = reader.header, reader.header.geometry.slot_count
+        if header.when_full != WhenFull.OVERWRITE or 2 * behind <= capacity or header.block_id in self._is_late:
+            return
+        self._is_late.add(header.block_id)
+        log.warning(
+            "channel %r: the query is %d payloads behind in a ring of %d, whose producer overwrites the oldest: give it"
+            " a larger capacity or when_full='block', or trigger more often",
+            self._options.channel,
+            behind,
+            capacity,
+        )
 
     def _items(self, stretch: Stretch) -> Iterator["pa.RecordBatch | Gap"]:
         """What is there of a stretch, and what is not."""

@@ -111,6 +111,23 @@ def test_available_now_ends_at_what_was_there(hub: MessageHub, query: Any) -> No
         assert reader.latestOffset(end, ALL) == end
 
 
+def test_a_query_that_falls_behind_shows_it_and_says_so_in_time(
+    hub: MessageHub, query: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    with hub.producer("raw", schema=SCHEMA, capacity=8) as producer:
+        producer.write(batch(0))
+        reader = query()
+        start = reader.initialOffset()
+        assert [place["sequence"] for place in reader.reportLatestOffset().values()] == [1]
+        for first in range(10, 50, 10):
+            producer.write(batch(first))
+        assert [place["sequence"] for place in reader.reportLatestOffset().values()] == [5]
+        for _ in range(2):
+            reader.latestOffset(start, ALL)
+        (said,) = [record.getMessage() for record in caplog.records if "payloads behind" in record.getMessage()]
+        assert "5 payloads behind in a ring of 8" in said
+
+
 def test_what_was_overwritten_fails_the_query_with_the_gap_named(hub: MessageHub, query: Any) -> None:
     with hub.producer("raw", schema=SCHEMA, capacity=4) as producer:
         producer.write(batch(0))
