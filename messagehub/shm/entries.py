@@ -103,15 +103,22 @@ def clash_of(live: Live, refused: Refusal) -> str:
 
 
 def table_details(
-    schema: str, *, schema_version: str = "", metadata: dict[str, Any] | None = None, application: str | None = None
+    schema: str,
+    *,
+    schema_version: str = "",
+    metadata: dict[str, Any] | None = None,
+    application: str | None = None,
+    comments: dict[str, str] | None = None,
 ) -> dict[str, Any]:
-    """What a manifest says beside its parts: the table's schema, and who wrote it (this process)."""
+    """What a manifest says beside its parts: the table's schema, the comments of its columns, and who wrote it (this
+    process)."""
     return {
         "schema": schema,
         "schema_version": schema_version,
         "metadata": metadata or {},
         "user": _user(),
         "application": application,
+        "comments": comments or {},
         "pid": os.getpid(),
     }
 

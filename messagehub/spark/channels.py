@@ -15,7 +15,7 @@ from messagehub.shm.identity import host
 from messagehub.shm.snapshot import Snapshot
 from messagehub.spark.errors import BadOption, GenerationGone
 from messagehub.spark.options import Options
-from messagehub.spark.schema_mapping import schema_hash, schema_text, written_schema
+from messagehub.spark.schema_mapping import commented, schema_hash, schema_text, written_schema
 from registry.formats import arrow
 
 _HASH: Final = re.compile(r"[0-9a-f]{64}")
@@ -68,10 +68,10 @@ def nothing_to_read(options: Options, advice: str) -> HubError:
 
 def schema_of(snapshot: Snapshot) -> pa.Schema:
     """As its writer declared it; a table without a declaration speaks for itself."""
-    text = snapshot.manifest.details.get("schema")
-    if isinstance(text, str):
-        return arrow.to_arrow(text)
-    return snapshot.part(0).schema
+    details = snapshot.manifest.details
+    text = details.get("schema")
+    schema = arrow.to_arrow(text) if isinstance(text, str) else snapshot.part(0).schema
+    return commented(schema, details.get("comments"))
 
 
 def available_schema(options: Options) -> pa.Schema:

@@ -39,6 +39,9 @@ _CARRIED: Final = (
 )
 
 
+COMMENT: Final = b"comment"
+
+
 def written_schema(schema: spark.StructType) -> pa.Schema:
     """The Arrow schema under which a DataFrame of this type is published."""
     if not schema.fields:
@@ -71,13 +74,34 @@ def struct_of(schema: pa.Schema) -> spark.StructType:
         for path, kind in _foreign(field, field.name):
             found.append(f"{path} ({kind})")
         if not found:
-            fields.append(spark.StructField(field.name, from_arrow_type(_decoded(field.type)), field.nullable))
+            said = {"comment": field.metadata[COMMENT].decode()} if COMMENT in (field.metadata or ()) else None
+            fields.append(spark.StructField(field.name, from_arrow_type(_decoded(field.type)), field.nullable, said))
     if found:
         raise UnsupportedColumn(
             f"Spark has no type for {_listed(found)}: cast it in the producer, or give .schema(…) without it",
             columns=found,
         )
     return spark.StructType(fields)
+
+
+def comments_of(schema: spark.StructType) -> dict[str, str]:
+    """Return the comments of the columns. A schema of the registry has none: they are kept beside it."""
+    found = {field.name: field.metadata.get("comment") for field in schema if field.metadata}
+    return {name: comment for name, comment in found.items() if isinstance(comment, str)}
+
+
+def commented(schema: pa.Schema, comments: Any) -> pa.Schema:
+    """The schema with the comments of its columns, as `struct_of` takes them over."""
+    if not isinstance(comments, dict):
+        return schema
+    return pa.schema(
+        [
+            field.with_metadata({COMMENT: said.encode()})
+            if isinstance(said := comments.get(field.name), str)
+            else field
+            for field in schema
+        ]
+    )
 
 
 def schema_text(schema: pa.Schema) -> str:

@@ -24,10 +24,12 @@ from messagehub.shm.errors import ShmFull
 from messagehub.shm.identity import ProcessIdentity, jvm_ancestor
 from messagehub.shm.manifests import Part
 from messagehub.shm.tables import Mode, Transaction
+from messagehub.spark.channels import newest_snapshot
 from messagehub.spark.options import Options
 from messagehub.spark.registration import check, register
 from messagehub.spark.schema_mapping import (
     appended,
+    comments_of,
     conform,
     matched_by_name,
     schema_hash,
@@ -61,6 +63,15 @@ def stored_as(options: Options, schema: pa.Schema, mode: Mode) -> tuple[pa.Schem
     return (schema, None) if sources is None else (table, sources)
 
 
+def stored_comments(options: Options, mode: Mode) -> dict[str, str]:
+    """Return the comments of the columns of the table that is appended to."""
+    if mode != "append" or not options.tables().generations():
+        return {}
+    with newest_snapshot(options) as snapshot:
+        found = snapshot.manifest.details.get("comments")
+    return found if isinstance(found, dict) else {}
+
+
 class TableSink:
     """What batch and streaming writes share: how a task writes its block, how a commit publishes them."""
 
@@ -70,6 +81,7 @@ class TableSink:
         self._given = written_schema(schema)
         self._schema, self._sources = stored_as(options, self._given, mode)
         self._text = schema_text(self._schema)
+        self._comments = stored_comments(options, mode) | comments_of(schema)
         check(options, self._text, mode)
         options.directory().make_tables(options.channel)
         self._tables = options.tables()
@@ -133,7 +145,9 @@ class TableSink:
             schema_hash=schema_hash(self._text),
             retention=self._options.retention(),
             details=table_details(
-                self._text, application=next((each.application for each in written if each.application), None)
+                self._text,
+                application=next((each.application for each in written if each.application), None),
+                comments=self._comments,
             ),
         )
         register(self._options, manifest)

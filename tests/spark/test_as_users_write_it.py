@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.functions import col, lit
 
 from messagehub import spark as hub_spark
 from messagehub.shm.directory import Directory
@@ -155,3 +156,14 @@ def test_what_does_not_fit_is_not_appended_and_says_which_column(
     with pytest.raises(PySparkException, match=re.escape(said)):
         append(spark.sql(query), channel_options)
     assert spark.read.format("messagehub").options(**channel_options).load().count() == 1
+
+
+def test_comments_of_columns_are_kept(spark: SparkSession, channel_options: dict[str, str]) -> None:
+    commented = spark.range(1).select(col("id").alias("id", metadata={"comment": "who"}), lit(1.5).alias("price"))
+    commented.write.format("messagehub").options(**channel_options).mode("overwrite").save()
+    spark.range(2).selectExpr("id", "2.5D AS price").write.format("messagehub").options(**channel_options).mode(
+        "append"
+    ).save()
+    back = spark.read.format("messagehub").options(**channel_options).load()
+    assert [field.metadata.get("comment") for field in back.schema] == ["who", None]
+    assert back.count() == 3
