@@ -36,8 +36,8 @@ def generation_gone(options: Options, generation: int) -> HubError:
     known = options.tables().generations()
     return GenerationGone(
         f"generation {generation} of channel {options.channel!r} is not there (any more); "
-        f"there are: {', '.join(map(str, known)) or 'none'}. Load the latest, or let the writer keep more of them "
-        "(option keepGenerations).",
+        f"there are: {', '.join(map(str, known)) or 'none'}. Load it again, for a view with CREATE OR "
+        "REPLACE TEMPORARY VIEW, or let the writer keep more generations (option keepGenerations).",
         channel=options.channel,
         generation=generation,
     )
