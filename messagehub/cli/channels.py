@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from messagehub.cli.failures import HubCommand
-from messagehub.cli.options import Dir, Endpoint, Json, SchemaFile, Timeout
+from messagehub.cli.options import Dir, Endpoint, Json, SchemaFile, Timeout, known_channels
 from messagehub.cli.output import echo, echo_fields, echo_json, echo_table, instant, short, table_line
 from messagehub.cli.schema_input import OwnSchemaType, read_own_schema
 from messagehub.cli.session import connected, found_in, opened
@@ -21,7 +21,7 @@ app = typer.Typer(
     help="List channels; describe, create, destroy one; delete a consumer group.",
     rich_markup_mode=None,
 )
-Name = Annotated[str, typer.Argument(metavar="NAME", help="The channel's name.")]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="The channel's name.", autocompletion=known_channels)]
 
 
 @app.command(name="list", cls=HubCommand)

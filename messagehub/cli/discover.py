@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
-from messagehub.cli.options import Dir, Endpoint, Json, Timeout
-from messagehub.cli.output import echo, echo_fields, echo_json, echo_table, table_line
+from messagehub.cli.options import Channel, Dir, Endpoint, Json, Timeout
+from messagehub.cli.output import counted, echo, echo_fields, echo_json, echo_table, table_line
 from messagehub.cli.session import settings_for
 from messagehub.errors import BrokerUnavailable, ChannelNotFound, ChannelNotReady
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def discover(
-    channel: Annotated[str, typer.Argument(metavar="CHANNEL", help="The channel's name.")],
+    channel: Channel,
     *,
     expected_schema: Annotated[
         str | None,
@@ -86,7 +86,7 @@ def discover(
         if block.held_back is not None:
             echo(f"held back: {block.held_back}")
         if block.skipped:
-            echo(f"skipped: {block.skipped} items, because readers held every slot")
+            echo(f"skipped: {counted(block.skipped, 'item')}, because readers held every slot")
 
 
 def _readers(blocks: "list[BlockInfo]") -> list[dict[str, Any]]:

@@ -8,7 +8,7 @@ import typer
 from messagehub.cli.blocks import Domain
 from messagehub.cli.options import Channel, Dir, Endpoint, Json, seconds
 from messagehub.cli.output import duration, echo, echo_json_line, size
-from messagehub.cli.session import TURN_SECONDS, interrupt
+from messagehub.cli.session import TURN_SECONDS, check_known, interrupt
 
 
 class Window:
@@ -65,7 +65,7 @@ def hz(
     from messagehub.hub import MessageHub
     from messagehub.shm.read_results import Gap
 
-    lines = 0
+    lines = items = 0
     with (
         MessageHub(endpoint=endpoint, dir=dir, domain=domain) as hub,
         interrupt() as interrupted,
@@ -83,8 +83,11 @@ def hz(
                     window.add(item, time.time())
             if not interrupted.has_come:
                 lines += 1
+                items += window.items + window.missed
                 found = window.summary()
                 echo_json_line({"channel": channel, **found}) if as_json else echo(_line(found))
+        if not items:
+            check_known(hub, channel)
 
 
 def _line(found: dict[str, Any]) -> str:

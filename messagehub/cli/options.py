@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 import typer
 
 MOST_SECONDS = 86_400.0
+COMPLETION_SECONDS = 1.0
 
 
 def seconds(text: str) -> float:
@@ -18,6 +19,14 @@ def seconds(text: str) -> float:
     if not 0 < value <= MOST_SECONDS:
         raise typer.BadParameter(f"{text!r} is not a number of seconds above 0 and up to {MOST_SECONDS:.0f}.")
     return value
+
+
+def known_channels(incomplete: str) -> list[str]:
+    """Return the channels that begin so, for the shell's completion. The environment says which hub."""
+    from messagehub.hub import MessageHub
+
+    with MessageHub(log="CRITICAL") as hub:  # a completion prints nothing but names
+        return [found.channel for found in hub.channels(incomplete, timeout=COMPLETION_SECONDS)]
 
 
 Endpoint = Annotated[
@@ -37,7 +46,7 @@ Json = Annotated[bool, typer.Option("--json", help="JSON on stdout, for scripts.
 SchemaFile = Annotated[
     str | None, typer.Option("--schema", metavar="FILE", help="The schema itself, from a file, or - for stdin.")
 ]
-Channel = Annotated[str, typer.Argument(metavar="CHANNEL", help="The channel's name.")]
+Channel = Annotated[str, typer.Argument(metavar="CHANNEL", help="The channel's name.", autocompletion=known_channels)]
 Start = Annotated[
     Literal["latest", "oldest"],
     typer.Option("--start", help="Only what comes from now on, or all that is still there."),

@@ -96,6 +96,10 @@ def size(count: int) -> str:
     return f"{number:.3g} {unit}"
 
 
+def counted(count: int, thing: str) -> str:
+    return f"{count:,} {thing}" if count == 1 else f"{count:,} {thing}s"
+
+
 def duration(seconds: float) -> str:
     if seconds < 1:
         return f"{seconds * 1000:.3g} ms"

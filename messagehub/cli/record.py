@@ -11,8 +11,8 @@ import typer
 
 from messagehub.cli.blocks import Domain
 from messagehub.cli.options import Channel, Dir, Endpoint, Follow, Json, Start, seconds
-from messagehub.cli.output import complain, echo, echo_json, size
-from messagehub.cli.session import TURN_SECONDS, Interrupt, interrupt
+from messagehub.cli.output import complain, counted, echo, echo_json, size
+from messagehub.cli.session import TURN_SECONDS, Interrupt, check_known, interrupt
 from messagehub.errors import ConfigurationError, ProducerAlreadyRegistered
 
 SLOT_BYTES = 4096
@@ -73,6 +73,8 @@ def record(
             if recorder is not None:
                 recorder.close()
         missed = consumer.missed
+        if recorder is None:
+            check_known(hub, channel)
     if recorder is None:
         complain(f"nothing came, so {file} was not written")
         return
@@ -80,7 +82,7 @@ def record(
     if as_json:
         echo_json({"file": str(file), "items": written, "size_bytes": size_bytes, "missed": missed})
     else:
-        echo(f"{file}: {written:,} items, {size(size_bytes)}" + (f", {missed:,} missed" if missed else ""))
+        echo(f"{file}: {counted(written, 'item')}, {size(size_bytes)}" + (f", {missed:,} missed" if missed else ""))
 
 
 def _check_new(file: Path) -> None:
@@ -145,7 +147,7 @@ def replay(
     if as_json:
         echo_json(done)
     else:
-        echo(f"{name}: {written:,} items in {done['seconds']} s")
+        echo(f"{name}: {counted(written, 'item')} in {done['seconds']} s")
 
 
 @contextmanager

@@ -1,5 +1,6 @@
 """One command's use of the hub: connected or refused, and closed at the end."""
 
+import difflib
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -8,7 +9,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, TypeVar
 
 from messagehub.cli.output import complain
-from messagehub.errors import BrokerUnavailable
+from messagehub.errors import BrokerUnavailable, ChannelNotFound
 from messagehub.settings import Settings
 
 if TYPE_CHECKING:
@@ -64,6 +65,15 @@ def certain(hub: "MessageHub", answer: Answer) -> Answer:
     if not answer and (not hub.is_connected or hub.metrics()["timeouts"]):
         raise BrokerUnavailable("the broker went away while it was asked", endpoint=hub.settings.endpoint)
     return answer
+
+
+def check_known(hub: "MessageHub", channel: str) -> None:
+    """Raise ChannelNotFound where nobody knows a channel of which nothing came: its name may be misspelled."""
+    if hub.discover(channel) is None:
+        known = [each.channel for each in hub.channels()]
+        near = difflib.get_close_matches(channel, known, n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise ChannelNotFound(f"nothing came, and nobody knows channel {channel!r}{hint}", channel=channel)
 
 
 def connections(hub: "MessageHub") -> int:

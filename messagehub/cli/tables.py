@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from messagehub.cli.failures import HubCommand
-from messagehub.cli.options import Dir, Endpoint, Json, Timeout
+from messagehub.cli.options import Dir, Endpoint, Json, Timeout, known_channels
 from messagehub.cli.output import echo, echo_json, echo_table, instant, size
 from messagehub.cli.session import settings_for
 from messagehub.cli.subcommands import ListingGroup
@@ -62,7 +62,7 @@ def list_tables(
 
 @app.command(cls=HubCommand)
 def drop(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="The channel's name.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The channel's name.", autocompletion=known_channels)],
     *,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     forget: Annotated[

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from messagehub.cli.options import Dir, Endpoint, Json, Timeout
+from messagehub.cli.options import Dir, Endpoint, Json, Timeout, known_channels
 from messagehub.cli.output import complain, echo, echo_json_line, instant, short, shown, table_line
 from messagehub.cli.session import TURN_SECONDS, Interrupt, connected, connections, interrupt
 from messagehub.errors import BrokerTimeout
@@ -16,7 +16,10 @@ if TYPE_CHECKING:
 
 
 def watch(
-    channel: Annotated[str | None, typer.Argument(metavar="CHANNEL", help="Only this channel. Default: all.")] = None,
+    channel: Annotated[
+        str | None,
+        typer.Argument(metavar="CHANNEL", help="Only this channel. Default: all.", autocompletion=known_channels),
+    ] = None,
     *,
     endpoint: Endpoint = None,
     dir: Dir = None,

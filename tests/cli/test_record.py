@@ -109,14 +109,17 @@ def test_what_cannot_be_recorded_or_played_says_why(place: Place, tmp_path: Path
     assert "exists already" in call(place, "record", "live", str(file), code=1).stderr
     assert "you may write" in call(place, "record", "live", str(tmp_path / "no" / "new"), code=1).stderr
     assert "is not a recording" in call(place, "replay", str(file), code=1).stderr
-    nothing = call(place, "record", "nobody", str(tmp_path / "new"), "--seconds", "0.1")
-    assert "nothing came" in nothing.stderr
+    with place.hub().producer("silent"):
+        nothing = call(place, "record", "silent", str(tmp_path / "new"), "--seconds", "0.1")
+        assert "nothing came, so" in nothing.stderr
+        unknown = call(place, "record", "slient", str(tmp_path / "new"), "--seconds", "0.1", code=1)
+        assert "nobody knows channel 'slient'; did you mean 'silent'?" in unknown.stderr
     assert not (tmp_path / "new").exists()
     with pa.ipc.new_stream(tmp_path / "foreign.arrows", pa.schema([("a", pa.int8())])) as writer:
         writer.write_batch(pa.record_batch([pa.array([1], pa.int8())], names=["a"]))
     assert "give --channel" in call(place, "replay", str(tmp_path / "foreign.arrows"), code=1).stderr
     played = call(place, "replay", str(tmp_path / "foreign.arrows"), "--channel", "foreign")
-    assert "foreign: 1 items" in played.stdout
+    assert "foreign: 1 item in" in played.stdout
 
 
 @contextmanager
@@ -138,8 +141,11 @@ def writing(producer: Any, payload: bytes) -> Iterator[None]:
 
 
 def test_hz_shows_how_fast_a_channel_is_written(place: Place) -> None:
-    quiet = call(place, "hz", "nobody", "--every", "0.1", "-n", "1")
-    assert quiet.stdout.startswith("nothing was written for")
+    with place.hub().producer("quiet"):
+        quiet = call(place, "hz", "quiet", "--every", "0.1", "-n", "1")
+        assert quiet.stdout.startswith("nothing was written for")
+        refused = call(place, "hz", "quite", "--every", "0.1", "-n", "1", code=1)
+        assert "nobody knows channel 'quite'; did you mean 'quiet'?" in refused.stderr
     with place.hub().producer("live", capacity=64) as producer, writing(producer, b"x" * 1024):
         found = json.loads(call(place, "hz", "live", "--every", "0.5", "-n", "1", "--json").stdout)
         shown = call(place, "hz", "live", "--every", "0.5", "-n", "2").stdout.splitlines()
@@ -183,7 +189,7 @@ def test_a_table_is_shown_and_recorded_without_following(place: Place, tmp_path:
     place.hub().publish_table("table", pa.table({"a": [1, 2]}))
     options = ("--start", start, "--no-follow")
     assert call(place, "tail", "table", *options).stdout.split() == ["A", "1", "2"]
-    assert "1 items" in call(place, "record", "table", str(tmp_path / "t.arrows"), *options).stdout
+    assert "1 item," in call(place, "record", "table", str(tmp_path / "t.arrows"), *options).stdout
 
 
 def test_an_arrow_file_is_played_too_and_what_stands_in_the_way_is_said(place: Place, tmp_path: Path) -> None:

@@ -4,12 +4,14 @@ import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
 import typer.main
 from typer.testing import CliRunner
 
+from messagehub import MessageHub
 from messagehub.cli import app
 from messagehub.version import __version__
 from tests.cli.program import ROOT, Program
@@ -159,3 +161,15 @@ def test_shells_complete_commands_and_options(typed: str, offered: list[str], mo
     monkeypatch.setenv("COMP_WORDS", typed)
     monkeypatch.setenv("COMP_CWORD", str(len(typed.split()) - 1))
     assert CliRunner().invoke(app, [], prog_name="messagehub").stdout.split() == offered
+
+
+def test_shells_complete_names_of_channels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MESSAGEHUB_DIR", str(tmp_path / "hub"))
+    monkeypatch.setenv("_MESSAGEHUB_COMPLETE", "complete_bash")
+    with MessageHub() as hub, hub.producer("sensor-a"), hub.producer("sensor-b"), hub.producer("other"):
+        for command in ("hz", "tail", "discover", "channels describe", "tables drop", "watch"):
+            typed = f"messagehub {command} sens"
+            monkeypatch.setenv("COMP_WORDS", typed)
+            monkeypatch.setenv("COMP_CWORD", str(len(typed.split()) - 1))
+            done = CliRunner().invoke(app, [], prog_name="messagehub")
+            assert (done.stdout.split(), done.stderr) == (["sensor-a", "sensor-b"], ""), command
