@@ -9,6 +9,7 @@ import os
 from typing import Final
 
 from .directory import Directory
+from .errors import DataBlockError
 from .line_file import LineFile
 
 MOST: Final = 4096
@@ -24,7 +25,11 @@ def note_ended(directory: Directory, block_id: str, last_sequence: int) -> None:
 
 def last_sequence(directory: Directory, block_id: str) -> int | None:
     """Return the last sequence of a ring that was removed; None where nothing is known of it."""
-    for line in reversed(_file(directory).lines()):
+    try:
+        lines = _file(directory).lines()
+    except DataBlockError:
+        return None
+    for line in reversed(lines):
         name, _, number = line.partition(" ")
         if name == block_id and number.isdecimal():
             return int(number)

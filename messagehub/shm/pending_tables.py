@@ -1,4 +1,4 @@
-"""Tables of this host that a broker on another host is still to hear of: one small file a domain.
+"""Tables of this host that are not yet registered with a broker on another host: one small file a domain.
 
 The process that published such a table may end before that broker answers; whoever connects to it next from this host
 registers the table. A broker of this host needs no note, since it finds tables by itself.
@@ -10,7 +10,7 @@ from typing import Final
 import msgspec
 
 from .directory import Directory
-from .line_file import LineFile
+from .line_file import LOCK_SECONDS, LineFile
 
 MOST: Final = 1024
 _NAME: Final = "pending-tables"
@@ -19,24 +19,31 @@ _decoder = msgspec.json.Decoder(tuple[str, str, int])
 
 
 def note_pending(directory: Directory, endpoint: str, channel: str, generation: int) -> None:
-    """Remember that the broker at `endpoint` is to hear of a channel's newest table: this generation or a later."""
+    """Remember that a channel's newest table, this generation or a later one, is to be registered at `endpoint`."""
     _file(directory).append(msgspec.json.encode((endpoint, channel, generation)).decode())
 
 
-def pending(directory: Directory, endpoint: str) -> list[str]:
-    """Return the channels whose newest table the broker at `endpoint` is still to hear of."""
-    noted = [_noted(line) for line in _file(directory).lines()]
+def pending(directory: Directory, endpoint: str, *, lock_seconds: float = LOCK_SECONDS) -> list[str]:
+    """Return the channels whose newest table is not yet registered with the broker at `endpoint`."""
+    noted = [_noted(line) for line in _file(directory).lines(lock_seconds=lock_seconds)]
     return list(dict.fromkeys(channel for whose, channel, _ in noted if whose == endpoint))
 
 
-def forget_pending(directory: Directory, endpoint: str, channel: str, generation: int | None) -> None:
-    """The broker has heard of the table up to this generation; None: whatever was noted is gone."""
+def forget_pending(
+    directory: Directory,
+    endpoint: str,
+    channel: str,
+    generation: int | None,
+    *,
+    lock_seconds: float = LOCK_SECONDS,
+) -> None:
+    """Remove the notes of a channel up to this generation, which is registered; None: all, since the table is gone."""
 
     def is_done(line: str) -> bool:
         whose, named, number = _noted(line)
         return (whose, named) == (endpoint, channel) and (generation is None or number <= generation)
 
-    _file(directory).remove(is_done)
+    _file(directory).remove(is_done, lock_seconds=lock_seconds)
 
 
 def _noted(line: str) -> tuple[str, str, int]:

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, TypeVar
 
-from messagehub.errors import HubError, is_unable
+from messagehub.errors import BrokerRequired, HubError, is_unable
 from messagehub.spark.options import Options
 
 if TYPE_CHECKING:
@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 AGAIN_SECONDS = 0.2
+PLANNING_SECONDS, RUNNING_SECONDS = 5.0, 30.0
+"""How long a broker may be away: while a query begins, when there may be none at all, and later."""
 
 
 @contextlib.contextmanager
@@ -41,6 +43,7 @@ def patiently(call: Callable[[], T], seconds: float) -> T:
         try:
             return call()
         except HubError as error:
-            if not is_unable(error) or time.monotonic() > deadline:
+            is_away = is_unable(error) or isinstance(error, BrokerRequired)
+            if not is_away or time.monotonic() > deadline:
                 raise
         time.sleep(AGAIN_SECONDS)

@@ -152,6 +152,8 @@ class TopicCatalog:
                 topic=topic.name,
                 number=command.number,
                 last_number=last.number + last.count - 1,
+                last_offset=last.offset + last.count - 1,
+                last_count=last.count,
             )
         return _acknowledgement(topic.name, last.offset, last.count, duplicate=True)
 

@@ -1,5 +1,6 @@
 """Tables are registered like rings: one broker for most tests, a channel of its own for each."""
 
+import errno
 import json
 import os
 import shutil
@@ -10,6 +11,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -19,6 +21,7 @@ import pytest
 from messagehub import MessageHub
 from messagehub.discovery import Discovery
 from messagehub.errors import ConfigurationError, SchemaIncompatible, SchemaMismatch, SubjectNotFound
+from messagehub.shm import line_file
 from messagehub.shm.entries import table_details
 from messagehub.shm.identity import host
 from messagehub.shm.pending_tables import pending
@@ -313,6 +316,45 @@ def test_what_a_process_left_unregistered_is_registered_by_the_next_that_connect
             assert pending(lonely.directory, endpoint) == []
     finally:
         server.close()
+
+
+def test_notes_of_tables_that_somebody_holds_or_that_cannot_be_written_stop_nobody(
+    lonely: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    endpoint = fixed_endpoint()
+    there = {"endpoint": endpoint, "domain": lonely.domain, "request_timeout_seconds": 0.2}
+    with MessageHub(**there) as gone:
+        gone.publish_table("held", PRICES)
+        with monkeypatch.context() as full:
+            full.setattr(line_file, "os", SimpleNamespace(**vars(os) | {"pwrite": _no_space}))
+            gone.publish_table("full", PRICES)
+    assert pending(lonely.directory, endpoint) == ["held"]
+    os.environ["MESSAGEHUB_DOMAIN"] = f"{lonely.domain}-elsewhere"
+    server = Served(tmp_path / "elsewhere", "--endpoint", endpoint)
+    notes = Path(lonely.directory.path).parent / "pending-tables"
+    holder = lonely.process(
+        "from messagehub.shm.locks import OWNER, exclusive, lock_within\n"
+        "from messagehub.shm.mapped_file import open_lock\n"
+        "descriptor = open_lock(path)\n"
+        "lock_within(descriptor, exclusive(OWNER), path, 5.0)\n"
+        "say(ready=True)\n"
+        "sys.stdin.readline()\n",
+        path=str(notes),
+    )
+    holder.hear()
+    try:
+        with MessageHub(**there) as other:
+            assert other.connect(timeout=30.0)
+            assert other.discover("held").source == "files"
+            holder.tell("over")
+            eventually(lambda: (other.discover("held") or found_nothing).source == "broker")
+            eventually(lambda: pending(lonely.directory, endpoint) == [])
+    finally:
+        server.close()
+
+
+def _no_space(*_: object) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def test_a_clash_that_only_the_directory_shows_is_a_conflict(lonely: Place) -> None:

@@ -157,10 +157,10 @@ def pieces(messages: Sequence[KeptMessage]) -> Iterator[list[KeptMessage]]:
     piece: list[KeptMessage] = []
     size = 0
     for message in messages:
-        size += len(message.payload)
+        size += size_bytes(message)
         if piece and (len(piece) >= MAX_BATCH or size > MAX_BATCH_BYTES):
             yield piece
-            piece, size = [], len(message.payload)
+            piece, size = [], size_bytes(message)
         piece.append(message)
     yield piece
 
