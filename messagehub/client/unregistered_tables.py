@@ -16,7 +16,7 @@ from messagehub.shm.directory import Directory
 from messagehub.shm.entries import newest_table
 from messagehub.shm.errors import DataBlockError
 from messagehub.shm.manifests import generations
-from messagehub.shm.pending_tables import forget_pending, note_pending, pending
+from messagehub.shm.pending_tables import forget_pending, may_be_pending, note_pending, pending
 from registry import commands, names, replies
 
 log = logging.getLogger("messagehub")
@@ -32,7 +32,7 @@ class UnregisteredTables:
         self._has_notes = not connection.settings.is_local
         self._waiting: dict[str, commands.RegisterTable] = {}
         self._noted: deque[str] = deque()
-        self._is_to_look = False
+        self._is_to_look = self._has_notes and may_be_pending(directory)
         self._registered: dict[str, int] = {}  # generations whose notes are to be removed
         self._is_connected = False
         self._again_at = self._notes_at = 0.0
@@ -63,13 +63,13 @@ class UnregisteredTables:
     # -- on the I/O thread, which waits for no lock --------------------------------------------------------
 
     def is_active(self) -> bool:
-        return bool(self._waiting)
+        return bool(self._waiting or self._is_to_look or self._noted or self._registered)
 
     def topics(self) -> set[bytes]:
         return set()
 
     def on_connected(self, hello: replies.HelloAck) -> None:  # noqa: ARG002  any broker will do
-        self._is_connected, self._is_to_look = True, self._has_notes
+        self._is_connected, self._is_to_look = True, self._has_notes and may_be_pending(self._directory)
         self._again_at = self._notes_at = 0.0
 
     def on_disconnected(self) -> None:

@@ -23,6 +23,11 @@ def note_pending(directory: Directory, endpoint: str, channel: str, generation: 
     _file(directory).append(msgspec.json.encode((endpoint, channel, generation)).decode())
 
 
+def may_be_pending(directory: Directory) -> bool:
+    """Whether anything was ever noted in this domain; looking takes no lock."""
+    return os.path.exists(_file(directory).path)
+
+
 def pending(directory: Directory, endpoint: str, *, lock_seconds: float = LOCK_SECONDS) -> list[str]:
     """Return the channels whose newest table is not yet registered with the broker at `endpoint`."""
     noted = [_noted(line) for line in _file(directory).lines(lock_seconds=lock_seconds)]

@@ -331,16 +331,7 @@ def test_notes_of_tables_that_somebody_holds_or_that_cannot_be_written_stop_nobo
     assert pending(lonely.directory, endpoint) == ["held"]
     os.environ["MESSAGEHUB_DOMAIN"] = f"{lonely.domain}-elsewhere"
     server = Served(tmp_path / "elsewhere", "--endpoint", endpoint)
-    notes = Path(lonely.directory.path).parent / "pending-tables"
-    holder = lonely.process(
-        "from messagehub.shm.locks import OWNER, exclusive, lock_within\n"
-        "from messagehub.shm.mapped_file import open_lock\n"
-        "descriptor = open_lock(path)\n"
-        "lock_within(descriptor, exclusive(OWNER), path, 5.0)\n"
-        "say(ready=True)\n"
-        "sys.stdin.readline()\n",
-        path=str(notes),
-    )
+    holder = lonely.process(HOLD, path=str(Path(lonely.directory.path).parent / "pending-tables"))
     holder.hear()
     try:
         with MessageHub(**there) as other:
@@ -351,6 +342,16 @@ def test_notes_of_tables_that_somebody_holds_or_that_cannot_be_written_stop_nobo
             eventually(lambda: pending(lonely.directory, endpoint) == [])
     finally:
         server.close()
+
+
+HOLD = """
+from messagehub.shm.locks import OWNER, exclusive, lock_within
+from messagehub.shm.mapped_file import open_lock
+descriptor = open_lock(path)
+lock_within(descriptor, exclusive(OWNER), path, 5.0)
+say(ready=True)
+sys.stdin.readline()
+"""
 
 
 def _no_space(*_: object) -> None:
