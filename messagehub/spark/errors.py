@@ -3,6 +3,7 @@
 HubError
 ├── BadOption               an option that is missing, unknown or has a wrong value
 ├── UnsupportedColumn       a type that Arrow or Spark cannot carry
+├── RowsReordered           a task that is tried again has other rows than before
 ├── PayloadNotDecoded       a payload that is not what its registered schema says, or a value that it does not take
 ├── SchemaIncompatible      (registry) what would be written cannot be read as before
 ├── SchemaMismatch          (registry) what is there is not what the reader asked for
@@ -22,6 +23,10 @@ class BadOption(HubError):
 
 class UnsupportedColumn(HubError):
     code = "SPARK_UNSUPPORTED_COLUMN"
+
+
+class RowsReordered(HubError):
+    code = "SPARK_ROWS_REORDERED"
 
 
 class PayloadNotDecoded(HubError):

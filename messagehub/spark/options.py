@@ -76,12 +76,8 @@ class Options:
                 raise BadOption(f"give one of {one} and {other}")
         values = {_READERS[name][0]: _value(name, text) for name, text in said.items() if name in _READERS}
         channel = said.get("channel") or said.get("path") or _only_one(said.get("paths"))
-        is_of_topics = "topic" in said
-        for name in said:
-            if name in (_OF_CHANNELS if is_of_topics else _OF_TOPICS):
-                kinds = ("channels", "topics") if is_of_topics else ("topics", "channels")
-                raise BadOption(f"option {_ACCEPTED[name]} is for {kinds[0]}, not for {kinds[1]}")
-        if is_of_topics:
+        _check_one_kind(said, channel)
+        if "topic" in said:
             return cls(**values)
         if not channel:
             raise BadOption(_WHICH_CHANNEL)
@@ -114,6 +110,18 @@ class Options:
 
     def retention(self) -> Retention:
         return Retention(self.keep_generations, self.keep_bytes, self.keep_seconds)
+
+
+def _check_one_kind(said: Mapping[str, str], channel: str | None) -> None:
+    """Refuse options of channels for topics, and the other way round."""
+    if "topic" in said and channel:
+        raise BadOption("give one of topic and a path: a topic is named by option topic alone")
+    wrong, kinds = (
+        (_OF_CHANNELS, "channels, not for topics") if "topic" in said else (_OF_TOPICS, "topics, not for channels")
+    )
+    for name in said:
+        if name in wrong:
+            raise BadOption(f"option {_ACCEPTED[name]} is for {kinds}")
 
 
 def _only_one(paths: str | None) -> str | None:
@@ -181,7 +189,7 @@ def _offsets(text: str, *, least: int) -> dict[str, int]:
 
 def _instant(text: str) -> float:
     """Milliseconds since the epoch, as in Spark's Kafka source, or a date and time with its zone."""
-    if text.strip().isdecimal():
+    if text.strip().isdecimal() and len(text.strip()) <= 15:
         return int(text) / 1000
     found = datetime.datetime.fromisoformat(text.strip())
     if found.tzinfo is None:
@@ -261,6 +269,15 @@ _NOT_BOTH: Final = (
     ("channel", "topic"),
     ("startingOffsets", "startingTimestamp"),
 )
+_TOPIC_INSTEAD: Final = "option topic names a topic, several with commas between them, or a pattern such as orders.>"
+_OF_KAFKA: Final = {
+    "subscribe": _TOPIC_INSTEAD,
+    "subscribepattern": _TOPIC_INSTEAD,
+    "assign": f"{_TOPIC_INSTEAD}, and topics here have no partitions",
+    "maxoffsetspertrigger": "it is called maxRowsPerTrigger here",
+    "kafka.bootstrap.servers": "options dir and endpoint say which hub",
+}
+"""What users of Spark's Kafka source try first."""
 _READERS: Final = {name.lower(): rule for name, rule in _NAMED.items()}
 _ACCEPTED: Final = {name.lower(): name for name in (*_NAMED, *_OF_SPARK)}
 
@@ -268,6 +285,8 @@ _ACCEPTED: Final = {name.lower(): name for name in (*_NAMED, *_OF_SPARK)}
 def _known(name: str) -> None:
     if name in _ACCEPTED:
         return
+    if name in _OF_KAFKA:
+        raise BadOption(f"there is no option {name!r}: {_OF_KAFKA[name]}")
     near = difflib.get_close_matches(name, _ACCEPTED, n=1, cutoff=0.0)
     raise BadOption(
         f"there is no option {name!r}; did you mean {_ACCEPTED[near[0]]!r}? Options are: {', '.join(_NAMED)}"

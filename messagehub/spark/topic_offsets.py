@@ -2,17 +2,21 @@
 
 An offset of Spark is, for each topic, the next message to read and the topic's incarnation:
 {topic: {"incarnation": …, "offset": …}}. A topic that is deleted and made again counts its messages anew, so that an
-offset alone would skip some.
+offset alone would skip some. The offset in which a topic comes up for the first time also has the `first` message that
+it had then: that is where the read of it begins.
 """
 
 import logging
-from collections.abc import Mapping
+import time
+from collections.abc import Collection, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from messagehub.errors import DataLost, TopicNotFound
 from messagehub.spark.errors import BadOption
+from messagehub.spark.hubs import RUNNING_SECONDS, patiently
 from messagehub.spark.options import Options
-from messagehub.topics.retained.positions import Start, resolve
+from messagehub.topics.retained.positions import AHEAD_SECONDS, Start, resolve
 from registry.records import KeptTopic
 
 if TYPE_CHECKING:
@@ -26,11 +30,18 @@ EARLIEST: Final = -2
 LATEST: Final = -1
 
 
-def topics_of(options: Options, hub: "MessageHub", *, may_be_none: bool = False) -> dict[str, KeptTopic]:
-    """Return the retained topics that the option names, by name. TopicNotFound where one named in full is not there."""
+def topics_of(
+    options: Options, hub: "MessageHub", *, seconds: float, may_be_none: bool = False, known: Collection[str] = ()
+) -> dict[str, KeptTopic]:
+    """Return the retained topics that the option names, by name.
+
+    TopicNotFound where one that is named in full is not there, unless it is `known` from before.
+    """
     patterns = options.patterns
-    found = {topic.name: topic for pattern in patterns.texts for topic in hub.topics(pattern)}
-    missing = [name for name in patterns.topics if name not in found]
+    found = {
+        topic.name: topic for pattern in patterns.texts for topic in patiently(partial(hub.topics, pattern), seconds)
+    }
+    missing = [name for name in patterns.topics if name not in found and name not in known]
     if missing:
         raise TopicNotFound(
             f"topic {missing[0]!r} is not retained, so there is nothing to read later: hub.topic({missing[0]!r},"
@@ -55,8 +66,15 @@ def last_offsets(options: Options, topics: Mapping[str, KeptTopic]) -> Offset:
     return {name: _place(topic, _within(topic, wanted.get(name, LATEST))) for name, topic in topics.items()}
 
 
-def heads(topics: Mapping[str, KeptTopic]) -> Offset:
-    return {name: _place(topic, topic.next_offset) for name, topic in topics.items()}
+def heads(hub: "MessageHub", topics: Mapping[str, KeptTopic], start: Offset) -> Offset:
+    """Where the topics end now; of those that the start does not have, also where they begin."""
+    found = {name: _place(topic, topic.next_offset) for name, topic in topics.items()}
+    for name, topic in topics.items():
+        before = start.get(name)
+        if before is None or before["incarnation"] != topic.incarnation:
+            described = patiently(hub.topic(name).describe, RUNNING_SECONDS)
+            found[name]["first"] = min(described.first_offset, topic.next_offset)
+    return found
 
 
 def limited(start: Offset, end: Offset, rows: int, *, turn: int) -> Offset:
@@ -64,7 +82,7 @@ def limited(start: Offset, end: Offset, rows: int, *, turn: int) -> Offset:
 
     At least one message is taken, and with every turn another topic is the first, so that none starves.
     """
-    behind = {name: place["offset"] - _begin(start, name, place) for name, place in end.items()}
+    behind = {name: max(place["offset"] - _begin(start, name, place), 0) for name, place in end.items()}
     total = sum(behind.values())
     if total <= rows:
         return end
@@ -78,26 +96,28 @@ def limited(start: Offset, end: Offset, rows: int, *, turn: int) -> Offset:
     return dict(sorted(found.items()))
 
 
-def ranges(options: Options, start: Offset, end: Offset) -> list[tuple[str, Place, int]]:
-    """Return, for each topic with messages between two offsets, where to begin and before which offset to end."""
+def ranges(start: Offset, end: Offset) -> list[tuple[str, int, int, int]]:
+    """Return name, incarnation, first message and the offset before which to end, for each topic with messages."""
     found = []
     for name, place in sorted(end.items()):
         begin = _begin(start, name, place)
         if begin < place["offset"]:
-            before = start.get(name)
-            if before is not None and before["incarnation"] != place["incarnation"]:
-                lose(options, f"topic {name!r} was deleted and made again")
-            found.append((name, {"incarnation": place["incarnation"], "offset": begin}, place["offset"]))
+            found.append((name, place["incarnation"], begin, place["offset"]))
     return found
 
 
-def check_still_there(options: Options, start: Offset, topics: Mapping[str, KeptTopic]) -> None:
+def losses(start: Offset, topics: Mapping[str, KeptTopic]) -> dict[str, str]:
+    """Return what is no longer there of topics that a query has begun to read, by topic."""
+    found = {}
     for name, place in start.items():
-        topic = topics.get(name)
+        topic, read = topics.get(name), place["offset"]
         if topic is None:
-            lose(options, f"topic {name!r}, of which the query has read up to offset {place['offset']}, is gone")
-        elif topic.incarnation == place["incarnation"] and topic.next_offset < place["offset"]:
-            lose(options, f"topic {name!r} ends before offset {place['offset']}, up to which the query has read")
+            found[name] = f"topic {name!r}, of which the query has read up to offset {read}, is gone"
+        elif topic.incarnation != place["incarnation"]:
+            found[name] = f"topic {name!r}, of which the query had read up to offset {read}, was deleted and made again"
+        elif topic.next_offset < read:
+            found[name] = f"topic {name!r} ends before offset {read}, up to which the query has read"
+    return found
 
 
 def lose(options: Options, said: str) -> None:
@@ -111,13 +131,16 @@ def lose(options: Options, said: str) -> None:
 
 
 def _begin(start: Offset, name: str, end: Place) -> int:
-    """A topic that came, or was made again, after the start is read from its first message on."""
+    """A topic that came, or was made again, after the start is read from the first message that it had then."""
     before = start.get(name)
-    return before["offset"] if before is not None and before["incarnation"] == end["incarnation"] else 1
+    is_known = before is not None and before["incarnation"] == end["incarnation"]
+    return before["offset"] if before is not None and is_known else end.get("first", 1)
 
 
 def _first(options: Options, hub: "MessageHub", topic: KeptTopic) -> int:
     if options.starting_at is not None:
+        if options.starting_at > time.time() + AHEAD_SECONDS:
+            raise BadOption("option startingTimestamp is a time that has not come yet: it is in milliseconds")
         return resolve(Start(options.starting_at), topic.name, hub.ask)
     said = options.starting_offsets
     wanted = said.get(topic.name, EARLIEST) if isinstance(said, dict) else EARLIEST if said == "earliest" else LATEST
@@ -137,7 +160,7 @@ def _within(topic: KeptTopic, offset: int) -> int:
 def _check_named(option: str, said: "str | dict[str, int]", topics: Mapping[str, KeptTopic]) -> None:
     unknown = sorted(set(said) - set(topics)) if isinstance(said, dict) else []
     if unknown:
-        raise BadOption(f"option {option} names topic {unknown[0]!r}, which option topic does not match")
+        raise BadOption(f"option {option} names topic {unknown[0]!r}, which is not retained or not one of option topic")
 
 
 def check_starting(options: Options, topics: Mapping[str, KeptTopic]) -> None:

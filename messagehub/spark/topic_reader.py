@@ -23,18 +23,18 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from messagehub.errors import HubError, TopicNotFound
-from messagehub.spark.hubs import hub_of, patiently
+from messagehub.spark.hubs import PLANNING_SECONDS, RUNNING_SECONDS, hub_of, patiently
 from messagehub.spark.options import Options
 from messagehub.spark.schema_mapping import check_columns, conform, read_schema
 from messagehub.spark.topic_offsets import (
     Offset,
     check_starting,
-    check_still_there,
     first_offsets,
     heads,
     last_offsets,
     limited,
     lose,
+    losses,
     ranges,
     topics_of,
 )
@@ -57,7 +57,6 @@ MESSAGES_PER_TASK: Final = 50_000
 _PAGE: Final = 1000
 _BATCH_ROWS: Final = 10_000
 _BATCH_BYTES: Final = 16 << 20
-_PATIENCE_SECONDS: Final = 30.0
 
 
 @dataclass(frozen=True)
@@ -68,17 +67,14 @@ class TopicRange(InputPartition):
     incarnation: int
     first: int
     stop: int
-    is_new: bool  # it was not known at the start: what retention has removed by then is not missing
 
 
-def partitions_of(options: Options, start: Offset, end: Offset) -> list[InputPartition]:
-    found: list[InputPartition] = []
-    for name, place, stop in ranges(options, start, end):
-        begin = place["offset"]
-        for first in range(begin, stop, MESSAGES_PER_TASK):
-            last = min(first + MESSAGES_PER_TASK, stop)
-            found.append(TopicRange(name, place["incarnation"], first, last, name not in start))
-    return found
+def partitions_of(start: Offset, end: Offset) -> list[InputPartition]:
+    return [
+        TopicRange(name, incarnation, first, min(first + MESSAGES_PER_TASK, stop))
+        for name, incarnation, begin, stop in ranges(start, end)
+        for first in range(begin, stop, MESSAGES_PER_TASK)
+    ]
 
 
 def read_range(options: Options, wanted: TopicRange, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
@@ -100,7 +96,7 @@ def _messages(options: Options, hub: "MessageHub", wanted: TopicRange) -> Iterat
     while offset < wanted.stop:
         command = commands.ReadTopic(topic=wanted.topic, offset=offset, limit=min(_PAGE, wanted.stop - offset))
         try:
-            page = patiently(partial(hub.ask, command), _PATIENCE_SECONDS)
+            page = patiently(partial(hub.ask, command), RUNNING_SECONDS)
         except TopicNotFound:
             lose(options, f"topic {wanted.topic!r} is gone, with its messages from {offset} on")
             return
@@ -110,7 +106,7 @@ def _messages(options: Options, hub: "MessageHub", wanted: TopicRange) -> Iterat
             return
         found = [message for message in page.messages if message.offset < wanted.stop]
         at = found[0].offset if found else wanted.stop
-        if at > offset and not wanted.is_new:
+        if at > offset:
             lose(options, f"topic {wanted.topic!r} no longer has its messages {offset} to {at - 1}")
         yield from found
         offset = found[-1].offset + 1 if found else wanted.stop
@@ -147,10 +143,10 @@ class TopicReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         with hub_of(self._options) as hub:
-            topics = topics_of(self._options, hub)
+            topics = topics_of(self._options, hub, seconds=PLANNING_SECONDS)
             check_starting(self._options, topics)
             start = first_offsets(self._options, hub, topics)
-            return partitions_of(self._options, start, last_offsets(self._options, topics))
+            return partitions_of(start, last_offsets(self._options, topics))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if isinstance(partition, TopicRange):  # else Spark's own stand-in for "no partitions"
@@ -161,13 +157,14 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: Options, schema: StructType) -> None:
         self._options = options
         self._schema = read_schema(schema)
-        self._target: Offset | None = None
+        self._target: dict[str, int] | None = None
         self._turn = 0
+        self._told: dict[str, str] = {}
         check_columns(COLUMNS, schema, f"topic {options.topic!r}")
 
     def initialOffset(self) -> Offset:  # noqa: N802  Spark's name
         with hub_of(self._options) as hub:
-            topics = topics_of(self._options, hub, may_be_none=True)
+            topics = topics_of(self._options, hub, seconds=PLANNING_SECONDS, may_be_none=True)
             check_starting(self._options, topics)
             return first_offsets(self._options, hub, topics)
 
@@ -177,13 +174,20 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802  Spark's name
         with hub_of(self._options) as hub:
-            self._target = heads(topics_of(self._options, hub, may_be_none=True))
+            found = topics_of(self._options, hub, seconds=RUNNING_SECONDS, may_be_none=True, known=self._named)
+        self._target = {name: topic.next_offset for name, topic in found.items()}
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802  Spark's name
         with hub_of(self._options) as hub:
-            topics = patiently(lambda: topics_of(self._options, hub, may_be_none=True), _PATIENCE_SECONDS)
-        check_still_there(self._options, start, topics)
-        end = heads(topics) if self._target is None else self._target
+            topics = topics_of(self._options, hub, seconds=RUNNING_SECONDS, may_be_none=True, known=start)
+            self._tell_losses(losses(start, topics))
+            end = heads(hub, topics, start)
+        if self._target is not None:
+            end = {
+                name: place | {"offset": min(place["offset"], self._target[name])}
+                for name, place in end.items()
+                if name in self._target
+            }
         if isinstance(limit, ReadMaxRows):
             self._turn += 1
             end = limited(start, end, limit.max_rows, turn=self._turn)
@@ -193,12 +197,13 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Shown in the query's progress, beside the offset that the query has come to."""
         try:
             with hub_of(self._options) as hub:
-                return heads(topics_of(self._options, hub, may_be_none=True))
+                topics = topics_of(self._options, hub, seconds=0.0, may_be_none=True, known=self._named)
         except HubError:
             return None
+        return {name: {"incarnation": each.incarnation, "offset": each.next_offset} for name, each in topics.items()}
 
     def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
-        return partitions_of(self._options, start, end)
+        return partitions_of(start, end)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, TopicRange)
@@ -206,3 +211,14 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def commit(self, end: Offset) -> None:
         """Nothing to let go of: what a topic retains does not depend on who has read it."""
+
+    @property
+    def _named(self) -> tuple[str, ...]:
+        return self._options.patterns.topics
+
+    def _tell_losses(self, found: dict[str, str]) -> None:
+        """Once for each topic, as long as it is so."""
+        for name, said in found.items():
+            if self._told.get(name) != said:
+                lose(self._options, said)
+        self._told = found

@@ -1,9 +1,11 @@
 """Batch and streaming write to topics: one message a row.
 
-Rule 1: a task publishes as it goes, so that a job that fails has published what its tasks came to.
+Rule 1: tasks publish while they run, so a failed job leaves the messages that its tasks had published.
 Rule 2: a task that is tried again publishes nothing twice to a retained topic: its messages have the numbers that they
-had before, and the broker says which it has stored. Of a stream that holds for a micro-batch that is replayed, too.
-Rule 3: to a topic that is not retained each try publishes all its messages: at least once, for who subscribes then.
+had before, and the broker says which it has stored. The same holds for a micro-batch of a stream that is replayed.
+Rule 3: that takes rows in the same order. The messages that were stored last are compared with the rows of their
+numbers; where they differ the task fails, since messages would be lost and others published twice.
+Rule 4: to a topic that is not retained each attempt publishes all its messages, and only current subscribers get them.
 """
 
 import itertools
@@ -21,12 +23,12 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from messagehub.errors import HubError, InvalidRequest
 from messagehub.payloads.encoding import decode_payload
 from messagehub.protocol.topic_frames import KIND_OF
-from messagehub.spark.errors import BadOption, UnsupportedColumn
-from messagehub.spark.hubs import hub_of, patiently
+from messagehub.spark.errors import BadOption, RowsReordered, UnsupportedColumn
+from messagehub.spark.hubs import PLANNING_SECONDS, RUNNING_SECONDS, hub_of, patiently
 from messagehub.spark.options import Options
 from messagehub.spark.stream_writer import BATCH, QUERY
-from messagehub.topics.retained.publishing import check_kept_size, pieces
-from registry import commands
+from messagehub.topics.retained.publishing import MAX_BATCH, check_kept_size, pieces
+from registry import commands, replies
 from registry.records import KeptMessage, PayloadKind
 from registry.topics.patterns import check_topic
 
@@ -40,8 +42,9 @@ _TAKEN: Final[dict[str, tuple[tuple[type[spark.DataType], ...], str]]] = {
     "headers": ((spark.MapType,), "map<string,string>"),
 }
 _MESSAGES_OF_A_BATCH: Final = 1 << 28
-"""A number on the wire has 53 bits: so many for the messages of one task, the others for micro-batches."""
-_PATIENCE_SECONDS: Final = 30.0
+_BATCHES_OF_A_PUBLISHER: Final = 1 << 20
+"""A number on the wire has 53 bits: these are for the messages of one task and for micro-batches. After so many
+micro-batches a stream publishes under another name."""
 
 
 @dataclass
@@ -61,7 +64,8 @@ class TopicSink:
         _check(schema, has_topic=self._topic is not None, pattern=patterns.text)
         self._has_column = "topic" in schema.names
         with hub_of(options) as hub:
-            hub.topics(patterns.texts[0])  # before any task runs: is a broker there, and may this peer ask it?
+            # Before any task runs: is a broker there, and may this peer ask it?
+            patiently(partial(hub.topics, patterns.texts[0]), PLANNING_SECONDS)
 
     def publish(self, batches: Iterator[pa.RecordBatch], publisher: str, number: int) -> Sent:
         """Publish all rows of a task, in their order. `number` is that of the first message to each topic."""
@@ -114,7 +118,6 @@ class TopicSink:
         said = _kind(kind) if kind else self._options.payload_kind
         if said != "bytes":
             _check_content(topic, said, content)
-        check_kept_size(len(content))
         return KeptMessage(payload=content, kind=said, headers=dict(headers or ()))
 
 
@@ -125,29 +128,57 @@ class _Topic:
         self._hub = hub
         self._name = name
         self._publisher = publisher
-        self._number = number
+        self._next_number = number
+        self._recent: dict[int, KeptMessage] = {}
+        """The newest messages by their numbers, as many as may have been stored at once."""
 
     def publish(self, messages: Sequence[KeptMessage]) -> None:
+        check_kept_size(max(len(message.payload) for message in messages))
         for piece in pieces(messages):
-            self._send(piece)
+            number, self._next_number = self._next_number, self._next_number + len(piece)
+            self._recent |= dict(enumerate(piece, number))
+            for old in list(self._recent)[: -2 * MAX_BATCH]:
+                del self._recent[old]
+            self._send(piece, number)
 
-    def _send(self, piece: list[KeptMessage]) -> None:
+    def _send(self, piece: list[KeptMessage], number: int) -> None:
         """Send what the broker does not have yet of some messages that follow each other."""
-        number, self._number = self._number, self._number + len(piece)
         while piece:
             command = commands.PublishMessages(
                 topic=self._name, messages=piece, publisher=self._publisher, number=number
             )
             try:
-                patiently(partial(self._hub.ask, command), _PATIENCE_SECONDS)
+                kept = patiently(partial(self._hub.ask, command), RUNNING_SECONDS)
             except InvalidRequest as refused:
                 last = refused.details.get("last_number")
                 if not isinstance(last, int) or last < number:
                     raise
-                stored = last - number + 1
-                piece, number = piece[stored:], last + 1
+                if last in self._recent:  # else more was stored: a later piece is compared
+                    self._compare(last, refused.details["last_offset"], refused.details["last_count"])
+                stored = min(last - number + 1, len(piece))
+                piece, number = piece[stored:], number + stored
             else:
+                assert isinstance(kept, replies.MessagesKept)
+                if kept.duplicate:
+                    self._compare(number + kept.count - 1, kept.offset + kept.count - 1, kept.count)
                 return
+
+    def _compare(self, last_number: int, last_offset: int, count: int) -> None:
+        """Compare the messages that were stored last with those that have their numbers now."""
+        command = commands.ReadTopic(topic=self._name, offset=last_offset - count + 1, limit=count)
+        page = patiently(partial(self._hub.ask, command), RUNNING_SECONDS)
+        assert isinstance(page, replies.TopicPage)
+        for stored in page.messages:
+            mine = self._recent.get(last_number - last_offset + stored.offset)
+            if mine is None or stored.offset > last_offset:
+                continue
+            if (stored.payload, stored.kind, stored.headers) != (mine.payload, mine.kind, mine.headers):
+                raise RowsReordered(
+                    f"the rows for topic {self._name!r} come in another order than when this task was tried before, or"
+                    " are others: messages would be lost. Sort the DataFrame within its partitions"
+                    " (sortWithinPartitions) before it is written; a query that was changed needs a new checkpoint",
+                    topic=self._name,
+                )
 
 
 class _PlainTopic:
@@ -160,11 +191,12 @@ class _PlainTopic:
     def publish(self, messages: Sequence[KeptMessage]) -> None:
         for message in messages:
             payload = decode_payload(KIND_OF[message.kind], memoryview(message.payload), self._name)
-            self._hub.publish(self._name, payload, headers=message.headers or None, timeout=_PATIENCE_SECONDS)
+            self._hub.publish(self._name, payload, headers=message.headers or None, timeout=RUNNING_SECONDS)
 
 
 def _topic(hub: "MessageHub", name: str, publisher: str, number: int) -> "_Topic | _PlainTopic":
-    return _Topic(hub, name, publisher, number) if hub.topics(name) else _PlainTopic(hub, name)
+    is_retained = bool(patiently(partial(hub.topics, name), RUNNING_SECONDS))
+    return _Topic(hub, name, publisher, number) if is_retained else _PlainTopic(hub, name)
 
 
 class TopicWriter(DataSourceArrowWriter):
@@ -190,15 +222,22 @@ class StreamTopicWriter(DataSourceStreamArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Sent:
         context = _context()
-        batch = int(context.getLocalProperty(BATCH) or 0)
-        name = f"spark-{context.getLocalProperty(QUERY)}-{context.partitionId()}"
-        return self._sink.publish(iterator, name, batch * _MESSAGES_OF_A_BATCH + 1)
+        query, batch = context.getLocalProperty(QUERY), context.getLocalProperty(BATCH)
+        if not query or batch is None:
+            raise RuntimeError("Spark does not say which micro-batch of which query this is")
+        return self._sink.publish(iterator, *numbered(query, int(batch), context.partitionId()))
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  Spark's name
         """Nothing to do: tasks have published."""
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  Spark's name
         """Nothing can be taken back. The replay publishes what is missing."""
+
+
+def numbered(query: str, batch: int, partition: int) -> tuple[str, int]:
+    """Return the publisher of a task of a micro-batch, and the number of its first message."""
+    era, rest = divmod(batch, _BATCHES_OF_A_PUBLISHER)
+    return f"spark-{query}-{era}-{partition}", rest * _MESSAGES_OF_A_BATCH + 1
 
 
 def _context() -> TaskContext:

@@ -1,6 +1,7 @@
 """What Spark asks the source of topics for, asked without Spark: which messages are read, and what is published."""
 
 import os
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,13 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from messagehub import MessageHub
 from messagehub.errors import DataLost, HubError, InvalidRequest
+from messagehub.spark import topic_reader, topic_writer
+from messagehub.spark.errors import RowsReordered
+from messagehub.spark.hubs import hub_of
 from messagehub.spark.options import Options
 from messagehub.spark.schema_mapping import struct_of
 from messagehub.spark.topic_reader import COLUMNS, MESSAGES_PER_TASK, TopicReader, TopicStreamReader
-from messagehub.spark.topic_writer import TopicSink
+from messagehub.spark.topic_writer import TopicSink, numbered
 from registry import commands
 from registry.records import KeptMessage
 from tests.integration.block_processes import Place, place_in
@@ -109,6 +113,10 @@ def test_a_long_topic_is_read_by_several_tasks(hub: MessageHub, make: Make) -> N
         ({"topic": "a", "startingTimestamp": "0", "startingOffsets": "latest"}, "read", "give one of startingOffsets"),
         ({"topic": "a", "payloadKind": "json"}, "read", "option payloadKind is for write and writeStream"),
         ({"topic": "a", "payloadKind": "xml"}, "write", "it must be bytes or json"),
+        ({"topic": "a", "path": "b"}, "write", "give one of topic and a path"),
+        ({"topic": "a", "startingTimestamp": "9" * 400}, "read", "option startingTimestamp is"),
+        ({"subscribe": "a"}, "read", "there is no option 'subscribe': option topic names a topic"),
+        ({"topic": "a", "maxOffsetsPerTrigger": "5"}, "readStream", "it is called maxRowsPerTrigger here"),
     ],
     ids=str,
 )
@@ -122,8 +130,9 @@ def test_options_that_make_no_sense_are_refused(make: Make, given: dict[str, str
     [
         ({"topic": "nothing"}, "topic 'nothing' is not retained"),
         ({"topic": "no.>"}, "no retained topic matches 'no.>'"),
-        ({"topic": "one", "startingOffsets": '{"two": 1}'}, "names topic 'two', which option topic does not match"),
-        ({"topic": "one", "endingOffsets": '{"two": 1}'}, "names topic 'two', which option topic does not match"),
+        ({"topic": "one", "startingOffsets": '{"two": 1}'}, "names topic 'two', which is not retained"),
+        ({"topic": "one", "endingOffsets": '{"two": 1}'}, "names topic 'two', which is not retained"),
+        ({"topic": "one", "startingTimestamp": "4102444800000"}, "a time that has not come yet: it is in milliseconds"),
         ({"topic": "one", "startingOffsets": '{"one": 9}'}, "offset 9 is beyond the end of topic 'one'"),
     ],
     ids=str,
@@ -193,6 +202,45 @@ def test_what_retention_took_fails_a_stream_or_is_skipped(hub: MessageHub, make:
     assert loose.run() == [b"8", b"9", b"10"]
 
 
+def test_what_retention_took_of_a_topic_that_comes_later_is_not_missing(hub: MessageHub, make: Make) -> None:
+    query = Query(make(topic="late.>"))
+    hub.topic("late.a", keep=50).publish_all([b"%d" % number for number in range(1000)])
+    found = [payload for _ in range(3) for payload in query.run(20)]
+    assert found == [b"%d" % number for number in range(950, 1000)]
+
+
+def test_a_planned_batch_whose_messages_were_removed_is_a_loss(hub: MessageHub, make: Make) -> None:
+    reader = TopicStreamReader(make(topic="planned.>"), struct_of(COLUMNS))
+    start = reader.initialOffset()
+    topic = hub.topic("planned.a", keep=5)
+    topic.publish_all([b"%d" % number for number in range(5)])
+    end = reader.latestOffset(start, ReadAllAvailable())
+    topic.publish_all([b"%d" % number for number in range(5, 15)])
+    (part,) = reader.partitions(start, end)
+    with pytest.raises(DataLost, match="no longer has its messages 1 to 5"):
+        list(reader.read(part))
+
+
+def test_a_named_topic_that_is_deleted_is_a_loss_that_may_be_accepted(
+    hub: MessageHub, make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    fill(hub, "named", b"1", b"2")
+    strict, loose = Query(make(topic="named")), Query(make(topic="named", failOnDataLoss="false"))
+    assert strict.run() == loose.run() == [b"1", b"2"]
+    fill(hub, "named", b"unread")
+    hub.topic("named").delete()
+    with pytest.raises(DataLost, match="topic 'named', of which the query has read up to offset 3, is gone"):
+        strict.run()
+    assert [loose.run() for _ in range(3)] == [[], [], []]
+    assert len([record for record in caplog.records if "is gone" in record.getMessage()]) == 1
+    hub.topic("named", keep=5)  # made again, and empty: what was not read is lost all the same
+    with pytest.raises(DataLost, match="was deleted and made again"):
+        strict.run()
+    assert loose.run() == []
+    fill(hub, "named", b"new", keep=5)
+    assert loose.run() == [b"new"]
+
+
 def test_a_topic_that_was_made_again_is_not_taken_for_the_old_one(hub: MessageHub, make: Make) -> None:
     fill(hub, "again.a", b"1", b"2")
     strict, loose = Query(make(topic="again.>")), Query(make(topic="again.>", failOnDataLoss="false"))
@@ -226,6 +274,44 @@ def test_a_task_that_is_tried_again_publishes_what_is_missing(hub: MessageHub, m
     sink(options).publish(rows(payload=numbers), "task", 1)
     sink(options).publish(rows(payload=numbers), "task", 1)
     assert [int(payload) for payload in payloads(read(make(topic="retried")))] == list(range(1300))
+
+
+@pytest.mark.parametrize("second", [["C", "A", "B"], ["B", "A"], ["A", "C"]])
+def test_a_task_that_is_tried_again_with_other_rows_fails(hub: MessageHub, make: Make, second: list[str]) -> None:
+    name = f"other-{'-'.join(second)}"
+    hub.topic(name, keep=100)
+    options = make("write", topic=name)
+    sink(options).publish(rows(payload=["A", "B"]), "task", 1)
+    with pytest.raises(RowsReordered, match="sortWithinPartitions"):
+        sink(options).publish(rows(payload=second), "task", 1)
+    sink(options).publish(rows(payload=["A", "B", "C"]), "task", 1)
+    assert payloads(read(make(topic=name))) == [b"A", b"B", b"C"]
+
+
+def test_rows_in_another_order_are_noticed_in_long_tasks_too(hub: MessageHub, make: Make) -> None:
+    hub.topic("reversed", keep=10_000)
+    numbers = [str(number) for number in range(1300)]
+    options = make("write", topic="reversed")
+    sink(options).publish(rows(payload=numbers[:1100]), "task", 1)
+    with pytest.raises(RowsReordered):
+        sink(options).publish(rows(payload=numbers[::-1]), "task", 1)
+
+
+def test_rows_with_large_headers_are_published(hub: MessageHub, make: Make) -> None:
+    hub.topic("headed", keep=1000)
+    kind = spark.MapType(spark.StringType(), spark.StringType())
+    schema = spark.StructType([*MESSAGE, spark.StructField("headers", kind)])
+    headers = pa.array([[("h", "x" * 5000)]] * 400, pa.map_(pa.string(), pa.string()))
+    batch = pa.RecordBatch.from_arrays([pa.array(["1"] * 400), headers], names=["payload", "headers"])
+    sink(make("write", topic="headed"), schema).publish(iter([batch]), "task", 1)
+    assert hub.topic("headed").describe().messages == 400
+
+
+def test_numbers_of_a_stream_never_run_out(hub: MessageHub, make: Make) -> None:
+    hub.topic("numbered", keep=100)
+    for batch in (0, 1, 2**20 - 1, 2**20, 2**25, 2**40):
+        sink(make("write", topic="numbered")).publish(rows(payload=[str(batch)]), *numbered("query", batch, 3))
+    assert len(read(make(topic="numbered"))) == 6
 
 
 def test_a_publisher_is_told_which_of_its_messages_are_stored(hub: MessageHub) -> None:
@@ -286,7 +372,27 @@ def test_rows_that_are_no_message_are_refused(
     assert hub.topic("rows").describe().messages == 0
 
 
-def test_without_a_broker_both_ways_say_so(make: Make, tmp_path: Path) -> None:
+def test_a_broker_that_restarts_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MESSAGEHUB_DOMAIN", f"restart{os.getpid()}")
+    server = Served(tmp_path / "hub")
+    options = Options.parse({"dir": str(server.dir), "domain": f"restart{os.getpid()}", "topic": "a"})
+    with hub_of(options) as hub:
+        hub.topic("a", keep=10).publish(b"1")
+        query = Query(options)
+        writer = sink(options)
+        server.kill()
+        back = threading.Timer(1.0, server.start)
+        back.start()
+        assert query.run() == [b"1"]
+        writer.publish(rows(payload=["2"]), "p", 1)
+        assert query.run() == [b"2"]
+    back.join()
+    server.close()
+
+
+def test_without_a_broker_both_ways_say_so(make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(topic_reader, "PLANNING_SECONDS", 0.1)
+    monkeypatch.setattr(topic_writer, "PLANNING_SECONDS", 0.1)
     options = make(topic="a", dir=str(tmp_path / "none"))
     with pytest.raises(HubError, match="broker"):
         read(options)
