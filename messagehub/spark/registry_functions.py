@@ -9,6 +9,7 @@ Rule 1: the subject says what the columns are. It is asked for once, when the co
 Rule 2: each payload names the schema that it was written with. Executors ask the registry once for each.
 """
 
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -19,7 +20,7 @@ from pyspark.sql.types import BinaryType
 
 from messagehub.arguments import choice
 from messagehub.errors import SchemaNotFound
-from messagehub.spark.encodings import Encoding, NotDecoded, Registered, encoding_of, framed, unframed
+from messagehub.spark.encodings import Encoding, InvalidPayload, Registered, encoding_of, framed, unframed
 from messagehub.spark.errors import PayloadNotDecoded
 from messagehub.spark.hubs import hub_of, patiently
 from messagehub.spark.options import Options
@@ -34,6 +35,15 @@ Mode = Literal["FAILFAST", "PERMISSIVE"]
 _PATIENCE_SECONDS = 30.0
 _fetched: dict[tuple[Options, int], Registered] = {}
 """In an executor: the schemas that payloads named. A registered schema never changes."""
+_unknown: dict[tuple[Options, int], float] = {}
+"""Until when an id that nobody knows is not asked for again: payloads that are none name any number."""
+_ROUNDED = (
+    (pa.types.is_floating, pa.types.is_integer),
+    (pa.types.is_decimal, pa.types.is_integer),
+    (pa.types.is_timestamp, pa.types.is_date),
+)
+UNKNOWN_SECONDS = 10.0
+MOST_UNKNOWN = 10_000
 
 
 def from_registry(
@@ -56,7 +66,8 @@ def from_registry(
     `version`; payloads of its other versions are read as that one. `message` names one of several of a Protobuf schema.
 
     `mode`: a value that cannot be decoded fails the query (FAILFAST) or becomes null (PERMISSIVE). With `error_column`
-    it becomes a struct with nulls and, in that field, the reason. To drop such rows, filter by one of these.
+    it becomes a struct with nulls and, in that field, the reason. To drop such rows, keep those where the result is not
+    null, or where `error_column` is.
 
     `dir`, `endpoint` and `domain` say which hub, as in the environment by default.
     """
@@ -71,7 +82,7 @@ def from_registry(
                 "error_column is for mode='PERMISSIVE' and payloads that are records, and is the name of a new field"
             )
         kind = pa.struct([*fields, pa.field(error_column, pa.string())])
-    decode = _Decoding(options, schema, message, kind, mode, error_column, has_id=has_id)
+    decode = Decoder(options, schema, message, kind, mode, error_column, has_id=has_id)
 
     def decode_all(values: pa.Array) -> pa.Array:
         return decode(values)
@@ -99,7 +110,7 @@ def to_registry(
     options = Options(dir=dir, endpoint=endpoint, domain=domain)
     schema = _of_subject(options, subject, version)
     encoding_of(schema, message)
-    encode = _Encoding(schema, message, has_id=has_id)
+    encode = Encoder(schema, message, has_id=has_id)
 
     def encode_all(values: pa.Array) -> pa.Array:
         return encode(values)
@@ -108,7 +119,7 @@ def to_registry(
     return found
 
 
-class _Decoding:
+class Decoder:
     """Plain data, pickled to the executors; what decodes is made there."""
 
     def __init__(
@@ -144,7 +155,7 @@ class _Decoding:
     def _tried(self, payload: bytes) -> Any:
         try:
             value = self._value(payload)
-        except NotDecoded as why:
+        except InvalidPayload as why:
             return self._failed(str(why))
         return value
 
@@ -152,7 +163,7 @@ class _Decoding:
         if self._encoding is None:
             self._encoding = encoding_of(self._schema, self._message)
         if not self._has_id:
-            return self._encoding.decode(payload, self._schema)
+            return self._encoding.decode(payload, self._schema, has_id=False)
         schema_id, body = unframed(payload)
         return self._encoding.decode(body, self._writer(schema_id))
 
@@ -160,14 +171,19 @@ class _Decoding:
         if schema_id == self._schema.schema_id:
             return self._schema
         key = (self._options, schema_id)
-        if key not in _fetched:
+        unknown_until = _unknown.get(key, 0.0)
+        if key not in _fetched and time.monotonic() >= unknown_until:
             try:
                 _fetched[key] = _of_id(self._options, schema_id)
             except SchemaNotFound:
-                raise NotDecoded(f"its schema {schema_id} is not registered") from None
+                _unknown[key] = time.monotonic() + UNKNOWN_SECONDS
+                while len(_unknown) > MOST_UNKNOWN:
+                    del _unknown[next(iter(_unknown))]
+        if key not in _fetched:
+            raise InvalidPayload(f"its schema {schema_id} is not registered")
         writer = _fetched[key]
         if writer.schema_type != self._schema.schema_type:
-            raise NotDecoded(f"its schema {schema_id} is {writer.schema_type}, not {self._schema.schema_type}")
+            raise InvalidPayload(f"its schema {schema_id} is {writer.schema_type}, not {self._schema.schema_type}")
         return writer
 
     def _checked(self, value: Any) -> Any:
@@ -186,7 +202,9 @@ class _Decoding:
         return None if self._error_column is None else {self._error_column: why}
 
 
-class _Encoding:
+class Encoder:
+    """Plain data, as a Decoder."""
+
     def __init__(self, schema: Registered, message: str | None, *, has_id: bool) -> None:
         self._schema = schema
         self._message = message
@@ -197,16 +215,38 @@ class _Encoding:
         return self.__dict__ | {"_encoding": None}
 
     def __call__(self, values: pa.Array) -> pa.Array:
-        return pa.array([None if value is None else self._encoded(value) for value in values.to_pylist()], pa.binary())
-
-    def _encoded(self, value: Any) -> bytes:
+        """Values are brought to the types of the schema first, and none is rounded or cut for that."""
         if self._encoding is None:
             self._encoding = encoding_of(self._schema, self._message)
+        misfit = _misfit(values.type, self._encoding.type, "the value")
+        if misfit:
+            raise PayloadNotDecoded(f"a value cannot be encoded: {misfit}")
         try:
-            body = self._encoding.encode(value)
-        except NotDecoded as why:
+            typed = pa.array(values.to_pylist(), self._encoding.type).to_pylist()
+            bodies = [None if value is None else self._encoding.encode(value, has_id=self._has_id) for value in typed]
+        except (InvalidPayload, pa.ArrowException, TypeError, ValueError, OverflowError) as why:
             raise PayloadNotDecoded(f"a value cannot be encoded: {why}") from None
-        return framed(self._schema.schema_id, body) if self._has_id else body
+        found = [framed(self._schema.schema_id, each) if each is not None and self._has_id else each for each in bodies]
+        return pa.array(found, pa.binary())
+
+
+def _misfit(given: pa.DataType, taken: pa.DataType, path: str) -> str | None:
+    """Return what of a column Arrow would drop or round without a word."""
+    if pa.types.is_struct(given) and pa.types.is_struct(taken):
+        known = {field.name: field.type for field in taken}
+        for field in given:
+            if field.name not in known:
+                return f"the schema has no field {path}.{field.name}"
+            inside = _misfit(field.type, known[field.name], f"{path}.{field.name}")
+            if inside:
+                return inside
+    elif pa.types.is_list(given) and pa.types.is_list(taken):
+        return _misfit(given.value_type, taken.value_type, f"{path}[]")
+    elif pa.types.is_map(given) and pa.types.is_map(taken):
+        return _misfit(given.item_type, taken.item_type, f"{path}[]")
+    elif any(loses(given) and keeps(taken) for loses, keeps in _ROUNDED):
+        return f"{path} is {given}, and the schema's is {taken}: cast it"
+    return None
 
 
 def _of_subject(options: Options, subject: str, version: int | None) -> Registered:

@@ -1,7 +1,10 @@
 """Payloads in the formats of the registry, as values of Arrow types and back.
 
-Each format has a class with the same four members (`Encoding`). It is made for one schema, which says what the columns
-are; payloads may have been written with another version of it.
+Each format has a class with the members of `Encoding`. It is made for one schema, which says what the columns are;
+payloads may have been written with another version of it.
+
+Payloads are input: whatever their bytes are, and whichever registered schema they name, decoding them returns a value
+or raises InvalidPayload.
 """
 
 import struct
@@ -14,6 +17,8 @@ from messagehub.spark.errors import UnsupportedColumn
 from registry.records import SchemaType
 
 MAGIC = 0
+MOST_FIELDS = 10_000
+"""Types are expanded where they are used: a small schema could have more columns than anybody can read."""
 _HEAD = struct.Struct(">bI")
 
 
@@ -26,19 +31,19 @@ class Registered(NamedTuple):
     references: Mapping[str, str]
 
 
-class NotDecoded(ValueError):
-    """A payload is not what its schema says. The text says why."""
+class InvalidPayload(ValueError):
+    """A payload is not what its schema says, or a value is not one of its schema. The text says why."""
 
 
 class Encoding(Protocol):
     type: pa.DataType
     """Of the values that `decode` returns."""
 
-    def decode(self, body: bytes, writer: Registered) -> Any:
-        """Return the value of a payload that was written with `writer`; NotDecoded where it is none."""
+    def decode(self, body: bytes, writer: Registered, *, has_id: bool = True) -> Any:
+        """Return the value of a payload that was written with `writer`. `has_id`: an id stood before it."""
 
-    def encode(self, value: Any) -> bytes:
-        """Return the payload of a value; NotDecoded where the schema does not take it."""
+    def encode(self, value: Any, *, has_id: bool = True) -> bytes:
+        """Return the payload of a value of this type, as `pa.Array.to_pylist` gives it."""
 
 
 def encoding_of(schema: Registered, message: str | None = None) -> Encoding:
@@ -62,6 +67,11 @@ def encoding_of(schema: Registered, message: str | None = None) -> Encoding:
     raise UnsupportedColumn("an ARROW schema is for channels: read the channel with format('messagehub')")
 
 
+def check_count(count: int) -> None:
+    if count > MOST_FIELDS:
+        raise UnsupportedColumn(f"the schema has over {MOST_FIELDS} fields, counted wherever they are used")
+
+
 def framed(schema_id: int, body: bytes) -> bytes:
     """As serializers of Confluent's registry write it: a zero byte, the id of the schema, the payload."""
     return _HEAD.pack(MAGIC, schema_id) + body
@@ -70,5 +80,5 @@ def framed(schema_id: int, body: bytes) -> bytes:
 def unframed(payload: bytes) -> tuple[int, bytes]:
     """Return the id of the schema and what follows it."""
     if len(payload) < _HEAD.size or payload[0] != MAGIC:
-        raise NotDecoded("it does not begin with a zero byte and the id of a schema")
+        raise InvalidPayload("it does not begin with a zero byte and the id of a schema")
     return _HEAD.unpack_from(payload)[1], payload[_HEAD.size :]

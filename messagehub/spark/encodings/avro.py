@@ -9,7 +9,7 @@ import fastavro
 import pyarrow as pa
 from fastavro.schema import SchemaParseException, UnknownType
 
-from messagehub.spark.encodings import NotDecoded, Registered
+from messagehub.spark.encodings import InvalidPayload, Registered, check_count
 from messagehub.spark.errors import UnsupportedColumn
 
 _PRIMITIVES: Final[dict[str, pa.DataType]] = {
@@ -31,6 +31,7 @@ _LOGICAL: Final[dict[str, pa.DataType]] = {
     "local-timestamp-millis": pa.timestamp("us"),
     "local-timestamp-micros": pa.timestamp("us"),
 }
+MOST_DIGITS: Final = 38
 _WIDER: Final = (({"int", "long"}, "long"), ({"float", "double"}, "double"))
 
 
@@ -41,33 +42,62 @@ class AvroEncoding:
         self.type = _Types().of(self._parsed)
         self._writers = {schema.schema_id: self._parsed}
 
-    def decode(self, body: bytes, writer: Registered) -> Any:
+    def decode(self, body: bytes, writer: Registered, *, has_id: bool = True) -> Any:  # noqa: ARG002  the same either way
         written = self._writers.get(writer.schema_id)
         if written is None:
-            written = self._writers[writer.schema_id] = _parsed(writer)
+            written = self._writers[writer.schema_id] = _checked(writer)
+        if isinstance(written, str):
+            raise InvalidPayload(written)
         source = io.BytesIO(body)
         try:
             value = fastavro.schemaless_reader(source, written, self._parsed if written is not self._parsed else None)
         except Exception as error:  # noqa: BLE001  fastavro raises whatever its reading of foreign bytes comes to
-            raise NotDecoded(f"it is no Avro of schema {writer.schema_id}: {error!r}") from None
+            raise InvalidPayload(f"it is no Avro of schema {writer.schema_id}: {error!r}") from None
         if source.tell() != len(body):
-            raise NotDecoded(f"{len(body) - source.tell()} bytes follow its end")
+            raise InvalidPayload(f"{len(body) - source.tell()} bytes follow its end")
         return value
 
-    def encode(self, value: Any) -> bytes:
+    def encode(self, value: Any, *, has_id: bool = True) -> bytes:  # noqa: ARG002  the same either way
         target = io.BytesIO()
         try:
-            fastavro.schemaless_writer(target, self._parsed, value, strict=True)
+            fastavro.schemaless_writer(target, self._parsed, _with_dicts(value, self.type), strict=True)
         except Exception as error:  # noqa: BLE001  and whatever a value leads it to
-            raise NotDecoded(f"the schema does not take it: {error}") from None
+            raise InvalidPayload(f"the schema does not take it: {error}") from None
         return target.getvalue()
+
+
+def _checked(writer: Registered) -> Any:
+    """Return the schema of a writer or, where payloads of it cannot be read safely, why.
+
+    fastavro reads records that contain themselves as deep as a payload says, and items without a size as often.
+    """
+    try:
+        parsed = _parsed(writer)
+        _Types().of(parsed)
+    except UnsupportedColumn as refused:
+        return f"its schema {writer.schema_id} cannot be used: {refused.message}"
+    return parsed
+
+
+def _with_dicts(value: Any, kind: pa.DataType) -> Any:
+    """A value of Arrow with its maps as dicts."""
+    if value is None:
+        return None
+    if pa.types.is_struct(kind):
+        return {field.name: _with_dicts(value[field.name], field.type) for field in kind}
+    if pa.types.is_map(kind):
+        return {name: _with_dicts(item, kind.item_type) for name, item in value}
+    if pa.types.is_list(kind):
+        return [_with_dicts(item, kind.value_type) for item in value]
+    return value
 
 
 def _parsed(schema: Registered) -> Any:
     """As fastavro takes it: in one piece, with each schema that it refers to where its name first stands."""
     others = {_full_name(found): found for found in map(json.loads, schema.references.values())}
     try:
-        return fastavro.parse_schema(_carried(_inlined(json.loads(schema.text), others, "")))
+        whole = _inlined(json.loads(schema.text), others, "")
+        return fastavro.parse_schema(_without_unsupported_logical_types(whole))
     except (SchemaParseException, UnknownType) as error:
         raise UnsupportedColumn(f"schema {schema.schema_id} cannot be used by fastavro: {error!r}") from None
 
@@ -80,7 +110,7 @@ def _full_name(schema: Any, namespace: str = "") -> str:
 
 
 def _inlined(schema: Any, others: dict[str, Any], namespace: str) -> Any:
-    """`others` loses what was put into its place: from then on its name is enough."""
+    """Replace the first use of each name in `others` by its schema and remove it there; later uses keep the name."""
     if isinstance(schema, str):
         name = schema if schema in others else f"{namespace}.{schema}"
         return _inlined(others.pop(name), others, "") if name in others else schema
@@ -97,14 +127,14 @@ def _inlined(schema: Any, others: dict[str, Any], namespace: str) -> Any:
     return found
 
 
-def _carried(schema: Any) -> Any:
-    """Without the logical types that have no Spark type: their values are those of the type beneath."""
+def _without_unsupported_logical_types(schema: Any) -> Any:
+    """Where Spark has no type for a logical type, the values are those of the type beneath."""
     if isinstance(schema, list):
-        return [_carried(each) for each in schema]
+        return [_without_unsupported_logical_types(each) for each in schema]
     if not isinstance(schema, dict):
         return schema
     return {
-        name: _carried(value)
+        name: _without_unsupported_logical_types(value)
         for name, value in schema.items()
         if not (name == "logicalType" and value not in (*_LOGICAL, "decimal"))
     }
@@ -114,8 +144,11 @@ class _Types:
     def __init__(self) -> None:
         self._named: dict[str, Any] = {}
         self._open: list[str] = []
+        self._count = 0
 
     def of(self, schema: Any, path: str = "the payload") -> pa.DataType:
+        self._count += 1
+        check_count(self._count)
         if isinstance(schema, list):
             return self._union(schema, path)
         if isinstance(schema, str):
@@ -129,14 +162,32 @@ class _Types:
         if logical in _LOGICAL:
             return _LOGICAL[logical]
         if logical == "decimal":
+            if not 1 <= schema["precision"] <= MOST_DIGITS:
+                raise UnsupportedColumn(f"{path} is a decimal of over {MOST_DIGITS} digits: Spark has no type for that")
             return pa.decimal128(schema["precision"], schema.get("scale", 0))
         if kind in ("record", "error"):
             return self._record(schema, path)
         if kind == "array":
-            return pa.list_(self.of(schema["items"], f"{path}[]"))
+            item = self.of(schema["items"], f"{path}[]")
+            if self._has_no_size(schema["items"]):
+                raise UnsupportedColumn(
+                    f"{path} has items without content: a few bytes could say that there are billions"
+                )
+            return pa.list_(item)
         if kind == "map":
             return pa.map_(pa.string(), self.of(schema["values"], f"{path}[]"))
         return self._primitive(kind, path)
+
+    def _has_no_size(self, schema: Any) -> bool:
+        """Whether values of a schema that was looked at may take no byte."""
+        if isinstance(schema, list):
+            return False  # the number of the member comes first
+        if isinstance(schema, str):
+            return schema == "null" or (schema in self._named and self._has_no_size(self._named[schema]))
+        kind = schema["type"]
+        if kind in ("record", "error"):
+            return all(self._has_no_size(field["type"]) for field in schema["fields"])
+        return schema.get("size") == 0 if kind == "fixed" else self._has_no_size(kind)
 
     def _primitive(self, name: str, path: str) -> pa.DataType:
         if name in _PRIMITIVES:

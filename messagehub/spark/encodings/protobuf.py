@@ -2,6 +2,7 @@
 
 import base64
 import datetime
+import itertools
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
@@ -20,7 +21,7 @@ from google.protobuf import (
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import DecodeError, EncodeError, Message
 
-from messagehub.spark.encodings import NotDecoded, Registered
+from messagehub.spark.encodings import InvalidPayload, Registered, check_count
 from messagehub.spark.errors import UnsupportedColumn
 from registry.formats import protobuf
 
@@ -60,27 +61,33 @@ class ProtobufEncoding:
         self._descriptor: Descriptor = file.message_types_by_name[chosen]
         self._head = _index_head(names.index(chosen))
         self._class = message_factory.GetMessageClass(self._descriptor)
-        self.type, self._read = _type_of(self._descriptor, ())
+        self.type, self._read = _type_of(self._descriptor, (), itertools.count(1))
 
-    def decode(self, body: bytes, writer: Registered) -> Any:
-        path, at = _indexes(body)
-        written = _named(self._file_of(writer), path)
-        if written != self._descriptor.full_name:
-            raise NotDecoded(f"it is a {written}, not a {self._descriptor.full_name}")
+    def decode(self, body: bytes, writer: Registered, *, has_id: bool = True) -> Any:
+        """Behind an id stands which message of the schema it is."""
+        name = self._descriptor.full_name
+        if has_id:
+            path, at = _indexes(body)
+            try:
+                written, body = _named(self._file_of(writer), path), body[at:]
+            except UnsupportedColumn as refused:
+                raise InvalidPayload(f"its schema cannot be used: {refused.message}") from None
+            if written != name:
+                raise InvalidPayload(f"it is a {written}, not a {name}")
         message = self._class()
         try:
-            message.ParseFromString(body[at:])
-        except DecodeError as error:
-            raise NotDecoded(f"it is no {written}: {error}") from None
-        return self._read(message)
+            message.ParseFromString(body)
+            return self._read(message)
+        except (DecodeError, OverflowError) as error:
+            raise InvalidPayload(f"it is no {name}: {error}") from None
 
-    def encode(self, value: Any) -> bytes:
+    def encode(self, value: Any, *, has_id: bool = True) -> bytes:
         message = self._class()
         try:
             _fill(message, value)
-            return self._head + bytes(message.SerializeToString())
+            return (self._head if has_id else b"") + bytes(message.SerializeToString())
         except (TypeError, ValueError, AttributeError, EncodeError) as error:
-            raise NotDecoded(f"the schema does not take it: {error}") from None
+            raise InvalidPayload(f"the schema does not take it: {error}") from None
 
     def _file_of(self, schema: Registered) -> Any:
         if schema.schema_id not in self._files:
@@ -136,7 +143,7 @@ def _named(file: Any, path: list[int]) -> str:
         for index in path[1:]:
             found = found.nested_types[index]
     except IndexError:
-        raise NotDecoded(f"its schema has no message {path}") from None
+        raise InvalidPayload(f"its schema has no message {path}") from None
     return str(found.full_name)
 
 
@@ -158,13 +165,15 @@ def _read_varint(body: bytes, at: int) -> tuple[int, int]:
         shift += 7
         if not body[position] & 0x80:
             return number >> 1, position + 1
-    raise NotDecoded("it does not say which message it is")
+    raise InvalidPayload("it does not say which message it is")
 
 
 # -- messages and values
 
 
-def _type_of(descriptor: Descriptor, open_: tuple[str, ...]) -> tuple[pa.DataType, _Read]:
+def _type_of(
+    descriptor: Descriptor, open_: tuple[str, ...], counter: "itertools.count[int]"
+) -> tuple[pa.DataType, _Read]:
     if descriptor.full_name == _TIMESTAMP:
         return pa.timestamp(
             "us", tz="UTC"
@@ -172,7 +181,7 @@ def _type_of(descriptor: Descriptor, open_: tuple[str, ...]) -> tuple[pa.DataTyp
     if descriptor.full_name in open_:
         raise UnsupportedColumn(f"message {descriptor.full_name} contains itself: Spark has no type for that")
     inside = (*open_, descriptor.full_name)
-    columns = [(field.name, *_field_type(field, inside), field.has_presence) for field in descriptor.fields]
+    columns = [(field.name, *_field_type(field, inside, counter), field.has_presence) for field in descriptor.fields]
 
     def read(message: Any) -> Any:
         return {
@@ -183,19 +192,24 @@ def _type_of(descriptor: Descriptor, open_: tuple[str, ...]) -> tuple[pa.DataTyp
     return pa.struct([pa.field(name, kind) for name, kind, _, _ in columns]), read
 
 
-def _field_type(field: FieldDescriptor, open_: tuple[str, ...]) -> tuple[pa.DataType, _Read]:
+def _field_type(
+    field: FieldDescriptor, open_: tuple[str, ...], counter: "itertools.count[int]"
+) -> tuple[pa.DataType, _Read]:
+    check_count(next(counter))
     if _is_map(field):
         entry = field.message_type.fields_by_name
-        key, read_key = _one_type(entry["key"], open_)
-        value, read_value = _one_type(entry["value"], open_)
+        key, read_key = _one_type(entry["key"], open_, counter)
+        value, read_value = _one_type(entry["value"], open_, counter)
         return pa.map_(key, value), lambda found: [(read_key(name), read_value(found[name])) for name in found]
-    kind, read = _one_type(field, open_)
+    kind, read = _one_type(field, open_, counter)
     return (pa.list_(kind), lambda found: [read(item) for item in found]) if field.is_repeated else (kind, read)
 
 
-def _one_type(field: FieldDescriptor, open_: tuple[str, ...]) -> tuple[pa.DataType, _Read]:
+def _one_type(
+    field: FieldDescriptor, open_: tuple[str, ...], counter: "itertools.count[int]"
+) -> tuple[pa.DataType, _Read]:
     if field.cpp_type == FieldDescriptor.CPPTYPE_MESSAGE:
-        return _type_of(field.message_type, open_)
+        return _type_of(field.message_type, open_, counter)
     if field.cpp_type == FieldDescriptor.CPPTYPE_STRING:
         return (pa.binary() if field.type == FieldDescriptor.TYPE_BYTES else pa.string()), _as_it_is
     if field.cpp_type == FieldDescriptor.CPPTYPE_ENUM:
@@ -225,7 +239,7 @@ def _fill(message: Message, value: Any) -> None:
             continue
         field = fields[name]
         if _is_map(field):
-            _fill_map(getattr(message, name), field.message_type.fields_by_name["value"], given)
+            _fill_map(getattr(message, name), field.message_type.fields_by_name, given)
         elif field.is_repeated:
             _fill_list(getattr(message, name), field, given)
         elif field.message_type is not None:
@@ -243,12 +257,13 @@ def _fill_list(target: Any, field: FieldDescriptor, items: Any) -> None:
             target.append(_scalar(field, item))
 
 
-def _fill_map(target: Any, field: FieldDescriptor, entries: Any) -> None:
-    for key, item in entries:
-        if field.message_type is not None:
+def _fill_map(target: Any, fields: Mapping[str, FieldDescriptor], entries: Any) -> None:
+    for name, item in entries:
+        key = _scalar(fields["key"], name)
+        if fields["value"].message_type is not None:
             _fill(target[key], item)
         else:
-            target[key] = _scalar(field, item)
+            target[key] = _scalar(fields["value"], item)
 
 
 def _scalar(field: FieldDescriptor, value: Any) -> Any:
