@@ -39,7 +39,7 @@ from messagehub.shm.mapped_file import remove_file, replace_file
 from messagehub.shm.tables import TableStore
 from registry import commands, events, names, replies
 from registry.channels.tables import table_of
-from registry.errors import ConsumerAlreadyRegistered, ProducerAlreadyRegistered
+from registry.errors import ConsumerAlreadyRegistered, ProducerAlreadyRegistered, Refusal
 from registry.registry import Registry
 
 log = logging.getLogger("messagehub")
@@ -148,12 +148,20 @@ class ViaFiles:
         now = time.time()
         registry = Registry(shm_prefix=self._shm_prefix)
         adopt(registry, living(self.directory, channel), channel, now=now)
-        table = newest_table(self.directory, channel, with_schema=with_table_schema)
-        if table is not None:
-            registry.apply(table, now=now)
+        self._adopt_table(registry, channel, with_schema=with_table_schema, now=now)
         for consumer in ConsumerFiles(self.directory.channel_path(channel)).living():
             registry.adopt_consumer(consumer.command, now=consumer.registered_at)
         return registry
+
+    def _adopt_table(self, registry: Registry, channel: str, *, with_schema: bool, now: float) -> None:
+        """Register the newest table; without its schema where that is of no use, so that it speaks against nobody."""
+        table = newest_table(self.directory, channel, with_schema=with_schema)
+        if table is None:
+            return
+        try:
+            registry.apply(table, now=now)
+        except Refusal:
+            registry.apply(msgspec.structs.replace(table, schema=None), now=now)
 
     def _replay_for(self, command: commands.RegisterProducer | commands.RegisterConsumer) -> Registry:
         """A producer's schema is judged against the newest table here, which stands for the channel's subject."""
@@ -199,10 +207,8 @@ class ViaFiles:
         """The newest table here and the living producers stand for the registry, at the registry's default level."""
         channel = names.check_channel(command.channel)
         registry = Registry(shm_prefix=self._shm_prefix)
-        newest = newest_table(self.directory, channel, with_schema=True)
         now = time.time()
-        if newest is not None:
-            registry.apply(newest, now=now)
+        self._adopt_table(registry, channel, with_schema=True, now=now)
         adopt(registry, living(self.directory, channel, with_schema=True), channel, now=now)
         with _advised(channel):
             registry.apply(command, now=now)
@@ -331,8 +337,8 @@ def _advised(channel: str) -> Iterator[None]:
         yield
     except SchemaIncompatible as refused:
         raise SchemaIncompatible(
-            f"{refused.message} To go on: publish to another channel, or start a hub and set the compatibility of"
-            f" subject {channel!r} to NONE.",
+            f"{refused.message} While no broker answers, the default level counts. To go on: publish to another"
+            f" channel, or start a hub and set the compatibility of subject {channel!r} to NONE.",
             **refused.details,
         ) from None
 

@@ -269,6 +269,17 @@ def test_without_a_broker_rings_and_tables_of_a_channel_agree(lonely: Place) -> 
     assert [each.channel for each in hub.tables()] == ["both", "ring"]
 
 
+def test_without_a_broker_a_table_whose_schema_is_damaged_speaks_against_nobody(lonely: Place) -> None:
+    hub = lonely.hub()
+    lonely.directory.make_tables("damaged")
+    TableStore(lonely.directory.tables_path("damaged")).publish(
+        PRICES.to_batches(), PRICES.schema, now=time.time(), schema_hash="x", details=table_details("no schema")
+    )
+    with hub.producer("damaged", schema=NARROWED.schema) as producer:
+        producer.write(NARROWED)
+    hub.publish_table("damaged", WIDER)
+
+
 def test_what_was_published_without_a_broker_is_registered_when_one_comes(lonely: Place) -> None:
     hub = lonely.hub()
     hub.publish_table("early", PRICES)
