@@ -86,7 +86,7 @@ def hz(
                 items += window.items + window.missed
                 found = window.summary()
                 echo_json_line({"channel": channel, **found}) if as_json else echo(_line(found))
-        if not items:
+        if not items and consumer.source is None:
             check_known(hub, channel)
 
 

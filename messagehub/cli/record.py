@@ -73,7 +73,7 @@ def record(
             if recorder is not None:
                 recorder.close()
         missed = consumer.missed
-        if recorder is None:
+        if recorder is None and consumer.source is None:
             check_known(hub, channel)
     if recorder is None:
         complain(f"nothing came, so {file} was not written")

@@ -20,7 +20,8 @@ from pyspark.sql.types import BinaryType
 
 from messagehub.arguments import choice
 from messagehub.errors import SchemaNotFound
-from messagehub.spark.encodings import Encoding, InvalidPayload, Registered, encoding_of, framed, unframed
+from messagehub.spark.encodings.formats import encoding_of
+from messagehub.spark.encodings.payloads import Encoding, InvalidPayload, Registered, framed, unframed
 from messagehub.spark.errors import PayloadNotDecoded
 from messagehub.spark.hubs import hub_of, patiently
 from messagehub.spark.options import Options

@@ -1,9 +1,11 @@
 """Payloads of the registry's formats as Arrow values and back, compared with what other libraries write and read."""
 
+import contextlib
 import datetime
 import decimal
 import io
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import fastavro
@@ -12,7 +14,8 @@ import pytest
 
 from messagehub.errors import SchemaNotFound
 from messagehub.spark import registry_functions
-from messagehub.spark.encodings import InvalidPayload, Registered, encoding_of, framed, unframed
+from messagehub.spark.encodings.formats import encoding_of
+from messagehub.spark.encodings.payloads import InvalidPayload, Registered, framed, unframed
 from messagehub.spark.errors import PayloadNotDecoded, UnsupportedColumn
 from messagehub.spark.options import Options
 from messagehub.spark.registry_functions import Decoder, Encoder
@@ -377,14 +380,19 @@ def test_types_that_double_with_every_level_are_refused_in_time(kind: SchemaType
 
 
 def test_an_id_that_nobody_knows_is_asked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    schema = registered(JSON, "JSON")
     asked = []
 
-    def unknown(_: Options, number: int) -> Registered:
-        asked.append(number)
-        raise SchemaNotFound("no such schema")
+    class Hub:
+        def schema(self, *, schema_id: int) -> None:
+            asked.append(schema_id)
+            raise SchemaNotFound("no such schema")
 
-    monkeypatch.setattr(registry_functions, "_of_id", unknown)
+    @contextlib.contextmanager
+    def hub_of(_: Options) -> Iterator[Hub]:
+        yield Hub()
+
+    monkeypatch.setattr(registry_functions, "hub_of", hub_of)
+    schema = registered(JSON, "JSON")
     decode = Decoder(Options(dir="nowhere"), schema, None, encoding_of(schema).type, "PERMISSIVE", None, has_id=True)
     assert decode(pa.array([framed(77, b"{}")] * 100)).null_count == 100
     assert asked == [77]

@@ -12,7 +12,7 @@ from pyspark.sql.functions import struct
 from messagehub import MessageHub
 from messagehub.errors import SubjectNotFound
 from messagehub.spark import from_registry, to_registry
-from messagehub.spark.encodings import framed
+from messagehub.spark.encodings.payloads import framed
 from messagehub.spark.errors import PayloadNotDecoded
 from tests.integration.harness import Served
 

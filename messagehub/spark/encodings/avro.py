@@ -9,7 +9,7 @@ import fastavro
 import pyarrow as pa
 from fastavro.schema import SchemaParseException, UnknownType
 
-from messagehub.spark.encodings import InvalidPayload, Registered, check_count
+from messagehub.spark.encodings.payloads import InvalidPayload, Registered, check_count
 from messagehub.spark.errors import UnsupportedColumn
 
 _PRIMITIVES: Final[dict[str, pa.DataType]] = {

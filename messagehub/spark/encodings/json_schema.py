@@ -9,7 +9,7 @@ import jsonschema_rs
 import msgspec
 import pyarrow as pa
 
-from messagehub.spark.encodings import InvalidPayload, Registered, check_count
+from messagehub.spark.encodings.payloads import InvalidPayload, Registered, check_count
 from messagehub.spark.errors import UnsupportedColumn
 
 _Convert = Callable[[Any], Any]

@@ -21,7 +21,7 @@ from google.protobuf import (
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import DecodeError, EncodeError, Message
 
-from messagehub.spark.encodings import InvalidPayload, Registered, check_count
+from messagehub.spark.encodings.payloads import InvalidPayload, Registered, check_count
 from messagehub.spark.errors import UnsupportedColumn
 from registry.formats import protobuf
 
