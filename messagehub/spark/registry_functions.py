@@ -120,8 +120,25 @@ def to_registry(
     return found
 
 
+class _Encoding:
+    """The encoding of a schema, which cannot be pickled: each process makes its own when it is first used."""
+
+    def __init__(self, schema: Registered, message: str | None) -> None:
+        self._schema = schema
+        self._message = message
+        self._made: Encoding | None = None
+
+    def get(self) -> Encoding:
+        if self._made is None:
+            self._made = encoding_of(self._schema, self._message)
+        return self._made
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_made": None}
+
+
 class Decoder:
-    """Plain data, pickled to the executors; what decodes is made there."""
+    """From payloads to values; pickled to the executors."""
 
     def __init__(
         self,
@@ -136,15 +153,11 @@ class Decoder:
     ) -> None:
         self._options = options
         self._schema = schema
-        self._message = message
+        self._encoding = _Encoding(schema, message)
         self._type = kind
         self._is_strict = mode == "FAILFAST"
         self._error_column = error_column
         self._has_id = has_id
-        self._encoding: Encoding | None = None
-
-    def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_encoding": None}
 
     def __call__(self, values: pa.Array) -> pa.Array:
         found = [None if value is None else self._tried(value) for value in values.to_pylist()]
@@ -161,12 +174,10 @@ class Decoder:
         return value
 
     def _value(self, payload: bytes) -> Any:
-        if self._encoding is None:
-            self._encoding = encoding_of(self._schema, self._message)
         if not self._has_id:
-            return self._encoding.decode(payload, self._schema, has_id=False)
+            return self._encoding.get().decode(payload, self._schema, has_id=False)
         schema_id, body = unframed(payload)
-        return self._encoding.decode(body, self._writer(schema_id))
+        return self._encoding.get().decode(body, self._writer(schema_id))
 
     def _writer(self, schema_id: int) -> Registered:
         if schema_id == self._schema.schema_id:
@@ -204,27 +215,22 @@ class Decoder:
 
 
 class Encoder:
-    """Plain data, as a Decoder."""
+    """From values to payloads; pickled to the executors."""
 
     def __init__(self, schema: Registered, message: str | None, *, has_id: bool) -> None:
         self._schema = schema
-        self._message = message
+        self._encoding = _Encoding(schema, message)
         self._has_id = has_id
-        self._encoding: Encoding | None = None
-
-    def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_encoding": None}
 
     def __call__(self, values: pa.Array) -> pa.Array:
         """Values are brought to the types of the schema first, and none is rounded or cut for that."""
-        if self._encoding is None:
-            self._encoding = encoding_of(self._schema, self._message)
-        misfit = _misfit(values.type, self._encoding.type, "the value")
+        encoding = self._encoding.get()
+        misfit = _misfit(values.type, encoding.type, "the value")
         if misfit:
             raise PayloadNotDecoded(f"a value cannot be encoded: {misfit}")
         try:
-            typed = pa.array(values.to_pylist(), self._encoding.type).to_pylist()
-            bodies = [None if value is None else self._encoding.encode(value, has_id=self._has_id) for value in typed]
+            typed = pa.array(values.to_pylist(), encoding.type).to_pylist()
+            bodies = [None if value is None else encoding.encode(value, has_id=self._has_id) for value in typed]
         except (InvalidPayload, pa.ArrowException, TypeError, ValueError, OverflowError) as why:
             raise PayloadNotDecoded(f"a value cannot be encoded: {why}") from None
         found = [framed(self._schema.schema_id, each) if each is not None and self._has_id else each for each in bodies]

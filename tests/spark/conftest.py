@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from messagehub import MessageHub
 from messagehub.shm.directory import Directory
 from messagehub.shm.tables import TableStore
+from tests.integration.harness import Served
 from tests.spark.sessions import close, new_session
 
 
@@ -40,3 +42,18 @@ def channel_options(domain: str, tmp_path: Path) -> dict[str, str]:
 @pytest.fixture
 def tables(domain: str) -> TableStore:
     return TableStore(Directory(domain).tables_path("sales"))
+
+
+@pytest.fixture
+def server(domain: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
+    """A hub of the test's own, for those that need a broker."""
+    monkeypatch.setenv("MESSAGEHUB_DOMAIN", domain)
+    served = Served(tmp_path / "hub")
+    yield served
+    served.close()
+
+
+@pytest.fixture
+def hub(domain: str, server: Served) -> Iterator[MessageHub]:
+    with MessageHub(dir=server.dir, domain=domain) as opened:
+        yield opened

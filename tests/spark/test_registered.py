@@ -2,7 +2,6 @@
 
 import os
 import pwd
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,20 +18,11 @@ from messagehub.shm.identity import host
 from registry import commands
 from registry.formats import arrow
 from registry.records import SchemaConfig
-from tests.integration.harness import Served, eventually
+from tests.integration.harness import eventually
 
 pytestmark = pytest.mark.timeout(300, func_only=True)
 
 Options = dict[str, str]
-
-
-@pytest.fixture
-def hub(domain: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[MessageHub]:
-    monkeypatch.setenv("MESSAGEHUB_DOMAIN", domain)
-    server = Served(tmp_path / "hub")
-    with MessageHub(dir=server.dir, domain=domain) as opened:
-        yield opened
-    server.close()
 
 
 def write(df: DataFrame, options: Options, mode: str = "overwrite") -> None:

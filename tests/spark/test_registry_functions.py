@@ -1,7 +1,6 @@
 """`from_registry` and `to_registry` in real executors, against the registry of a running hub."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,6 @@ from messagehub.errors import SubjectNotFound
 from messagehub.spark import from_registry, to_registry
 from messagehub.spark.encodings.payloads import framed
 from messagehub.spark.errors import PayloadNotDecoded
-from tests.integration.harness import Served
 
 pytestmark = pytest.mark.timeout(300, func_only=True)
 OLD = {"type": "record", "name": "Order", "fields": [{"name": "id", "type": "int"}]}
@@ -25,15 +23,6 @@ NEW = {
 }
 PROTO = 'syntax = "proto3"; message Order { int64 id = 1; string note = 2; }'
 JSON = {"type": "object", "properties": {"id": {"type": "integer"}, "note": {"type": "string"}}}
-
-
-@pytest.fixture
-def hub(domain: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[MessageHub]:
-    monkeypatch.setenv("MESSAGEHUB_DOMAIN", domain)
-    server = Served(tmp_path / "hub")
-    with MessageHub(dir=server.dir, domain=domain) as opened:
-        yield opened
-    server.close()
 
 
 def test_payloads_of_every_format_and_version_become_columns_and_back(

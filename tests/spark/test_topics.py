@@ -3,7 +3,6 @@
 import json
 import random
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,20 +19,6 @@ from tests.spark.jobs import running
 pytestmark = pytest.mark.timeout(300, func_only=True)
 QUERY_SECONDS = 200
 KILLS = 20
-
-
-@pytest.fixture
-def server(domain: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
-    monkeypatch.setenv("MESSAGEHUB_DOMAIN", domain)
-    served = Served(tmp_path / "hub")
-    yield served
-    served.close()
-
-
-@pytest.fixture
-def hub(domain: str, server: Served) -> Iterator[MessageHub]:
-    with MessageHub(dir=server.dir, domain=domain) as opened:
-        yield opened
 
 
 @pytest.fixture
