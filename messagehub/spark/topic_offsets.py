@@ -72,7 +72,11 @@ def heads(hub: "MessageHub", topics: Mapping[str, KeptTopic], start: Offset) -> 
     for name, topic in topics.items():
         before = start.get(name)
         if before is None or before["incarnation"] != topic.incarnation:
-            described = patiently(hub.topic(name).describe, RUNNING_SECONDS)
+            try:
+                described = patiently(hub.topic(name).describe, RUNNING_SECONDS)
+            except TopicNotFound:  # deleted a moment ago, before anything of it was read
+                del found[name]
+                continue
             found[name]["first"] = min(described.first_offset, topic.next_offset)
     return found
 
