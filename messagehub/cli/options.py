@@ -1,5 +1,6 @@
 """Options that every command spells the same way."""
 
+import logging
 import math
 from pathlib import Path
 from typing import Annotated, Literal
@@ -25,8 +26,14 @@ def known_channels(incomplete: str) -> list[str]:
     """Return the channels that begin so, for the shell's completion. The environment says which hub."""
     from messagehub.hub import MessageHub
 
-    with MessageHub(log="CRITICAL") as hub:  # a completion prints nothing but names
-        return [found.channel for found in hub.channels(incomplete, timeout=COMPLETION_SECONDS)]
+    log = logging.getLogger("messagehub")
+    level = log.level
+    log.setLevel(logging.CRITICAL)  # a completion prints nothing but names
+    try:
+        with MessageHub() as hub:
+            return [found.channel for found in hub.channels(incomplete, timeout=COMPLETION_SECONDS)]
+    finally:
+        log.setLevel(level)
 
 
 Endpoint = Annotated[

@@ -40,7 +40,7 @@ def test_a_reader_that_holds_every_slot_is_named_everywhere(hub: Program) -> Non
         }
         shown = hub.call("discover", "held").stdout
         assert f"held back: process {os.getpid()} holds 4 slots" in shown
-        assert "skipped: 1 items" in shown
+        assert "skipped: 1 item," in shown
         (held_back,) = hub.call_json("status")["held_back"]
         assert (held_back["channel"], held_back["pid"], held_back["skipped"]) == ("held", os.getpid(), 1)
         assert f"process {os.getpid()} holds 4 slots" in held_back["by"]
