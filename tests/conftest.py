@@ -6,7 +6,6 @@ import itertools
 import os
 import shutil
 from collections.abc import Callable, Iterator
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from xdist.scheduler import LoadScopeScheduling
 
 from messagehub import MessageHub
 from tests import preloaded
-from tests.integration.harness import ROOT, AnyBroker, Embedded, Held, Peer, Served, eventually
+from tests.integration.harness import AnyBroker, Embedded, Held, Peer, Served, eventually
 from tests.integration.invariants import check_broker
 from tests.levels import IS_QUICK
 
@@ -25,7 +24,7 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 QUICK = {"heartbeat_seconds": 0.5, "stall_seconds": 20.0, "lease_seconds": 40.0, "beacon_seconds": 0.1}
 
 
-LONGEST = ("tests/spark/test_howto.py", "tests/spark/", "tests/faults/")
+LONGEST = ("tests/spark/", "tests/faults/")
 """What `make test` begins with: a long test that begins last keeps the others waiting."""
 _domains = itertools.count(1)
 
@@ -76,17 +75,11 @@ def pytest_collection_finish() -> None:
 
 
 class FileByFile(LoadScopeScheduling):
-    """Under pytest-xdist a file's tests run in one process. So do all that share a Spark session, which takes seconds
-    and 1 GB."""
+    """Under pytest-xdist a file's tests run in one process. So do all of Spark's: a session takes seconds and 1 GB, and
+    beside a second one its Python workers may take longer to start than Spark waits for them (10 s)."""
 
     def _split_scope(self, nodeid: str) -> str:
-        file = nodeid.partition("::")[0]
-        return "spark" if file.startswith("tests/spark/") and _uses_session(file) else file
-
-
-@cache
-def _uses_session(file: str) -> bool:
-    return "SparkSession" in Path(ROOT, file).read_text()
+        return "spark" if nodeid.startswith("tests/spark/") else nodeid.partition("::")[0]
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> FileByFile:

@@ -195,4 +195,7 @@ class Gate:
 
 def _state(task: Path) -> str:
     """Of one thread, as the kernel says it: after the name, which may hold anything but ends with a bracket."""
-    return (task / "stat").read_text().rpartition(")")[2].split()[0]
+    try:
+        return (task / "stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):  # it has ended; whoever lists the threads again does not see it
+        return ""

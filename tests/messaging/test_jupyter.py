@@ -80,7 +80,7 @@ def eventually(condition, seconds=LONG):
 def is_running(pid: int) -> bool:
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):  # the latter when it ends between the opening and the reading
         return False
     return state != "Z"
 
