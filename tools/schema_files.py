@@ -10,6 +10,7 @@ is written down here.
 """
 
 import argparse
+import inspect
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -297,6 +298,9 @@ def schema(kind: str, wire_type: str) -> dict[str, Any]:
     """The JSON Schema of one message, which needs no other file."""
     message = MESSAGES[kind][wire_type]
     (reference,), definitions = msgspec.json.schema_components([message], ref_template="#/$defs/{name}")
+    for definition in definitions.values():  # Python before 3.13 leaves the indentation of the source in docstrings
+        if "description" in definition:
+            definition["description"] = inspect.cleandoc(definition["description"])
     root = definitions.pop(reference["$ref"].removeprefix("#/$defs/"))
     described = root.pop("description", "")
     about = {"title": wire_type, "description": f"{kind.capitalize()}. {described}".strip()}

@@ -1,5 +1,6 @@
 """`messagehub backup` while the hub runs and is written to, and a hub that goes on from the copy."""
 
+import contextlib
 import os
 import shutil
 import sqlite3
@@ -68,7 +69,7 @@ def test_what_cannot_be_copied_is_refused_and_leaves_nothing(alone: Program, is_
     copy = alone.place / "copy"
     assert "there is no registry database" in complaint(str(copy))
     alone.dir.mkdir(mode=0o700)
-    with sqlite3.connect(alone.dir / "registry.db") as foreign:
+    with contextlib.closing(sqlite3.connect(alone.dir / "registry.db")) as foreign, foreign:
         foreign.execute("CREATE TABLE t (a)")
     assert "is a database of another program" in complaint(str(copy))
     (alone.dir / "registry.db").unlink()
