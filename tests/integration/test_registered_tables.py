@@ -22,6 +22,7 @@ from messagehub import MessageHub
 from messagehub.discovery import Discovery
 from messagehub.errors import ConfigurationError, SchemaIncompatible, SchemaMismatch, SubjectNotFound
 from messagehub.shm import line_file
+from messagehub.shm.directory import Directory
 from messagehub.shm.entries import table_details
 from messagehub.shm.identity import host
 from messagehub.shm.pending_tables import pending
@@ -327,6 +328,7 @@ def test_what_a_process_left_unregistered_is_registered_by_the_next_that_connect
             assert pending(lonely.directory, endpoint) == []
     finally:
         server.close()
+        shutil.rmtree(Path(Directory(f"{lonely.domain}-elsewhere").path).parent, ignore_errors=True)
 
 
 def test_notes_of_tables_that_somebody_holds_or_that_cannot_be_written_stop_nobody(
@@ -353,6 +355,7 @@ def test_notes_of_tables_that_somebody_holds_or_that_cannot_be_written_stop_nobo
             eventually(lambda: pending(lonely.directory, endpoint) == [])
     finally:
         server.close()
+        shutil.rmtree(Path(Directory(f"{lonely.domain}-elsewhere").path).parent, ignore_errors=True)
 
 
 HOLD = """
