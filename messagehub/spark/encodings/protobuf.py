@@ -24,6 +24,7 @@ from google.protobuf.message import DecodeError, EncodeError, Message
 from messagehub.spark.encodings.payloads import InvalidPayload, Registered, check_count
 from messagehub.spark.errors import UnsupportedColumn
 from registry.formats import protobuf
+from registry.formats.protobuf.wire import varint
 
 _Read = Callable[[Any], Any]
 _KNOWN: Final = (
@@ -124,7 +125,7 @@ def _added(pool: Any, name: str, text: str, references: Mapping[str, str]) -> bo
 
 
 def _index_head(index: int) -> bytes:
-    return b"\0" if index == 0 else _varint(1) + _varint(index)
+    return b"\0" if index == 0 else varint(1 << 1) + varint(index << 1)  # zig-zag, as Avro writes integers
 
 
 def _indexes(body: bytes) -> tuple[list[int], int]:
@@ -145,17 +146,6 @@ def _named(file: Any, path: list[int]) -> str:
     except IndexError:
         raise InvalidPayload(f"its schema has no message {path}") from None
     return str(found.full_name)
-
-
-def _varint(number: int) -> bytes:
-    """Zig-zag, as Avro writes integers."""
-    number = number << 1
-    found = bytearray()
-    while number > 0x7F:
-        found.append(number & 0x7F | 0x80)
-        number >>= 7
-    found.append(number)
-    return bytes(found)
 
 
 def _read_varint(body: bytes, at: int) -> tuple[int, int]:
