@@ -40,6 +40,7 @@ from messagehub.discovery.via_directory import ViaFiles
 from messagehub.discovery.via_shm_name import ViaShmName
 from messagehub.errors import BrokerRequired, ChannelNotFound, ChannelNotReady, HubError, NotInitialised, is_unable
 from messagehub.runtime.background import BackgroundThreads, awaitable
+from messagehub.runtime.callbacks import check_callback
 from messagehub.runtime.forgotten import ClosedWhenForgotten
 from messagehub.runtime.logs import set_client_level
 from messagehub.runtime.process_end import ProcessEnd
@@ -107,8 +108,8 @@ class MessageHub(CatalogMethods, DataMethods, TableMethods, TopicMethods, Servic
         self._cached: Callable[[str], Discovery | None] = self._via_broker.cache.get
         self._chain = Chain(self._via_broker, files, ViaShmName(directory))
         self._group_news = GroupChanges(self._connection)
-        self._topics = Topics(self._connection, self._heartbeats, owner=self._owner())
         self._background = BackgroundThreads()
+        self._topics = Topics(self._connection, self._heartbeats, owner=self._owner(), background=self._background)
         self._services = Services(
             self._connection,
             self._heartbeats,
@@ -443,6 +444,7 @@ class MessageHub(CatalogMethods, DataMethods, TableMethods, TopicMethods, Servic
 
         Returns the function that ends it.
         """
+        check_callback(on_event, name="on_event", arguments=("event",), may_await=False)
         return self._taps.add(prefix, on_event)
 
     def ask(self, command: commands.Command, *, timeout: float | None = None) -> replies.AnyReply:

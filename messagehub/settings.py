@@ -10,7 +10,7 @@ import os
 import tomllib
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -40,6 +40,13 @@ RELOADABLE = frozenset(
     }
 )
 """What a running hub takes over at SIGHUP; everything else waits for the next start."""
+
+
+class _Refused(NamedTuple):
+    """Why settings cannot be used, and the names of the one, or the two that do not go together."""
+
+    said: str
+    names: tuple[str, ...]
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -104,18 +111,29 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
         for name in sorted(values.keys() - (set(cls.__struct_fields__) - {"dir"})):
             raise ConfigurationError(f"bad setting{where(name)}: {_unknown(name)}")
+        for name in sorted(from_file.keys() & (from_environment.keys() | given.keys())):
+            # It would be used the next time, when nothing stands above it.
+            refused = cls._of(values | {name: from_file[name]}, directory)
+            if isinstance(refused, _Refused) and refused.names == (name,):
+                raise ConfigurationError(f"bad setting in {file}: {refused.said}")
+        settings = cls._of(values, directory)
+        if isinstance(settings, _Refused):
+            raise ConfigurationError(f"bad setting{where(*settings.names)}: {settings.said}")
+        return settings
+
+    @classmethod
+    def _of(cls, values: dict[str, Any], directory: Path) -> "Settings | _Refused":
         try:
             settings = msgspec.convert(values | {"dir": directory.absolute()}, cls, strict=False)
         except msgspec.ValidationError as error:
             reason, _, path = str(error).partition(" - at `$.")
             name = path.rstrip("`")
-            raise ConfigurationError(f"bad setting{where(name)}: {name} = {values[name]!r}: {reason}") from None
+            return _Refused(f"{name} = {values[name]!r}: {reason}", (name,))
         try:
             return settings._checked()
         except BadValue as error:
             first = error.names[0]
-            said = f"{first} = {getattr(settings, first)!r} {error.reason}"
-            raise ConfigurationError(f"bad setting{where(*error.names)}: {said}") from None
+            return _Refused(f"{first} = {getattr(settings, first)!r} {error.reason}", error.names)
 
     def _checked(self) -> "Settings":
         setting_checks.check(self)

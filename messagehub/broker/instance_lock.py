@@ -5,7 +5,7 @@ import ipaddress
 import os
 import socket
 import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from messagehub.errors import BrokerAlreadyRunning, ConfigurationError
@@ -52,7 +52,8 @@ class InstanceLock:
             for endpoint in (settings.endpoint, settings.events_endpoint):
                 check_loopback(endpoint)
         private_directory(settings.dir, mode=directory_mode(settings), gid=self.gid)
-        _check_files(settings)
+        for path, forbidden in private_files(settings.dir, is_shared=bool(settings.group)):
+            check_private(path, forbidden=forbidden)
         self.is_first = not settings.lock_path.exists()
         """Whether no broker was here before, whose clients may be coming back."""
         try:
@@ -103,6 +104,15 @@ def directory_mode(settings: Settings) -> int:
     return 0o750 if settings.group else 0o700
 
 
+def private_files(directory: Path, *, is_shared: bool) -> Iterator[tuple[Path, int]]:
+    """Yield the files that a broker checks before it starts, each with the mode bits that it refuses."""
+    for name in SECRET_FILES:
+        yield directory / name, OTHERS
+    for name in SHARED_FILES:
+        yield directory / name, GROUP_MAY_READ if is_shared else OTHERS
+    yield directory / "messagehub.toml", OTHERS_WRITE
+
+
 def group_id(name: str) -> int:
     try:
         gid = grp.getgrnam(name).gr_gid
@@ -150,14 +160,6 @@ def _check_sharing(settings: Settings) -> None:
         raise ConfigurationError("a hub of a group takes ipc:// endpoints, or TCP with keys (--curve)")
     if settings.group and socket_path(settings.dir, "broker.sock").parent != settings.dir:
         raise ConfigurationError(f"{settings.dir} is too long for the sockets of a group: choose a shorter --dir")
-
-
-def _check_files(settings: Settings) -> None:
-    for name in SECRET_FILES:
-        check_private(settings.dir / name)
-    for name in SHARED_FILES:
-        check_private(settings.dir / name, forbidden=GROUP_MAY_READ if settings.group else OTHERS)
-    check_private(settings.dir / "messagehub.toml", forbidden=OTHERS_WRITE)
 
 
 def _socket_directory(path: Path) -> None:

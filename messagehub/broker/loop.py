@@ -375,12 +375,18 @@ class Broker:
     # -- ending --------------------------------------------------------------------------------------------
 
     def _drain(self) -> None:
-        """Answer all that has arrived, within a bound; what is still in the kernel gets a moment to come in."""
+        """Answer all that has arrived, within a bound; what is still in the kernel gets a moment to come in.
+
+        Half of the time is for receiving at most: requests that are refused as they come are no backlog, and a peer
+        may send them without end.
+        """
         deadline = monotonic() + STOP_SECONDS
         grace = monotonic() + DRAIN_SECONDS
         requests = self._requests
         while requests.socket.poll(max(int((grace - monotonic()) * 1000), 0)) and requests.backlog < MAX_BACKLOG:
             requests.receive(MAX_BACKLOG, self._registry)
+            if monotonic() > deadline - STOP_SECONDS / 2:
+                break
         while (requests.backlog or self._schema_checker.waiting or self._retained.waiting) and monotonic() < deadline:
             if not requests.backlog:
                 (self._schema_checker if self._schema_checker.waiting else self._retained).wait(deadline - monotonic())

@@ -39,6 +39,7 @@ def _diagnose(endpoint: str | None, dir: Path | None, timeout: float | None) -> 
     from messagehub.cli.diagnosis.contact import check_broker
     from messagehub.cli.diagnosis.hub_directory import (
         check_database,
+        check_dates,
         check_directory,
         check_disk,
         check_owners,
@@ -68,7 +69,8 @@ def _diagnose(endpoint: str | None, dir: Path | None, timeout: float | None) -> 
     directory = list(check_directory(settings.dir, gid=gid))
     yield from directory
     yield from check_owners(settings.dir)
-    yield from check_secrets(settings)
+    secrets = list(check_secrets(settings, is_shared=gid is not None))
+    yield from secrets or check_dates(settings)
     try:
         is_running = is_held(settings.lock_path)
     except OSError as error:

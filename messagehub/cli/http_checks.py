@@ -13,6 +13,8 @@ from messagehub.settings import Settings
 
 DEFAULT_ADDRESS = "127.0.0.1:8081"
 TOKEN_NAME = "http.token"
+_WRONG_DATES = (9, 10)
+"""OpenSSL's X509_V_ERR_CERT_NOT_YET_VALID and X509_V_ERR_CERT_HAS_EXPIRED."""
 
 
 def check_http(settings: Settings, *, is_open: bool) -> None:
@@ -30,6 +32,34 @@ def check_http(settings: Settings, *, is_open: bool) -> None:
     token = settings.dir / TOKEN_NAME
     if not is_open and token.exists():
         read_owner_token(token)
+
+
+def wrong_dates(settings: Settings) -> str | None:
+    """Say that the certificate, which `check_http` has accepted, has expired or is not valid yet; None when it is.
+
+    OpenSSL judges them: a client that trusts this certificate alone shakes hands with a server that shows it, in
+    memory. Only the dates can be wrong then.
+    """
+    if not settings.http_cert:
+        return None
+    server, client = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    server.load_cert_chain(settings.http_cert, settings.http_key)
+    client.check_hostname = False
+    client.load_verify_locations(settings.http_cert)
+    client.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    asking = client.wrap_bio(to_client, to_server)
+    answering = server.wrap_bio(to_server, to_client, server_side=True)
+    for side in (asking, answering, asking):
+        try:
+            side.do_handshake()
+        except ssl.SSLWantReadError:
+            continue
+        except ssl.SSLCertVerificationError as error:
+            if error.verify_code in _WRONG_DATES:
+                return f"{settings.http_cert} is served, and clients refuse it: {error.verify_message}"
+            break
+    return None
 
 
 def is_available() -> bool:

@@ -90,9 +90,11 @@ class Reloading:
     def _reload(self) -> None:
         settings = Settings.load(**self._arguments)
         if self._web is not None:
-            from messagehub.cli.http_checks import check_http
+            from messagehub.cli.http_checks import check_http, wrong_dates
 
             check_http(settings, is_open=self._is_open)
+            if (said := wrong_dates(settings)) is not None:
+                log.warning("%s. Renew it, and send SIGHUP again", said)
             AccessFile(settings.access_path).read()  # an HTTP process could not be started with a damaged one
         changed = self._settings.changed(settings)
         taken = [name for name in changed if name in RELOADABLE]

@@ -184,10 +184,12 @@ def _ready_text(status: "BrokerStatus", endpoint: str, *, is_for_a_person: bool)
 
 
 def _can_serve_http(settings: Settings, *, asks_for_http: bool, is_open: bool) -> bool:
-    from messagehub.cli.http_checks import check_http, is_available
+    from messagehub.cli.http_checks import check_http, is_available, wrong_dates
 
     if is_available():
         check_http(settings, is_open=is_open)
+        if (said := wrong_dates(settings)) is not None:
+            logging.getLogger("messagehub").warning("%s. Renew it, and send SIGHUP", said)
         return True
     if asks_for_http or settings.http or settings.http_cert:
         raise ConfigurationError("HTTP was asked for and is not installed: pip install 'messagehub[admin]'")

@@ -27,7 +27,7 @@ from messagehub.client.broker_file import is_held, running_broker
 from messagehub.client.connection_listener import ConnectionListener
 from messagehub.client.event_socket import EventSocket
 from messagehub.client.pending_request import Done, PendingRequest
-from messagehub.client.session import Context, Session, connected, reachable, shakes_hands
+from messagehub.client.session import REPLIES_AT_ONCE, Context, Session, connected, reachable, shakes_hands
 from messagehub.errors import (
     BrokerTimeout,
     BrokerUnavailable,
@@ -43,12 +43,15 @@ from messagehub.runtime.metrics import Metrics
 from messagehub.runtime.supervision import keep_turning
 from messagehub.security.credentials import ClientKeys
 from messagehub.settings import Settings
+from messagehub.shm.locks import check_spare_files, open_files_limited
 from registry import commands, replies
 
 log = logging.getLogger("messagehub.client")
 
 IDLE_SECONDS = 60.0
 CLOSE_SECONDS = 5.0
+CONNECTION_FILES = 20
+"""So many a connection takes at most: two sockets with their monitors, and libzmq's own threads."""
 GRACE_SECONDS = 0.25
 """So long an answer may take before the broker is asked whether it is there, and before a discovery looks elsewhere."""
 _COUNTERS = ["timeouts", "connects", "disconnects", "late_replies", "handed_over", "defects"]
@@ -218,6 +221,7 @@ class Connection:
     def _open(self) -> None:
         """Nothing is held before the first use; only under `_starting`."""
         if self._wake_fd < 0:
+            check_spare_files(2)
             self._wake_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
             self._yield_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
 
@@ -285,13 +289,17 @@ class Connection:
         waiter.is_sent = True
         wire.send(waiter.payload)
         while wire.poll(until):
-            while (reply := wire.receive_one()) is not None:
+            for _ in range(REPLIES_AT_ONCE):
+                if (reply := wire.receive_one()) is None:
+                    wire.check_lost()
+                    break
                 if reply.id == waiter.request_id:
                     return reply
                 self._deliver(reply)  # of a caller that handed its request over a moment ago
-            wire.check_lost()
             if _is_set(self._yield_fd):
                 return None
+            if time.monotonic() >= until:  # also while answers that nobody asked for come without end
+                break
         if until < waiter.deadline:
             return None
         raise self._timed_out()
@@ -344,6 +352,7 @@ class Connection:
             return
         endpoint = self._find_endpoint()
         self._check_patience(endpoint)
+        check_spare_files(CONNECTION_FILES)
         with self._starting:
             if self._is_closed:
                 raise NotInitialised("this hub is closed")
@@ -387,7 +396,8 @@ class Connection:
         """What the settings say; for the directory's own broker, what its file says while its lock is held."""
         if not self.settings.is_local:
             return self.settings.endpoint
-        running = running_broker(self.settings)
+        with open_files_limited():
+            running = running_broker(self.settings)
         if running is None:
             raise BrokerUnavailable(f"no broker runs in {self.settings.dir}", dir=str(self.settings.dir))
         return running.endpoint

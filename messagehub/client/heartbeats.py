@@ -153,6 +153,18 @@ class Registration:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    async def close_async(self) -> None:
+        """As `close`, while the event loop goes on."""
+        import asyncio  # takes longer to load than all else that a registration needs
+
+        await asyncio.to_thread(self.close)
+
+    async def __aenter__(self) -> "Registration":
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close_async()
+
     def __repr__(self) -> str:
         state = "closed" if self.is_closed else (self.source or "waiting for a broker")
         return f"<{type(self.command).__name__} {self.channel!r}: {state}>"

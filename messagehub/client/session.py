@@ -27,6 +27,8 @@ _SECURITY_FLAWS = (
     zmq.PROTOCOL_ERROR_ZMTP_INVALID_METADATA,
 )
 LOOK_SECONDS = 0.1
+REPLIES_AT_ONCE = 1000
+"""So many are received before a deadline is looked at again: a broker may send what nobody asked for without end."""
 PROBE_SECONDS = 1.0
 # The begin of a ZMTP 3.1 greeting: signature and version. The mechanism follows, and the peer says its own by then.
 _GREETING = b"\xff" + bytes(7) + b"\x01\x7f" + b"\x03\x01"
@@ -94,9 +96,9 @@ class Session:
         return bool(self._poller.poll(int(remaining * 1000) + 1 if remaining > 0 else 0))
 
     def receive(self) -> list[replies.AnyReply]:
-        """All replies that have come; raises when the broker is gone and none is left."""
+        """Return replies that have come, at most REPLIES_AT_ONCE; raises when the broker is gone and none is left."""
         received = []
-        while (reply := self.receive_one()) is not None:
+        while len(received) < REPLIES_AT_ONCE and (reply := self.receive_one()) is not None:
             received.append(reply)
         if not received:
             self.check_lost()
@@ -142,7 +144,7 @@ class Session:
                         self._is_greeted = True
                         return _sensible(answer, self.endpoint)
                 limit = deadline if self._is_shaken else shaken_by
-            elif now >= limit:
+            if now >= limit:  # also while something else than a HELLO comes without end
                 break
         raise BrokerUnavailable(f"no broker answers at {self.endpoint}", endpoint=self.endpoint)
 

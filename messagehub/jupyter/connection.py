@@ -23,10 +23,13 @@ from traitlets import TraitError
 
 from messagehub.jupyter.outputs import ExecutionClosed, KernelDied, KernelNotFound, KernelNotReady
 from messagehub.jupyter.process import KernelProcess
+from messagehub.shm.locks import check_spare_files
 from messagehub.streams import Message, StreamRouter
 
 log = logging.getLogger("messagehub.jupyter")
 
+KERNEL_FILES = 24
+"""So many the sockets of a kernel take at most, with libzmq's own threads."""
 PROBE_SECONDS = 0.2
 GRACE_SECONDS = 2.0
 LAST_WORDS_MILLISECONDS = 50
@@ -89,6 +92,7 @@ class KernelLink:
         self._probes: set[str] = set()
         self._awaited = {"reply", "broadcast"}
         self._settled = threading.Event()
+        check_spare_files(KERNEL_FILES)
         self._context = zmq.Context()
         # Without limits on our side nothing is lost here; a lost "idle" would never come again.
         self._context.setsockopt(zmq.RCVHWM, 0)

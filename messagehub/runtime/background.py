@@ -200,7 +200,8 @@ class BackgroundThreads:
 
 
 class HasBackground(Protocol):
-    _background: BackgroundThreads
+    @property
+    def _background(self) -> BackgroundThreads: ...
 
     def _limit(self, timeout: float | None) -> float: ...
 

@@ -8,11 +8,13 @@ from typing import Any
 from messagehub.errors import ConfigurationError
 
 
-def check_callback(callback: Any, *, name: str, arguments: tuple[str, ...], may_stream: bool = False) -> None:
+def check_callback(
+    callback: Any, *, name: str, arguments: tuple[str, ...], may_stream: bool = False, may_await: bool = True
+) -> None:
     """Raise ConfigurationError if every call would fail.
 
     Calling a generator function does not run its body. That is a mistake, unless the caller takes what the generator
-    yields as a stream (`may_stream`).
+    yields as a stream (`may_stream`). Nor does calling an `async def`, unless the caller awaits it (`may_await`).
     """
     called = f"{name}({', '.join(arguments)})"
     if not callable(callback):
@@ -20,6 +22,10 @@ def check_callback(callback: Any, *, name: str, arguments: tuple[str, ...], may_
     function = _function(callback)
     if not may_stream and (inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)):
         raise ConfigurationError(f"{name} {callback!r} is a generator function, whose body a call does not run")
+    if not may_await and inspect.iscoroutinefunction(function):
+        raise ConfigurationError(
+            f"{name} {callback!r} is an async function, and nobody awaits it here: give a plain one"
+        )
     try:
         inspect.signature(callback).bind(*arguments)
     except ValueError:

@@ -43,6 +43,7 @@ from messagehub.services.frames import (
 )
 from messagehub.services.metrics import ServiceMetrics
 from messagehub.services.payloads import attached, is_known_kind
+from messagehub.shm.locks import open_files_limited
 from registry.records import Worker
 
 HAND_OVER_SECONDS = 5.0
@@ -406,7 +407,8 @@ def _connect(worker: Worker, sender: str, deadline: float) -> socket.socket:
     where = {"endpoint": worker.endpoint, "worker_id": worker.worker_id}
     if not worker.endpoint.startswith(SCHEME):
         raise RouteError(f"worker {worker.worker_id!r} is at {worker.endpoint!r}, which cannot be reached", **where)
-    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+    with open_files_limited():
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
     try:
         connection.settimeout(max(deadline - monotonic(), 0.001))
         connection.connect("\0" + worker.endpoint.removeprefix(SCHEME))

@@ -14,6 +14,7 @@ from messagehub.runtime.supervision import keep_turning
 from messagehub.services.connection import ServiceConnection
 from messagehub.services.directory import Place, place_of
 from messagehub.services.metrics import ServiceMetrics
+from messagehub.shm.locks import check_spare_files
 from registry.records import Worker
 
 log = logging.getLogger("messagehub.services")
@@ -79,6 +80,7 @@ class Reader:
             self._wake.close()
 
     def _start(self) -> select.epoll:
+        check_spare_files(2)
         self._epoll = select.epoll()
         self._wake = io.FileIO(os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK), "r+")
         self._epoll.register(self._wake.fileno(), select.EPOLLIN)

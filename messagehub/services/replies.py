@@ -20,6 +20,7 @@ from messagehub.errors import HubError, NotInitialised, RequestCancelled, Reques
 from messagehub.payloads.encoding import decode_payload, from_block
 from messagehub.protocol.topic_frames import BYTES, IN_BLOCK
 from messagehub.runtime.background import BackgroundJob, BackgroundThreads
+from messagehub.runtime.callbacks import check_callback
 from messagehub.runtime.event_loop import wake
 from messagehub.services.connection import ServiceAnswer, ServiceConnection
 from messagehub.services.directory import Resolved, Route
@@ -137,6 +138,7 @@ class PendingReply:
 
     def add_done_callback(self, callback: Callable[["PendingReply"], object]) -> None:
         """Have `callback(pending)` called, on a thread of the hub, when `result` would return or raise."""
+        check_callback(callback, name="callback", arguments=("pending",), may_await=False)
 
         def run() -> None:
             try:

@@ -25,9 +25,13 @@ from messagehub.services.payloads import PayloadEncoder
 from messagehub.services.requests import Requests
 from messagehub.services.server import ServiceServer
 from messagehub.services.workers import DRAIN_SECONDS, Handler, Served
+from messagehub.shm.locks import check_spare_files
 from registry import commands, replies
 from registry.records import Priority, Strategy
 from registry.services.workers import check_address
+
+SERVER_FILES = 6
+"""So many a server takes before anybody calls it, with some to accept callers."""
 
 
 class Services:
@@ -172,6 +176,7 @@ class Services:
             if self._is_closed:
                 raise NotInitialised("this hub is closed")
             if self._server is None:
+                check_spare_files(SERVER_FILES)
                 self._server = ServiceServer(self.metrics, self._on_dropped, self._connection.count_defect)
             return self._server
 

@@ -312,10 +312,16 @@ class RingFull(DataBlockError):
     code = "RING_FULL"
     retryable = True
 
-    def __init__(self, path: str, slot_count: int, waited_seconds: float, held_back_by: str) -> None:
+    def __init__(
+        self, path: str, slot_count: int, waited_seconds: float, held_back_by: str, *, overwrites: bool
+    ) -> None:
+        """An overwriting writer finds no slot only while its own loans hold them."""
+        advice = "Let those read faster or keep less, add slots, wait longer, or use when_full='overwrite'."
+        if overwrites:
+            advice = "Commit or abort them first, or add slots."
         super().__init__(
             f"too few of the {slot_count} slots of {path} were free within {waited_seconds:.3f} s: {held_back_by}. "
-            "Let those read faster or keep less, add slots, wait longer, or use when_full='overwrite'."
+            + advice
         )
 
 

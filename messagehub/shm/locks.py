@@ -130,10 +130,26 @@ def open_files_limited() -> Iterator[None]:
     """Raise TooManyOpenFiles where the kernel refuses a descriptor, also to list a directory. Usable as a decorator."""
     try:
         yield
-    except OSError as error:
-        if error.errno in (errno.EMFILE, errno.ENFILE):
-            raise TooManyOpenFiles(error.errno) from None
+    except Exception as error:  # ZeroMQ's errors have a number too, and are no OSError
+        number = getattr(error, "errno", None)
+        if number in (errno.EMFILE, errno.ENFILE):
+            raise TooManyOpenFiles(number) from None
         raise
+
+
+def check_spare_files(count: int) -> None:
+    """Raise TooManyOpenFiles unless so many descriptors can be opened now.
+
+    Asked before sockets of ZeroMQ are made: libzmq ends the process where it gets no descriptor for its own threads.
+    """
+    opened: list[int] = []
+    try:
+        with open_files_limited():
+            for _ in range(count):
+                opened.append(os.eventfd(0, os.EFD_CLOEXEC))
+    finally:
+        for fd in opened:
+            os.close(fd)
 
 
 class Descriptor:

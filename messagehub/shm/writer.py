@@ -174,7 +174,7 @@ class RingWriter:
         while (written := self._write_at_once(pieces)) is None:
             waited = time.monotonic() - started
             if timeout_seconds is not None and waited >= timeout_seconds:
-                raise RingFull(self.path, self._slot_count, waited, self._held_back_by(self._lent()))
+                raise self._full(waited, self._lent())
             if waited >= _TELL_SECONDS and not has_told:
                 has_told = True
                 self._tell_of_wait(waited, self._lent())
@@ -392,7 +392,7 @@ class RingWriter:
                 if may_skip and (now >= skips_at or (timeout_seconds is not None and waited >= timeout_seconds)):
                     return []
                 if timeout_seconds is not None and waited >= timeout_seconds:
-                    raise RingFull(self.path, self._slot_count, waited, self._held_back_by(lent))
+                    raise self._full(waited, lent)
                 if waited >= _TELL_SECONDS and not has_told:
                     has_told = True
                     self._tell_of_wait(waited, lent)
@@ -422,9 +422,13 @@ class RingWriter:
             self._held_back_by(lent),
         )
 
+    def _full(self, waited: float, lent: int) -> RingFull:
+        held_back_by = self._held_back_by(lent)
+        return RingFull(self.path, self._slot_count, waited, held_back_by, overwrites=not self._honours_lanes)
+
     def _held_back_by(self, lent: int) -> str:
-        if lent == self._slot_count:
-            return "loans of this producer that were not committed hold all of them"
+        if lent == self._slot_count or (lent and not self._honours_lanes):
+            return f"loans of this producer that were not committed hold {lent} of them"
         return told(self._board.holders(self._head), self.header.channel)
 
     def _skip(self, count: int) -> Written:

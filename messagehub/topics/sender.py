@@ -9,6 +9,7 @@ from collections.abc import Callable
 import zmq
 
 from messagehub.errors import SendTimeout
+from messagehub.shm.locks import check_spare_files
 from messagehub.topics.receiver import Context
 
 SEND_QUEUE = 10_000
@@ -53,6 +54,7 @@ class TopicSender:
         """The socket, at the endpoint that the broker names now."""
         endpoint = self._find_endpoint(deadline)
         if self._push is None:
+            check_spare_files(4)
             self._push = self._open_context().socket(zmq.PUSH)
             self._push.setsockopt(zmq.IMMEDIATE, 1)
             self._push.setsockopt(zmq.SNDHWM, SEND_QUEUE)

@@ -1,4 +1,4 @@
-"""One topic as an object: keep it, publish to it, read it, delete it."""
+"""One topic as an object: keep it, publish to it, read it, delete it. Each call has a twin to be awaited."""
 
 import datetime
 import operator
@@ -10,6 +10,7 @@ import msgspec
 
 from messagehub.arguments import checked, plain
 from messagehub.errors import ConfigurationError, SendTimeout
+from messagehub.runtime.background import BackgroundThreads, awaitable
 from messagehub.topics.durations import RULE, seconds_of
 from messagehub.topics.retained.durable_subscriptions import Ack, durable_options
 from messagehub.topics.retained.positions import Since, Start, resolve
@@ -53,19 +54,27 @@ class Topic:
             )
         return reply.topic
 
+    keep_async = awaitable(keep)
+
     def describe(self, *, timeout: float | None = None) -> replies.TopicDescription:
         """Its bounds, and what is kept now; TopicNotFound where nothing is."""
         reply = self._ask(commands.DescribeTopic(topic=self.name), timeout)
         assert isinstance(reply, replies.TopicDescription)
         return reply
 
+    describe_async = awaitable(describe)
+
     def delete(self, *, timeout: float | None = None) -> None:
         """Keep it no longer, and forget what was kept; who reads just this topic is told."""
         self._ask(commands.DeleteTopic(topic=self.name), timeout)
 
+    delete_async = awaitable(delete)
+
     def publish(self, payload: Any, *, headers: dict[str, Any] | None = None, timeout: float | None = None) -> int:
         """As `hub.publish`."""
         return self._topics().publish(self.name, payload, headers, timeout=self._limit(timeout), is_local=False)
+
+    publish_async = awaitable(publish)
 
     def publish_all(self, payloads: Sequence[Any], *, timeout: float | None = None) -> int:
         """Many at once to a kept topic, which costs little more than one. Returns the first offset.
@@ -73,6 +82,8 @@ class Topic:
         They are stored in pieces of up to 500, each within the timeout; when one fails, those before it are stored.
         """
         return self._topics().publish_kept(self.name, payloads, timeout=self._limit(timeout))
+
+    publish_all_async = awaitable(publish_all)
 
     def subscribe(
         self,
@@ -103,18 +114,21 @@ class Topic:
         )
         return subscription.hand_out(self)
 
+    subscribe_async = awaitable(subscribe)
+
     def positions(self, *, timeout: float | None = None) -> list[replies.PositionSummary]:
         """The durable names under which it is read, and how far each is."""
         deadline = time.monotonic() + self._limit(timeout)
         found: list[replies.PositionSummary] = []
         after: str | None = ""
         while after is not None:
-            remaining = max(deadline - time.monotonic(), 0.001)
-            page = self._ask(commands.ListPositions(topic=self.name, after=after), remaining)
+            page = self._ask(commands.ListPositions(topic=self.name, after=after), _remaining(deadline))
             assert isinstance(page, replies.PositionList)
             found += page.positions
             after = page.next
         return found
+
+    positions_async = awaitable(positions)
 
     def position(self, durable: str, *, timeout: float | None = None) -> replies.PositionDescription:
         """How far a durable name is, and who reads under it now; PositionNotFound where there is none."""
@@ -122,22 +136,39 @@ class Topic:
         assert isinstance(reply, replies.PositionDescription)
         return reply
 
+    position_async = awaitable(position)
+
     def reset_position(self, durable: str, since: Since, *, timeout: float | None = None) -> TopicPosition:
         """Go on from there (as `since` of `hub.subscribe`), whatever was acknowledged or is held by subscribers."""
-        offset = resolve(Start(since), self.name, lambda command: self._ask(command, timeout))
-        reply = self._ask(commands.ResetPosition(topic=self.name, position=durable, offset=offset), timeout)
+        deadline = time.monotonic() + self._limit(timeout)
+        offset = resolve(Start(since), self.name, lambda command: self._ask(command, _remaining(deadline)))
+        command = commands.ResetPosition(topic=self.name, position=durable, offset=offset)
+        reply = self._ask(command, _remaining(deadline))
         assert isinstance(reply, replies.PositionReset)
         return reply.position
+
+    reset_position_async = awaitable(reset_position)
 
     def delete_position(self, durable: str, *, timeout: float | None = None) -> None:
         """Forget a durable name; who reads under it is told (PositionNotFound)."""
         self._ask(commands.DeletePosition(topic=self.name, position=durable), timeout)
+
+    delete_position_async = awaitable(delete_position)
+
+    @property
+    def _background(self) -> BackgroundThreads:
+        return self._topics().background
 
     def _limit(self, timeout: float | None) -> float:
         return self._timeout if timeout is None else timeout
 
     def _ask(self, command: commands.Command, timeout: float | None) -> replies.AnyReply:
         return self._topics().ask(command, timeout=self._limit(timeout))
+
+
+def _remaining(deadline: float) -> float:
+    """Return the seconds until the deadline, and a moment where it has passed, so that an answer at hand is taken."""
+    return max(deadline - time.monotonic(), 0.001)
 
 
 def _bounds(keep: Any) -> Keep:

@@ -40,7 +40,9 @@ from messagehub.payloads.arrow_values import PLAIN_TYPES, as_arrow
 from messagehub.payloads.blocks import MessageBlocks, is_large
 from messagehub.payloads.encoding import arrow_kind, check_size, encode_headers, encode_payload
 from messagehub.protocol.topic_frames import IN_BLOCK, NAME_OF, PUBLISHER_BYTES, REST, frames_of
+from messagehub.runtime.background import BackgroundThreads
 from messagehub.shm.location import directory_of
+from messagehub.shm.locks import check_spare_files
 from messagehub.topics import subscriptions
 from messagehub.topics.group_subscriptions import GroupSubscription
 from messagehub.topics.receiver import Context, TopicReceiver
@@ -63,6 +65,8 @@ log = logging.getLogger("messagehub.topics")
 
 ECHO_FIRST_SECONDS, ECHO_MAX_SECONDS = 0.002, 0.05
 MOST_TOPICS = 65_536
+TOPIC_FILES = 12
+"""So many the sockets of topics take at most, with libzmq's own threads."""
 
 
 class _Numbered:
@@ -78,8 +82,11 @@ class _Numbered:
 
 
 class Topics:
-    def __init__(self, connection: Connection, heartbeats: Heartbeats, *, owner: dict[str, Any]) -> None:
-        """`owner` names this process in registrations."""
+    def __init__(
+        self, connection: Connection, heartbeats: Heartbeats, *, owner: dict[str, Any], background: BackgroundThreads
+    ) -> None:
+        """`owner` names this process in registrations; `background` runs what is awaited."""
+        self.background = background
         self._connection = connection
         self._heartbeats = heartbeats
         self._owner = owner
@@ -502,6 +509,7 @@ class Topics:
             if self._is_closed:
                 raise NotInitialised("this hub is closed")
             if self._context is None:
+                check_spare_files(TOPIC_FILES)
                 self._context = zmq.Context()
             return self._context
 
@@ -513,6 +521,7 @@ class Topics:
             if self._is_closed:
                 raise NotInitialised("this hub is closed")
             if self._receiver is None:
+                check_spare_files(TOPIC_FILES)
                 secure = self._connection.keys(endpoints[0]).secure
                 self._receiver = TopicReceiver(context, endpoints, self._routes, secure, self._connection.count_defect)
             elif self._receiver.endpoints != endpoints:

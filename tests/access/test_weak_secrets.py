@@ -1,23 +1,29 @@
 """A secret that is blank, guessed easily or open to others lets nobody in, and is refused at the start."""
 
+import datetime
 import hashlib
 import json
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
 import pytest
 import zmq
+from cryptography import x509
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
 
 from messagehub import embedded_broker
 from messagehub.errors import ConfigurationError
 from messagehub.security.credentials import AccessFile, KeyPair, new_token, server_keys
 from messagehub.security.private_files import write_private
+from tests import preloaded
 from tests.access.test_http_rights import certificate, refused_web
 from tests.admin.conftest import Web
 from tests.conftest import QUICK
-from tests.integration.harness import eventually
+from tests.integration.harness import Served, clean_environment, eventually
 
 SCHEMA = {"schema": '{"type": "object"}', "schemaType": "JSON"}
 WEAK = {
@@ -169,6 +175,29 @@ def test_a_certificate_that_cannot_be_used_is_refused_before_anything_starts(tmp
     assert str(key) in complaint or str(cert) in complaint
     assert "Traceback" not in complaint
     assert list(directory.iterdir()) == []
+
+
+def date_again(cert: Path, key: Path, *, ends_at: datetime.datetime) -> None:
+    """Sign the certificate again with another end; the `openssl` program makes none that has expired."""
+    old = x509.load_pem_x509_certificate(cert.read_bytes())
+    builder = x509.CertificateBuilder().subject_name(old.subject).issuer_name(old.issuer).public_key(old.public_key())
+    builder = builder.serial_number(old.serial_number).not_valid_before(ends_at - datetime.timedelta(days=30))
+    signer = load_pem_private_key(key.read_bytes(), None)
+    cert.write_bytes(builder.not_valid_after(ends_at).sign(signer, SHA256()).public_bytes(Encoding.PEM))
+
+
+@pytest.mark.parametrize("days", [2, -1])
+def test_a_certificate_that_has_expired_is_told_of(tmp_path: Path, days: int) -> None:
+    cert, key = certificate(tmp_path)
+    date_again(cert, key, ends_at=datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=days))
+    directory = hub_directory(tmp_path)
+    write_private(directory / "messagehub.toml", f'http_cert = "{cert}"\nhttp_key = "{key}"\n'.encode())
+    with Served(directory, "--http", "127.0.0.1:0", with_http=True) as hub:
+        assert ("certificate has expired" in hub.log()) is (days < 0)
+    doctor = [sys.executable, "-m", "messagehub", "doctor", "--json", "--dir", str(directory)]
+    found = json.loads(preloaded.run(doctor, env=clean_environment(), timeout=60).stdout)["findings"]
+    told = [(one["severity"], str(cert) in one["message"]) for one in found if one["check"] == "secrets"]
+    assert told == ([("warning", True)] if days < 0 else [])
 
 
 def test_wrong_and_missing_tokens_are_told_apart(web: Web) -> None:

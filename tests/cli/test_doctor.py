@@ -65,6 +65,19 @@ def test_a_directory_open_to_others_is_an_error(alone: Program) -> None:
     assert finding["fix"] == f"chmod 700 {alone.dir}"
 
 
+@pytest.mark.parametrize("name", ["registry.db", "broker.json", "messagehub.toml", "audit.log", "http.token"])
+def test_a_file_that_serve_refuses_for_its_mode_is_an_error(alone: Program, name: str) -> None:
+    alone.dir.mkdir(mode=0o700)
+    path = alone.dir / name
+    path.touch()
+    path.chmod(0o666)
+    refused = alone.run("serve", "--no-http", code=1)
+    (finding,) = [one for one in diagnose(alone)["secrets"] if str(path) in one["message"]]
+    assert finding["message"] in refused.stderr
+    assert finding["fix"] in refused.stderr
+    assert finding["fix"].startswith("chmod ")
+
+
 def test_a_file_in_place_of_the_directory_is_an_error(alone: Program) -> None:
     alone.dir.write_text("")
     assert "is not a directory" in diagnose(alone)["directory"][0]["message"]

@@ -3,6 +3,8 @@
 import contextlib
 import json
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -79,6 +81,50 @@ class SickBroker:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+FLOOD = """
+import json, sys, zmq
+hello, unasked = (text.encode() for text in sys.argv[1:])
+router = zmq.Context().socket(zmq.ROUTER)
+router.setsockopt(zmq.LINGER, 0)
+router.setsockopt(zmq.SNDHWM, 100000)
+router.bind("tcp://127.0.0.1:*")
+print(router.getsockopt_string(zmq.LAST_ENDPOINT), flush=True)
+while True:
+    peer, _, body = router.recv_multipart()
+    asked = json.loads(body)
+    if asked["type"] == "HELLO" and hello:
+        answer = json.dumps(json.loads(hello) | {"id": asked["id"]}).encode()
+        router.send_multipart([peer, b"", answer])
+    while not router.poll(0):
+        for _ in range(1000):
+            router.send(peer, zmq.SNDMORE)
+            router.send(b"", zmq.SNDMORE)
+            router.send(unasked)
+"""
+
+
+class FloodingBroker:
+    """A process that sends answers that nobody asked for, as fast as it can, to the peer that asked last."""
+
+    def __init__(self, *, says_hello: bool) -> None:
+        pong = {"type": "PONG", "id": "nobody", "broker_id": "sick", "revision": 1}
+        hello = json.dumps(HELLO_ACK) if says_hello else ""
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", FLOOD, hello, json.dumps(pong)], stdout=subprocess.PIPE, text=True
+        )
+        assert self._process.stdout is not None
+        self.endpoint = self._process.stdout.readline().strip()
+
+    def __enter__(self) -> "FloodingBroker":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        self._process.wait()
+        assert self._process.stdout is not None
+        self._process.stdout.close()
 
 
 class Stranger:

@@ -4,7 +4,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -19,6 +19,7 @@ from tests.integration.harness import (
     Embedded,
     Listener,
     Peer,
+    Served,
     clean_environment,
     eventually,
     hub_of,
@@ -187,6 +188,30 @@ def test_a_message_of_very_many_frames_does_not_hold_up_others(embedded: Callabl
         assert eventually(lambda: peer.counter("bad_frames") == 4)
     with Peer(broker.endpoint, zmq.DEALER) as peer:
         assert peer.ask({"type": "PING"})["type"] == "PONG"
+
+
+MALFORMED = """
+import sys, zmq
+flooding = zmq.Context().socket(zmq.DEALER)
+flooding.setsockopt(zmq.LINGER, 0)
+flooding.connect(sys.argv[1])
+print("floods", flush=True)
+while True:
+    for _ in range(1000):
+        flooding.send(b"", zmq.SNDMORE)
+        flooding.send(b"no request")
+"""
+
+
+def test_a_flood_of_refused_requests_does_not_keep_a_hub_from_stopping(served: Callable[..., Served]) -> None:
+    server = served()
+    with ExitStack() as floods, Peer(server.endpoint) as peer:
+        for _ in range(3):
+            floods.enter_context(flooding(server.endpoint, program=MALFORMED))
+        eventually(
+            lambda: peer.ask({"type": "STATS_REQUEST"}, timeout=PATIENCE_SECONDS)["counters"]["malformed"] > 1000
+        )
+        assert server.stop() == 0
 
 
 def test_the_places_of_one_peer_are_not_freed_by_another(tmp_path: Path) -> None:

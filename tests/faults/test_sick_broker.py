@@ -14,7 +14,16 @@ import pytest
 
 from messagehub import MessageHub
 from messagehub.errors import BrokerUnavailable, ProducerAlreadyRegistered, SchemaMismatch
-from tests.faults.sick_peers import HELLO_ACK, SickBroker, SlowRelay, Stranger, after_hello, always, error
+from tests.faults.sick_peers import (
+    HELLO_ACK,
+    FloodingBroker,
+    SickBroker,
+    SlowRelay,
+    Stranger,
+    after_hello,
+    always,
+    error,
+)
 from tests.faults.test_full_disk import fill, free, small_disk, write_until_refused
 from tests.integration.harness import (
     PATIENCE_SECONDS,
@@ -35,7 +44,7 @@ TERMS = {"heartbeat_seconds": 0.2, "stall_seconds": 20.0, "lease_seconds": 40.0,
 T = TypeVar("T")
 TABLE = pa.table({"n": [1, 2, 3]})
 GARBAGE = b"\xff\x00 what is this?"
-SICK: dict[str, Callable[[], SickBroker | Stranger]] = {
+SICK: dict[str, Callable[[], SickBroker | FloodingBroker | Stranger]] = {
     "garbage": lambda: SickBroker(always(GARBAGE)),
     "garbage after HELLO": lambda: SickBroker(after_hello(GARBAGE)),
     "another major version": lambda: SickBroker(always(error("UNSUPPORTED_PROTOCOL"))),
@@ -50,6 +59,8 @@ SICK: dict[str, Callable[[], SickBroker | Stranger]] = {
     "a full disk": lambda: SickBroker(after_hello(error("STORE_READ_ONLY", retryable=True))),
     "a type it does not know": lambda: SickBroker(after_hello(error("UNKNOWN_TYPE"))),
     "a newer code that passes": lambda: SickBroker(after_hello(error("SOLAR_FLARE", retryable=True))),
+    "answers that nobody asked for, without end": lambda: FloodingBroker(says_hello=True),
+    "no HELLO, and other answers without end": lambda: FloodingBroker(says_hello=False),
     "nothing": lambda: SickBroker(always(None)),
     "nothing after HELLO": lambda: SickBroker(after_hello(None)),
     "HTTP": lambda: Stranger(b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n", hangs_up=True),

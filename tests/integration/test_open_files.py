@@ -3,11 +3,14 @@
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from messagehub import MessageHub
+from tests.integration.harness import Served
+from tests.levels import IS_QUICK
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 
@@ -51,3 +54,53 @@ def test_no_descriptor_left_is_an_error_that_names_the_limit(tmp_path: Path, spa
     program = [sys.executable, "-c", PROGRAM, str(tmp_path), str(spare)]
     run = subprocess.run(program, capture_output=True, text=True, timeout=60, check=False)
     assert run.returncode == 0, run.stderr
+
+
+WITH_A_BROKER = """
+import os, resource, sys
+from messagehub import MessageHub
+from messagehub.errors import ServiceNotFound, TooManyOpenFiles
+
+def echo(message, context):
+    return message.payload
+
+name = sys.argv[2]
+hub = MessageHub(dir=sys.argv[1], request_timeout_seconds=10)
+most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + int(sys.argv[2]), most))
+made = []
+for call in (
+    lambda: hub.connect(required=True),
+    lambda: hub.register_producer("c" + name, schema_hash="h"),
+    lambda: hub.publish("news" + name, b"1"),
+    lambda: hub.subscribe("news" + name),
+    lambda: hub.serve("service:echo" + name, echo),
+    lambda: hub.request("service:echo" + name, 1, timeout=10),
+):
+    try:
+        made.append(call())
+    except TooManyOpenFiles as error:
+        assert "ulimit -n" in error.message, error.message
+    except ServiceNotFound:
+        assert len(made) < 5, "it is served"
+resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+with hub.subscribe("new.news" + name, timeout=30) as subscription, hub.serve("service:again" + name, echo):
+    hub.publish("new.news" + name, b"2", timeout=30)
+    assert subscription.receive(30).payload == b"2"
+    assert hub.request("service:again" + name, 7, timeout=30) == 7
+assert hub.metrics()["defects"] == 0
+hub.close()
+"""
+
+
+def test_no_descriptor_left_for_a_broker_is_an_error_and_not_the_end(served: Callable[..., Served]) -> None:
+    """libzmq ends a process that has no descriptor for its threads. Each count runs out of them at another place."""
+    broker = served()
+    programs = {
+        spare: subprocess.Popen(
+            [sys.executable, "-c", WITH_A_BROKER, str(broker.dir), str(spare)], stderr=subprocess.PIPE, text=True
+        )
+        for spare in range(0, 60, 4 if IS_QUICK else 1)
+    }
+    said = {spare: program.communicate(timeout=100)[1] for spare, program in programs.items()}
+    assert {spare: (program.returncode, said[spare]) for spare, program in programs.items() if program.returncode} == {}

@@ -2,6 +2,7 @@
 
 import asyncio
 import functools
+import inspect
 import signal
 import threading
 import time
@@ -12,8 +13,9 @@ import pyarrow as pa
 import pytest
 
 from messagehub import MessageHub
-from messagehub.errors import ConfigurationError, HandlerFailed, MailboxClosed, ServiceNotFound
+from messagehub.errors import ConfigurationError, HandlerFailed, MailboxClosed, ServiceNotFound, TopicNotFound
 from messagehub.services.context import ServiceContext, ServiceMessage
+from messagehub.topics.topic import Topic
 from tests.integration.harness import Served, eventually
 from tests.messaging.service_harness import SECONDS, Gate, WorkerProcess, metrics, patient_hub
 
@@ -375,6 +377,57 @@ def test_what_a_hub_does_with_its_broker_can_be_awaited(broker: Served) -> None:
                 await hub.publish_async("news.today", {"n": 1}, timeout=SECONDS)
                 async with asyncio.timeout(SECONDS):
                     assert (await anext(aiter(subscription))).payload == {"n": 1}
+
+    asyncio.run(run())
+
+
+def test_everything_of_a_topic_that_waits_can_be_awaited(broker: Served) -> None:
+    waiting = {
+        name
+        for name, method in vars(Topic).items()
+        if not name.startswith("_")
+        and not name.endswith("_async")
+        and callable(method)
+        and "timeout" in inspect.signature(method).parameters
+    }
+    assert {"keep", "publish", "positions"} <= waiting
+    assert {f"{name}_async" for name in waiting} <= vars(Topic).keys()
+
+    async def run() -> None:
+        async with MessageHub(endpoint=broker.endpoint, hello_timeout_seconds=5) as hub:
+            topic = await hub.topic_async("jobs", timeout=SECONDS)
+            await topic.keep_async(100, timeout=SECONDS)
+            assert await topic.publish_async("one", timeout=SECONDS) == 1
+            assert await topic.publish_all_async(["two", "three"], timeout=SECONDS) == 2
+            assert (await topic.describe_async(timeout=SECONDS)).messages == 3
+            async with await topic.subscribe_async(durable="billing", timeout=SECONDS) as subscription:
+                async with asyncio.timeout(SECONDS):
+                    assert (await anext(aiter(subscription))).payload == "one"
+                assert [each.position.name for each in await topic.positions_async(timeout=SECONDS)] == ["billing"]
+                assert len((await topic.position_async("billing", timeout=SECONDS)).members) == 1
+            assert (await topic.reset_position_async("billing", 3, timeout=SECONDS)).next_offset == 3
+            await topic.delete_position_async("billing", timeout=SECONDS)
+            await topic.delete_async(timeout=SECONDS)
+            with pytest.raises(TopicNotFound):
+                await topic.describe_async(timeout=SECONDS)
+
+    asyncio.run(run())
+
+
+def test_an_awaited_call_of_a_topic_leaves_the_event_loop_free(broker: Served) -> None:
+    """A topic becomes retained only when nobody publishes to it plainly any more, which takes a moment."""
+
+    async def run() -> None:
+        async with MessageHub(endpoint=broker.endpoint, hello_timeout_seconds=5) as hub:
+            await hub.publish_async("busy", b"plain", timeout=SECONDS)
+            topic = await hub.topic_async("busy", timeout=SECONDS)
+            keeping = asyncio.create_task(topic.keep_async(10, timeout=SECONDS))
+            ticks = 0
+            while not keeping.done():
+                ticks += 1
+                await asyncio.sleep(0.01)
+            await keeping
+            assert ticks > 10
 
     asyncio.run(run())
 

@@ -32,6 +32,7 @@ from messagehub.errors import (
     TopicLimitExceeded,
     TopicNotFound,
 )
+from messagehub.runtime.background import BackgroundThreads
 from messagehub.topics.messages import Message
 from messagehub.topics.subscriptions import Subscription
 from messagehub.topics.topics import Topics
@@ -251,7 +252,15 @@ def test_a_buffer_is_bounded_in_bytes_too(broker: AnyBroker) -> None:
     with (
         hub_of(broker) as hub,
         closing(Connection(hub.settings, name="bytes")) as connection,
-        closing(Topics(connection, Heartbeats(connection, lease="bytes", when_alone=print), owner={})) as topics,
+        closing(BackgroundThreads()) as background,
+        closing(
+            Topics(
+                connection,
+                Heartbeats(connection, lease="bytes", when_alone=print),
+                owner={},
+                background=background,
+            )
+        ) as topics,
     ):
         topic = hub.topic("bytes", keep=1000)
         kept = topics.subscribe(

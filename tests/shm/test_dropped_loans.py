@@ -43,6 +43,19 @@ def test_a_loan_dropped_by_one_thread_frees_another_that_waits(root: str) -> Non
         assert made.head == 1
 
 
+def test_an_overwriting_writer_that_its_own_loans_stop_is_told_to_commit_them(root: str) -> None:
+    with writer(root, slot_count=2) as made:
+        loans = [made.loan(300), made.loan(300)]
+        with pytest.raises(
+            RingFull, match=r"loans of this producer .* hold 2 of them\. Commit or abort them"
+        ) as refused:
+            made.write(payload(1), 0.0)
+        assert "overwrite" not in str(refused.value)
+        for loan in loans:
+            loan.abort()
+        assert made.write(payload(1), 0.0) == (1, 1)
+
+
 def test_a_loan_may_outlive_its_writer(root: str) -> None:
     made = writer(root)
     loan = made.loan(300)

@@ -10,7 +10,7 @@ from messagehub.shm import errors
     "error",
     [
         errors.NothingThere("/dev/shm/x"),
-        errors.RingFull("/dev/shm/x", 8, 1.5, "process 3 holds 8 slots"),
+        errors.RingFull("/dev/shm/x", 8, 1.5, "process 3 holds 8 slots", overwrites=False),
         errors.BlockOnOtherHost("/x", "there", "here"),
         errors.ReaderFilesGone("/x"),
         errors.PayloadLargerThanSlot(10, 5),

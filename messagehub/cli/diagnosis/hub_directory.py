@@ -5,12 +5,13 @@ import os
 import shutil
 import stat
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 from messagehub.cli.diagnosis import Finding
 from messagehub.errors import ConfigurationError, StoreError
-from messagehub.security.private_files import user_name
+from messagehub.security.private_files import check_private, user_name
 from messagehub.settings import Settings
 
 LEAST_DISK_BYTES = 32 << 20
@@ -71,8 +72,9 @@ def check_owners(directory: Path) -> Iterator[Finding]:
             )
 
 
-def check_secrets(settings: Settings) -> Iterator[Finding]:
-    """Tokens, keys and certificates that serve would refuse; only their owner, and root, can look at them."""
+def check_secrets(settings: Settings, *, is_shared: bool) -> Iterator[Finding]:
+    """Files, tokens, keys and certificates that serve would refuse; only their owner, and root, can look at them."""
+    from messagehub.broker.instance_lock import private_files
     from messagehub.cli.http_checks import check_http
     from messagehub.security.credentials import AccessFile, server_public_key
 
@@ -81,18 +83,34 @@ def check_secrets(settings: Settings) -> Iterator[Finding]:
             return
     except OSError:
         return  # the directory is reported already
-    for check in (
+    told: set[str] = set()
+    checks: tuple[Callable[[], object], ...] = (
+        *(
+            partial(check_private, path, forbidden=forbidden)
+            for path, forbidden in private_files(settings.dir, is_shared=is_shared)
+        ),
         lambda: check_http(settings, is_open=False),
         lambda: AccessFile(settings.access_path).read(),
         lambda: server_public_key(settings.keys_path),
-    ):
+    )
+    for check in checks:
         try:
             check()
         except ConfigurationError as error:
             message, _, fix = error.message.rpartition(": ")
-            yield Finding("secrets", "error", message or error.message, fix)
+            if error.message not in told:
+                yield Finding("secrets", "error", message or error.message, fix)
+            told.add(error.message)
         except OSError as error:
             yield Finding("secrets", "error", str(error), "let the directory's owner read it")
+
+
+def check_dates(settings: Settings) -> Iterator[Finding]:
+    """Whether the certificate is valid now; `check_secrets` has found that it can be served."""
+    from messagehub.cli.http_checks import wrong_dates
+
+    if (said := wrong_dates(settings)) is not None:
+        yield Finding("secrets", "warning", said, "renew it, and send the hub SIGHUP")
 
 
 def check_sockets(settings: Settings, *, is_held: bool) -> Iterator[Finding]:
