@@ -97,7 +97,7 @@ class Session:
 
     def receive(self) -> list[replies.AnyReply]:
         """Return replies that have come, at most REPLIES_AT_ONCE; raises when the broker is gone and none is left."""
-        received = []
+        received: list[replies.AnyReply] = []
         while len(received) < REPLIES_AT_ONCE and (reply := self.receive_one()) is not None:
             received.append(reply)
         if not received:
