@@ -17,7 +17,6 @@ import logging
 import os
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 
@@ -27,6 +26,7 @@ from messagehub.broker.instance_lock import is_loopback
 from messagehub.cli.http_checks import TOKEN_NAME, http_address
 from messagehub.cli.http_health import ask, why_silent
 from messagehub.errors import ConfigurationError
+from messagehub.runtime.child_process import module_command
 from messagehub.runtime.descriptors import wait_readable
 from messagehub.runtime.supervision import Supervisor
 from messagehub.security.credentials import new_token, read_owner_token
@@ -213,7 +213,7 @@ class _Child:
         try:
             # In a group of its own: Ctrl-C in a terminal is for the broker, which ends this process.
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "messagehub.admin", *own, *arguments],
+                module_command("messagehub.admin.__main__", *own, *arguments),
                 pass_fds=[socket_fd, said_fd],
                 process_group=0,
             )

@@ -147,7 +147,7 @@ def _unit(settings: Settings, user: str | None) -> str:
     for text in (str(directory), sys.executable, settings.domain):
         if any(character in text for character in "\n\"'\\%$"):
             raise ConfigurationError(f"{text!r} holds a character that means something else in a unit of systemd")
-    command = f'"{sys.executable}" -m messagehub serve --dir "{directory}"'
+    command = f'"{sys.executable}" -P -m messagehub serve --dir "{directory}"'
     domain = f"Environment=MESSAGEHUB_DOMAIN={settings.domain}\n" if settings.domain != "default" else ""
     if user is None:
         return _UNIT.format(command=command, more=domain, wanted_by="default.target")

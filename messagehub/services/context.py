@@ -75,7 +75,10 @@ class ServiceMessage:
 class ServiceContext:
     """Answers one message; also from another thread, and after the handler has returned when it `defer`s."""
 
-    __slots__ = ("_job", "_message", "_worker", "deadline", "is_answered", "is_deferred", "is_streamed", "worker_id")
+    __slots__ = (
+        *("_job", "_message", "_worker", "deadline", "worker_id"),
+        *("is_answered", "is_deferred", "is_streamed", "was_told_to_end"),
+    )
 
     def __init__(self, message: ServiceMessage, job: Job, worker: Worker) -> None:
         self.worker_id = worker.worker_id
@@ -83,6 +86,7 @@ class ServiceContext:
         self.is_streamed = job.form == STREAM
         self.is_answered = False
         self.is_deferred = False
+        self.was_told_to_end = False
         self._message = message
         self._job = job
         self._worker = worker
@@ -96,9 +100,12 @@ class ServiceContext:
     def is_cancelled(self) -> bool:
         """Whether nobody waits for the answer any more.
 
-        Whoever asked has cancelled the request, left the stream, ended, or its deadline has passed.
+        Whoever asked has cancelled the request, left the stream, ended, or its deadline has passed. What a handler
+        returns or raises once it was told so is no answer: a caller whose own deadline is about to pass gets
+        RequestTimeout, and not half of a result.
         """
-        return self._has_left() or self.deadline <= monotonic()
+        self.was_told_to_end = self.was_told_to_end or self._has_left() or self.deadline <= monotonic()
+        return self.was_told_to_end
 
     def reply(self, payload: Any) -> None:
         """Answer now, while the handler goes on; what it returns then does not matter."""

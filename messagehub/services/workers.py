@@ -148,15 +148,19 @@ class Served:
 
     def _returned(self, message: ServiceMessage, context: ServiceContext, result: Any) -> None:
         if message.is_request and not context.is_answered and not context.is_deferred:
-            context.reply(result)
+            context.reply(_cancelled(message) if context.was_told_to_end else result)
 
     def _failed(self, message: ServiceMessage, context: ServiceContext, error: BaseException) -> None:
         if isinstance(error, HubError):
-            self._fail(message, context, error)
+            self._fail(message, context, _cancelled(message) if context.was_told_to_end else error)
+            return
+        if isinstance(error, asyncio.CancelledError) and context.is_cancelled:
+            self._fail(message, context, _cancelled(message))
             return
         log.error("the handler of %s failed at %r", self.address, message, exc_info=error)
         name = type(error).__name__
-        self._fail(message, context, HandlerFailed(f"{name}: {_text(error)}", error=name, address=self.address))
+        failed = HandlerFailed(f"{name}: {_text(error)}", error=name, address=self.address)
+        self._fail(message, context, _cancelled(message) if context.was_told_to_end else failed)
 
     @checks_arguments
     def stop_taking(self, *, timeout: float) -> None:
@@ -278,6 +282,10 @@ class Served:
             job.caller.close_stream(job.number)
         job.caller.forget(job.number)
         job.caller.send(answer(EXPIRED, 0, job.number, self.mailbox.load, b""))
+
+
+def _cancelled(message: ServiceMessage) -> RequestCancelled:
+    return RequestCancelled(f"nobody waits for the answer to {message!r} any more")
 
 
 def _stream_all(partials: Generator[Any, Any, Any], message: ServiceMessage, context: ServiceContext) -> Any:

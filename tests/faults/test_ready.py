@@ -41,6 +41,32 @@ def http_findings(hub: Served) -> list[str]:
     return [one["severity"] for one in told(hub, "doctor")["findings"] if one["check"] == "http"]
 
 
+def test_files_where_the_hub_was_started_stand_in_for_no_module(tmp_path: Path) -> None:
+    """A user's own grp.py ran inside the hub, which never became ready."""
+    started_in = tmp_path / "experiment"
+    started_in.mkdir()
+    for module in ("grp", "json", "http", "socket", "queue", "decimal", "messagehub", "registry", "uvicorn"):
+        (started_in / f"{module}.py").write_text("raise SystemExit('this is no module for a hub')")
+    command = [str(Path(sys.executable).with_name("messagehub")), "serve", "--dir", str(tmp_path / "hub")]
+    hub = subprocess.Popen(
+        [*command, "--http", "127.0.0.1:0"],
+        cwd=started_in,
+        env={name: value for name, value in clean_environment().items() if name != "PYTHONPATH"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    try:
+        assert hub.stdout is not None
+        assert " ready: " in hub.stdout.readline()
+        with MessageHub(dir=tmp_path / "hub") as client:
+            client.register_schema("letters", {"type": "object"})
+    finally:
+        hub.terminate()
+        assert hub.wait(PATIENCE_SECONDS) == 0
+        hub.stdout.close()
+
+
 def test_http_answers_at_the_first_attempt_once_the_hub_is_ready(tmp_path: Path) -> None:
     for attempt in range(3):
         with Served(tmp_path / f"hub{attempt}", "--http", "127.0.0.1:0", with_http=True) as served:

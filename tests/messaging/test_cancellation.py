@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from messagehub import MessageHub
-from messagehub.errors import RequestCancelled
+from messagehub.errors import RequestCancelled, RequestTimeout
 from messagehub.services.context import ServiceContext, ServiceMessage
 from tests.integration.harness import Served, eventually
 from tests.messaging.service_harness import SECONDS, Gate, has_nothing_open, metrics, patient_hub
@@ -205,3 +205,34 @@ def test_the_deadline_is_a_cancellation_too(hub: MessageHub, caller: MessageHub)
 
     with hub.serve("service:wait", wait):
         assert all(eventually(ask))  # the deadline may pass before the request is handled
+
+
+@pytest.mark.parametrize("ends_by", ["returning", "raising"])
+def test_what_a_handler_gives_after_it_was_told_to_end_is_no_answer(
+    hub: MessageHub, caller: MessageHub, ends_by: str
+) -> None:
+    """The worker sees the deadline a moment before its caller does, who could take the rest of a result for a reply."""
+
+    def patient(message: ServiceMessage, context: ServiceContext) -> str:
+        while not context.is_cancelled:
+            time.sleep(0.001)
+        if ends_by == "raising":
+            raise ValueError("told to end")
+        return "half of it"
+
+    async def patient_async(message: ServiceMessage, context: ServiceContext) -> str:
+        while not context.is_cancelled:
+            await asyncio.sleep(0.001)
+        if ends_by == "raising":
+            raise ValueError("told to end")
+        return "half of it"
+
+    with hub.serve("service:plain", patient, concurrency=4), hub.serve("service:async", patient_async):
+        for address in ("service:plain", "service:async"):
+            for _ in range(5):
+                with pytest.raises(RequestTimeout):
+                    caller.request(address, timeout=0.1)
+                with pytest.raises(RequestTimeout):
+                    caller.begin_request(address, timeout=0.1).result()
+                with pytest.raises(RequestTimeout):
+                    list(caller.stream(address, timeout=0.1))

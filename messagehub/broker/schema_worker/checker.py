@@ -11,12 +11,10 @@ import os
 import queue
 import select
 import subprocess
-import sys
 import threading
 import time
 from collections import deque
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Generic, TypeVar
 
 import msgspec
@@ -25,6 +23,7 @@ from msgspec.structs import replace
 from messagehub.broker.schema_worker import process as schema_worker
 from messagehub.broker.schema_worker.process import LENGTH, READY, framed
 from messagehub.errors import RateLimited
+from messagehub.runtime.child_process import module_command
 from messagehub.runtime.descriptors import wait_readable
 from messagehub.runtime.supervision import Supervisor
 from registry import commands
@@ -213,13 +212,10 @@ class TooSlow(TimeoutError):
 
 class _Process:
     def __init__(self) -> None:
-        root = str(Path(__file__).resolve().parents[2])
-        path = os.pathsep.join([root, os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
         self._child = subprocess.Popen(
-            [sys.executable, "-c", f"from {schema_worker.__name__} import main; main()"],
+            module_command(schema_worker.__name__),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env=os.environ | {"PYTHONPATH": path},
             bufsize=0,
             process_group=0,  # Ctrl-C in a terminal is for the broker, which ends this one
         )
