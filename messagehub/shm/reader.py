@@ -28,7 +28,7 @@ from .errors import (
     WriterGone,
 )
 from .groups import Assignment, Membership
-from .holders import held_slots, share_of
+from .holders import RoomForMore, held_slots, share_of
 from .layout import (
     CHECKSUM,
     EPOCH,
@@ -52,7 +52,19 @@ from .layout import (
     successors,
     times_bytes,
 )
-from .locks import ATTACHED, FIRST_SLOT, OWNER, Pins, exclusive, exclusively_locked, is_locked, shared, try_lock
+from .locks import (
+    ATTACHED,
+    FIRST_SLOT,
+    OWNER,
+    Descriptor,
+    Pins,
+    exclusive,
+    exclusively_locked,
+    is_locked,
+    share_locked,
+    shared,
+    try_lock,
+)
 from .mapped_file import Segment
 from .payloads import Codec
 from .read_results import Gap, Item, LastItems, Position, Producers, Start
@@ -129,6 +141,7 @@ class RingReader:
             raise NothingThere(path)
         self._pins = Pins(self._descriptor, segment.mapping, geometry.slot_count, held_slots(self.header.block_id))
         self._most_held = geometry.slot_count if copy == "never" else share_of(geometry.slot_count)
+        self._room = None if copy == "never" else _room_for_more(self._descriptor, geometry.slot_count)
         self._writer_bell = _WriterBell(segment.words, Ringer(f"{lanes}/{WRITER_BELL}"))
         self._pins.on_free = self._writer_bell.ring
         self._watch: ProcessWatch | None = None
@@ -389,7 +402,8 @@ class RingReader:
         offset = self._offset[slot]
         if self._verify and words[line + CHECKSUM] != checksum(self._data[offset : offset + length], sequence, shape):
             raise ChecksumMismatch(self.path, f"sequence {sequence}")
-        if len(self._pins.held_slots) > self._most_held:
+        held = len(self._pins.held_slots)
+        if held > self._most_held or (self._room is not None and not self._room.is_there(held)):
             buffer = self._own_buffer(bytes(self._data[offset : offset + length]))
         else:
             buffer = self._foreign_buffer(self._address + offset, length, base=pin)
@@ -505,6 +519,10 @@ class RingReader:
     def _check_open(self) -> None:
         if self._descriptor.fd < 0:
             raise HandleClosed("reader")
+
+
+def _room_for_more(descriptor: Descriptor, slot_count: int) -> RoomForMore:
+    return RoomForMore(slot_count, lambda: share_locked(descriptor.fd, FIRST_SLOT, slot_count))
 
 
 def _times(segment: Segment) -> int:

@@ -1,7 +1,10 @@
 """Values that a reader keeps never stop an overwriting writer; who holds a writer back is told."""
 
+import contextlib
 import logging
 import os
+import subprocess
+import sys
 import time
 
 import numpy as np
@@ -15,7 +18,7 @@ from messagehub.shm.read_results import Gap
 from messagehub.shm.reader import RingReader
 from messagehub.shm.ring import describe, open_reader
 from messagehub.shm.writer import RingWriter
-from tests.integration.harness import eventually
+from tests.integration.harness import ROOT, eventually
 from tests.shm.children import kill, parked
 from tests.shm.rings import drain, number_of, payload, writer
 
@@ -56,6 +59,51 @@ def test_readers_of_one_process_share_one_share(root: str) -> None:
                 kept.append(np.frombuffer(reader.latest().buffer, np.uint8))
         assert held_slots(made) == 4
         assert [number_of(value) for value in kept] == list(range(1, 41))
+
+
+KEEPER = """
+import sys
+import numpy as np
+from messagehub.shm.ring import open_reader
+with open_reader(sys.argv[1], start="oldest") as reader:
+    kept = []
+    for _ in sys.stdin:
+        kept.append(np.frombuffer(reader.latest().buffer, np.uint8))
+        print(len(kept), flush=True)
+"""
+
+
+@pytest.mark.parametrize(("slots", "processes"), [(8, 4), (4, 6)])
+def test_values_that_several_processes_keep_leave_room_for_the_writer(root: str, slots: int, processes: int) -> None:
+    """Each keeps no more than its share; together these were all slots, and nothing was written any more."""
+    with writer(root, slot_count=slots) as made, contextlib.ExitStack() as ending:
+        keepers = [
+            ending.enter_context(
+                subprocess.Popen(
+                    [sys.executable, "-c", KEEPER, made.path],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    text=True,
+                    bufsize=1,
+                    cwd=ROOT,
+                )
+            )
+            for _ in range(processes)
+        ]
+        number = 0
+        for keeper in keepers:
+            assert keeper.stdin is not None
+            assert keeper.stdout is not None
+            for _ in range(3):
+                number += 1
+                made.write(payload(number))
+                keeper.stdin.write("look\n")
+                keeper.stdout.readline()
+        assert 0 < held_slots(made) <= slots * 3 // 4
+        for _ in range(20):
+            number += 1
+            assert made.write(payload(number), 0.0).last == number
+        assert made.skipped == 0
 
 
 def test_a_loop_that_keeps_one_value_reads_without_copies(root: str) -> None:
