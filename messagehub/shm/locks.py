@@ -20,7 +20,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, Final, SupportsIndex
 
 from .errors import Busy, HandleClosed, NotLinux, TooManyOpenFiles
@@ -125,15 +125,21 @@ _gate = threading.RLock()
 _opened: "weakref.WeakSet[Descriptor]" = weakref.WeakSet()
 
 
-@contextlib.contextmanager
-def open_files_limited() -> Iterator[None]:
-    """Raise TooManyOpenFiles where the kernel refuses a descriptor, also to list a directory. Usable as a decorator."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno in (errno.EMFILE, errno.ENFILE):
+class _OpenFilesLimited(contextlib.ContextDecorator):
+    """Not a generator: from Python 3.12 on an error that passes through one refers to itself, by the generator's frame,
+    and would keep all callers' variables, and what they have open, until the next garbage collection."""
+
+    def __enter__(self) -> None:
+        """Nothing is needed before."""
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
             raise TooManyOpenFiles(error.errno) from None
-        raise
+
+
+def open_files_limited() -> _OpenFilesLimited:
+    """Raise TooManyOpenFiles where the kernel refuses a descriptor, also to list a directory. Usable as a decorator."""
+    return _OpenFilesLimited()
 
 
 class Descriptor:
