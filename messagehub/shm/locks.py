@@ -143,7 +143,7 @@ def open_files_limited() -> _OpenFilesLimited:
 
 
 class Descriptor:
-    """An open file that a forked child never inherits in effect; `fd` is -1 once closed."""
+    """An open file that is closed in a forked child; `fd` is -1 once it is closed."""
 
     __slots__ = ("__weakref__", "fd")
 
@@ -229,10 +229,10 @@ class Pins:
         self._closing = False
         self._lock = [shared(FIRST_SLOT + slot) for slot in range(slot_count)]
         self._unlock = [free(FIRST_SLOT + slot) for slot in range(slot_count)]
-        self.on_free: Callable[[], None] | None = None  # called in finalizers: must neither block nor raise
+        self.on_free: Callable[[], None] | None = None  # finalizers call it, so it must neither block nor raise
 
     def take(self, slot: int) -> Pin | None:
-        """A pin, or None while the writer holds the slot."""
+        """Return a pin, or None while the writer holds the slot."""
         fd = self._descriptor.fd
         if fd < 0 or self._closing:  # before the mutex: in a forked child it may be held for ever
             raise HandleClosed("reader")
