@@ -1,4 +1,4 @@
-"""What is answered to a command: by the registry, by another part of the broker, or later.
+"""Answers to commands: by the registry, by another part of the broker, or later.
 
 Rule 1: one table says who answers each kind of command.
 Rule 2: a refusal and a defect are answers too: no command can end the loop.
@@ -24,7 +24,7 @@ from registry.registry import Registry
 log = logging.getLogger("messagehub.broker")
 
 Answer = tuple[replies.Reply, list[AnyEvent]]
-"""The reply, and what happened."""
+"""The reply to a command, and the events of what it changed."""
 OwnReply = Callable[[Any, list[bytes], Registry], replies.Reply]
 
 _NOTHING: list[AnyEvent] = []
@@ -48,9 +48,9 @@ class Answers:
         access_control: AccessControl | None,
         metrics: Metrics,
     ) -> None:
-        """`own` answers what is asked of the broker itself, from a command and its return path."""
+        """`own` maps commands about the broker itself to functions that answer them, given the return path."""
         self.is_suspect = False
-        """A defect was met: the registry may hold half a change."""
+        """Whether a command failed by a defect, so that the registry may hold half a change."""
         self._broker_id = broker_id
         self._own = own
         self._schema_checker = schema_checker
@@ -110,7 +110,7 @@ class Answers:
         return self._apply_checked(request, registry, now)
 
     def _apply_and_sign(self, request: Request, registry: Registry, now: float) -> Answer:
-        """Answer what a client compares with the broker that it knows."""
+        """Apply the command, and add the broker's id to the reply: clients compare it with the id that they know."""
         reply, happened = registry.apply(request[1], now=now)
         assert isinstance(reply, replies.HeartbeatAck | replies.SnapshotPage)
         reply.broker_id = self._broker_id
@@ -119,7 +119,7 @@ class Answers:
         return reply, happened
 
     def _read_topic(self, request: Request, registry: Registry, now: float) -> None:  # noqa: ARG002  one signature
-        """Have another thread read: it answers."""
+        """Let another thread read the topic and answer."""
         path, command, received_at, _ = request
         assert isinstance(command, READ_COMMANDS)
         self._retained.ask((path, command, received_at), command, registry.topics.get(command.topic))
@@ -134,7 +134,7 @@ class Answers:
         return reply, happened
 
     def _answer_read_only(self, command: commands.AnyCommand, registry: Registry, now: float) -> replies.Reply:
-        """A heartbeat keeps its lease, and a subscriber that is known its place; every write is refused."""
+        """Renew the lease of a heartbeat, and answer a subscriber that is known already. Refuse every other write."""
         if isinstance(command, commands.Heartbeat):
             lease = registry.leases.get(command.lease)
             if lease is not None:
@@ -142,5 +142,5 @@ class Answers:
             return replies.HeartbeatAck(known=lease is not None, notices=[], broker_id=self._broker_id)
         subscribers = registry.subscribers
         if isinstance(command, commands.RegisterSubscriber) and subscribers.get(command.member_id) is not None:
-            return subscribers.decide(command, now)  # nothing of it is stored: groups go on
+            return subscribers.decide(command, now)  # subscribers are not stored, so groups continue
         raise StoreReadOnly("the registry cannot be written (disk full or failing): reads go on, try again later")

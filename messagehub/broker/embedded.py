@@ -22,11 +22,11 @@ log = logging.getLogger("messagehub.broker")
 
 @contextmanager
 def embedded_broker(store: Store | None = None, **settings: Any) -> Iterator[str]:
-    """Run a broker while the block runs and give its endpoint; nothing is kept unless `store` says so.
+    """Run a broker while the block runs, and yield its endpoint. Nothing is stored unless `store` says so.
 
-    The broker is its process's own: a forked child that leaves the block ends nothing. A broker that failed meanwhile
-    is logged, and its error is raised at the end of the block. After it `MessageHub.get_instance()` makes a new hub, if
-    the one before was connected here.
+    The broker belongs to this process: a forked child that leaves the block does not end it. If the broker fails
+    meanwhile, that is logged, and its error is raised at the end of the block. After the block
+    `MessageHub.get_instance()` makes a new hub if the last one was connected to this broker.
     """
     owner = os.getpid()
     directory = Path(tempfile.mkdtemp(prefix="messagehub-"))

@@ -1,9 +1,9 @@
-"""Events out: an XPUB that sends `[topic, json]` in revision order, and beacons while nothing happens.
+"""Publishes events: an XPUB sends `[topic, json]` in revision order, and beacons while nothing happens.
 
 Rule 1: an event leaves only when the store has it, and never before an older one.
 Rule 2: a beacon names the newest revision that has left on its topic, so a subscriber that missed one can tell.
-Rule 3: so many frames of subscribers are read at a time, whatever they are. With access control each is judged by
-itself and charged to its peer, and a peer that sends more than it may has its connection ended.
+Rule 3: at most FRAMES_PER_TURN frames of subscribers are read at a time, whatever they are. With access control each
+frame is checked by itself and charged to its peer, and the connection of a peer that sends too many is ended.
 Rule 4: a new subscription is echoed by a beacon; what a snapshot holds after the echo and what comes later overlap
 but leave no gap.
 Rule 5: a frame is a subscription, or the end of one, when it begins with 1 or 0, wherever in a message it stands. That
@@ -27,8 +27,8 @@ BEACONS_PER_TURN = 256
 FRAMES_PER_TURN = 256
 SEND_HIGH_WATER_MARK = 10_000
 RECEIVE_HIGH_WATER_MARK = 4
-"""Frames of one connection that libzmq takes at a time, which is whenever it looks at its connections. They go into a
-queue without a bound: with more of them, one that floods would fill that queue faster than we read it."""
+"""How many frames of one connection libzmq takes each time it looks at its connections. It puts them into a queue
+without a bound: if it took more, a peer that floods would fill that queue faster than we read it."""
 MAX_TOPIC_BYTES = 1024
 
 
@@ -77,12 +77,12 @@ class Publisher:
 
     @property
     def monitor(self) -> "zmq.Socket[bytes] | None":
-        """Readable when `read_connections` has something to do."""
+        """The socket that is readable when `read_connections` has something to do."""
         return self._subscriptions.monitor if self._subscriptions is not None else None
 
     @property
     def subscriptions(self) -> int:
-        """How many topics are watched; in a shared hub by each connection."""
+        """The number of watched topics; in a shared hub a topic counts once for each connection that watches it."""
         return len(self._watched if self._subscriptions is None else self._subscriptions)
 
     def read_connections(self) -> None:
@@ -94,13 +94,13 @@ class Publisher:
         rebind(self.socket, self._endpoint)
 
     def reset(self, revision: int) -> None:
-        """Start, or start over after a failed store: what was not written never happened."""
+        """Start at a revision, or start again after a failure of the store: discard events that were not written."""
         self._waiting.clear()
         services = self._group_revisions[b"service/"]
         self._group_revisions = dict.fromkeys(self._group_revisions, revision) | {b"service/": services}
 
     def enqueue(self, event: AnyEvent) -> None:
-        """Encode now, since records go on changing; nobody watching means nobody to encode for."""
+        """Queue the event until the store has it. It is encoded now, if anybody watches: its record may change."""
         payload = encode(event) if self._watched else b""
         self._waiting.append(WaitingEvent(event.revision, event.previous, event.topic, payload))
 
@@ -116,7 +116,7 @@ class Publisher:
                 self.published += 1
 
     def announce(self, event: ServiceChanged) -> None:
-        """About services no store knows: it leaves at once, on topics and with revisions of its own."""
+        """Send an event about a service at once: services are not stored, and have their own topics and revisions."""
         self._group_revisions[b"service/"] = event.revision
         if self._watched:
             self.socket.send(event.topic.encode(), zmq.SNDMORE)
@@ -124,7 +124,7 @@ class Publisher:
             self.published += 1
 
     def read_subscriptions(self, registry: Registry) -> None:
-        """Take what subscribers say, so many frames at a time: one that floods must not keep the others waiting."""
+        """Read subscriptions, a bounded number at a time: a peer that floods must not keep the others waiting."""
         for _ in range(FRAMES_PER_TURN):
             try:
                 frame = self.socket.recv(zmq.NOBLOCK, copy=False)
@@ -145,14 +145,14 @@ class Publisher:
     def _admit(
         self, access_control: AccessControl, subscriptions: Subscriptions, flag: bytes, topic: bytes, frame: zmq.Frame
     ) -> bool:
-        """Whether the peer that the frame is from is subscribed by it."""
+        """Apply a frame of a subscriber, and return whether it subscribes its peer."""
         try:
             user = access_control.name_of(str(frame.get("User-Id")))
             connection = subscriptions.connection(number_of(frame), user)
         except zmq.ZMQError:
-            return False  # said by libzmq for a peer that is gone
+            return False  # libzmq made the frame, for a peer that is gone
         if connection is None or connection.is_cut:
-            return False  # libzmq has read ahead: frames of one that floods wait here, before the others'
+            return False  # libzmq reads ahead, so frames of a connection that was ended still arrive
         if not access_control.may_say_more(user):
             if subscriptions.is_only_user(number_of(frame)) and hang_up(frame):
                 connection.is_cut = True
@@ -168,7 +168,7 @@ class Publisher:
         return True
 
     def beacons(self, registry: Registry, *, now: float) -> float:
-        """Send what is due, a bounded number at a time, and return the seconds until more is."""
+        """Send the beacons that are due, a bounded number at a time, and return the seconds until the next ones."""
         if not self._due and now >= self._beacons_at:
             self._beacons_at = now + self._beacon_seconds
             self._due.extend(self._watched)
@@ -183,7 +183,7 @@ class Publisher:
             self.socket.send(encode(Beacon(revision=revision, broker_id=self._broker_id)))
 
     def _newest(self, topic: bytes, registry: Registry) -> int | None:
-        """The newest revision that left on a topic: before the first that still waits for the store."""
+        """Return the newest revision that was sent on a topic: the one before the first that waits for the store."""
         if topic in self._group_revisions:
             return self._group_revisions[topic]
         try:
@@ -205,7 +205,7 @@ class Publisher:
 
 
 def key(event: AnyEvent) -> str:
-    """The name that a reader of the event's record asks for: channels and subjects share one name space."""
+    """Return the name of the event's record. Channels and subjects share one name space."""
     if isinstance(event, AnyTopicEvent):
         return event.topic
     return event.subject if isinstance(event, AnySchemaEvent) else event.channel

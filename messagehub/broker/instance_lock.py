@@ -1,4 +1,4 @@
-"""The broker's place: a private directory, the lock that makes it the only one there, and its endpoints."""
+"""The broker's private directory, the locks that keep other brokers out, and its endpoints."""
 
 import grp
 import ipaddress
@@ -33,14 +33,14 @@ SECRET_FILES = (
     "audit-access.log",
 )
 SHARED_FILES = ("broker.lock", "broker.json")
-"""What clients read: to be seen by the hub's group, if it has one."""
+"""Files that clients read; the hub's group may read them, if it has one."""
 
 
 class InstanceLock:
-    """Held from before the sockets are bound until after they are closed.
+    """The locks of a broker, held from before its sockets are bound until after they are closed.
 
-    An ipc bind silently takes the socket away from a running broker, so only the locks keep two apart:
-    one of the directory, and one beside every ipc socket, since another directory's broker may name that socket.
+    An ipc bind silently takes the socket away from a running broker, so only locks keep two brokers apart: one in the
+    directory, and one beside every ipc socket, since a broker of another directory may name that socket.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -55,7 +55,7 @@ class InstanceLock:
         for path, forbidden in private_files(settings.dir, is_shared=bool(settings.group)):
             check_private(path, forbidden=forbidden)
         self.is_first = not settings.lock_path.exists()
-        """Whether no broker was here before, whose clients may be coming back."""
+        """True if no broker ran here before, so that no clients of an earlier one come back."""
         try:
             self._take(settings.lock_path, f"directory {settings.dir}")
             say_shared_with(self._locks[0].fd, self.gid)
@@ -69,7 +69,7 @@ class InstanceLock:
             raise
 
     def share(self, *endpoints: str) -> None:
-        """Let those in who may come: the user alone, or the hub's group."""
+        """Give the sockets the mode for those who may connect: the user alone, or the hub's group."""
         for endpoint in endpoints:
             if endpoint.startswith("ipc://"):
                 if self.gid >= 0:
@@ -77,7 +77,7 @@ class InstanceLock:
                 os.chmod(endpoint[6:], 0o600 if self.gid < 0 else 0o660)
 
     def leave(self) -> None:
-        """After a clean end: nothing stale stays behind. Before the locks go, or it could be a successor's."""
+        """Remove the sockets after a clean end, then release the locks: later the sockets could be a successor's."""
         for settings in _bound(self._settings):
             for path in _sockets((settings.endpoint, settings.events_endpoint, *settings.topic_endpoints)):
                 path.unlink(missing_ok=True)
@@ -100,7 +100,7 @@ class InstanceLock:
 
 
 def directory_mode(settings: Settings) -> int:
-    """The group looks and passes through; only the hub's own user makes, moves and removes what is in it."""
+    """Return the mode of the directory: the group may list and enter it, and only the hub's user may change it."""
     return 0o750 if settings.group else 0o700
 
 
@@ -126,7 +126,7 @@ def group_id(name: str) -> int:
 
 
 def check_loopback(endpoint: str) -> None:
-    """Without authentication nobody beyond this host may connect."""
+    """Refuse a TCP endpoint that other hosts can reach, since without keys nobody is authenticated."""
     if endpoint.startswith("tcp://") and not is_loopback(endpoint.removeprefix("tcp://").rpartition(":")[0]):
         raise ConfigurationError(
             f"endpoint {endpoint!r} is not on the loopback interface: peers beyond this host need keys,"
@@ -142,7 +142,7 @@ def is_loopback(host: str) -> bool:
 
 
 def is_listening(path: Path) -> bool:
-    """Whether some process accepts connections on a unix socket."""
+    """Return whether some process accepts connections on a unix socket."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.settimeout(0.2)
         try:
@@ -163,7 +163,7 @@ def _check_sharing(settings: Settings) -> None:
 
 
 def _socket_directory(path: Path) -> None:
-    """Of a chosen endpoint, or the one below /tmp that stands in for a directory whose name is too long."""
+    """Make the directory of a socket: of a chosen endpoint, or below /tmp where the hub's own path is too long."""
     for place in (path.parent, path):
         try:
             place.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -177,7 +177,7 @@ def _socket_directory(path: Path) -> None:
 
 
 def _bound(settings: Settings) -> list[Settings]:
-    """With keys on TCP, the ipc endpoints of the directory are bound too."""
+    """Return the settings of the endpoints to bind: with keys on TCP, the ipc endpoints of the directory too."""
     return [settings, settings.local] if settings.curve else [settings]
 
 

@@ -51,7 +51,7 @@ _COUNTED = commands.ServiceCommand | commands.UnregisterSubscriber
 
 class Broker:
     def __init__(self, settings: Settings, open_store: Callable[[], Store]) -> None:
-        """The store is opened only once the place is ours."""
+        """`open_store` is called only once the locks of the directory are ours."""
         self.settings = settings
         self.broker_id = os.urandom(8).hex()
         self._supervisor = Supervisor()
@@ -81,24 +81,27 @@ class Broker:
         return self.status.endpoints["events"]
 
     def stop(self, why: str = "it was asked to") -> None:
-        """Ask the loop to finish; safe from any thread and from a signal handler, and harmless when it has."""
+        """Ask the loop to finish. Safe from any thread and from a signal handler, also when the loop has finished."""
         if not self._is_closed:
             self._stop_reason = why
             os.eventfd_write(self._stop_fd, 1)
 
     def reload(self, settings: Settings) -> None:
-        """Take over what can change while the broker runs (settings.RELOADABLE), within a turn; from any thread."""
+        """Apply the settings that can change while the broker runs (settings.RELOADABLE) at the next turn of the loop.
+
+        Safe from any thread.
+        """
         self._new_settings = settings
 
     def note_problem(self, part: str, problem: str | None) -> None:
-        """Tell whoever asks for the hub's health what is wrong with a part of it, until that is None."""
+        """Show a problem of a part of the hub in its health, until the problem is None."""
         if problem is None:
             self.status.problems.pop(part, None)
         else:
             self.status.problems[part] = problem
 
     def add_counters(self, counters: Callable[[], dict[str, int]]) -> None:
-        """Have these figures in the statistics too."""
+        """Add counters to the statistics."""
         self._parts.stats.add(counters)
 
     @property
@@ -108,13 +111,13 @@ class Broker:
 
     @property
     def server_key(self) -> str:
-        """The public key that clients name, or nothing where none is asked for."""
+        """The public key that clients need to connect; empty if the hub has no keys."""
         return self._parts.authentication.server_key
 
     def warm_up(self) -> None:
-        """Be ready when this returns: schemas can be checked, and whoever lives on this host is registered.
+        """Return when schemas can be checked and every living producer of this host is registered.
 
-        Returns early when `stop` was called meanwhile.
+        It returns early when `stop` is called meanwhile.
         """
         self._schema_checker.start()
         deadline = monotonic() + START_SECONDS
@@ -127,7 +130,7 @@ class Broker:
         self._watch_host(adopt_seconds=ADOPT_SECONDS)
 
     def close(self) -> None:
-        """End a broker that does not run: one that was made in vain, or that has ended."""
+        """Close a broker that does not run: one that was never started, or that has ended."""
         self._is_closed = True
         self._parts.close()
 
@@ -186,7 +189,7 @@ class Broker:
         log.info("%d channels, %d schemas, revision %d", len(held.channels), len(held.schemas), held.revision)
 
     def _turn(self) -> int:
-        """Serve, expire, send beacons; returns how long the loop may sleep."""
+        """Serve requests, expire leases, send beacons, and return how long the loop may sleep."""
         if self._new_settings is not None:
             self._take_over(self._new_settings)
         if self._access_control is not None and self._access_control.refresh():
@@ -230,9 +233,10 @@ class Broker:
             self._record(self._registry.end_leases(self._access_control.unlisted_leases(), now=self._now()))
 
     def _watch_host(self, *, adopt_seconds: float = 0.0) -> None:
-        """Watch this host from now on, beginning with all that happened while nobody looked.
+        """Watch this host from now on, and begin with all that happened before.
 
-        At the start, wait for the schemas of what was registered meanwhile: nobody is told that it is not there.
+        At the start, wait for the schema checks of producers that came while no broker ran, so that no client is told
+        that they do not exist.
         """
         if self._is_watching:
             return
@@ -307,7 +311,7 @@ class Broker:
             self._requests.reply(path, command, received_at, reply, payload)
 
     def _record(self, happened: list[AnyEvent]) -> None:
-        """Everything that follows from events, before anything else is read or answered."""
+        """Note, publish, follow and submit events, before anything else is read or answered."""
         if happened:
             self._unwritten.note(happened)
             for event in happened:
@@ -356,7 +360,7 @@ class Broker:
             self._send_reply(held._replace(reply=error, payload=payload, is_change=False))
 
     def _reload(self) -> None:
-        """After a defect the registry may hold half a change: go back to what the store has."""
+        """Restore the registry from the store after a defect, since it may hold half a change."""
         self._answers.is_suspect = False
         self._commit.flush(self._unwritten.newest, timeout=STOP_SECONDS)
         self._release(self._commit.written)
@@ -364,7 +368,10 @@ class Broker:
         self._record(self._host_watcher.begin(self._registry, now=self._now()))
 
     def _go_back(self) -> None:
-        """To what the store has. What was not written never happened, but its revisions were seen in replies."""
+        """Restore the registry from the store.
+
+        Changes that were not written are undone. Their revisions are not used again: replies may have shown them.
+        """
         before = self._registry
         self._registry, _ = load(self._commit.store, self.settings, now=self._now(), at_least=before.revision)
         self._registry.take_over_unstored(before, now=self._now())
@@ -375,7 +382,7 @@ class Broker:
     # -- ending --------------------------------------------------------------------------------------------
 
     def _drain(self) -> None:
-        """Answer all that has arrived, within a bound; what is still in the kernel gets a moment to come in.
+        """Answer the requests that have arrived, within a bound; those in the kernel's buffers get a moment to come.
 
         Half of the time is for receiving at most: requests that are refused as they come are no backlog, and a peer
         may send them without end.

@@ -1,7 +1,7 @@
 """The parts of a broker: which there are, and in what order they are made and closed.
 
-Rule 1: each part is closed from the moment that it is there, whatever fails later: last made, first closed.
-Rule 2: the store is opened only once the directory is ours.
+Rule 1: every part that was made is closed, whatever fails later: last made, first closed.
+Rule 2: the store is opened only once the locks of the directory are ours.
 """
 
 import os

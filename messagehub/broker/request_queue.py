@@ -1,7 +1,7 @@
-"""RequestQueue on their way in and answers on their way out: received, queued, refused, sent, accounted for.
+"""The control socket: requests are received, checked and queued; answers are sent and counted.
 
-Rule: nothing that arrives can end the loop. What is no request, or one that its sender may not make, is refused here
-and goes no further.
+Rule: nothing that arrives can end the loop. A message that is no request, or that its sender may not send, is refused
+here and goes no further.
 """
 
 import logging
@@ -27,10 +27,10 @@ log = logging.getLogger("messagehub.broker")
 
 MAX_BACKLOG = 16_384
 MAX_RATE_LIMITED = 8
-"""So many of them end a turn's receiving, and one does when a request waits to be served: a peer that floods must not
-keep the others waiting."""
+"""After so many refusals for rate a turn stops receiving, and after one if a request waits to be served: a peer that
+floods must not keep the others waiting."""
 MAX_SKIPPED = 1024
-"""So many frames of a message that has too many are thrown away at a time; then the connection is ended."""
+"""How many frames of a message that has too many are discarded at a time; then the connection is ended."""
 COUNTERS = ["malformed", "unknown_type", "too_large", "bad_frames", "undeliverable", "not_found"]
 _COUNTER_OF_CODE = {"UNKNOWN_TYPE": "unknown_type", "MESSAGE_TOO_LARGE": "too_large"}
 
@@ -68,11 +68,11 @@ class RequestQueue:
 
     @property
     def backlog(self) -> int:
-        """How many requests wait to be served."""
+        """Return how many requests wait to be served."""
         return len(self.high) + len(self.normal) + len(self.low)
 
     def receive(self, limit: int, registry: Registry) -> None:
-        """Queue what waits in the socket by priority; refuse what is not a request."""
+        """Receive messages, queue requests by priority, and refuse what is no request."""
         router, queues, priorities, access_control = (
             self.socket,
             self._queues,
@@ -124,7 +124,7 @@ class RequestQueue:
             queues[priority].append((path, command, received_at, None))
 
     def _skip(self) -> bool:
-        """Throw away the rest of a message that has too many frames; False when that is not all of it yet."""
+        """Discard the rest of a message that has too many frames; False if more of it is to come."""
         get: Callable[[int], Any] = self.socket.get
         for _ in range(MAX_SKIPPED):
             if not get(_RCVMORE):
@@ -135,7 +135,7 @@ class RequestQueue:
         return False
 
     def put_back(self, request: Request) -> None:
-        """One that can be served now: what it waited for is there."""
+        """Queue a request again once its schema check is done."""
         self._queues[request[1].priority].append(request)
 
     def reply(
@@ -148,7 +148,7 @@ class RequestQueue:
         *,
         is_change: bool = False,
     ) -> None:
-        """Written down, then sent, then accounted for: how long it took, and what it was."""
+        """Write the audit record, send the reply, then count it: how long it took, and what it was."""
         if self._access_control is not None:
             self._access_control.note(path, command, reply, is_change=is_change)
         self._send(path, payload)
@@ -183,7 +183,7 @@ class RequestQueue:
             self._metrics.count("undeliverable")
 
     def _refuse(self, path: list[bytes], body: bytes, error: HubError, received_at: float) -> None:
-        """Answer what is no request, or one that its sender may not make."""
+        """Refuse a message that is no request, or that its sender may not send."""
         if isinstance(error, ProtocolError):
             request, request_id = "?", error.request_id
             self._metrics.count(_COUNTER_OF_CODE.get(error.code, "malformed"))
@@ -206,7 +206,7 @@ class RequestQueue:
 
 
 def _received(recv: Callable[[int], bytes], get: Callable[[int], Any]) -> list[bytes]:
-    """One message, or the beginning of one that has too many frames. A ROUTER's first frame is never the last."""
+    """Receive a message, or the beginning of one that has too many frames. A ROUTER's first frame is never the last."""
     frames = [recv(_NOBLOCK), recv(_NOBLOCK)]
     while len(frames) <= protocol.MAX_FRAMES and get(_RCVMORE):
         frames.append(recv(_NOBLOCK))
@@ -217,6 +217,6 @@ def _router(context: "zmq.Context[zmq.Socket[bytes]]") -> "zmq.Socket[bytes]":
     router = context.socket(zmq.ROUTER)
     router.setsockopt(zmq.MAXMSGSIZE, protocol.MAX_FRAME_BYTES)
     router.setsockopt(zmq.ROUTER_MANDATORY, 1)
-    router.setsockopt(zmq.SNDHWM, MAX_BACKLOG)  # whatever one peer may have in flight can be answered
+    router.setsockopt(zmq.SNDHWM, MAX_BACKLOG)  # so that all requests that one peer may have in flight can be answered
     router.setsockopt(zmq.LINGER, 1000)
     return router

@@ -1,4 +1,4 @@
-"""What the broker does about services and subscribers once the registry has decided: tell watchers, watch processes."""
+"""Follows changes of services and subscribers: events for their watchers, and a watch on their processes."""
 
 from messagehub.broker.event_publisher import Publisher
 from messagehub.broker.host_watcher.watcher import HostWatcher
@@ -9,7 +9,7 @@ from registry.registry import Registry
 def apply_changes(
     registry: Registry, publisher: Publisher, host_watcher: HostWatcher, topics: TopicProxy, *, now: float
 ) -> None:
-    """Once a turn: everything that happened to services and subscribers since the last time."""
+    """Apply what happened to services and subscribers since the last call; the loop calls it once a turn."""
     services = registry.services
     while happened := services.take_happened():
         for event in happened:

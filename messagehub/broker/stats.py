@@ -1,4 +1,4 @@
-"""What STATS says: the broker's own figures, gathered from its parts."""
+"""The broker's statistics (STATS), gathered from its parts."""
 
 import os
 from collections.abc import Callable
@@ -21,11 +21,11 @@ class BrokerStats:
         self._gauges: list[Callable[[], dict[str, int]]] = []
 
     def add(self, counters: Callable[[], dict[str, int]]) -> None:
-        """More figures, asked for whenever somebody wants to know."""
+        """Add counters, which are read each time that statistics are asked for."""
         self._counters.append(counters)
 
     def add_gauges(self, gauges: Callable[[], dict[str, int]]) -> None:
-        """Numbers of what is there now, which grow and shrink."""
+        """Add gauges: numbers that grow and shrink."""
         self._gauges.append(gauges)
 
     def stats(self, registry: Registry, *, is_read_only: bool) -> replies.StatsReport:

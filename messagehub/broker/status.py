@@ -1,4 +1,4 @@
-"""What the broker says of itself: to a client that connects, to a probe, as statistics and as a trace."""
+"""The broker's answers about itself: HELLO, PING, statistics and traces."""
 
 from typing import Any
 
@@ -28,10 +28,10 @@ class BrokerInfo:
     ) -> None:
         self.endpoints: dict[str, str] = {}
         self.local_endpoints: dict[str, str] = {}
-        """Those of this host, where they are others."""
+        """The endpoints for clients of this host; with keys they differ from those for other hosts."""
         self.is_read_only = False
         self.problems: dict[str, str] = {}
-        """What is wrong, by the part of the hub that has the problem."""
+        """Problems by the part of the hub that has them."""
         self._broker_id = broker_id
         self._settings = settings
         self._access_control = access_control

@@ -8,7 +8,7 @@ Exchange = tuple[float, str | None, str, Any, float, bytes]
 
 
 class TraceRing:
-    """Appending costs a tuple; everything else is paid by whoever asks."""
+    """Appending costs a tuple; the rest of the work is done when a trace is asked for."""
 
     def __init__(self, size: int, *, wall_offset: float) -> None:
         self._ring: deque[Exchange] = deque(maxlen=size)
@@ -16,7 +16,7 @@ class TraceRing:
         self.append = self._ring.append
 
     def find(self, correlation_id: str | None, *, limit: int) -> list[dict[str, Any]]:
-        """Newest first."""
+        """Return the exchanges with this correlation id, or all, newest first."""
         found: list[dict[str, Any]] = []
         for exchange in reversed(self._ring):
             if correlation_id is None or exchange[1] == correlation_id:

@@ -81,9 +81,13 @@ class Attachments:
         self._is_watched = False
         self._is_parent_watched = False
         self._watched_tables = False
-        alive, dead = self._directory_rings()
-        for path in dict.fromkeys([*alive, *dead, directory.exclusive_block(channel)]):
-            self._note(path)
+        try:
+            alive, dead = self._directory_rings()
+            for path in dict.fromkeys([*alive, *dead, directory.exclusive_block(channel)]):
+                self._note(path)
+        except BaseException:
+            self._news.close()
+            raise
 
     def has_ended(self, *, follow: bool) -> bool:
         """Everything was read and nobody produces. Who follows waits for a stream to end while it is attached."""

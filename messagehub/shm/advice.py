@@ -1,4 +1,4 @@
-"""What to give instead of a schema or payload that cannot be used: the end of an error message."""
+"""Ends of error messages: what to give instead of a schema or payload that cannot be used."""
 
 from typing import Any
 
@@ -24,7 +24,7 @@ def schema_instead(schema: Any, name: str, taken: str) -> str:
 
 
 def bytes_instead(payload: Any) -> str:
-    """How to make bytes of what was written to a channel of raw bytes."""
+    """Say how to make bytes of a value that was written to a channel of raw bytes."""
     if isinstance(payload, str):
         return "Encode it: text.encode()."
     if hasattr(payload, "strides"):
@@ -35,7 +35,7 @@ def bytes_instead(payload: Any) -> str:
 
 
 def array_instead(payload: Any, dtype: Any) -> str:
-    """How to make an array of what was written to a channel of arrays."""
+    """Say how to make an array of a value that was written to a channel of arrays."""
     if hasattr(payload, "dtype"):
         return "Cast it, or open another channel for it."
     if isinstance(payload, int | float | complex | list | tuple):

@@ -1,13 +1,13 @@
-"""Removing what dead producers left: data first, entry last.
+"""Remove the files of dead producers: data first, entry last.
 
-A cleaner may die at any point: what it had not finished still has its entry, so the next one finds it. Two
-may race: they take turns on the channel's lock, and removing what is gone already is no error.
+A cleaner may die at any point: a producer whose files are not all removed still has its entry, so the next cleaner
+finds it. Two cleaners take turns on the channel's lock, and removing a file that is gone already is no error.
 
-Rule 1: an entry whose lock is held is never touched; nor a ring that a writer or a reader holds.
+Rule 1: a cleaner never touches an entry whose lock is held, nor a ring that a writer or a reader holds.
 Rule 2: a ring stays for the linger time after the first cleaner saw its producer dead.
-Rule 3: the directory of a channel goes when nothing but empty directories has been in it for the linger time.
-Rule 4: in a group's place any member may clean, and removes nothing that lies outside of the channel's directory,
-whatever entries, headers and links of other members say.
+Rule 3: a cleaner removes the directory of a channel that has held nothing but empty directories for the linger time.
+Rule 4: in a group's place any member may clean. It removes nothing outside of the channel's directory, whatever
+entries, headers and links of other members say.
 """
 
 import contextlib
@@ -60,10 +60,10 @@ def clean(
     lock_seconds: float = 0.5,
     settled: dict[str, Stamps] | None = None,
 ) -> Cleaned:
-    """Everything of this domain that is dead and has lingered. Paused processes are alive.
+    """Remove everything of this domain that is dead and has lingered. Paused processes are alive.
 
-    `settled` is for who cleans again and again: channels of which nothing is left but the number of their last table
-    are noted there, and passed over until they change.
+    Pass `settled` to clean again and again: it notes the channels of which only the number of their last table is
+    left, and they are skipped until they change.
     """
     report = Cleaned()
     settled = {} if settled is None else settled
@@ -131,12 +131,14 @@ def _clean_producer(
 
 
 def _is_free(lock: Descriptor) -> bool:
-    """Locking it would bring the other entries of its process back to life."""
+    """Return whether nobody holds the lock. It is probed and not taken: a lock that several entries of a process share
+    would make all of them look alive."""
     return not is_locked(lock.fd, _OWNED)
 
 
 def _remove_ring(directory: Directory, path: str, report: Cleaned) -> bool:
-    """False while readers hold it. A ring that another writer has taken over is that writer's."""
+    """Remove a ring, and return False while readers hold it. True also for a ring that another writer has taken over:
+    it belongs to that writer now."""
     try:
         descriptor = open_trusted(path, os.O_RDWR)
     except NothingThere:
@@ -147,7 +149,7 @@ def _remove_ring(directory: Directory, path: str, report: Cleaned) -> bool:
         if not try_lock(descriptor.fd, _OWNER_AND_READERS):
             return is_locked(descriptor.fd, _OWNED)
         lanes = _lanes_of(path)
-        with contextlib.suppress(DataBlockError):  # damaged, or nobody can note anything: it goes all the same
+        with contextlib.suppress(DataBlockError):  # a damaged ring, or one that cannot be noted, is removed too
             header, head = read_head(path)
             note_ended(directory, header.block_id, head)
         if remove_file(path):
@@ -188,7 +190,7 @@ def _clean_lanes(locked: LockedChannel) -> None:
 
 
 def _clean_consumers(locked: LockedChannel) -> None:
-    """What consumers that found no broker left when they died."""
+    """Remove the files of dead consumers that had found no broker."""
     parent = os.path.join(locked.path, _CONSUMERS)
     try:
         names = list_directory(parent)
@@ -208,7 +210,7 @@ def _clean_consumers(locked: LockedChannel) -> None:
 
 
 def _remove_if_empty(locked: LockedChannel, *, now: float, linger_seconds: float) -> bool:
-    """Remove the channel's directory, its lock last but one: who waits for that lock sees that it is gone."""
+    """Remove the channel's directory, and its lock just before: a process that waits for the lock sees it removed."""
     names = set(list_directory(locked.path))
     if not names <= {CHANNEL_LOCK, _LANES, _CONSUMERS, _TABLES}:
         return False
@@ -219,7 +221,7 @@ def _remove_if_empty(locked: LockedChannel, *, now: float, linger_seconds: float
             with contextlib.suppress(FileNotFoundError):
                 _remove_directory(os.path.join(locked.path, name))
         if _TABLES in names:
-            return False  # it knows the number of the last generation
+            return False  # its commit lock holds the number of the last generation
         remove_file(os.path.join(locked.path, CHANNEL_LOCK))
         _remove_directory(locked.path)
     except OSError as error:
@@ -230,7 +232,7 @@ def _remove_if_empty(locked: LockedChannel, *, now: float, linger_seconds: float
 
 
 def _stamps(directory: Directory, channel: str) -> Stamps:
-    """When the directories of a channel and of its tables changed last."""
+    """Return when the directories of a channel and of its tables changed last."""
     try:
         paths = (directory.channel_path(channel), directory.tables_path(channel))
         channel_ns, tables_ns = (os.stat(path).st_mtime_ns for path in paths)
@@ -240,7 +242,8 @@ def _stamps(directory: Directory, channel: str) -> Stamps:
 
 
 def _settle(directory: Directory, channel: str, settled: dict[str, Stamps], now: float) -> None:
-    """Note a channel of which only the number of its last table is left; not while its stamps may not tell changes."""
+    """Note a channel of which only the number of its last table is left, once its times are old enough that a change
+    gives it others."""
     stamps = _stamps(directory, channel)
     if now - max(stamps) / 1e9 > _TICK_SECONDS and stamps != _GONE:
         left = set(list_directory(directory.channel_path(channel))), set(list_directory(directory.tables_path(channel)))

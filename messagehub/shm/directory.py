@@ -14,8 +14,8 @@
 Rule 1: the entry comes before the blocks it names, and goes after them, so no block is ever without an entry.
 Rule 2: a producer is alive exactly while its lock is held; pid and times in the entry are for people.
 Rule 3: reading takes no lock. Whatever changes the set of producers happens on a `LockedChannel`.
-Rule 4: the directory of a channel goes when nothing is left in it, with its lock. Who waited for that lock makes both
-anew; who needs the directory without holding the lock leaves something in it.
+Rule 4: the directory of a channel is removed, with its lock, when nothing is left in it. A process that waited for
+the lock makes both again; a process that needs the directory without holding the lock keeps a file in it.
 """
 
 import contextlib
@@ -66,7 +66,7 @@ _ENTRY_BYTES: Final = 4 << 20  # a registration has at most 1 MiB; escaped as JS
 
 @dataclass(frozen=True)
 class ProducerEntry:
-    """What a producer says of itself. `blocks` are relative to the root; `details` belong to the caller."""
+    """A producer's description of itself. `blocks` are relative to the root; `details` belong to the caller."""
 
     channel: str
     producer_id: str
@@ -96,7 +96,7 @@ class ProducerEntry:
             raise EntryDamaged(path, repr(error)) from None
 
 
-# What others rely on without looking: an entry may be another member's work.
+# Types that are checked when an entry is read, because another member of the group may have written it.
 _KINDS: Final[dict[str, type]] = {"channel": str, "producer_id": str, "schema_hash": str, "details": dict}
 
 
@@ -122,7 +122,7 @@ class Directory:
         gid: int | None = None,
         shm_prefix: str = DEFAULT_SHM_PREFIX,
     ) -> None:
-        """`gid` names a group that shares one; names of exclusive rings begin with `shm_prefix`."""
+        """`gid` is the group that shares the domain; names of exclusive rings begin with `shm_prefix`."""
         self.domain = component(domain)
         self._entries: dict[str, tuple[tuple[int, int, int, int], ProducerEntry | None, str | None]] = {}
         self.root = root
@@ -140,9 +140,10 @@ class Directory:
         return os.path.join(self.channel_path(channel), f"{component(producer_id)}.ring")
 
     def exclusive_block(self, channel: str) -> str:
-        """The name that a consumer can derive from the channel alone; '@' cannot be part of a channel.
+        """Return the path of the exclusive ring, which a consumer derives from the channel alone.
 
-        Where everybody can make files, somebody could be quicker: a group's is in its own place.
+        No channel has an '@' in its name. A group's ring is in the group's place: where everybody can make files,
+        another user could take the name first.
         """
         if self.gid is not None:
             return os.path.join(self.channel_path(channel), _EXCLUSIVE)
@@ -160,11 +161,11 @@ class Directory:
         return os.path.join(self.channel_path(channel), "tables")
 
     def may_hold(self, channel: str, block: str) -> bool:
-        """Whether an entry of the channel can mean this path. A member's entry must not name what is another's."""
+        """Return whether an entry of the channel may name this path: in a group, only paths of the channel itself."""
         return self.gid is None or os.path.dirname(block) == self.channel_path(channel)
 
     def relative(self, block: str) -> str:
-        """As `ProducerEntry.blocks` wants it."""
+        """Return the path relative to the root, as `ProducerEntry.blocks` has it."""
         return os.path.relpath(block, self.root)
 
     def channels(self) -> list[str]:
@@ -176,10 +177,10 @@ class Directory:
         return sorted(filter(is_component, names))
 
     def producers(self, channel: str, *, with_refused: bool = False) -> list[Listed]:
-        """Everyone with an entry, alive or not, without waiting for anything.
+        """Return every producer that has an entry, alive or not, without taking a lock.
 
-        An entry that is refused (its owner, its mode, what it is) is raised or, if asked for, listed with its flaw, so
-        that it hides nobody else.
+        An entry that is refused (for its owner, its mode or its type of file) raises the refusal; with `with_refused`
+        it is listed with its flaw, so that it hides no other producer.
         """
         path = self.channel_path(channel)
         try:
@@ -198,7 +199,7 @@ class Directory:
             return Listed(producer_id, is_alive=True, entry=None, flaw=str(error))
 
     def producer(self, channel: str, producer_id: str) -> Listed | None:
-        """One producer, alive or not; None if it has no entry (any more)."""
+        """Return one producer, alive or not, or None if it has no entry."""
         base = os.path.join(self.channel_path(channel), component(producer_id))
         try:
             entry, flaw, uid = self._entry(f"{base}.json")
@@ -210,7 +211,10 @@ class Directory:
         return Listed(producer_id, is_alive, entry, flaw, uid)
 
     def _entry(self, path: str) -> tuple[ProducerEntry | None, str | None, int]:
-        """Read again only if the file was replaced: entries never change in place."""
+        """Return the entry, its flaw and its owner.
+
+        The file is read again only if it was replaced: entries never change in place.
+        """
         status = os.lstat(path)
         version = (status.st_ino, status.st_mtime_ns, status.st_size, status.st_uid)
         known = self._entries.get(path)
@@ -220,7 +224,7 @@ class Directory:
             except EntryDamaged as error:
                 known = (version, None, str(error))
             if len(self._entries) >= _REMEMBERED:
-                self._entries.clear()  # those of producers long gone too
+                self._entries.clear()  # this also forgets producers that ended long ago
             self._entries[path] = known
         return *known[1:], status.st_uid
 
@@ -230,7 +234,7 @@ class Directory:
     ) -> Iterator["LockedChannel"]:
         """Exclude every other registration and cleaning of this channel.
 
-        The channel's directory is made if needed; where it must exist, its absence is NothingThere.
+        The channel's directory is made if needed; with `must_exist`, NothingThere is raised instead.
         """
         path = self.channel_path(channel)
         deadline = time.monotonic() + timeout_seconds
@@ -243,7 +247,7 @@ class Directory:
             descriptor.close()
 
     def _lock(self, channel: str, deadline: float, *, must_exist: bool) -> Descriptor | None:
-        """None when a cleaner removed the directory meanwhile."""
+        """Take the channel's lock; None when a cleaner removed the directory meanwhile."""
         path = self.channel_path(channel)
         lock_path = os.path.join(path, CHANNEL_LOCK)
         try:
@@ -265,19 +269,19 @@ class Directory:
         return None
 
     def make_tables(self, channel: str) -> None:
-        """The directory of the channel's tables, made if needed."""
+        """Make the directory of the channel's tables if needed."""
         with self.locked(channel):
             make_own_directory(self.tables_path(channel))
 
     def make_channel(self, channel: str) -> str:
-        """The channel's directory, made if needed; nothing of another user is accepted on the way."""
+        """Make the channel's directory if needed, and return its path. No directory on the way is another user's."""
         self.make()
         path = self.channel_path(channel)
         make_own_directory(path)
         return path
 
     def make(self) -> None:
-        """The directory of all channels, so that there is something to watch."""
+        """Make the directory of all channels if needed, so that it can be watched."""
         path = self.root
         for name in (self.place, self.domain, "channels"):
             path = os.path.join(path, name)
@@ -285,7 +289,7 @@ class Directory:
 
 
 class LockedChannel:
-    """What may only be done while nobody else changes the channel."""
+    """The operations that need the channel's lock."""
 
     def __init__(self, directory: Directory, channel: str, path: str) -> None:
         self.directory = directory
@@ -296,9 +300,9 @@ class LockedChannel:
         return self.directory.producers(self.channel)
 
     def register(self, entry: ProducerEntry, process_lock: ProcessLock | None = None) -> "EntryRegistration":
-        """Write the entry and hold its lock. A dead producer of this id is succeeded, a live one is not.
+        """Write the entry and hold its lock. A dead producer with this id is replaced; a live one is a NameTaken.
 
-        With a process lock the entry is alive for as long as that is, or until it is removed.
+        With `process_lock` the entry lives until that lock ends or the entry is removed.
         """
         base = os.path.join(self.path, component(entry.producer_id))
         lock = f"{base}.lock"
@@ -312,10 +316,10 @@ class LockedChannel:
 
 
 class EntryRegistration:
-    """A live entry. After closing it, or dying, cleaners may remove it when it has lingered."""
+    """A live entry. Cleaners may remove it when it was closed, or its process died, and it has lingered."""
 
     def __init__(self, entry: ProducerEntry, descriptor: Descriptor | None) -> None:
-        """Without a descriptor the lock of the process keeps it alive."""
+        """Without a `descriptor`, the lock of the process keeps the entry alive."""
         self.entry = entry
         self._descriptor = descriptor
 
@@ -339,7 +343,7 @@ def is_component(name: str) -> bool:
 
 
 def component(name: str) -> str:
-    """A name that is one harmless path component, with room for our suffixes."""
+    """Return the name if it is one harmless path component with room for our suffixes; refuse it otherwise."""
     if not _COMPONENT.fullmatch(name):
         raise NameRefused(name, "it must begin with a letter, digit or '_' and hold no '/', '@' or spaces")
     if len(name) > _NAME_BYTES:
@@ -358,5 +362,5 @@ def read_small_file(path: str, limit: int = SMALL_BYTES) -> bytes:
 def _inside(name: str) -> str:
     if not isinstance(name, str) or name.startswith("/") or ".." in name.split("/") or "\0" in name:
         raise ValueError(f"block {name!r} is outside the root")
-    os.fsencode(name)  # what JSON can say and a path cannot is a ValueError too
+    os.fsencode(name)  # a ValueError for text that JSON can hold and a path cannot
     return name

@@ -1,7 +1,7 @@
-"""How far the rings went that are no longer there: one small file a domain, so that a reader that comes back later can
+"""The last sequence of each ring that was removed: one small file a domain, so that a reader that comes back later can
 tell whether it has read all of a ring.
 
-Rule 1: a ring is noted before it is removed. A note of a ring that is still there says what its head says.
+Rule 1: a ring is noted before it is removed. While the ring is still there, its note and its head agree.
 Rule 2: the newest MOST rings are remembered, in a file of bounded size.
 """
 
@@ -18,7 +18,7 @@ _LINE_BYTES: Final = 64
 
 
 def note_ended(directory: Directory, block_id: str, last_sequence: int) -> None:
-    """Remember how far a ring went that is about to be removed. Where that fails, a reader is told nothing."""
+    """Remember how far a ring went that is about to be removed. If that fails, readers find no note."""
     if last_sequence:
         _file(directory).append(f"{block_id} {last_sequence}")
 

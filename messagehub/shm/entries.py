@@ -2,8 +2,8 @@
 
 So a broker that scans and a process that finds no broker both apply the same rules to the same commands.
 
-Rule 1: an entry counts while its lock is held. Who is dead is not registered, whatever its entry says.
-Rule 2: entries that the rules refuse next to each other are a conflict, shown with the refusal's own words.
+Rule 1: an entry counts while its lock is held. A dead producer is not registered, whatever its entry says.
+Rule 2: entries that the rules refuse beside each other are a conflict, which is shown with the text of the refusal.
 Rule 3: the directory is input: an entry is decoded like a request on the wire and has the same limits.
 """
 
@@ -31,11 +31,11 @@ from registry.registry import Registry
 _DEFAULT = "_default"
 _TYPE = commands.RegisterProducer.__struct_config__.tag
 MAX_REASON = 1000
-FAR = 2.0**40  # seconds since the epoch; what is beyond is no time that anybody registered at
+FAR = 2.0**40  # seconds since the epoch; nobody registered later than that
 
 
 class Live(NamedTuple):
-    """A living producer of a channel and what it says."""
+    """A living producer of a channel, and the command of its entry."""
 
     entry: ProducerEntry
     command: commands.RegisterProducer
@@ -61,7 +61,7 @@ def entry_of(command: commands.RegisterProducer, process: ProcessIdentity, *, bl
 
 
 def command_of(listed: Listed, *, with_schema: bool) -> commands.RegisterProducer | None:
-    """What the entry's producer would tell a broker; None where the entry would not pass as a request."""
+    """Return the command that the entry's producer would send a broker; None if a broker would not accept it."""
     entry = listed.entry
     said = entry.details.get("command") if entry is not None else None
     if entry is None or not isinstance(said, dict):
@@ -77,7 +77,7 @@ def command_of(listed: Listed, *, with_schema: bool) -> commands.RegisterProduce
 
 
 def living(directory: Directory, channel: str, *, with_schema: bool = False) -> list[Live]:
-    """In the order in which they came."""
+    """Return the living producers of a channel in the order in which they registered."""
     found = []
     for listed in directory.producers(channel):
         command = command_of(listed, with_schema=with_schema) if listed.is_alive else None
@@ -87,7 +87,7 @@ def living(directory: Directory, channel: str, *, with_schema: bool = False) -> 
 
 
 def adopt(registry: Registry, found: Iterable[Live], channel: str, *, now: float) -> None:
-    """Register what lives, as of when it came; show what the rules refuse."""
+    """Register living producers with the times at which they came, and show a refusal as a conflict."""
     clash = None
     for live in found:
         try:
@@ -110,8 +110,8 @@ def table_details(
     application: str | None = None,
     comments: dict[str, str] | None = None,
 ) -> dict[str, Any]:
-    """What a manifest says beside its parts: the table's schema, the comments of its columns, and who wrote it (this
-    process)."""
+    """Return the details of a manifest: the table's schema, the comments of its columns, and this process as its
+    writer."""
     return {
         "schema": schema,
         "schema_version": schema_version,
@@ -126,7 +126,7 @@ def table_details(
 def table_command(
     directory: Directory, channel: str, manifest: Manifest, *, with_schema: bool = True
 ) -> commands.RegisterTable:
-    """What the table's writer tells a broker. A ValidationError is raised where no writer would say so."""
+    """Return the command that registers a table. ValidationError is raised for a manifest that no writer made."""
     here, details = host(), manifest.details
     said = {
         "type": "TABLE_REGISTER",
@@ -154,7 +154,7 @@ def table_command(
 
 
 def newest_table(directory: Directory, channel: str, *, with_schema: bool = False) -> commands.RegisterTable | None:
-    """The newest committed generation that can be read."""
+    """Return the command for the newest committed generation that can be read."""
     path = directory.tables_path(channel)
     for generation in reversed(manifests.generations(path)):
         try:
@@ -167,7 +167,7 @@ def newest_table(directory: Directory, channel: str, *, with_schema: bool = Fals
 
 
 def is_about_members(name: str) -> bool:
-    """Whether a file of this name in a channel's directory says who produces, or that tables have come."""
+    """Return whether a change of this file in a channel's directory can change its producers or its tables."""
     return (name.endswith((".json", ".lock")) and name != CHANNEL_LOCK) or name == "tables"
 
 

@@ -1,10 +1,10 @@
 """The locks that keep entries alive: one file each, or one file of a process under many names.
 
-Rule 1: whoever asks whether an entry lives opens its lock by name and probes it; both kinds look alike.
+Rule 1: to see whether an entry lives, open its lock by name and probe it; both kinds look alike.
 Rule 2: a process that has thousands of entries without blocks holds one open file for all of them: their locks are hard
 links of it. Such an entry ends when its name is removed, and all of them end with the process.
-Rule 3: a lock that has other names is never locked by a successor, who would bring the other entries back to life: it
-is replaced. So all of this happens on a locked channel.
+Rule 3: a successor never locks a file that has other names, because it would keep the other entries alive: it replaces
+the file. So all of this happens on a locked channel.
 """
 
 import os
@@ -19,7 +19,7 @@ _OWNED: Final = exclusive(OWNER)
 
 
 def take_lock(path: str) -> Descriptor | None:
-    """A lock of its own; None when somebody living holds it."""
+    """Take the lock, in a file of its own; None when a living process holds it."""
     descriptor = open_lock(path)
     if has_other_names(descriptor):
         if is_locked(descriptor.fd, _OWNED):
@@ -52,7 +52,7 @@ class ProcessLock:
         self._mutex = threading.Lock()
 
     def hold(self, path: str) -> bool:
-        """Keep the entry of this lock alive; False when somebody living has it."""
+        """Keep the entry of this lock alive; False when a living process holds it."""
         if is_held(path):
             return False
         remove_file(path)
@@ -66,7 +66,7 @@ class ProcessLock:
                 self._descriptor.close()
 
     def _opened(self, path: str) -> Descriptor:
-        """A file that lost its last name cannot be given another."""
+        """Return the open lock file, a new one if the last has no name left: such a file cannot be linked again."""
         descriptor = self._descriptor
         if descriptor is None or descriptor.fd < 0 or not os.fstat(descriptor.fd).st_nlink:
             descriptor = self._descriptor = create_unnamed(path)

@@ -20,7 +20,7 @@ def table_of(frame: Any, schema: Any) -> Any:
     if sorted(table.column_names) != sorted(schema.names):
         raise PayloadSchemaMismatch(str(schema), str(table.schema.remove_metadata()))
     if not table.num_rows:
-        return schema.empty_table()  # nothing says what the columns of an empty frame are
+        return schema.empty_table()  # an empty frame has no types to compare
     columns = [_column(table.column(field.name), field) for field in schema]
     return pa.Table.from_arrays(columns, schema=schema)
 
@@ -67,7 +67,7 @@ def _decoded(column: Any) -> Any:
 
 
 def _has_same_meaning(given: Any, wanted: Any) -> bool:
-    """Whether a value of the one type can be stored as one of the other, if it fits."""
+    """Return whether a value of the one type can be stored as the other, if it fits."""
     import pyarrow as pa
 
     if pa.types.is_null(given) or given.equals(wanted):

@@ -5,9 +5,9 @@ has one file with a word per member: "all my sequences up to here are done". The
 
 Rule 1: a member's word has one writer: the holder of that member's lock. It outlives the member.
 Rule 2: a new epoch begins where the slowest member of the old one stood, and remembers what each old member
-had done beyond that: nothing is lost, and what was acknowledged in the last epoch does not come again.
-What was acknowledged earlier still, past a member that stood, may (at least once).
-Rule 3: of several files of a group only the highest epoch counts; who makes it removes the others, and if it
+had done beyond that: nothing is lost, and items that were acknowledged in the last epoch do not come again. Items that
+were acknowledged in an earlier epoch, beyond a slower member, may come again (at least once).
+Rule 3: of several files of a group only the highest epoch counts. The member that makes it removes the others; if it
 dies before that, the next one does.
 """
 
@@ -33,7 +33,7 @@ from .mapped_file import Segment, open_trusted, remove_file
 
 _SUPERSEDED: Final = 0
 _COUNT: Final = 1
-_PREVIOUS: Final = 2  # how many members the epoch before had
+_PREVIOUS: Final = 2  # the number of members in the epoch before
 _LINE: Final = 8
 _NAME: Final = re.compile(r"(?P<group>[^@/.][^@/]{0,199})@(?P<epoch>\d{1,18})\.group")
 _LOCK_SECONDS: Final = 5.0
@@ -54,7 +54,7 @@ class Assignment:
 
 
 def group_files(names: Iterable[str]) -> set[str]:
-    """The one file of each group that counts."""
+    """Return the file of the highest epoch of each group."""
     best: dict[str, tuple[int, str]] = {}
     for name in names:
         found = _NAME.fullmatch(name)
@@ -115,10 +115,10 @@ def remove_group(directory: str, group: str) -> bool:
             try:
                 cursors = GroupCursors(path, writable=True)
             except DamagedBlock:
-                remove_file(path)  # nobody can read in it
+                remove_file(path)  # no member can use a damaged file
                 continue
             try:
-                # All places are taken while it goes: a member that comes now is refused, and finds no file afterwards.
+                # All members' locks are held meanwhile: a member that comes now is refused, and later finds no file.
                 if not try_lock(cursors.segment.descriptor.fd, exclusive(OWNER + 1, _MOST_MEMBERS)):
                     raise GroupInUse(group, 1)
                 cursors.supersede()
@@ -136,7 +136,7 @@ def _is_of(name: str, group: str) -> bool:
 
 
 class GroupCursors:
-    """One epoch's file, for the writer and for members."""
+    """The file of one epoch, as the writer and the members use it."""
 
     def __init__(self, path: str, *, writable: bool = False) -> None:
         self.segment = Segment.attach(path, writable=writable)
@@ -159,16 +159,19 @@ class GroupCursors:
         self.words[_LINE * (1 + index)] = sequence
 
     def was_done_before(self, sequence: int) -> bool:
-        """Whether a member of the epoch before had already acknowledged it."""
+        """Return whether a member of the epoch before had already acknowledged the item."""
         if not self.previous_count:
             return False
         return sequence <= self.words[_LINE * (1 + self.count + sequence % self.previous_count)]
 
     def first_not_done(self, sequence: int, step: int) -> int:
-        """Of sequence, sequence + step, … the first that was not done before; soon found, whatever the words say."""
+        """Return the first of sequence, sequence + step, … that was not done in the epoch before.
+
+        The search is bounded, whatever the words in the file are.
+        """
         if not self.was_done_before(sequence):
             return sequence
-        cycle = math.lcm(step, self.previous_count)  # after which the same member of the epoch before had it again
+        cycle = math.lcm(step, self.previous_count)  # after so many items the same members have their turn again
         found = []
         for each in range(sequence, sequence + cycle, step):
             done = self.words[_LINE * (1 + self.count + each % self.previous_count)]
@@ -186,10 +189,10 @@ class GroupCursors:
 
 
 class Membership:
-    """One live member's share of one block."""
+    """The share of a block that one live member of a group reads."""
 
     def __init__(self, directory: str, group: str, assignment: Assignment, start_after: int) -> None:
-        """`start_after` counts only for a group that was never here; others go on where they were."""
+        """`start_after` is used only for a new group; others continue where they were."""
         name = f"{group}@{assignment.epoch}.group"
         if not _NAME.fullmatch(name):
             raise NameRefused(group, "a group has 1 to 200 characters, no '@' and no '/'")
@@ -212,12 +215,12 @@ class Membership:
         self._cursors.set_done(assignment.index, self.position)
 
     def next_after(self, sequence: int) -> int:
-        """The next sequence of this share."""
+        """Return the next sequence of this share."""
         count, index = self.assignment.count, self.assignment.index
         return self._cursors.first_not_done(sequence + 1 + (index - sequence - 1) % count, count)
 
     def acknowledge(self, sequence: int) -> None:
-        """Everything of this share up to `sequence` is done and will not come again."""
+        """Note that everything of this share up to `sequence` is done and will not come again."""
         self.check()
         done = self.next_after(sequence) - 1
         if done > self._cursors.done(self.assignment.index):
@@ -259,7 +262,7 @@ def _open_epoch(directory: str, group: str, assignment: Assignment, start_after:
 
 
 def _begin_epoch(path: str, count: int, before: str | None, start_after: int) -> None:
-    """What is acknowledged while this runs may come again, or as a Gap; nothing is lost in silence."""
+    """Make the file of a new epoch. Items that are acknowledged meanwhile may come again, or as a Gap."""
     done: list[int] = []
     if before is not None:
         old = GroupCursors(before, writable=True)

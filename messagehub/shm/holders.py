@@ -1,4 +1,4 @@
-"""Who holds a writer back: readers that keep slots, and readers that it must wait for.
+"""The readers that hold a writer back: those that keep slots, and those that it must wait for.
 
 Rule 1: a process keeps at most its share of a ring's slots (`share_of`); what it reads beyond that are copies.
 Rule 2: all processes together keep at most three quarters of them (`RoomForMore`). So values that are kept in lists
@@ -28,7 +28,7 @@ class Holder:
 
     @property
     def is_left_behind(self) -> bool:
-        """Whether it is a group that nobody is in, and that has not read everything."""
+        """Return whether this is a group without members that has not read everything."""
         return self.members == 0 and bool(self.unread)
 
     def __str__(self) -> str:

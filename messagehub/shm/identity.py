@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 
 class ProcessIdentity(NamedTuple):
-    """pid alone is ambiguous; with start time, boot and host it names one process for ever."""
+    """A process. The pid alone is reused; with start time, boot and host it names one process only."""
 
     pid: int
     start_time: int  # clock ticks after boot, field 22 of /proc/<pid>/stat
@@ -23,7 +23,7 @@ class ProcessIdentity(NamedTuple):
 
     @classmethod
     def of(cls, pid: int) -> "ProcessIdentity | None":
-        """The live process `pid`, or None. A zombie is dead: the kernel has already dropped its locks."""
+        """Return the live process `pid`, or None. A zombie is dead: the kernel has already dropped its locks."""
         stat = _stat(pid)
         if stat is None or stat[0] in ("Z", "X"):
             return None
@@ -44,14 +44,14 @@ class ProcessIdentity(NamedTuple):
         return self.host == host()
 
     def is_alive(self) -> bool | None:
-        """None for a process of another host: nothing here can tell."""
+        """Return whether the process lives; None for a process of another host, of which nothing is known here."""
         if not self.is_here():
             return None
         return self.boot_id == boot_id() and ProcessIdentity.of(self.pid) == self
 
 
 def jvm_ancestor(pid: int | None = None) -> ProcessIdentity | None:
-    """The nearest ancestor (or self) that runs a JVM: what outlives the workers of a Spark job."""
+    """Return the nearest ancestor (or this process) that runs a JVM, which outlives the workers of a Spark job."""
     current = os.getpid() if pid is None else pid
     while current > 1:
         if _is_jvm(current):
@@ -81,7 +81,7 @@ def _is_jvm(pid: int) -> bool:
 
 
 def _stat(pid: int) -> list[str] | None:
-    """Fields from `state` on. The command name before them may hold spaces and brackets."""
+    """Return the fields from `state` on. The command name before them may hold spaces and brackets."""
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
             return file.read().rpartition(")")[2].split()

@@ -1,8 +1,8 @@
-"""The kernel's news of directories: what was renamed into them, removed, or let go of.
+"""The kernel's events of directories: files that were renamed into them, removed, or closed.
 
-A file that was open for writing reports its last close, which at the latest is its owner's death. So watching
-a channel's directory hears births and deaths without asking. Where the kernel has no more watches to give,
-`watch` is false and the caller looks now and then.
+The kernel reports the last close of a file that was open for writing, at the latest when its owner dies. So a watch on
+a channel's directory reports producers that begin and end. Where the kernel has no watches left, `watch` returns False
+and the caller looks at intervals.
 """
 
 import ctypes
@@ -46,20 +46,21 @@ class Inotify:
         return -1 if self._descriptor is None else self._descriptor.fd
 
     def watch(self, path: str, mask: int) -> bool:
-        """False where that cannot be: no such directory, or no watches left."""
+        """Watch a directory; False if it does not exist or the kernel has no watches left."""
         if self.fileno() < 0:
             return False
         number = _libc.inotify_add_watch(self.fileno(), os.fsencode(path), ctypes.c_uint32(mask | _ONLYDIR))
         if number < 0:
             return False
         before = self._numbers.get(path)
-        if before is not None and before != number:  # a directory of this name that is gone
+        if before is not None and before != number:  # the watch of a removed directory of this name
             self._remove(before)
         self._paths[number], self._numbers[path] = path, number
         return True
 
     def unwatch(self, path: str) -> None:
-        """Hear no more of a directory. One that is gone is kept by whoever has a file of it open, and says nothing."""
+        """Stop watching a directory. For one that was removed this is needed too: while some process has a file of it
+        open, the kernel keeps the watch and reports nothing."""
         number = self._numbers.pop(path, None)
         if number is not None:
             self._remove(number)
@@ -69,9 +70,9 @@ class Inotify:
         _libc.inotify_rm_watch(self.fileno(), number)
 
     def read(self) -> list[Happened]:
-        """What happened since the last time, so much at a time; an overflow names no path: look everywhere.
+        """Return what happened since the last call, a bounded number of events at a time.
 
-        IGNORED is the last of a directory that is gone.
+        An overflow has no path: the caller has to look everywhere. IGNORED is the last event of a removed directory.
         """
         happened: list[Happened] = []
         for _ in range(_READS):

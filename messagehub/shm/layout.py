@@ -40,7 +40,7 @@ class Kind(IntEnum):
 
 FullRing = Literal["overwrite", "block", "error"]
 ChecksumUse = Literal["none", "write", "verify"]
-"""As users name them."""
+"""The values of `WhenFull` and `Checksum`, as users name them."""
 
 
 class WhenFull(IntEnum):
@@ -74,9 +74,9 @@ EPOCH: Final = 264
 STATE: Final = 272
 WRITER_PID: Final = 280
 WRITER_START: Final = 288
-WRITER_TICKET: Final = 296  # not 0 while the writer waits for room: ring it
+WRITER_TICKET: Final = 296  # not 0 while the writer waits for room: wake it
 SKIPPED: Final = 304  # items that an overwriting writer did not write because readers held every slot
-SUCCESSORS: Final = 312  # how many producers of another name have taken the ring over
+SUCCESSORS: Final = 312  # how many producers with another name took the ring over
 _SUCCESSOR_BYTES: Final = 136  # the first sequence of its own, then its name
 _SUCCESSORS_OFFSET: Final = 2560
 MAX_SUCCESSORS: Final = 8
@@ -105,7 +105,7 @@ def _up(value: int, step: int) -> int:
 
 @dataclass(frozen=True)
 class Geometry:
-    """Every offset follows from these five numbers, so a header has nothing else to lie about."""
+    """Every offset follows from these five numbers, so nothing else in a header has to be checked for its place."""
 
     slot_bytes: int
     slot_count: int
@@ -159,7 +159,7 @@ class Geometry:
 
 @dataclass(frozen=True)
 class Header:
-    """The fixed half: what a block is and who made it."""
+    """The fixed half of the header: what the block is and who made it."""
 
     kind: Kind
     geometry: Geometry
@@ -177,7 +177,7 @@ class Header:
     lanes: str = ""  # directory of the readers' lanes, relative to the directory of the block
 
     def pack(self, schema: bytes = b"") -> bytes:
-        """With the checksum over itself and the schema that will follow it."""
+        """Return the bytes of the header, with the checksum over itself and the schema that will follow it."""
         g = self.geometry
         packed = bytearray(_FIXED.size)
         _FIXED.pack_into(
@@ -264,21 +264,22 @@ class Header:
 
 
 def claimed_schema_bytes(head: bytes) -> int:
-    """How long the schema behind the header is, by the header's own word."""
+    """Return the length of the schema that the header states; nothing has been checked yet."""
     return Geometry(*_FIXED.unpack_from(head)[8:13]).schema_bytes
 
 
 def fixed_checksum(data: bytes | bytearray | memoryview, schema_bytes: int) -> int:
-    """Over what never changes: the fixed header, as if its checksum were 0, and the schema."""
+    """Return the checksum of what never changes: the fixed header, with its checksum taken as 0, and the schema."""
     crc = zlib.crc32(bytes(4), zlib.crc32(data[:CRC_OFFSET]))
     crc = zlib.crc32(data[CRC_OFFSET + 4 : _FIXED.size], crc)
     return zlib.crc32(data[HEADER_BYTES : HEADER_BYTES + schema_bytes], crc)
 
 
 def pack_shape(sizes: tuple[int, ...], *, columns_first: bool) -> Shape | None:
-    """The words for an array: one more than its dimensions, with the order, then two sizes of 32 bits a word.
+    """Return the words for the shape of an array, or None if it does not fit.
 
-    One dimension needs none, since the length says it. None where it does not fit.
+    The first word is the number of dimensions plus one, with the order; then each word has two sizes of 32 bits. An
+    array of one dimension needs no shape, since the payload's length gives it.
     """
     if len(sizes) == 1:
         return FLAT
@@ -290,7 +291,10 @@ def pack_shape(sizes: tuple[int, ...], *, columns_first: bool) -> Shape | None:
 
 
 def unpack_shape(shape: Shape) -> tuple[tuple[int, ...], bool]:
-    """Sizes, and whether columns come first. Of damaged words, something that fits no payload or raises ValueError."""
+    """Return the sizes, and whether columns come first.
+
+    Damaged words raise ValueError, or give sizes that fit no payload.
+    """
     dimensions = (shape[0] & (_COLUMNS_FIRST - 1)) - 1
     if not 0 <= dimensions <= MAX_DIMENSIONS:
         raise ValueError(f"an array of {dimensions} dimensions")
@@ -303,7 +307,7 @@ def times_bytes(slot_count: int) -> int:
 
 
 def scratch_bytes(encoder_bytes: int, slot_count: int) -> int:
-    """What the writer's encoder needs, and the times behind it."""
+    """Return the bytes for the writer's encoder and for the times behind it."""
     return _up(encoder_bytes, LINE_BYTES) + times_bytes(slot_count)
 
 
@@ -317,7 +321,7 @@ def add_successor(words: memoryview, data: memoryview, first_sequence: int, prod
 
 
 def successors(words: memoryview, data: memoryview) -> list[tuple[int, str]]:
-    """(first sequence, producer id) of those who took the ring over under another name, in order."""
+    """Return (first sequence, producer id) of the producers with another name that took the ring over, in order."""
     found = []
     for index in range(min(words[SUCCESSORS], MAX_SUCCESSORS)):
         offset = _SUCCESSORS_OFFSET + index * _SUCCESSOR_BYTES

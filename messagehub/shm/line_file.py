@@ -1,8 +1,8 @@
 """A small file of lines that the processes of a domain share.
 
 Rule 1: it is read and changed under a lock on itself, and never removed or replaced.
-Rule 2: a line has at most `line_bytes`, and the file as many bytes as `most` such lines. When it is full, its older
-half goes.
+Rule 2: a line has at most `line_bytes`, and the file as many bytes as `most` such lines. When it is full, the older
+half of its lines is removed.
 Rule 3: a process that is killed while it changes the file may leave a line that is cut off, or lines twice. So readers
 look at each line for themselves, and the newest counts.
 """
@@ -40,7 +40,7 @@ class LineFile:
                 return []
 
     def append(self, line: str) -> None:
-        """Add a line. One that is too long is left out: whoever looks for it finds nothing."""
+        """Add a line. A line that is too long is left out."""
         added = f"{line}\n".encode()
         if len(added) > self.line_bytes:
             return
@@ -65,7 +65,7 @@ class LineFile:
 
     @contextlib.contextmanager
     def _locked(self, seconds: float) -> Iterator[Descriptor]:
-        """What the file system refuses, such as writing when it is full, is raised as DataBlockError."""
+        """Raise DataBlockError for what the file system refuses, such as writing when it is full."""
         descriptor = open_lock(self.path)
         try:
             lock_within(descriptor, _OWNED, self.path, seconds)

@@ -1,4 +1,4 @@
-"""A slot that its writer's user fills in place."""
+"""Loans: slots that users of a writer fill in place."""
 
 import ctypes
 import weakref
@@ -13,8 +13,8 @@ from .errors import PayloadRefused
 class Loan:
     """A claimed slot. Keep no array over `buffer` after the end: it would change what readers see.
 
-    One that is neither committed nor aborted gives its slot back when it and the last view of its buffer are gone.
-    Without a slot (readers held them all) its buffer is nobody's, and committing it skips the item.
+    A loan that is neither committed nor aborted gives its slot back when it and the last view of its buffer are gone.
+    If readers held all slots, the buffer is ordinary memory, and committing the loan skips the item.
     """
 
     def __init__(
@@ -27,11 +27,10 @@ class Loan:
         finish: Callable[[int | None, int | None], int | None],
         when_dropped: Callable[[int | None], bool],
     ) -> None:
-        """What is committed are whole items of `item_bytes`.
+        """Only whole items of `item_bytes` can be committed.
 
-        `finish` publishes so many bytes, or with None gives the slot back.
-
-        `when_dropped` runs in a finalizer, and says whether there was a slot to give back.
+        `finish` publishes the given number of bytes, or gives the slot back if it gets None. `when_dropped` runs in a
+        finalizer and returns whether there was a slot to give back.
         """
         self.buffer = memoryview(lent).cast("B")
         self.sequence: int | None = None

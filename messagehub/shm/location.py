@@ -1,6 +1,6 @@
 """Where the blocks of a hub are: in the place of the user who asks, or of the group that the hub is shared with.
 
-`broker.lock` in the hub's directory says which: a broker that is shared with a group writes the group into it, it stays
+`broker.lock` in the hub's directory says which: the broker of a shared hub writes the group into it. The file stays
 when the broker ends, and no chmod makes a private hub look like a shared one.
 """
 
@@ -16,12 +16,12 @@ _SAID = re.compile(rb"group ([0-9]{1,10})\n")
 
 
 def directory_of(settings: Settings) -> Directory:
-    """The directory of channels that clients of this hub use, with and without a broker."""
+    """Return the directory of channels that clients of this hub use, with and without a broker."""
     return Directory(settings.domain, gid=shared_with(settings), shm_prefix=settings.shm_prefix)
 
 
 def shared_with(settings: Settings) -> int | None:
-    """The group that the hub in this directory is shared with; None where it is private, or never ran."""
+    """Return the group that the hub in this directory is shared with; None if it is private or never ran."""
     path = settings.lock_path
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
@@ -46,7 +46,10 @@ def shared_with(settings: Settings) -> int | None:
 
 
 def say_shared_with(fd: int, gid: int) -> None:
-    """By the broker, which holds this lock; -1 is nobody. What is right already is not touched, for readers' sake."""
+    """Write the group into the broker's lock, which the caller holds; -1 stands for a private hub.
+
+    Content that is right already is not written again, so that nobody reads a file that is being changed.
+    """
     said = b"" if gid < 0 else b"group %d\n" % gid
     if os.pread(fd, 64, 0) != said:
         os.pwrite(fd, said, 0)

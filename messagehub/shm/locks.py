@@ -6,7 +6,7 @@ Rule 2: a forked child shares the description, so every `Descriptor` is closed i
 line of Python runs, and does nothing there afterwards. Opening and forking wait for each other.
 Rule 3: a mapping keeps the description open that it was made through, and its locks; it is therefore made through one
 of its own (`segment.map_file`), never through one that holds locks.
-Rule 4: who only wants to know probes (`is_locked`); taking a lock to find out would disturb its owner.
+Rule 4: to find out whether a lock is held, probe it (`is_locked`); taking it would disturb its owner.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, Final, SupportsIndex
 
 from .errors import Busy, HandleClosed, NotLinux, TooManyOpenFiles
@@ -32,7 +32,7 @@ ATTACHED: Final = OWNER + 1  # shared: a reader is attached
 FIRST_SLOT: Final = OWNER + 16
 
 _RETRY_SECONDS: Final = 0.002
-# For the two paths that lock and unlock for every payload; everyone else says `try_lock` and `unlock`.
+# For the two paths that lock and unlock for every payload; all others use `try_lock` and `unlock`.
 OFD_SETLK: Final = getattr(fcntl, "F_OFD_SETLK", 0)  # absent elsewhere: `require_linux` says so
 set_lock = fcntl.fcntl
 
@@ -59,7 +59,7 @@ def free(byte: int, length: int = 1) -> bytes:
 
 
 def try_lock(fd: int, request: bytes) -> bool:
-    """Take what `shared` or `exclusive` describe, or return False at once."""
+    """Take the lock that `shared` or `exclusive` describes, or return False at once."""
     try:
         set_lock(fd, OFD_SETLK, request)
     except BlockingIOError:
@@ -72,13 +72,13 @@ def unlock(fd: int, request: bytes) -> None:
 
 
 def is_locked(fd: int, request: bytes) -> bool:
-    """Whether another description holds what `request` would clash with."""
+    """Return whether another description holds a lock that conflicts with `request`."""
     answer = fcntl.fcntl(fd, fcntl.F_OFD_GETLK, request)
     return bool(struct.unpack_from("h", answer)[0] != fcntl.F_UNLCK)
 
 
 def exclusively_locked(fd: int, start: int, length: int) -> set[int]:
-    """Bytes of a range that another description holds exclusively."""
+    """Return the bytes of a range that other descriptions hold exclusively."""
     found: set[int] = set()
     end = start + length
     while start < end:
@@ -93,7 +93,7 @@ def exclusively_locked(fd: int, start: int, length: int) -> set[int]:
 
 
 def share_locked(fd: int, start: int, length: int) -> int:
-    """How many bytes of a range others hold shared, each counted once however many hold it."""
+    """Return how many bytes of a range others hold shared; a byte counts once, however many hold it."""
     count = 0
     ranges = [(start, start + length)]
     while ranges:
@@ -125,16 +125,22 @@ _gate = threading.RLock()
 _opened: "weakref.WeakSet[Descriptor]" = weakref.WeakSet()
 
 
-@contextlib.contextmanager
-def open_files_limited() -> Iterator[None]:
-    """Raise TooManyOpenFiles where the kernel refuses a descriptor, also to list a directory. Usable as a decorator."""
-    try:
-        yield
-    except Exception as error:  # ZeroMQ's errors have a number too, and are no OSError
-        number = getattr(error, "errno", None)
+class _OpenFilesLimited(contextlib.ContextDecorator):
+    """Not a generator: from Python 3.12 on an error that passes through one refers to itself, by the generator's frame,
+    and would keep all callers' variables, and what they have open, until the next garbage collection."""
+
+    def __enter__(self) -> None:
+        """Nothing is needed before."""
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        number = getattr(error, "errno", None)  # ZeroMQ's errors have one too, and are no OSError
         if number in (errno.EMFILE, errno.ENFILE):
             raise TooManyOpenFiles(number) from None
-        raise
+
+
+def open_files_limited() -> _OpenFilesLimited:
+    """Raise TooManyOpenFiles where the kernel refuses a descriptor, also to list a directory. Usable as a decorator."""
+    return _OpenFilesLimited()
 
 
 def check_spare_files(count: int) -> None:
@@ -153,7 +159,7 @@ def check_spare_files(count: int) -> None:
 
 
 class Descriptor:
-    """An open file that a forked child never inherits in effect; `fd` is -1 once closed."""
+    """An open file that is closed in a forked child; `fd` is -1 once it is closed."""
 
     __slots__ = ("__weakref__", "fd")
 
@@ -174,7 +180,7 @@ class Descriptor:
             return cls(lambda: os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK))
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> Any:
-        """Refuse to be copied: the copy would close a number that may be somebody else's by then."""
+        """Refuse to be copied: the copy would close a descriptor number that may belong to another file by then."""
         raise TypeError("an open file cannot be copied or pickled")
 
     def close(self) -> None:
@@ -227,7 +233,7 @@ class Pins:
     ) -> None:
         """`held_slots` is shared by all readers of the ring in this process."""
         self.held_slots = HeldSlots() if held_slots is None else held_slots
-        self.held_word = memoryview(bytearray(8)).cast("Q")  # or where others see how many slots are kept here
+        self.held_word = memoryview(bytearray(8)).cast("Q")  # a reader replaces it with the word of its file
         self._first_entry = next(_numbers) << 32
         self._slots_held = 0
         self._descriptor = descriptor
@@ -239,10 +245,10 @@ class Pins:
         self._closing = False
         self._lock = [shared(FIRST_SLOT + slot) for slot in range(slot_count)]
         self._unlock = [free(FIRST_SLOT + slot) for slot in range(slot_count)]
-        self.on_free: Callable[[], None] | None = None  # called in finalizers: must neither block nor raise
+        self.on_free: Callable[[], None] | None = None  # finalizers call it, so it must neither block nor raise
 
     def take(self, slot: int) -> Pin | None:
-        """A pin, or None while the writer holds the slot."""
+        """Return a pin, or None while the writer holds the slot."""
         fd = self._descriptor.fd
         if fd < 0 or self._closing:  # before the mutex: in a forked child it may be held for ever
             raise HandleClosed("reader")
@@ -265,7 +271,7 @@ class Pins:
     def give_back(self, slot: int) -> None:
         if not self._mutex.acquire(blocking=False):
             self._returned.append(slot)
-            self._settle()  # whoever held the mutex may just have looked at the queue for the last time
+            self._settle()  # the thread that held the mutex may have looked at the queue before this slot was in it
             return
         try:
             is_freed = self._drop(slot)

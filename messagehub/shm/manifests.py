@@ -1,8 +1,8 @@
 """Generation manifests: one small file that says which blocks a table consists of.
 
 Rule 1: a manifest is never changed; a new generation is a new file, named by one link(2).
-Rule 2: who reads a table holds a shared lock on its manifest; who retires it needs the exclusive one and
-unlinks it before any block, so a visible, locked manifest has all its blocks.
+Rule 2: a reader of a table holds a shared lock on its manifest. Retiring the table needs the exclusive lock and
+unlinks the manifest before any block, so a visible, locked manifest has all its blocks.
 """
 
 import contextlib
@@ -41,7 +41,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Retention:
-    """What is kept of superseded generations. It is part of the manifest, so that any cleaner knows it."""
+    """Which superseded generations stay. It is part of the manifest, so that any cleaner knows it."""
 
     generations: int = 1  # including the current one
     max_bytes: int | None = None  # over all generations
@@ -88,7 +88,7 @@ class Manifest:
 
 
 def generations(directory: str) -> list[int]:
-    """Those visible now, oldest first."""
+    """Return the visible generations, oldest first."""
     try:
         names = os.listdir(directory)
     except (FileNotFoundError, NotADirectoryError):
@@ -101,7 +101,10 @@ def manifest_path(directory: str, generation: int) -> str:
 
 
 def generation_at(path: str) -> tuple[str | None, int | None]:
-    """The directory of tables, and the generation, that a manifest's path names; that of the directory: the newest."""
+    """Return the directory of tables and the generation that a manifest's path names.
+
+    For the path of a directory of tables the generation is None, which stands for the newest.
+    """
     parent, name = os.path.split(path.rstrip("/"))
     named = _NAME.fullmatch(name)
     if named:
@@ -110,7 +113,7 @@ def generation_at(path: str) -> tuple[str | None, int | None]:
 
 
 def load(directory: str, generation: int) -> Manifest | None:
-    """None if it has been retired."""
+    """Return the manifest of a generation, or None if it was retired."""
     found = _read(directory, generation)
     if found is None:
         return None
@@ -119,7 +122,7 @@ def load(directory: str, generation: int) -> Manifest | None:
 
 
 def hold(directory: str, generation: int) -> tuple[Manifest, Descriptor] | None:
-    """The manifest and the lock that keeps its blocks; None if it is retired or about to be."""
+    """Return the manifest and the lock that keeps its blocks; None if it is retired or about to be."""
     found = _read(directory, generation)
     if found is None:
         return None
@@ -161,7 +164,7 @@ def drop(directory: str, generation: int) -> bool:
 
 
 def dropped_in_use(directory: str) -> list[Manifest]:
-    """Those that were dropped under the eyes of a reader who has not let go; the others are removed here."""
+    """Return the dropped manifests that somebody still reads, and remove the others."""
     found = []
     for name in os.listdir(directory):
         if not name.endswith(_DROPPED):

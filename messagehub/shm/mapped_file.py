@@ -38,7 +38,7 @@ from .locks import Descriptor, require_linux
 from .ownership import FILE_MODE, group_of, judge, make_shared_directory, parent_of, share
 
 DEFAULT_ROOT: Final = "/dev/shm"
-SMALL_BYTES: Final = 64 << 20  # of an entry or a manifest: a hundred thousand parts take a quarter of it
+SMALL_BYTES: Final = 64 << 20  # limit for entries and manifests: a manifest of 100,000 parts takes a quarter of it
 _MADV_POPULATE_WRITE: Final = 23
 _MAP_FIXED: Final = 0x10
 _mmap = ctypes.CDLL(None, use_errno=True).mmap
@@ -59,14 +59,14 @@ class Segment:
 
     @classmethod
     def create(cls, path: str, size: int) -> "Segment":
-        """A zeroed, allocated and warm file without a name; `publish` gives it `path`."""
+        """Make a zeroed, allocated and prefaulted file without a name; `publish` gives it the name `path`."""
         descriptor = create_unnamed(path)
         allocate(descriptor.fd, size, path)
         segment = cls(path, descriptor, size, writable=True)
         try:
             segment.mapping.madvise(_MADV_POPULATE_WRITE)
         except OSError as error:
-            if error.errno not in (errno.EINVAL, errno.ENOSYS):  # kernels before 5.14 warm up as they go
+            if error.errno not in (errno.EINVAL, errno.ENOSYS):  # kernels before 5.14 fault pages in as they are used
                 raise refusal(error, path, size) from None
         return segment
 
@@ -76,7 +76,7 @@ class Segment:
         status = os.fstat(descriptor.fd)
         size, held = status.st_size, status.st_blocks * 512
         if size < HEADER_BYTES or held < size:
-            # Blocks are allocated in full (rule 2): one with holes was never ours, and reading it could be a SIGBUS.
+            # Our blocks are allocated in full (rule 2). A file with holes is not ours; reading it could be a SIGBUS.
             descriptor.close()
             raise TruncatedBlock(path, max(size, HEADER_BYTES), min(size, held))
         return cls(path, descriptor, size, writable=writable)
@@ -92,7 +92,10 @@ class Segment:
 
 
 def make_own_directory(path: str) -> None:
-    """One directory of this user alone in an existing one; nothing of others, or open to them, is accepted."""
+    """Make a directory for this user alone (in a group's place: for the group) in an existing one, if needed.
+
+    A directory that belongs to others, or is open to them, is refused.
+    """
     require_linux()
     gid = group_of(path)
     try:
@@ -121,7 +124,7 @@ def make_own_directory(path: str) -> None:
 
 
 def create_unnamed(path: str) -> Descriptor:
-    """A file on the file system of `path` that vanishes unless `publish` is reached."""
+    """Make a file on the file system of `path` that vanishes unless `publish` names it."""
     require_linux()
     parent = os.path.dirname(path)
     try:
@@ -140,7 +143,7 @@ def create_unnamed(path: str) -> Descriptor:
 
 
 def publish(fd: int, path: str) -> None:
-    """Give an unnamed file its name, in one step; NameTaken if there is anything at it already."""
+    """Give an unnamed file its name, in one step; NameTaken if the name exists already."""
     try:
         with _directory_of(path) as (directory, name):
             # With a directory descriptor Python calls linkat(AT_SYMLINK_FOLLOW); without one it would link
@@ -153,7 +156,7 @@ def publish(fd: int, path: str) -> None:
 
 
 def write_file(path: str, content: bytes) -> None:
-    """A small immutable file, whole or not at all."""
+    """Write a small immutable file, whole or not at all."""
     descriptor = create_unnamed(path)
     try:
         written = os.write(descriptor.fd, content)
@@ -166,7 +169,7 @@ def write_file(path: str, content: bytes) -> None:
 
 
 def read_file(descriptor: Descriptor, path: str, limit: int = SMALL_BYTES) -> bytes:
-    """All of a small file; what is too large for one was not written here."""
+    """Return the content of a small file; EntryDamaged for a file larger than any that we write."""
     size = os.fstat(descriptor.fd).st_size
     if size > limit:
         raise EntryDamaged(path, f"it has {size} bytes, more than {limit}")
@@ -174,7 +177,7 @@ def read_file(descriptor: Descriptor, path: str, limit: int = SMALL_BYTES) -> by
 
 
 def remove_file(path: str) -> bool:
-    """Unlink; False when someone else already did."""
+    """Unlink a file; False if it was gone already."""
     try:
         with parent_of(path) as (parent, name):
             os.unlink(name, dir_fd=parent)
@@ -184,7 +187,7 @@ def remove_file(path: str) -> bool:
 
 
 def replace_file(path: str, content: bytes) -> None:
-    """As `write_file`, over what is there. The caller holds a lock: the temporary name is its alone."""
+    """Replace a file by a small one, in one step. The caller holds a lock, so the temporary name is its alone."""
     temporary = f"{path}.new"
     remove_file(temporary)
     write_file(temporary, content)
@@ -216,7 +219,7 @@ def open_trusted(path: str, flags: int) -> Descriptor:
 
 
 def open_lock(path: str) -> Descriptor:
-    """A file that is there to be locked, made if needed. It may stay for ever and belong to whoever came first."""
+    """Open a file that exists only to be locked, and make it if needed. It belongs to the process that came first."""
     try:
         if group_of(path) is None:
             return Descriptor.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW)
@@ -224,13 +227,13 @@ def open_lock(path: str) -> Descriptor:
         raise refusal(error, path) from None
     with contextlib.suppress(NothingThere):
         return open_trusted(path, os.O_RDWR)
-    with contextlib.suppress(NameTaken):  # by somebody who wants to lock it too
+    with contextlib.suppress(NameTaken):  # another process that wants the lock made it
         write_file(path, b"")
     return open_trusted(path, os.O_RDWR)
 
 
 def open_bell(path: str, flags: int) -> Descriptor:
-    """A FIFO. In a group's place nothing else is accepted under its name; OSError as from open(2)."""
+    """Open a FIFO, with OSError as from open(2). In a group's place anything else under its name is refused."""
     with parent_of(path) as (parent, name):
         descriptor = Descriptor.open(name, flags | os.O_NONBLOCK | os.O_NOFOLLOW, dir_fd=parent)
     gid = group_of(path)
@@ -243,12 +246,12 @@ def open_bell(path: str, flags: int) -> Descriptor:
 
 
 def read_header(path: str) -> Header:
-    """Without a mapping: who looks at the blocks of others is not killed by one that is shortened meanwhile."""
+    """Return the header of a block without mapping it: a mapped file that is shortened would kill this process."""
     return read_head(path)[0]
 
 
 def read_head(path: str) -> tuple[Header, int]:
-    """A block's header and, of a ring, how many items were written to it; without a mapping too."""
+    """Return a block's header and, for a ring, how many items were written to it, without mapping it."""
     descriptor = open_trusted(path, os.O_RDONLY)
     try:
         size = os.fstat(descriptor.fd).st_size
@@ -267,9 +270,10 @@ def allocate(fd: int, size: int, path: str) -> None:
 
 
 def map_file(fd: int, size: int, *, writable: bool) -> mmap.mmap:
-    """Map through a description of its own, which the mapping keeps open: through `fd` it would keep its locks alive.
+    """Map a file through an open file description of its own.
 
-    Python's `mmap` of a file also keeps a duplicate descriptor. So memory of nobody is mapped, and the file over it.
+    A mapping keeps its description open; if that were the one of `fd`, the locks on it would outlive `fd`. Python's
+    `mmap` of a file also keeps a duplicate descriptor, so anonymous memory is mapped first and the file over it.
     """
     prot = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
     path = f"/proc/self/fd/{fd}"
@@ -294,7 +298,7 @@ class _View(ctypes.Structure):
 
 
 def _address(mapping: mmap.mmap) -> int:
-    """Also of a read-only one, which ctypes does not give."""
+    """Return the address of a mapping. `ctypes` gives it for writable mappings only."""
     view = _View()
     ctypes.pythonapi.PyObject_GetBuffer(ctypes.py_object(mapping), ctypes.byref(view), 0)
     address: int = view.address
@@ -303,7 +307,7 @@ def _address(mapping: mmap.mmap) -> int:
 
 
 def refusal(error: OSError, path: str, wanted_bytes: int = 0) -> DataBlockError:
-    """The condition that a failed system call on `path` stands for."""
+    """Return the error of this package for a failed system call on `path`."""
     match error.errno:
         case errno.EMFILE | errno.ENFILE:
             return TooManyOpenFiles(error.errno)
@@ -322,7 +326,7 @@ def refusal(error: OSError, path: str, wanted_bytes: int = 0) -> DataBlockError:
 
 @contextlib.contextmanager
 def _directory_of(path: str) -> Iterator[tuple[int, str]]:
-    """As `parent_of`, with a descriptor in any case."""
+    """Yield a descriptor of the parent directory, and the name in it."""
     with parent_of(path) as (parent, _):
         fd = parent if parent is not None else os.open(os.path.dirname(path), os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         try:

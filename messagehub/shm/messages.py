@@ -1,6 +1,6 @@
-"""Blocks that carry the payload of one message: they belong to nobody and end by age, or when there are too many.
+"""Blocks that carry the payload of one message. They have no owner: they are removed when they are old or too many.
 
-No lock is needed: a block is complete when it gets its name, and removing what is gone already is no error.
+No lock is needed: a block is complete when it gets its name, and removing a block that is gone already is no error.
 """
 
 import os
@@ -28,7 +28,7 @@ def make_messages_directory(directory: Directory) -> str:
 
 
 def sweep_messages(directory: Directory, *, now: float | None = None, room_bytes: int = 0) -> int:
-    """Remove what is too old, and the oldest of what is too much; returns how many."""
+    """Remove blocks that are too old, then the oldest while there are too many, and return how many."""
     now = time.time() if now is None else now
     found: list[tuple[float, int, str]] = []
     try:
@@ -37,7 +37,7 @@ def sweep_messages(directory: Directory, *, now: float | None = None, room_bytes
                 try:
                     status = item.stat(follow_symlinks=False)
                 except FileNotFoundError:
-                    continue  # removed by another
+                    continue  # another process removed it
                 found.append((status.st_mtime, status.st_size, item.path))
     except FileNotFoundError:
         return 0

@@ -6,7 +6,7 @@ from typing import Any
 from .errors import PayloadRefused
 
 Columns = list[tuple[int, Any]]
-"""Index and field of the columns to look at."""
+"""Index and field of each column that is searched for nulls."""
 
 
 def columns_without_nulls(schema: Any) -> Columns:

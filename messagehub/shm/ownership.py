@@ -1,13 +1,13 @@
-"""Whose a path in shared memory is: one user's or a group's. Its place says so; all that lies there is judged alike.
+"""The owner of a path in shared memory: one user or a group. The path says which; one rule holds for all below it.
 
     <root>/messagehub-<uid>/…    one user's: 0700 and 0600, and nothing of anybody else is accepted
     <root>/messagehub@<gid>/…    a group's: 2770 and 0660; no domain, channel or member can have an '@' in its name
 
-Rule 1: in a group's place every directory on the way is opened without following links and judged on its descriptor,
-and whatever is made, opened or removed is named relative to the last one. So a member who puts a link in the place of
-a directory, at whatever moment, leads nobody out of the place.
-Rule 2: the group on a file is the kernel's word that a member made it: nobody else can give a file to the group.
-Rule 3: what others than the group could read or write is refused, not mended: somebody may have used it.
+Rule 1: in a group's place every directory on the way is opened without following links and checked on its descriptor,
+and files are made, opened and removed relative to the last one. So a member who replaces a directory by a link, at
+whatever moment, leads nobody out of the place.
+Rule 2: only a member can give a file to the group (the kernel sees to that), so a file's group proves who made it.
+Rule 3: a file that others than the group could read or write is refused and not mended: somebody may have used it.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ from .errors import NameRefused, RootUnusable, SharingRefused, SymlinkRefused
 DIRECTORY_MODE: Final = 0o2770
 FILE_MODE: Final = 0o660
 _PLACE: Final = re.compile(r"(?P<root>.*?)/(?P<place>messagehub@(?P<gid>[0-9]{1,10})(?:/.*)?)", re.DOTALL)
-_STICKY: Final = 0o1000  # takes rights away, so it does not matter
+_STICKY: Final = 0o1000  # allowed, because it only takes rights away
 _NOREPLACE: Final = 1
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -35,7 +35,7 @@ def place_name(uid: int, gid: int | None) -> str:
 
 
 def group_of(path: str) -> int | None:
-    """The group whose place the path is in; None for everything that belongs to one user."""
+    """Return the group whose place the path is in; None for a path of one user."""
     if "/messagehub@" not in path:
         return None
     found = _PLACE.fullmatch(path)
@@ -43,18 +43,18 @@ def group_of(path: str) -> int | None:
 
 
 def is_written_by_others(path: str) -> bool:
-    """Whether other users can write what is there. Elsewhere than in a group's place a file of theirs is not opened."""
+    """Return whether other users may have written the file: only in a group's place are files of others opened."""
     return group_of(path) is not None
 
 
 def is_member(gid: int) -> bool:
-    """Whether the kernel lets this process act for the group. Root may, as everywhere."""
+    """Return whether this process may act for the group. Root may always."""
     return os.geteuid() == 0 or gid in (os.getegid(), *os.getgroups())
 
 
 @contextlib.contextmanager
 def parent_of(path: str) -> Iterator[tuple[int | None, str]]:
-    """What to give as `dir_fd`, and the name to use with it; outside of a group's place no descriptor and the path."""
+    """Yield a `dir_fd` and the name to use with it; outside of a group's place None and the whole path."""
     if group_of(path) is None:
         yield None, path
         return
@@ -66,7 +66,7 @@ def parent_of(path: str) -> Iterator[tuple[int | None, str]]:
 
 
 def share(fd: int, path: str) -> None:
-    """Give what this process has just made to the group whose place it is in, if any."""
+    """Give a file that this process has just made to the group whose place it is in, if any."""
     gid = group_of(path)
     if gid is not None:
         os.fchown(fd, -1, gid)
@@ -74,7 +74,7 @@ def share(fd: int, path: str) -> None:
 
 
 def judge(path: str, status: os.stat_result, gid: int, allowed: int) -> None:
-    """Refuse what is not the group's, or looser than `allowed`."""
+    """Refuse a file that is not the group's, or whose mode has more rights than `allowed`."""
     if status.st_gid != gid:
         raise SharingRefused(path, f"belongs to group {status.st_gid} (user {status.st_uid}), not to group {gid}")
     mode = stat.S_IMODE(status.st_mode)
@@ -83,7 +83,7 @@ def judge(path: str, status: os.stat_result, gid: int, allowed: int) -> None:
 
 
 def make_shared_directory(path: str, gid: int) -> None:
-    """One directory in an existing one; it gets its name when it is the group's, so nobody meets a half-made one."""
+    """Make a directory in an existing one, if needed. It gets its name once it is the group's, and not before."""
     with parent_of(path) as (parent, name):
         if not _exists(name, parent):
             temporary = f".{secrets.token_hex(16)}"
@@ -100,7 +100,7 @@ def make_shared_directory(path: str, gid: int) -> None:
 
 
 def list_directory(path: str) -> list[str]:
-    """Names, of a directory that was reached as rule 1 wants it."""
+    """Return the names in a directory, which is opened according to rule 1."""
     if group_of(path) is None:
         return os.listdir(path)
     fd = _open_directory(path)
@@ -112,7 +112,7 @@ def list_directory(path: str) -> list[str]:
 
 def _open_directory(path: str) -> int:
     found = _PLACE.fullmatch(path)
-    if found is None:  # what holds the place: the system's, such as /dev/shm
+    if found is None:  # the directory that holds the place is the system's, such as /dev/shm
         return os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     gid, here = int(found["gid"]), found["root"]
     fd = os.open(here or "/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -148,7 +148,7 @@ def _exists(name: str, parent: int | None) -> bool:
 
 
 def _name(parent: int | None, temporary: str, name: str, path: str) -> bool:
-    """False if something has the name already; a plain rename would replace an empty directory of somebody else."""
+    """Rename, or return False if the name exists: a plain rename would replace another member's empty directory."""
     if not hasattr(_libc, "renameat2"):
         raise RootUnusable(path, "the C library has no renameat2")
     assert parent is not None

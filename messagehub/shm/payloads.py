@@ -1,12 +1,12 @@
-"""What a slot can hold, and how it gets in and out without a copy too many.
+"""Codecs: what a slot can hold, and how values are encoded and decoded without needless copies.
 
 One payload is one piece, which must fit a slot; only Arrow data is cut by rows, where that was asked for. A codec
 encodes a piece straight into the mapping, and turns a pinned buffer back into a value that shares the slot's memory.
 Arrow and NumPy are imported when a codec that needs them is made.
 
-Rule: what `decode` gives lies within its buffer, whatever the bytes are; the rest is a PayloadDamaged. What the cells
-of Arrow data say (offsets of strings and lists, indexes of dictionaries) is looked at where others than this user can
-write the block, or where the reader asks for it: numbers cost nothing, strings about 6 ns each.
+Rule: a value that `decode` returns lies within its buffer, whatever the bytes are; other bytes are a PayloadDamaged.
+The cells of Arrow data (offsets of strings and lists, indexes of dictionaries) are checked where others than this user
+can write the block, or where the reader asks for it: numbers cost nothing, strings about 6 ns each.
 """
 
 import json
@@ -24,7 +24,7 @@ from .nulls import check_nulls, columns_without_nulls
 
 
 class Piece(NamedTuple):
-    """What `encode` takes, how many bytes it will fill, and the shape of an array."""
+    """A value for `encode`, the number of bytes that it will fill, and the shape of an array."""
 
     content: Any
     size_bytes: int
@@ -36,7 +36,7 @@ Encoder = Callable[[Any, int, int], None]  # (piece, offset in the block, its by
 
 class Codec(Protocol):
     payload_format: PayloadFormat
-    description: bytes  # kept in the block: enough for a reader to decode
+    description: bytes  # stored in the block: a reader needs no more to decode
     scratch_bytes: int
     schema: Any  # as users give it: an Arrow schema, a NumPy dtype, None for raw bytes
 
@@ -208,7 +208,7 @@ class ArrowCodec:
     def _as_declared(self, batch: Any) -> Any:
         """Return the batch with the declared schema, if they differ at most in which columns may hold nulls.
 
-        Spark and others say of their columns that they hold none. Nulls themselves are looked for afterwards.
+        Spark and others declare their columns as free of nulls. The nulls themselves are searched for afterwards.
         """
         if [field.with_nullable(True) for field in batch.schema] != [f.with_nullable(True) for f in self.schema]:
             raise PayloadSchemaMismatch(str(self.schema), str(batch.schema))
@@ -236,7 +236,7 @@ class ArrowCodec:
         return batch
 
     def _split(self, batch: Any, size: int, slot_bytes: int) -> list[Piece]:
-        """Equal shares of rows first; shares that are still too large (uneven strings) are split again."""
+        """Split into equal shares of rows first; shares that are still too large (uneven strings) are split again."""
         rows = batch.num_rows
         if rows <= 1:
             raise PayloadLargerThanSlot(size, slot_bytes)
@@ -314,7 +314,7 @@ _MASKED: Final = "the mask of a masked array would be lost. Write array.filled(â
 
 
 def _is_masked(payload: Any) -> bool:
-    """Asked without importing NumPy for those who never use it."""
+    """Return whether the payload is a masked array, without importing NumPy for processes that never use it."""
     numpy = sys.modules.get("numpy")
     return numpy is not None and isinstance(payload, numpy.ma.MaskedArray)
 
@@ -334,9 +334,9 @@ def _check_range(given: Any, column: Any, field: Any) -> None:
 
 
 def codec_for(schema: Any, *, split_rows: bool = False, name: str = "schema") -> Codec:
-    """The codec of a schema as a user gives it: None (raw bytes), an Arrow schema, or a NumPy dtype.
+    """Return the codec of a schema as a user gives it: None (raw bytes), an Arrow schema, or a NumPy dtype.
 
-    `name` is the argument that the user gave it for.
+    `name` is the name of the argument, for error messages.
     """
     if schema is None:
         return RawCodec()
@@ -351,12 +351,12 @@ def codec_for(schema: Any, *, split_rows: bool = False, name: str = "schema") ->
 
 
 def is_arrow(schema: Any) -> bool:
-    """Whether this is an Arrow schema; asked without importing pyarrow for those who never use it."""
+    """Return whether this is an Arrow schema, without importing pyarrow for processes that never use it."""
     return type(schema).__module__.startswith("pyarrow") and type(schema).__name__ == "Schema"
 
 
 def codec_of(payload_format: PayloadFormat, description: bytes, path: str, *, checks_cells: bool = False) -> Codec:
-    """The codec that a block's own description calls for."""
+    """Return the codec for the description in a block."""
     if payload_format == PayloadFormat.RAW:
         return RawCodec()
     if payload_format == PayloadFormat.NUMPY:
@@ -374,14 +374,14 @@ def codec_of(payload_format: PayloadFormat, description: bytes, path: str, *, ch
 
 @cache
 def arrow_flaws() -> tuple[type[Exception], ...]:
-    """What pyarrow raises for bytes that are not what they should be."""
+    """Return the errors that pyarrow raises for malformed bytes."""
     import pyarrow as pa
 
     return pa.ArrowException, OSError, EOFError, StopIteration, UnicodeDecodeError
 
 
 def check_names(schema: Any) -> None:
-    """Names are decoded when somebody looks at them: those that cannot be are found here."""
+    """Decode all names, since pyarrow decodes a name only when it is used, and would raise then."""
     fields = list(schema)
     while fields:
         field = fields.pop()
@@ -401,7 +401,7 @@ def _has_dictionary(schema: Any) -> bool:
 
 
 def _tuples(value: Any) -> Any:
-    """JSON turned the tuples of a dtype description into lists; fields and shapes need them back."""
+    """Turn lists back into tuples: JSON has no tuples, and the fields and shapes of a dtype need them."""
     if not isinstance(value, list):
         return value
     return [_field(entry) for entry in value]

@@ -54,7 +54,7 @@ def forget_pending(
 def _noted(line: str) -> tuple[str, str, int]:
     try:
         return _decoder.decode(line)
-    except msgspec.DecodeError:  # it was cut off, or is not of our writing
+    except msgspec.DecodeError:  # the line was cut off, or we did not write it
         return "", "", 0
 
 

@@ -1,4 +1,4 @@
-"""What a reader hands out."""
+"""The results of reading: items, gaps and positions."""
 
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
@@ -8,7 +8,7 @@ from .payloads import Codec
 
 
 class Position(NamedTuple):
-    """A place in a stream that stays meaningful over restarts of writer and reader."""
+    """A place in a stream. It stays valid when the writer or the reader is restarted."""
 
     block_id: str
     epoch: int
@@ -16,7 +16,7 @@ class Position(NamedTuple):
 
 
 class LastItems(NamedTuple):
-    """The last items up to a position, as many of them as are there."""
+    """The last items up to a position, as far as they still exist."""
 
     wanted: int
     position: Position
@@ -24,7 +24,7 @@ class LastItems(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Sequences that were lost before this reader came to them. Not a sequence itself: it is no value of a channel."""
+    """Sequences that were lost before this reader reached them. It is no tuple, so that nobody takes it for a value."""
 
     first: int
     last: int

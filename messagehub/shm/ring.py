@@ -54,7 +54,7 @@ from .reader_files import (
 from .writer import RingWriter
 
 _SLOTS = {Kind.DOUBLE_BUFFER: 2, Kind.SINGLE: 1}
-_MOST_ITEMS = 1 << 62  # more than a century of writing: a ring that says more is damaged, and nobody goes on with it
+_MOST_ITEMS = 1 << 62  # more than a century of writing: a ring with a higher number is damaged, and is not continued
 
 
 @dataclass(frozen=True)
@@ -77,8 +77,8 @@ class RingSpec:
 def open_writer(path: str, spec: RingSpec, codec: Codec) -> RingWriter:
     """Create the ring at `path`, or take over the one that a writer before left there.
 
-    For a ring in a `Directory`: after its entry is registered and while the channel is locked, so that no
-    cleaner takes a ring in the making for a dead one.
+    For a ring in a `Directory`, register its entry first and keep the channel locked, so that no cleaner takes the
+    ring for a dead one while it is being made.
     """
     header = _header(path, spec, codec)
     while True:
@@ -123,7 +123,7 @@ def open_reader(
             copy=copy,
         )
     except BaseException:
-        segment.descriptor.close()  # its lock must not wait for the exception to be forgotten
+        segment.descriptor.close()  # the exception would keep the descriptor, and its lock, alive
         raise
 
 
@@ -167,7 +167,7 @@ def _header(path: str, spec: RingSpec, codec: Codec) -> Header:
 
 
 class _Replaced(NamedTuple):
-    """What a new ring goes on with."""
+    """What a new ring takes over from the ring that it replaces."""
 
     block_id: str
     epoch: int
@@ -175,7 +175,7 @@ class _Replaced(NamedTuple):
 
 
 def _create(path: str, header: Header, codec: Codec, replaced: _Replaced | None) -> RingWriter | None:
-    """None if someone else created it first."""
+    """Create the ring; None if another process created it first."""
     if replaced is not None:
         lanes = os.path.join(os.path.dirname(header.lanes), replaced.block_id)
         header = replace(header, block_id=replaced.block_id, lanes=lanes)
@@ -199,14 +199,14 @@ def _create(path: str, header: Header, codec: Codec, replaced: _Replaced | None)
 
 
 def _take_over(path: str, header: Header, codec: Codec) -> RingWriter | _Replaced | None:
-    """None if there is nothing that this writer could go on with (any more)."""
+    """Take over the existing ring; None if there is none, or none that this writer can continue."""
     try:
         segment = Segment.attach(path, writable=True)
     except NothingThere:
         return None
     try:
         found = segment.header()
-    except (TruncatedBlock, HeaderInconsistent):  # which tell people to restart the producer: that is here and now
+    except (TruncatedBlock, HeaderInconsistent):  # the error asks for a restart of the producer, which this is
         _discard(segment)
         return None
     if found.kind == Kind.TABLE:
@@ -236,7 +236,7 @@ def _same_stream(segment: Segment, found: Header, header: Header, codec: Codec) 
 
 
 def _head_of(segment: Segment, found: Header) -> int:
-    """The highest sequence in a ring: a writer that died may not have stored it as the head."""
+    """Return the highest sequence in a ring: a writer that died may not have stored it as the head."""
     lines = [segment.words[found.geometry.line(slot)] for slot in range(found.geometry.slot_count)]
     return max(segment.words[HEAD], *lines)
 
@@ -274,7 +274,7 @@ def _replace(segment: Segment, found: Header, lanes: str) -> _Replaced | None:
 
 
 def peek(path: str) -> tuple[Header, dict[str, Any]]:
-    """A block's header and the words that change; takes no lock."""
+    """Return a block's header and the words that change, without taking a lock."""
     segment = Segment.attach(path)
     header = segment.header()
     return header, {
@@ -289,7 +289,7 @@ def peek(path: str) -> tuple[Header, dict[str, Any]]:
 
 
 def describe(path: str) -> tuple[Header, dict[str, Any]]:
-    """As `peek`, for people: with the readers, each of which is looked at."""
+    """Return what `peek` does, with the readers; it costs a look at the file of each."""
     header, state = peek(path)
     found = live_readers(lane_directory(path, header), state["head"]) if header.lanes else []
     readers = sum(holder.group is None for holder in found)

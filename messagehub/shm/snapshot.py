@@ -12,7 +12,7 @@ from .table_blocks import read_block
 
 
 class Snapshot:
-    """Holds its manifest's lock: no part can go before `close`. Tables that were read stay valid after it."""
+    """It holds its manifest's lock, so no part is removed before `close`. Tables that were read stay valid after it."""
 
     def __init__(self, path: str, manifest: Manifest, lock: Descriptor) -> None:
         self.manifest = manifest
@@ -24,7 +24,7 @@ class Snapshot:
         return self.manifest.generation
 
     def part(self, index: int, *, verify: bool = False) -> Any:
-        """One part as a pyarrow Table over shared memory."""
+        """Return one part as a pyarrow Table over shared memory."""
         part = self.manifest.parts[index]
         if part.host not in ("", host()):
             raise BlockOnOtherHost(part.name, part.host, host())
@@ -35,7 +35,7 @@ class Snapshot:
             yield self.part(index, verify=verify)
 
     def table(self, *, verify: bool = False) -> Any:
-        """All parts, in order, without copying them together."""
+        """Return all parts as one table, in order, without copying."""
         import pyarrow as pa
 
         parts = list(self.parts(verify=verify))

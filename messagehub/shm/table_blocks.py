@@ -1,7 +1,7 @@
 """The blocks of tables: an Arrow stream behind a block header, written once.
 
 The size of a part is unknown until its last batch, so the block grows by plain writes while it has no name:
-a full tmpfs is an error of the write, never a SIGBUS, and whoever dies here leaves nothing.
+a full tmpfs is an error of the write, never a SIGBUS, and a process that dies here leaves nothing.
 """
 
 import os
@@ -23,7 +23,7 @@ _DATA_OFFSET = Geometry(slot_bytes=1, slot_count=1, page_bytes=LINE_BYTES).data_
 
 
 def write_block(path: str, batches: Iterable[Any], schema: Any, checksum: Checksum) -> tuple[int, int]:
-    """Make the block and give it its name; returns rows and payload bytes."""
+    """Write the block, give it its name, and return its rows and payload bytes."""
     import pyarrow as pa
 
     descriptor = create_unnamed(path)
@@ -49,9 +49,9 @@ def write_block(path: str, batches: Iterable[Any], schema: Any, checksum: Checks
 
 
 def read_block(path: str, *, verify: bool = False) -> Any:
-    """The block as a pyarrow Table that shares its memory; the memory stays until the last view is gone.
+    """Return the block as a pyarrow Table that shares its memory; the memory stays until the last view is gone.
 
-    `verify`: compare its checksum, and look at what its cells say (see `payloads`).
+    `verify` compares the checksum and checks the cells (see `payloads`).
     """
     import pyarrow as pa
 
@@ -70,7 +70,7 @@ def read_block(path: str, *, verify: bool = False) -> Any:
 
 
 def _payload(segment: Segment, path: str, *, verify: bool) -> tuple[int, int]:
-    """Where it is in memory, and how long."""
+    """Return the address and the length of the memory."""
     import pyarrow as pa
 
     header = segment.header()

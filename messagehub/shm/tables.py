@@ -53,7 +53,7 @@ class TableStore:
         return manifests.generations(self.path)
 
     def open(self, generation: int | None = None) -> Snapshot:
-        """The latest generation, or the one named; it stays whole until the snapshot is closed."""
+        """Return the latest generation, or the one named. It stays whole until the snapshot is closed."""
         for _ in range(_OPEN_ATTEMPTS):
             wanted = generation
             if wanted is None:
@@ -73,9 +73,9 @@ class TableStore:
     def begin(
         self, *, now: float, transaction_id: str | None = None, keeper: ProcessIdentity | None = None
     ) -> "Transaction":
-        """Uncommitted blocks live as long as `keeper` (by default this process).
+        """Begin a transaction whose uncommitted blocks live as long as `keeper` (by default this process).
 
-        Beginning again (a replay after a crash) gives the transaction a new keeper.
+        Beginning it again (a replay after a crash) gives it a new keeper.
         """
         make_own_directory(self.path)
         transaction = Transaction(self, transaction_id or uuid.uuid4().hex)
@@ -86,7 +86,7 @@ class TableStore:
         return transaction
 
     def transaction(self, transaction_id: str) -> "Transaction":
-        """One that another process began."""
+        """Return a transaction that another process began."""
         return Transaction(self, transaction_id)
 
     def publish(
@@ -101,7 +101,7 @@ class TableStore:
         retention: Retention | None = None,
         details: dict[str, Any] | None = None,
     ) -> Manifest:
-        """One process, one part, one generation."""
+        """Publish a generation of one part that this process writes."""
         transaction = self.begin(now=now)
         try:
             part = transaction.write_part(batches, schema, checksum=checksum)
@@ -115,10 +115,10 @@ class TableStore:
     # --- ending
 
     def drop(self) -> list[int]:
-        """Make every generation invisible and free its memory; returns which there were.
+        """Make every generation invisible, free its memory, and return which there were.
 
-        What somebody reads just now is freed by the next cleaner after the last reader has let go. Transactions that
-        have begun go on, and may publish a later generation.
+        A generation that somebody reads is freed by the first cleaner after its last reader has closed it.
+        Transactions that have begun continue, and may publish a later generation.
         """
         if not os.path.isdir(self.path):
             return []
@@ -134,10 +134,11 @@ class TableStore:
             self._collect()
 
     def sweep(self, *, now: float, retention: Retention | None = None, foreign_seconds: float = 3600.0) -> list[str]:
-        """Retire what retention ends, drop transactions whose keeper is dead (on other hosts: old).
+        """Retire generations that retention ends; drop transactions whose keeper is dead (on other hosts: old ones).
 
-        The retention is the one that the last commit set, unless another is given.
-        Returns the names of the blocks that this made garbage."""
+        The retention is the one that the last commit set, unless another is given. Return the names of the blocks
+        that became garbage.
+        """
         with self._locked():
             self._retire(retention, now)
             for name in os.listdir(self.path):
@@ -203,7 +204,7 @@ class TableStore:
             lock.close()
 
     def _visible(self) -> list[Manifest]:
-        """Oldest first."""
+        """Return the manifests, oldest first."""
         found = (manifests.load(self.path, generation) for generation in self.generations())
         return [manifest for manifest in found if manifest is not None]
 
@@ -246,7 +247,7 @@ class TableStore:
             descriptor.close()
 
     def _collect(self) -> list[str]:
-        """Remove garbage (rule 2), and temporary names, which nobody can be using. Only under the lock."""
+        """Remove garbage (rule 2) and temporary files. The caller holds the lock, so nobody uses a temporary file."""
         in_use = [*self._visible(), *manifests.dropped_in_use(self.path)]
         named = {part.name for manifest in in_use for part in manifest.parts}
         names = os.listdir(self.path)
@@ -263,7 +264,7 @@ class TableStore:
 
 
 class Transaction:
-    """Blocks on their way to one commit. Plain data: it may be pickled to the tasks that write parts."""
+    """The blocks of one commit to come. It is plain data, so it may be pickled to the tasks that write parts."""
 
     def __init__(self, store: TableStore, transaction_id: str) -> None:
         if "/" in transaction_id or transaction_id.startswith("."):
@@ -287,7 +288,7 @@ class Transaction:
         attempt: int = 0,
         checksum: Checksum = Checksum.NONE,
     ) -> Part:
-        """One immutable block. A task that comes too late leaves nothing and is told so."""
+        """Write one immutable block. A task that comes after the transaction's end leaves nothing and gets an error."""
         if not self.is_open():
             raise TransactionEnded(self.id)
         # The token tells a replayed attempt from the one that a crash left behind.
@@ -309,7 +310,7 @@ class Transaction:
         retention: Retention | None = None,
         details: dict[str, Any] | None = None,
     ) -> Manifest:
-        """Publish in one step. Committing again returns what the first commit made."""
+        """Publish in one step. Committing again returns the generation of the first commit."""
         return self.store.commit(
             self,
             parts,
@@ -326,7 +327,7 @@ class Transaction:
 
 
 def _next_generation(lock: Descriptor, visible: list[Manifest]) -> int:
-    """Never the same twice, even after every manifest has been retired."""
+    """Return the next generation number. No number is given twice, even after every manifest has been retired."""
     last = int(os.pread(lock.fd, 32, 0) or b"0")
     generation = max([last, *(manifest.generation for manifest in visible)]) + 1
     os.pwrite(lock.fd, b"%020d" % generation, 0)

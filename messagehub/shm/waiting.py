@@ -1,4 +1,4 @@
-"""Sleeping until any of several readers, or something else, has news."""
+"""Sleep until one of several readers, or another descriptor, is ready."""
 
 import select
 import time
@@ -8,15 +8,17 @@ from .reader import RingReader
 
 
 class Sleeper:
-    """Keeps what it polls from one sleep to the next: usually nothing changes in between."""
+    """It keeps its poll object from one sleep to the next, because the descriptors rarely change in between."""
 
     def __init__(self) -> None:
         self._fds: list[int] = []
         self._poll = select.poll()
 
     def sleep(self, readers: Sequence[RingReader], deadline: float | None, also: Sequence[int]) -> set[int]:
-        """Over armed readers until the deadline, in which their `look_seconds` are counted; returns those of `also`
-        that are readable."""
+        """Sleep until an armed reader is woken, a descriptor of `also` is readable, or the deadline passes.
+
+        The caller has shortened the deadline by the readers' `look_seconds`. Return the readable ones of `also`.
+        """
         timeout = None if deadline is None else max(0.0, deadline - time.monotonic())
         fds = [*(fd for reader in readers for fd in reader.wake_fds()), *also]
         if fds != self._fds:

@@ -74,8 +74,7 @@ class WorkerProcess:
         self.process.wait(SECONDS)
 
     def close(self) -> None:
-        if self.process.poll() is None:
-            self.signal(signal.SIGCONT)
+        self.process.send_signal(signal.SIGCONT)  # also to one that has just ended, and whose end is not told yet
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         self.process.stdin.close()

@@ -2,7 +2,7 @@
 
 Rule 1: who a peer is comes from the kernel (the user at the other end of an ipc socket) or from its CURVE key, never
 from what it says of itself.
-Rule 2: each socket asks with its own domain, since it takes other rights to publish than to look.
+Rule 2: each socket asks with its own domain, since publishing needs other rights than reading.
 """
 
 import logging
@@ -26,20 +26,20 @@ HANDSHAKE_MS = 5_000
 REBIND_SECONDS = 2.0
 TELL_SECONDS = 1.0
 _LATER = (b"300", b"try again", b"")
-"""libzmq hangs up on the peer, which connects again. After 400 it never would."""
+"""With 300 libzmq closes the connection and the peer tries again; after 400 it would never try again."""
 CONTROL, EVENTS = "control", "events"
 TOPICS_IN, TOPICS_OUT, TOPICS_RETAINED = "topics_in", "topics_out", "topics_retained"
 Context = zmq.Context[zmq.Socket[bytes]]
 Identify = Callable[[str, str, str, str], str | None]
-"""Domain, mechanism, peer address and public key to the name of the peer; None keeps it out."""
+"""Takes domain, mechanism, peer address and public key, and returns the name of the peer, or None to refuse it."""
 
 
 class TryAgainLater(Exception):
-    """The peer is known, and may connect in a moment."""
+    """The peer is known, but must try again in a moment."""
 
 
 class Authentication:
-    """Binds the broker's sockets, with keys where keys are asked for, and keeps them guarded."""
+    """Binds the broker's sockets, with keys if the settings ask for them, and authenticates their peers."""
 
     def __init__(
         self, settings: Settings, place: InstanceLock, identify: Identify | None, supervisor: Supervisor | None = None
@@ -64,7 +64,10 @@ class Authentication:
     def bind(
         self, socket: "zmq.Socket[bytes]", domain: str, endpoint: str, local: str = "", *, or_any_port: bool = False
     ) -> tuple[str, str]:
-        """Where the socket listens, and where for this host. With keys, `local` is bound first, without them."""
+        """Bind the socket, and return its endpoint and the one for this host.
+
+        In a hub with keys `local` is bound too; its peers need no key.
+        """
         socket.setsockopt(zmq.HANDSHAKE_IVL, HANDSHAKE_MS)
         if self._identify is not None:
             socket.setsockopt(zmq.ZAP_DOMAIN, domain.encode())
@@ -94,7 +97,7 @@ class Authentication:
 
 
 def rebind(socket: "zmq.Socket[bytes]", endpoint: str) -> None:
-    """End the connections from other hosts; they come again by themselves, if they are let in. Not those of ipc."""
+    """End the TCP connections of a socket. Peers connect again by themselves, and are authenticated anew."""
     if not endpoint.startswith("tcp://"):
         return
     socket.unbind(endpoint)
@@ -112,7 +115,7 @@ def rebind(socket: "zmq.Socket[bytes]", endpoint: str) -> None:
 
 
 def user_of(address: str) -> int | None:
-    """The user id at the other end of an ipc socket, from the kernel: `localhost:UID:GID:PID`."""
+    """Return the user at the other end of an ipc socket. The address is the kernel's: `localhost:UID:GID:PID`."""
     parts = address.split(":")
     return int(parts[1]) if len(parts) == 4 and parts[0] == "localhost" and parts[1].isdigit() else None
 
@@ -129,7 +132,7 @@ def _answer(handler: "zmq.Socket[bytes]", identify: Identify) -> None:
                 status = (b"200", b"OK", user.encode()) if user is not None else (b"400", b"not listed", b"")
             except TryAgainLater:
                 status = _LATER
-            except Exception:  # nobody comes in through a defect, and everybody else still may
+            except Exception:  # a defect must let nobody in, nor keep out other peers
                 if time.monotonic() >= tell_at:
                     tell_at = time.monotonic() + TELL_SECONDS
                     log.exception("a peer cannot be authenticated, because of an internal error")

@@ -2,9 +2,9 @@
 
 Rule 1: a subscription belongs to the connection that it came over and ends with it. libzmq does not say whose the
 subscriptions of an ended connection were; a monitor of the socket says which connection ended.
-Rule 2: the monitor is read before a frame is judged. libzmq reports the end of a connection before it gives the number
-to the next one; but frames of the one before may still wait to be read then. So what a number holds is kept by user,
-and such a frame counts for nobody but who sent it.
+Rule 2: the monitor is read before a frame is checked. libzmq reports the end of a connection before it gives its
+number to the next one, but frames of the ended one may still wait to be read. So the subscriptions of a number are
+kept by user, and such a frame counts only for the user who sent it.
 """
 
 import os
@@ -22,7 +22,7 @@ _CREDENTIALS = struct.Struct("3i")
 
 
 class PeerConnection:
-    """What one user watches over a connection."""
+    """The topics that one user watches over a connection."""
 
     def __init__(self, user: str) -> None:
         self.user = user
@@ -36,7 +36,7 @@ class Subscriptions:
         self._watched = watched
         self.monitor = context.socket(zmq.PAIR)
         self.monitor.setsockopt(zmq.LINGER, 0)
-        self.monitor.setsockopt(zmq.RCVHWM, 0)  # libzmq's own thread would wait for a full monitor
+        self.monitor.setsockopt(zmq.RCVHWM, 0)  # no limit: libzmq's own thread would wait when the monitor is full
         self.monitor.connect(_ADDRESS)
         self._connections: dict[int, dict[str, PeerConnection]] = {}
         self._held: Counter[str] = Counter()
@@ -50,7 +50,7 @@ class Subscriptions:
         return self._held[user]
 
     def read_monitor(self) -> None:
-        """Take notice of connections that came and went, so many at a time."""
+        """Read which connections began and ended, a bounded number at a time."""
         for _ in range(EVENTS_PER_TURN):
             if not self.monitor.poll(0):
                 return
@@ -60,7 +60,7 @@ class Subscriptions:
                 self._connections[number] = {}
 
     def connection(self, number: int, user: str) -> PeerConnection | None:
-        """The connection that a frame of this user came over; None when it has ended meanwhile."""
+        """Return the connection that a frame of this user came over; None if it has ended meanwhile."""
         self.read_monitor()
         users = self._connections.get(number)
         if users is None:
@@ -70,7 +70,7 @@ class Subscriptions:
         return users[user]
 
     def is_only_user(self, number: int) -> bool:
-        """Whether all frames over this connection came from one user, as far as they were read."""
+        """Return whether all frames that were read from this connection came from one user."""
         return len(self._connections.get(number, ())) == 1
 
     def add(self, connection: PeerConnection, topic: bytes) -> None:
@@ -102,14 +102,14 @@ class Subscriptions:
 
 
 def number_of(frame: zmq.Frame) -> int:
-    """The descriptor of the connection that a frame came over."""
+    """Return the descriptor of the connection that a frame came over."""
     return int(str(frame.get("__fd")))
 
 
 def hang_up(frame: zmq.Frame) -> bool:
     """End the connection that a frame came over: libzmq has no way to refuse more of what a peer sends.
 
-    Its descriptor may be another's by now, so the other end must be who sent the frame.
+    Its descriptor may belong to another connection by now, so the other end is compared with the frame's sender.
     """
     try:
         address = str(frame.get("Peer-Address"))

@@ -1,9 +1,9 @@
-"""Whose a lease is, and how many registrations one peer holds.
+"""The owner of each lease, and how many registrations one peer holds.
 
-Rule 1: a lease belongs to the peer that registered under it, for as long as it lives; nothing is known of it then.
-Rule 2: a place is taken when a registration is asked for, so that many asked for at once are counted too.
-Rule 3: counting costs the same however many there are. Places whose registration has ended unasked are found only
-when all are taken, by looking through them at most once a second.
+Rule 1: a lease belongs to the peer that registered under it until the lease ends; then its owner is forgotten.
+Rule 2: a request for a registration takes a place, so that many requests at once are counted too.
+Rule 3: counting costs the same however many there are. Places whose registration ended by itself are searched for only
+when all places are taken, and at most once a second.
 """
 
 from collections.abc import Iterable
@@ -30,10 +30,10 @@ Unregistered = (
 
 class PeerRegistrations:
     def __init__(self, limit: int) -> None:
-        """0 is without a limit."""
+        """`limit` 0 means no limit."""
         self.limit = limit
         self._owners: dict[str, tuple[str, set[Member]]] = {}
-        """By lease: the peer, and the places that it has taken under the lease."""
+        """The peer of each lease, and the places that it has taken under the lease."""
         self._places: dict[str, dict[Member, str]] = {}
         self._look_at: dict[str, float] = {}
 
@@ -42,11 +42,11 @@ class PeerRegistrations:
         return owned[0] if owned is not None else None
 
     def __len__(self) -> int:
-        """How many leases belong to somebody."""
+        """Return how many leases have an owner."""
         return len(self._owners)
 
     def owners(self) -> dict[str, str]:
-        """The peer of each lease that belongs to one."""
+        """Return the peer of each lease that has an owner."""
         return {lease: user for lease, (user, _) in self._owners.items()}
 
     def ended(self, leases: Iterable[str]) -> None:
@@ -60,7 +60,7 @@ class PeerRegistrations:
                 self._places.pop(user, None)
 
     def ask(self, user: str, command: Registering, leases: Leases, now: float) -> None:
-        """Take a place for it; saying a registration again takes no other one."""
+        """Take a place for a registration; a repeated registration keeps its place."""
         if not self.limit:
             return
         places = self._places.setdefault(user, {})
@@ -76,7 +76,7 @@ class PeerRegistrations:
         places[member] = _ASKED
 
     def answered(self, user: str, command: commands.AnyCommand, reply: replies.Reply) -> None:
-        """What was asked for is held now, or is not; one that stands from before a refusal is kept."""
+        """Keep or free the place of a registration after its reply. A refusal frees no earlier one."""
         if isinstance(command, Registering):
             member = _asked(command)
             if isinstance(reply, Registered):
@@ -104,7 +104,7 @@ class PeerRegistrations:
 
 
 def lease_of(command: commands.AnyCommand) -> str | None:
-    """Under which a command acts: the one that it names or, where it names none, the one that the registry takes."""
+    """Return the lease that the command acts under, or the registry's default if it names none."""
     lease: str | None = getattr(command, "lease", None)
     if not lease and isinstance(command, commands.RegisterProducer | commands.UnregisterProducer):
         return command.producer_id or default_owner(names.logical(command.channel))

@@ -1,8 +1,8 @@
 """How many tables one peer has registered.
 
-Tables have no lease, so nothing ends them by itself: without a bound one peer could fill the registry. A place is
-taken by a channel's name, and is free again when the channel has no table any more; that is looked for only when all
-places are taken, and at most once a second.
+Tables have no lease, so they do not end by themselves: without a bound one peer could fill the registry. A channel with
+a table takes a place, which is free again when the channel has no table any more. Such places are searched for only
+when all are taken, and at most once a second.
 """
 
 from messagehub.errors import TooManyRegistrations
@@ -13,7 +13,7 @@ LOOK_SECONDS = 1.0
 
 class PeerTables:
     def __init__(self, limit: int) -> None:
-        """0 is without a limit."""
+        """`limit` 0 means no limit."""
         self.limit = limit
         self._places: dict[str, set[str]] = {}
         self._look_at: dict[str, float] = {}

@@ -1,6 +1,6 @@
-"""Removes what dead producers left, tables that retention ends and old message blocks; in a thread of its own.
+"""A thread that removes files of dead producers, tables that retention ends and old message blocks.
 
-It shares nothing with the broker's loop: whatever it removes, the loop hears of through the directory.
+It shares nothing with the broker's loop, which notices in the directory what was removed.
 """
 
 import logging

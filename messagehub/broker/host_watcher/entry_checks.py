@@ -1,9 +1,9 @@
-"""Checks of the schemas that the directory of this host shows: of producers' entries and of tables.
+"""Schema checks for producers' entries and tables in the directory of this host.
 
 Rule 1: a registration is checked once. Its result counts for that very registration, and is asked for again only when
 what it was computed from has changed (`Ask` decides).
 Rule 2: while the check of a registration runs, it is not asked for a second time.
-Rule 3: a check that nobody could do (too many wait, the process that checks died) says nothing about the schema: the
+Rule 3: a check that could not be done (too many wait, the schema worker died) says nothing about the schema: the
 channel is looked at again later.
 """
 
@@ -22,7 +22,7 @@ RETRY_SECONDS = 1.0
 
 
 class Adoption(NamedTuple):
-    """What the directory shows and whose schema has to be checked before it is registered."""
+    """A registration from the directory, whose schema has to be checked first."""
 
     channel: str
     producer_id: str | None  # None: the channel's table
@@ -30,7 +30,8 @@ class Adoption(NamedTuple):
 
 
 Ask = Callable[[Adoption, CheckResult | None, Registry], bool]
-"""Whether the schema has to be checked first, given the result there is; if so, `EntryChecks.done` hears of it."""
+"""Returns whether the schema has to be checked first, given an earlier result; if so, it calls `EntryChecks.done`
+later."""
 LookAgain = Callable[[str, float], None]
 """Look at a channel again after so many seconds."""
 
@@ -51,12 +52,12 @@ class EntryChecks:
         return channel in self._asked
 
     def result(self, adoption: Adoption) -> CheckResult | None:
-        """The result for this very registration; a registration that is refused is checked once, not at every look."""
+        """Return the result for this very registration, so that a refused one is not checked again at every look."""
         known = self._results.get(adoption.channel, {}).get(adoption.producer_id)
         return known[1] if known is not None and known[0] == adoption else None
 
     def must_wait(self, adoption: Adoption, result: CheckResult | None, registry: Registry) -> bool:
-        """Whether the registration waits for a check; raises the Refusal that needs none."""
+        """Return whether the registration waits for a check. A Refusal that needs no check is raised."""
         channel, member, _ = adoption
         if member in self._asked.get(channel, ()):
             return True
@@ -73,7 +74,7 @@ class EntryChecks:
         return is_asked
 
     def done(self, adoption: Adoption, result: CheckResult) -> None:
-        """Keep the result for the next look at the channel, which is now."""
+        """Keep the result, and have the channel looked at again at once."""
         channel, member, _ = adoption
         asked = self._asked.get(channel, set())
         asked.discard(member)
@@ -84,7 +85,7 @@ class EntryChecks:
         self._look_again(channel, RETRY_SECONDS if result.is_lost else 0.0)
 
     def forget(self, channel: str, member: str | None) -> None:
-        """The registration is made, or what it was about is gone."""
+        """Forget the result: the registration was made, or its producer or table is gone."""
         known = self._results.get(channel, {})
         known.pop(member, None)
         if not known:

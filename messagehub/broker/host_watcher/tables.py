@@ -1,8 +1,8 @@
-"""Tables that the directory of this host shows: registered where their writer could not, ended where they are gone.
+"""Follows the tables in the directory of this host: registers those that their writer could not, ends those removed.
 
-Rule 1: a table is registered by the very command that its writer gives a broker, so both say the same.
+Rule 1: a table is registered by the command that its writer would send, so both have the same effect.
 Rule 2: the schema of a table is checked elsewhere (`entry_checks`) before the table is registered.
-Rule 3: what was dropped is not registered again while whoever dropped it is removing it.
+Rule 3: a dropped table is not registered again while its files are being removed.
 """
 
 import os
@@ -25,7 +25,7 @@ from registry.registry import Registry
 DROP_SECONDS = 5.0
 SOON_SECONDS = 0.05
 Stamp = tuple[int, int, int]
-"""Generation, inode and time of a manifest: tells it from any other without reading it."""
+"""Generation, inode and time of a manifest, which identify it without reading it."""
 
 
 class _Ended(NamedTuple):
@@ -48,18 +48,18 @@ class TableWatcher:
         self._ended: dict[str, _Ended] = {}
 
     def channels(self, registry: Registry) -> list[str]:
-        """Those whose registered table this directory should hold."""
+        """Return the channels whose registered table should be in this directory."""
         return [name for name, known in registry.channels.items() if known.table and self._is_here(name, known.table)]
 
     def ended(self, channel: str, *, is_destroyed: bool) -> None:
-        """The registry's record of a table has ended."""
+        """Remember that the registry's record of a table has ended."""
         stamps = self._stamps(channel)
         if stamps:
             self._ended[channel] = _Ended(set(stamps), time.monotonic() + DROP_SECONDS, is_destroyed)
             self._look_again(channel, SOON_SECONDS)
 
     def look(self, registry: Registry, channel: str, happened: list[events.AnyEvent], now: float) -> str | None:
-        """Bring the registry to what the directory shows; returns what stands against it."""
+        """Register or end the channel's table as the directory shows it, and return what prevents that, if anything."""
         record = registry.channels.get(channel)
         present = record.table if record else None
         is_here = present is not None and self._is_here(channel, present)
@@ -114,12 +114,12 @@ class TableWatcher:
             return _clash_of(command, error)
 
     def _is_here(self, channel: str, table: Table) -> bool:
-        """Whether it is this directory that says when the table is gone, and not another host's or domain's."""
+        """Return whether the table is in this directory, and not in that of another host or domain."""
         place = os.path.dirname(block_path(self._directory, table.shm_name))
         return table.host == host() and place == self._directory.tables_path(channel)
 
     def _stamps(self, channel: str) -> list[Stamp]:
-        """Of all manifests, the newest last."""
+        """Return the stamps of all manifests, the newest last."""
         path = self._directory.tables_path(channel)
         found = []
         for generation in manifests.generations(path):
@@ -132,7 +132,7 @@ class TableWatcher:
 
 
 def _is_news(command: commands.RegisterTable, present: Table) -> bool:
-    """Whether a table of this host is another one than the registry has."""
+    """Return whether a table of this host differs from the one that the registry has."""
     if present.host != command.host or os.path.dirname(present.shm_name) != os.path.dirname(command.shm_name):
         return command.committed_at > present.registered_at  # both by this host's clock
     return (command.generation, command.committed_at) != (present.generation, present.committed_at)

@@ -1,4 +1,4 @@
-"""What was decided and is not on disk yet: which records changed, and the answers that would reveal it."""
+"""Changes that are not on disk yet: the records that they are of, and the replies that would show them."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -36,7 +36,7 @@ class PendingCommits:
         self.newest = 0
         """The newest revision that was given to the store."""
         self.changed: dict[str, int] = {}
-        """By the name of a record: the revision of its newest change."""
+        """The revision of the newest change of each record, by name."""
         self._held: list[HeldReply] = []
 
     def note(self, emitted: list[AnyEvent]) -> None:
@@ -47,7 +47,10 @@ class PendingCommits:
         self._held.append(answer)
 
     def read_by(self, command: commands.AnyCommand, *, revision: int) -> int:
-        """The unwritten revision that this command's answer may reveal; one that names no record may reveal any."""
+        """Return the newest unwritten revision that the answer to this command may show.
+
+        A command that names no record may show any change.
+        """
         if isinstance(command, _LOOKS_AT_NOTHING):
             return 0
         if isinstance(command, commands.RequestSchema) and command.subject is not None:
@@ -60,7 +63,7 @@ class PendingCommits:
         return revision if name is None else self.changed.get(names.logical(name), 0)
 
     def release(self, written: int, leave: Callable[[HeldReply], None]) -> None:
-        """Everything up to `written` is on disk: what waited for that may leave."""
+        """Send the replies that waited for revisions up to `written`, which are on disk now."""
         if self.newest <= written:
             self.changed.clear()
         if self._held:
@@ -73,7 +76,7 @@ class PendingCommits:
             self._held = waiting
 
     def undo(self) -> list[HeldReply]:
-        """None of it happened; returns the answers that must not leave."""
+        """Forget all pending changes, and return the replies that must not be sent."""
         held, self._held = self._held, []
         self.changed.clear()
         return held

@@ -1,4 +1,4 @@
-"""From the store to a registry: at the start, and again when the store failed."""
+"""Restores a registry from the store: at the start, and after a failure of the store."""
 
 import gc
 import time
@@ -12,7 +12,10 @@ from registry.registry import Registry
 
 
 def load(store: Store, settings: Settings, *, now: float, at_least: int = 0) -> tuple[Registry, int]:
-    """All that was written, and its revision; revisions up to `at_least` were given out and are not used again."""
+    """Return the registry that was written, and its revision.
+
+    Revisions up to `at_least` were shown to clients and are not used again.
+    """
     terms = Terms(
         heartbeat_seconds=settings.heartbeat_seconds,
         stall_seconds=settings.stall_seconds,
@@ -37,18 +40,18 @@ def load(store: Store, settings: Settings, *, now: float, at_least: int = 0) -> 
 
 
 def _epoch_floor() -> int:
-    """More than any epoch of a consumer group whose files may still be in shared memory.
+    """Return an epoch above that of any consumer group whose files may still be in shared memory.
 
-    Shared memory lives as long as the host runs, and so does this clock: nobody sets it back. It counts faster than
-    revisions do, so an epoch is new even when the store that knew the old ones is gone. Epochs were milliseconds of
-    the wall clock once, which is less than the constant.
+    Shared memory lives as long as the host runs, and so does this clock, which nobody sets back. It counts faster than
+    revisions do, so the epoch is new even when the store that knew the old ones is gone. Earlier versions used
+    milliseconds of the wall clock, which are less than the constant.
     """
     return (1 << 50) + time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1000
 
 
 @contextmanager
 def _without_collecting() -> Iterator[None]:
-    """Loading only makes objects that stay: looking for garbage among them takes as long as making them."""
+    """Turn the garbage collector off while loading: all new objects stay, and scanning them doubles the time."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:

@@ -55,7 +55,7 @@ class SchemaChecker(Generic[Ticket]):
         self.wake_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self.waiting = 0
         self.problem = ""
-        """Why schemas cannot be checked now, if they cannot."""
+        """The reason why schemas cannot be checked now, or None."""
         self._checks: queue.SimpleQueue[tuple[Ticket, SchemaCheck] | None] = queue.SimpleQueue()
         self._results: deque[tuple[Ticket, CheckResult]] = deque()
         self._thread: threading.Thread | None = None
@@ -76,7 +76,7 @@ class SchemaChecker(Generic[Ticket]):
     ) -> bool:
         """Submit the check that the command needs, and return whether the command must wait for its result.
 
-        `result` is what a check that was submitted before came to. The registry may need another one by now.
+        `result` is the result of an earlier check. The registry may need another one by now.
         """
         if result is not None and result.is_lost:
             raise RateLimited("the process that checks schemas died, again and again: try again in a moment")
@@ -135,7 +135,7 @@ class SchemaChecker(Generic[Ticket]):
         self._end()
 
     def _begin(self) -> None:
-        """Have a process; one that cannot be started now is tried again soon, and with the next check."""
+        """Start the process if it does not run. If that fails, try again soon, and at the next check."""
         try:
             self._ready_process()
         except (OSError, EOFError) as error:
@@ -161,7 +161,7 @@ class SchemaChecker(Generic[Ticket]):
         self._process = None
 
     def _more(self) -> Iterator[tuple[Ticket, SchemaCheck]]:
-        """Yield what else waits by now: a check alone costs two switches between processes."""
+        """Yield the checks that wait by now, so that they share the two process switches that a single one costs."""
         for _ in range(MAX_AT_ONCE - 1):
             try:
                 asked = self._checks.get_nowait()
@@ -173,10 +173,10 @@ class SchemaChecker(Generic[Ticket]):
             yield asked
 
     def _check(self, asked: list[tuple[Ticket, SchemaCheck]]) -> None:
-        """Have the process run these checks, and hand over a result for each of them, whatever goes wrong.
+        """Let the process run these checks, and hand over a result for each of them, whatever goes wrong.
 
-        A process that dies is replaced and asked again: somebody may have killed it. Or the first schema without a
-        result did, so this is tried only ATTEMPTS times.
+        A process that dies is replaced and gets the checks again, because somebody may have killed it. The first
+        schema without a result may have killed it too, so this is tried only ATTEMPTS times.
         """
         waiting = deque(asked)
         attempts = 0
@@ -217,7 +217,7 @@ class _Process:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             bufsize=0,
-            process_group=0,  # Ctrl-C in a terminal is for the broker, which ends this one
+            process_group=0,  # Ctrl-C in a terminal must reach the broker only, which ends this process
         )
         assert self._child.stdin is not None
         assert self._child.stdout is not None
@@ -237,9 +237,9 @@ class _Process:
             received += part
 
     def run(self, checks: list[SchemaCheck]) -> Iterator[list[CheckResult]]:
-        """Yield the results of these checks, in order and as they come; each has its own time.
+        """Yield the results of these checks, in order and as they come. Each check has its own time limit.
 
-        Reads while it writes: a process whose results nobody takes would take no more checks.
+        Results are read while checks are written: a process whose results nobody reads would stop reading checks.
         """
         unsent = memoryview(b"".join(framed(_encode(check)) for check in checks))
         received = bytearray()
@@ -268,7 +268,7 @@ class _Process:
                     yield results
 
     def end(self) -> None:
-        """From any thread; whoever reads sees it."""
+        """Kill the process. Safe from any thread: the thread that reads its results sees the end."""
         self._child.kill()
 
     def kill(self) -> None:
@@ -279,7 +279,7 @@ class _Process:
 
 
 def _whole_frames(received: bytearray) -> Iterator[bytes]:
-    """Take what has arrived in full off the front."""
+    """Yield the complete frames, and remove them from the front of the buffer."""
     while len(received) >= LENGTH.size:
         end = LENGTH.size + LENGTH.unpack_from(received)[0]
         if len(received) < end:

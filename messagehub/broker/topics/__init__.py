@@ -1,1 +1,1 @@
-"""The proxy that passes messages of topics on, and the store of retained ones."""
+"""The proxy that forwards messages of topics, and the retained topics."""

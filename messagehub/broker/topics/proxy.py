@@ -1,14 +1,14 @@
 """Topics: libzmq carries messages to the subscribers, in threads of its own, without Python.
 
-Publishers hold a PUSH, not a PUB: a PUB throws away what is sent before it has heard of the subscriptions, and never
-tells that the broker is behind, so that a publisher's deadline could not be kept. Dropping happens at one place only,
-the queue of a subscriber that is behind; heartbeats end a stopped subscriber, and with it its queue.
+Publishers use a PUSH socket, not a PUB: a PUB discards messages that are sent before it knows the subscriptions, and
+does not show that the broker is behind, so a publisher's deadline could not be kept. Messages are dropped in one place
+only, the queue of a subscriber that is behind; heartbeats end a stopped subscriber, and with it its queue.
 
-Rule 1: what publishers push and what the broker has stored leave on two sockets. Nobody but the broker can write into
-the second, so that a subscriber may believe what it says of a retained topic.
-Rule 2: after a restart subscribers come back before messages flow: what is published meanwhile waits in the queue of
-the socket that takes it in. Publishers and subscribers connect anew on their own, and a message for subscribers that
-are not back yet would be lost although its publisher was told that it was sent.
+Rule 1: pushed messages and stored messages leave on two sockets. Only the broker can write into the second, so a
+subscriber may trust what it receives there of a retained topic.
+Rule 2: after a restart the proxy waits for subscribers to come back before it forwards messages. Meanwhile published
+messages wait in the queue of the incoming socket. Without that, a message for subscribers that are not back yet would
+be lost although its publisher was told that it was sent.
 Rule 3: a queue has at most HIGH_WATER_MARK frames of at most MAX_FRAME_BYTES: 650 MiB for each subscriber that is
 behind.
 """
@@ -32,7 +32,7 @@ HEARTBEAT_MS = 2_000
 SILENCE_MS = 10_000
 Context = zmq.Context[zmq.Socket[bytes]]
 Ends = tuple[str, str, str]
-"""Where publishers push, and where subscribers listen: to what was pushed, and to retained topics."""
+"""The endpoints where publishers push, and where subscribers receive pushed messages and retained topics."""
 
 
 class TopicProxy:
@@ -44,12 +44,12 @@ class TopicProxy:
         self._plain = _Proxy(self._context, "plain", supervisor, is_steered=is_steered)
         self._retained = _Proxy(self._context, "retained", supervisor, is_steered=is_steered)
         self.retained = self._retained.entrance
-        """For the broker's thread: what it has stored."""
+        """The socket into which the broker's thread sends stored messages."""
 
     def start(self, ends: Ends, local_ends: Ends, *, is_first: bool) -> tuple[dict[str, str], dict[str, str]]:
-        """Bind and begin; returns the endpoints as HELLO_ACK names them, and those for this host.
+        """Bind, begin, and return the endpoints as HELLO_ACK names them, and those for this host.
 
-        `is_first`: no broker was here before, whose subscribers would have to come back.
+        `is_first` means that no broker ran here before, so no subscribers have to come back.
         """
         sockets = {
             TOPICS_IN: self._plain.incoming,
@@ -70,7 +70,7 @@ class TopicProxy:
             try:
                 proxy.entrance.send(b"\0" + text, zmq.NOBLOCK)
             except zmq.Again:
-                log.debug("an echo is lost: whoever asked for it asks again")
+                log.debug("an echo is lost: the client asks for it again")
 
     def mark(self, mark: Mark) -> None:
         """Send a mark to the members of a group, on both sockets, between the messages that they share."""
@@ -82,7 +82,7 @@ class TopicProxy:
         self._retained.cut()
 
     def close(self) -> None:
-        """What is on its way to subscribers that still read is sent."""
+        """Send what waits for subscribers that still read, and close the sockets."""
         for proxy in (self._plain, self._retained):
             proxy.leave()
         self._context.term()
@@ -121,7 +121,7 @@ class _Proxy:
             self._steering.connect(f"inproc://{name}-steering")
 
     def start(self, *endpoints: str, wait_seconds: float = 0.0) -> None:
-        """`endpoints` are those of both sockets; an empty one is of this process only."""
+        """`endpoints` are those of both sockets; an empty one stands for a socket of this process only."""
         self._endpoints = (endpoints[0], endpoints[1])
         self._wait_seconds = wait_seconds
         self._thread = self._supervisor.start(f"messagehub-topics-{self._name}", self._run)
@@ -131,7 +131,7 @@ class _Proxy:
             self._steering.send(b"TERMINATE", zmq.NOBLOCK)
 
     def leave(self) -> None:
-        """Before the context ends."""
+        """Close the sockets of the broker's thread; the caller ends the context afterwards."""
         self._is_leaving.set()
         self.entrance.close()
         if self._steering is not None:
@@ -146,7 +146,7 @@ class _Proxy:
     def _run(self) -> None:
         try:
             self._is_leaving.wait(self._wait_seconds)
-            self._wait_seconds = 0.0  # should the thread be started again
+            self._wait_seconds = 0.0  # a thread that is started again does not wait
             while True:
                 if self._steered is None:
                     zmq.proxy(self.incoming, self.outgoing)

@@ -1,9 +1,9 @@
-"""Kept topics at the broker: stored messages go out to the topic proxy, and pages of them are read in a thread.
+"""Retained topics at the broker: stored messages go to the topic proxy, and a thread reads pages of them.
 
-Rule 1: a message leaves for its subscribers only when the store has it, in the order of the offsets.
-Rule 2: reading what was stored never runs in the broker's thread, and reads only what was written.
-Rule 3: how much may wait to be stored is bounded; a publisher above that is told to try again.
-Rule 4: whoever makes a topic a retained one is told how long publishers may still believe that it is none.
+Rule 1: a message is sent to its subscribers only when the store has it, in the order of the offsets.
+Rule 2: stored messages are never read in the broker's thread, and only what was written is read.
+Rule 3: the bytes that wait to be stored are bounded; above that a publisher is told to try again.
+Rule 4: the reply to a client that makes a topic a retained one says how long publishers may still take it for plain.
 """
 
 import logging
@@ -43,7 +43,7 @@ _NOBLOCK = int(zmq.NOBLOCK)
 
 
 class Read(NamedTuple):
-    """An answer that is ready to be sent; `ticket` is whatever the asker needs to send it."""
+    """An answer that is ready to be sent; `ticket` is what the caller gave to find the way back."""
 
     ticket: Any
     reply: replies.Reply
@@ -52,7 +52,7 @@ class Read(NamedTuple):
 
 class RetainedTopics:
     def __init__(self, store: Store, socket: zmq.Socket[bytes], supervisor: Supervisor, *, is_fresh: bool) -> None:
-        """`is_fresh`: no broker was here before, who might have told publishers something."""
+        """`is_fresh` means that no broker ran here before that may have told publishers which topics are plain."""
         self._supervisor = supervisor
         self.wake_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self.waiting = 0
@@ -71,7 +71,7 @@ class RetainedTopics:
     # -- which topics are retained -------------------------------------------------------------------------
 
     def answered(self, command: commands.Command, reply: replies.Reply, happened: Sequence[AnyEvent]) -> None:
-        """After the registry has decided one of TOPIC_COMMANDS."""
+        """Follow the registry's reply to one of TOPIC_COMMANDS."""
         if isinstance(command, commands.ListTopics):
             if isinstance(reply, replies.TopicList) and not reply.topics:
                 self._tell_plain(command.pattern)
@@ -81,30 +81,33 @@ class RetainedTopics:
             self._enqueue(happened)
 
     def _tell_plain(self, topic: str) -> None:
-        """Whoever asked may now believe for a while that the topic (a pattern is none) is not retained."""
+        """Note that a client was told that the topic is not retained, and may rely on it for a while.
+
+        A pattern is noted too, and does no harm: it is the name of no topic.
+        """
         if len(self._told_at) >= MOST_TOLD:
             self._told_at.clear()
             self._all_told_at = time.monotonic()
         self._told_at[topic] = time.monotonic()
 
     def _settles_in(self, topic: str) -> float:
-        """Seconds until nobody believes any more that the topic is not retained."""
+        """Return the seconds until every client that was told that the topic is not retained has to ask again."""
         told_at = max(self._told_at.get(topic, -inf), self._all_told_at)
         return max(told_at + PLAIN_SECONDS + MARGIN_SECONDS - time.monotonic(), 0.0)
 
     # -- what was stored -----------------------------------------------------------------------------------
 
     def now(self) -> float:
-        """The time of day, by which messages are asked for and grow old; it never goes back.
+        """Return the time of day, by which messages are asked for and grow old; it never goes back.
 
-        Not the broker's own clock, which stands still while the host sleeps.
+        The broker's own clock would not do: it stands still while the host sleeps.
         """
         self._newest_at = max(self._newest_at, time.time())
         return self._newest_at
 
     def check_room(self) -> None:
         if self._unwritten_bytes > MAX_WAITING_BYTES:
-            raise RateLimited("more is published to kept topics than the disk takes: try again in a moment")
+            raise RateLimited("more is published to retained topics than the disk can store: try again in a moment")
 
     def _enqueue(self, happened: Sequence[AnyEvent]) -> None:
         for event in happened:
@@ -123,11 +126,11 @@ class RetainedTopics:
             for frame in frames:
                 try:
                     send(frame, _NOBLOCK)
-                except zmq.Again:  # subscribers see the hole and read it from the store
+                except zmq.Again:  # subscribers see the gap and read the message from the store
                     self.counters["kept_unannounced"] += 1
 
     def reset(self) -> None:
-        """What was not written never happened."""
+        """Discard messages that were not written."""
         self._unwritten.clear()
         self._unwritten_bytes = 0
 
@@ -135,7 +138,7 @@ class RetainedTopics:
 
     def ask(self, ticket: Any, command: commands.Command, topic: KeptTopic) -> None:
         if self.waiting >= MAX_READS:
-            raise RateLimited("too many wait to read kept topics: try again in a moment")
+            raise RateLimited("too many requests wait to read retained topics: try again in a moment")
         if self._thread is None:
             self._thread = self._supervisor.start("messagehub-retained", self._run)
         self.waiting += 1
@@ -154,7 +157,7 @@ class RetainedTopics:
         return done
 
     def wait(self, seconds: float) -> None:
-        """Until an answer is there, or the seconds have passed."""
+        """Wait until an answer is there, or the seconds have passed."""
         wait_readable([self.wake_fd], seconds)
 
     def close(self, *, timeout: float) -> None:

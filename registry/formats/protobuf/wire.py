@@ -1,7 +1,6 @@
 """The Protobuf wire format, as much of it as descriptors need.
 
-`google.protobuf` is no dependency of the hub (it comes only with Spark), and importing it would pull a C
-extension into the broker for one message type.
+Why not `google.protobuf.descriptor_pb2`: see decision 0002.
 """
 
 from collections.abc import Iterator
@@ -84,6 +83,8 @@ def _scan(data: bytes) -> Iterator[tuple[int, int | bytes, bytes]]:
     while position < len(data):
         start = position
         tag, position = _varint(data, position)
+        if not tag >> 3:
+            raise InvalidSchema("the descriptor has a field with the number 0")
         kind, value = tag & 7, 0
         if kind == VARINT:
             value, position = _varint(data, position)

@@ -182,3 +182,9 @@ BROKEN = [
 def test_a_broken_descriptor_is_refused(reason: str, file: descriptor_pb2.FileDescriptorProto, words: str) -> None:
     with pytest.raises(InvalidSchema, match=words):
         protobuf.parse(base64.b64encode(file.SerializeToString()).decode(), {})
+
+
+def test_a_field_with_the_number_0_is_refused() -> None:
+    data = descriptor(FULL).SerializeToString() + bytes([0, 1])
+    with pytest.raises(InvalidSchema, match="number 0"):
+        protobuf.parse(base64.b64encode(data).decode(), {})

@@ -50,6 +50,29 @@ def test_any_bytes_are_a_descriptor_or_refused(data: bytes, place: int, change: 
     parse_or_refuse(base64.b64encode(good[:place] + change + good[place + len(change) :]).decode())
 
 
+@settings(max_examples=examples(150), suppress_health_check=[HealthCheck.too_slow])
+@given(st.integers(0, 300), st.binary(max_size=3), st.integers(0, 4))
+def test_google_protobuf_reads_every_descriptor_that_is_accepted(place: int, change: bytes, removed: int) -> None:
+    good = descriptor_pb2.FileDescriptorProto(
+        syntax="proto3",
+        options={"java_package": "a.b", "optimize_for": "SPEED"},
+        message_type=[
+            {
+                "name": "M",
+                "field": [{"name": "a", "number": 1, "type": 9, "label": 1, "options": {"retention": 1}}],
+                "reserved_range": [{"start": 7, "end": 9}],
+            }
+        ],
+    ).SerializeToString()
+    place %= len(good)
+    data = good[:place] + change + good[place + removed :]
+    try:
+        protobuf.parse(base64.b64encode(data).decode(), {})
+    except (InvalidSchema, BudgetExceeded):
+        return
+    descriptor_pb2.FileDescriptorProto.FromString(data)
+
+
 FIELD = st.tuples(st.sampled_from(sorted(SCALARS)), st.sampled_from(["", "repeated ", "optional "]))
 
 
