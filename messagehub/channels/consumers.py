@@ -113,13 +113,14 @@ class Consumer(ClosedWhenForgotten):
         run_later: RunLater,
         listen: Callable[["Consumer"], None],
         forget: Callable[["Consumer"], None],
+        keeps: object,
     ) -> None:
         """`made_by` (`time.monotonic()`) bounds the making, `timeout` what is asked later.
 
         Each within so many seconds, `discover` asks all sources, `register` says who reads, and `arrow_schema` gives a
         registered Arrow schema by its hash. `run_later` runs such a question on another thread.
         `renew` has the broker asked once more for what holds now, and calls back on another thread. From `listen` on,
-        until `forget`, the broker's events about the channel call `wake`.
+        until `forget`, the broker's events about the channel call `wake`. `keeps` lives as long as this does.
         """
         self.channel = wanted.channel
         self.source: Source | None = None
@@ -130,7 +131,8 @@ class Consumer(ClosedWhenForgotten):
         self._directory = directory
         self._timeout = timeout
         self._made_by: float | None = made_by
-        self._discover, self._register, self._renew, self._forget = discover, register, renew, forget
+        self._discover, self._register, self._renew = discover, register, renew
+        self._forget, self._keeps = forget, keeps
         self._run_later = run_later
         self._where: Question[Discovery | None] = Question(None)
         self._enrolment: Question[None] = Question(None)
@@ -157,8 +159,7 @@ class Consumer(ClosedWhenForgotten):
         self._is_stale = self._is_superseded = self._is_asking = self._has_answer = False
         self._asked_at = 0.0
         self._sleeper = Sleeper()
-        self._last = LastRead()
-        self._has_read = False
+        self._last, self._has_read = LastRead(), False
         self._left_at: Positions | None = None  # where it stood when it was closed
         self._is_closed, self._releasing = False, threading.Lock()
         self._inside: list[None] = []  # one for each call that uses what `close` releases

@@ -200,9 +200,10 @@ class BackgroundThreads:
 
 
 class HasBackground(Protocol):
-    _background: BackgroundThreads
+    @property
+    def _background(self) -> BackgroundThreads: ...
 
-    def _limit(self, timeout: float | None) -> float: ...
+    def _limit(self, timeout: float | None, /) -> float: ...
 
 
 Self = TypeVar("Self", bound=HasBackground)
