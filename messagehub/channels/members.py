@@ -6,11 +6,13 @@ from collections.abc import Callable
 from typing import Any, Literal, TypeVar
 
 from messagehub.arguments import json_object
-from messagehub.channels.consumers import Consumer, OnLag, Wanted
+from messagehub.channels.consumers import Consumer
+from messagehub.channels.enrolment import RegistryCalls
 from messagehub.channels.inventory import delete_group_of
 from messagehub.channels.payload_schema import given_schema, hash_of, payload_schema
 from messagehub.channels.producers import Policy, Producer, Shape, open_producer, ring_path
 from messagehub.channels.start import Positions, SavedPositions, checked_start
+from messagehub.channels.wanted import OnLag, Wanted
 from messagehub.client.connection import Connection
 from messagehub.client.group_changes import GroupChanges
 from messagehub.client.heartbeats import Heartbeats, Registration
@@ -183,13 +185,15 @@ class ChannelMembers:
                 copy=copy,
             ),
             self._registry.files.directory,
+            RegistryCalls(
+                discover=lambda seconds: self._registry.discover(logical, seconds, required=False),
+                register=lambda seconds: self._registry.register(command, seconds, required=group is not None),
+                renew=lambda registration, done: self._heartbeats.renew(registration, done, timeout=limit),
+                run_later=lambda run, drop: self._background.add(run, drop=drop),
+            ),
             made_by=deadline,
             timeout=limit,
-            discover=lambda seconds: self._registry.discover(logical, seconds, required=False),
-            register=lambda seconds: self._registry.register(command, seconds, required=group is not None),
-            renew=lambda registration, done: self._heartbeats.renew(registration, done, timeout=limit),
             arrow_schema=self._arrow_schema,
-            run_later=lambda run, drop: self._background.add(run, drop=drop),
             listen=self._group_changes.add,
             forget=self._forget_consumer,
             keeps=self._hub(),
