@@ -25,7 +25,7 @@ class Asks(Protocol):
     ) -> Any: ...
 
 
-class Worker(Protocol):
+class AnsweringWorker(Protocol):
     """Who answers for a context."""
 
     worker_id: str
@@ -77,7 +77,7 @@ class ServiceContext:
 
     __slots__ = ("_job", "_message", "_worker", "deadline", "is_answered", "is_deferred", "is_streamed", "worker_id")
 
-    def __init__(self, message: ServiceMessage, job: Job, worker: Worker) -> None:
+    def __init__(self, message: ServiceMessage, job: Job, worker: AnsweringWorker) -> None:
         self.worker_id = worker.worker_id
         self.deadline = inf if job.form == SEND else job.deadline
         self.is_streamed = job.form == STREAM

@@ -27,7 +27,7 @@ from .errors import (
     StreamEnded,
     WriterGone,
 )
-from .groups import Assignment, Membership
+from .groups import MemberShare, Membership
 from .holders import held_slots, share_of
 from .layout import (
     CHECKSUM,
@@ -97,7 +97,7 @@ class RingReader:
         start: Start = "latest",
         lossless: bool = True,
         group: str | None = None,
-        assignment: Assignment | None = None,
+        assignment: MemberShare | None = None,
         wait_for_writer: bool = False,
         verify: bool = False,
         copy: Copy = "auto",
