@@ -4,11 +4,11 @@ import queue
 
 import pytest
 
-from messagehub import streams
 from messagehub.errors import ConfigurationError, HubError
 from messagehub.jupyter import outputs as kernel_outputs
 from messagehub.jupyter.kernel import Kernel, KernelOutputUnreadable, StreamExpired, Text
 from messagehub.streams import Collector, StreamLimits, StreamMessage, StreamRouter
+from messagehub.streams import router as streams
 from tests.integration.harness import eventually
 from tests.messaging.test_jupyter import LONG, Puppet
 
