@@ -133,7 +133,7 @@ RULES: dict[type[commands.Command], Rule] = {
     commands.DescribeChannel: Rule("observe", "channel"),
     commands.ListConsumers: Rule("observe", "channel"),
     commands.ListChannels: Rule("observe", prefix="prefix"),
-    commands.Snapshot: Rule("observe", "channel"),
+    commands.RequestSnapshot: Rule("observe", "channel"),
     commands.CreateChannel: Rule("admin"),
     commands.DestroyChannel: Rule("admin"),
     commands.CheckTable: Rule("produce", "channel"),

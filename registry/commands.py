@@ -504,7 +504,7 @@ class UnregisterSubscriber(Command, tag="SUBSCRIBER_UNREGISTER"):
     lease: Label
 
 
-class Snapshot(Command, tag="SNAPSHOT_REQUEST"):
+class RequestSnapshot(Command, tag="SNAPSHOT_REQUEST"):
     """Whole channel records, in pages by name, or of one channel.
 
     Each record carries its own revision, so pages need not be of one instant.
@@ -638,7 +638,7 @@ AnyCommand = (
     | DeletePosition
     | RegisterSubscriber
     | UnregisterSubscriber
-    | Snapshot
+    | RequestSnapshot
     | RegisterWorker
     | UnregisterWorker
     | ResolveService

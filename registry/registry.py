@@ -27,7 +27,7 @@ from registry.schemas.removal import SchemaRemoval
 from registry.schemas.rules import SchemaRules
 from registry.schemas.settings import SchemaSettings
 from registry.schemas.usage import Decision
-from registry.services.workers import SERVICE_COMMANDS, Services
+from registry.services.workers import SERVICE_COMMANDS, ServiceDecisions
 from registry.topics.positions import POSITION_COMMANDS
 from registry.topics.retained import TOPIC_COMMANDS
 from registry.topics.subscribers import SUBSCRIBER_COMMANDS, Subscribers
@@ -71,7 +71,7 @@ class Registry:
             commands.DestroyChannel: channels.destroy,
             commands.ListChannels: channels.list_channels,
             commands.DescribeChannel: channels.describe,
-            commands.Snapshot: channels.snapshot,
+            commands.RequestSnapshot: channels.snapshot,
             commands.CheckTable: tables.check,
             commands.RegisterTable: tables.register,
             commands.DropTable: tables.drop,
@@ -88,7 +88,7 @@ class Registry:
         return self.log.revision
 
     @property
-    def services(self) -> Services:
+    def services(self) -> ServiceDecisions:
         return self.members.services
 
     @property

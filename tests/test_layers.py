@@ -1,6 +1,6 @@
 """The layers of docs and STYLE, enforced: each part imports only what stands below it, and the registry is pure.
 
-    cli | admin | spark | testing  →  messagehub (the API)  →  hub  →  channels | services | jupyter
+    cli | admin | spark | testing  →  messagehub (the API)  →  hub  →  hub_parts  →  channels | services | jupyter
     →  broker | topics | streams | discovery  →  client | store | payloads  →  security  →  shm  →  protocol | runtime
     →  settings  →  setting_checks | arguments  →  errors  →  registry
 
@@ -29,6 +29,7 @@ ROWS: list[set[str]] = [
     {"client", "store", "payloads"},
     {"broker", "topics", "streams", "discovery"},
     {"channels", "services", "jupyter"},
+    {"hub_parts"},
     {"hub"},
     {"messagehub"},
     {"cli", "admin", "spark", "testing"},

@@ -5,19 +5,19 @@ from time import perf_counter
 
 from benchmarks.harness import Bench, comparison
 from benchmarks.verdicts import at_most, beside
-from messagehub.streams import JUPYTER_CATEGORIES, Message, StreamRouter
+from messagehub.streams import JUPYTER_CATEGORIES, StreamMessage, StreamRouter
 
 
 @comparison("routing one correlated message")
 def routing(bench: Bench) -> None:
     """Among a hundred requests under way, each message to its request and its category."""
     router = StreamRouter()
-    queues: list[SimpleQueue[Message]] = []
+    queues: list[SimpleQueue[StreamMessage]] = []
     for number in range(100):
-        queue: SimpleQueue[Message] = SimpleQueue()
+        queue: SimpleQueue[StreamMessage] = SimpleQueue()
         router.register(f"r{number}", dict.fromkeys(JUPYTER_CATEGORIES, queue), now=0.0)
         queues.append(queue)
-    messages = [Message(f"r{number % 100}", "stream") for number in range(1000)]
+    messages = [StreamMessage(f"r{number % 100}", "stream") for number in range(1000)]
     rounds = bench.scaled(50, 10)
 
     def route() -> float:
@@ -47,7 +47,7 @@ def routing(bench: Bench) -> None:
     )
 
 
-def _empty(queues: list[SimpleQueue[Message]]) -> None:
+def _empty(queues: list[SimpleQueue[StreamMessage]]) -> None:
     for queue in queues:
         while not queue.empty():
             queue.get_nowait()

@@ -66,7 +66,7 @@ class Answers:
             **dict.fromkeys(TOPIC_COMMANDS, self._apply_to_topic),
             commands.PublishMessages: self._publish,
             commands.Heartbeat: self._apply_and_sign,
-            commands.Snapshot: self._apply_and_sign,
+            commands.RequestSnapshot: self._apply_and_sign,
             **dict.fromkeys(own, self._answer_own),
         }
 

@@ -22,7 +22,7 @@ from messagehub.shm.cleaning import LINGER_SECONDS
 from messagehub.shm.directory import CHANNEL_LOCK, Directory
 from messagehub.shm.entries import is_about_members
 from messagehub.shm.errors import DataBlockError, NothingThere, PositionUnknown
-from messagehub.shm.groups import Assignment
+from messagehub.shm.groups import MemberShare
 from messagehub.shm.layout import Header
 from messagehub.shm.read_results import LastItems, Position, Start
 from messagehub.shm.reader import Copy, RingReader
@@ -226,7 +226,7 @@ class Attachments:
             start=start,
             lossless=self._is_waited_for,
             group=dealt.group if dealt else None,
-            assignment=Assignment(dealt.epoch, share.index, share.count) if dealt and share else None,
+            assignment=MemberShare(dealt.epoch, share.index, share.count) if dealt and share else None,
             wait_for_writer=True,
             verify=choice.verify,
             copy=choice.copy,

@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple, get_args
 from messagehub.arguments import choice, seconds, whole_from
 from messagehub.channels.payload_schema import PayloadSchema
 from messagehub.client.heartbeats import Registration
-from messagehub.discovery.via_directory import ViaFiles
+from messagehub.discovery.via_directory import LOCK_SECONDS, ViaFiles
 from messagehub.errors import ProducerAlreadyRegistered
 from messagehub.runtime.forgotten import ClosedWhenForgotten
 from messagehub.shm.errors import NameTaken
@@ -26,7 +26,6 @@ from registry.commands import RegisterProducer
 Policy = Literal["RingBuffer", "DoubleBuffer", "Single"]
 _KINDS = {"RingBuffer": Kind.RING_BUFFER, "DoubleBuffer": Kind.DOUBLE_BUFFER, "Single": Kind.SINGLE}
 _SLOTS = {"DoubleBuffer": 2, "Single": 1}
-LOCK_SECONDS = 0.1  # for the directory, also after a broker has taken all of the time
 _LINE_BYTES = 64
 _PAGE_BYTES = 4096
 
@@ -77,13 +76,16 @@ class Producer(ClosedWhenForgotten):
         registration: Registration,
         files: ViaFiles,
         forget: Callable[["Producer"], None],
+        keeps: object,
     ) -> None:
+        """`keeps` lives as long as this does."""
         self.registration = registration
         self.channel = registration.channel
         self.last_written: Written | None = None
         self._writer = writer
         self._files = files
-        self._forget = forget  # which also keeps the hub alive
+        self._forget = forget
+        self._keeps = keeps
         self._is_closed = False
         self._opened_in = os.getpid()
 
@@ -195,6 +197,7 @@ def open_producer(
     files: ViaFiles,
     register: Callable[[RegisterProducer, float], Registration],
     forget: Callable[[Producer], None],
+    keeps: object,
     timeout: float,
 ) -> Producer:
     """`register` tells the broker, if there is one, within so many seconds, and goes on wanting to."""
@@ -217,7 +220,7 @@ def open_producer(
     except BaseException:
         registration.close()
         raise
-    return Producer(writer, registration, files, forget)
+    return Producer(writer, registration, files, forget, keeps)
 
 
 def ring_path(files: ViaFiles, command: RegisterProducer) -> str:

@@ -1,99 +1,186 @@
-"""Committing a table for whoever looks for its channel: no living producer, one generation at a time.
+"""Tables of channels: publish, check, drop, list; and the end of a channel with its table."""
 
-Rule 1: refusals come before anything is written: the schema is checked by the broker or, without one, against the
-newest table here.
-Rule 2: a generation is registered once it is there. One that the registry refuses at that point is withdrawn.
-"""
+import logging
+import time
+from typing import Any
 
-import difflib
-from dataclasses import asdict
-from typing import Any, get_args
-
-import msgspec
-
-from messagehub.arguments import choice, plain
-from messagehub.discovery.via_directory import ViaFiles
-from messagehub.errors import ConfigurationError, SchemaIncompatible
-from messagehub.shm.entries import newest_table
-from messagehub.shm.layout import Checksum, ChecksumUse
-from messagehub.shm.manifests import Retention
-from messagehub.shm.tables import MODES
+from messagehub.arguments import json_object
+from messagehub.channels.table_checks import check_append, check_mode, checked_retention, checksum_of, reader_of
+from messagehub.client.unregistered_tables import UnregisteredTables
+from messagehub.discovery.registry_client import RegistryClient
+from messagehub.discovery.via_directory import LOCK_SECONDS
+from messagehub.errors import (
+    ChannelNotFound,
+    ConfigurationError,
+    HubError,
+    TableNotFound,
+    TableOnOtherHost,
+    is_unable,
+)
+from messagehub.shm.advice import schema_instead
+from messagehub.shm.entries import table_command, table_details
+from messagehub.shm.layout import ChecksumUse
+from messagehub.shm.locks import open_files_limited
+from messagehub.shm.manifests import Manifest, Retention
+from messagehub.shm.payloads import is_arrow
+from messagehub.shm.tables import Mode
+from registry import commands, names, replies
 from registry.formats import arrow
 
+log = logging.getLogger("messagehub")
 
-def check_mode(mode: str) -> None:
-    choice(mode, "mode", MODES)
+_NOT_HERE = (ChannelNotFound, TableNotFound, TableOnOtherHost)
 
 
-def checked_retention(retention: Any) -> Retention:
-    """It becomes a part of the manifest: one of another kind would make a table that nobody can read."""
-    if isinstance(retention, Retention):
-        retention = Retention(**{name: plain(value) for name, value in asdict(retention).items()})
-    try:
-        is_sound = (
-            isinstance(retention, Retention)
-            and msgspec.json.decode(msgspec.json.encode(retention), type=Retention) == retention
-            and retention.generations >= 1
-            and all(limit is None or limit >= 0 for limit in asdict(retention).values())
+class ChannelTables:
+    def __init__(self, registry: RegistryClient, unregistered: UnregisteredTables, *, host: str) -> None:
+        """`unregistered` tells the broker later of what it could not be told at once."""
+        self._registry = registry
+        self._files = registry.files
+        self._unregistered = unregistered
+        self._host = host
+
+    @open_files_limited()
+    def publish_table(
+        self,
+        channel: str,
+        table: Any,
+        *,
+        mode: Mode = "overwrite",
+        checksum: ChecksumUse = "none",
+        retention: Retention | None = None,
+        schema_version: str = "",
+        metadata: dict[str, Any] | None = None,
+    ) -> Manifest:
+        """Commit a table (pyarrow Table or batch, or anything with Arrow's stream protocol) as a new generation.
+
+        It needs no producer alive: it stays until it is superseded, dropped, or its retention ends it. Its schema is
+        registered under the channel's name; one that is not compatible is refused before anything is written.
+        """
+        check_mode(mode)
+        noted = json_object(metadata, "metadata")
+        if retention is not None:
+            retention = checked_retention(retention)
+        kind, reader = checksum_of(checksum), reader_of(table)
+        text = arrow.from_arrow(reader.schema)
+        digest = self.check_table(channel, text, mode=mode)
+        self._files.directory.make_tables(channel)
+        manifest = self._files.tables(channel).publish(
+            reader,
+            reader.schema,
+            now=time.time(),
+            mode=mode,
+            schema_hash=digest,
+            checksum=kind,
+            retention=retention,
+            details=table_details(text, schema_version=schema_version, metadata=noted),
         )
-    except (TypeError, ValueError, OverflowError):
-        is_sound = False
-    if not is_sound:
-        raise ConfigurationError(
-            f"retention {retention!r} is no messagehub.Retention of at least one generation and limits that are not"
-            " negative, such as Retention(generations=3, max_age_seconds=3600)"
+        self.register_table(channel, manifest)
+        return manifest
+
+    def check_table(self, channel: str, schema: Any, *, mode: Mode = "overwrite", timeout: float | None = None) -> str:
+        """Raise what publishing a table of this schema (pyarrow's, or the registry's text) would be refused with.
+
+        Nothing is registered. Returns the schema's hash.
+        """
+        check_mode(mode)
+        if not isinstance(schema, str) and not is_arrow(schema):
+            raise ConfigurationError(schema_instead(schema, "schema", "no Arrow schema, and no text of one"))
+        text = schema if isinstance(schema, str) else arrow.from_arrow(schema)
+        command = commands.CheckTable(
+            channel=names.check_channel(channel),
+            schema_hash=arrow.parse(text, {}).hash,
+            schema=text,
+            schema_type="ARROW",
         )
-    found: Retention = retention
-    return found
+        if mode == "append":
+            check_append(self._files, channel, text)
+        self._registry.reply_or_none(command, replies.TableChecked, timeout=timeout)
+        assert command.schema_hash is not None
+        return command.schema_hash
 
+    def register_table(self, channel: str, manifest: Manifest, *, timeout: float | None = None) -> bool:
+        """Tell the broker of a generation that was committed here; False where it will be told later.
 
-def checksum_of(name: ChecksumUse) -> Checksum:
-    return Checksum[choice(name, "checksum", get_args(ChecksumUse)).upper()]
+        A refusal is raised, and the generation is withdrawn.
+        """
+        command = table_command(self._files.directory, channel, manifest)
+        try:
+            self._registry.reply(command, replies.TableRegistered, timeout)
+        except HubError as error:
+            if not is_unable(error):
+                self._files.tables(channel).withdraw(manifest.generation)
+                raise
+            self._registry.warn(error)
+            self._unregistered.add(command)
+            return False
+        self._unregistered.discard(channel, manifest.generation)
+        return True
 
+    @open_files_limited()
+    def drop_table(self, channel: str, *, forget: bool = False, timeout: float | None = None) -> replies.TableDropped:
+        """Remove a channel's table, all its generations, from the memory of this host and from the registry.
 
-def check_append(files: ViaFiles, channel: str, text: str) -> None:
-    """Appending keeps the schema of the table that is there."""
-    before = newest_table(files.directory, channel, with_schema=True)
-    if before is None or not isinstance(before.schema, str):
-        return
-    if arrow.parse(before.schema, {}).hash != arrow.parse(text, {}).hash:
-        found = _changes(arrow.to_arrow(before.schema), arrow.to_arrow(text))
-        raise SchemaIncompatible(
-            f"the table does not fit what channel {channel!r} holds: {' '.join(found)} To go on: append keeps the"
-            " schema; use overwrite to change it.",
-            channel=channel,
-            differences=found,
-        )
+        Where the registry's table is on another host, an older one of this host is removed, and that one stays.
+        `forget`: only the registry's record ends, for a table of a host that is gone.
+        """
+        channel = names.check_channel(channel)
+        deadline = time.monotonic() + self._registry.limit(timeout)
+        command = commands.DropTable(channel=channel, host=None if forget else self._host)
+        elsewhere: TableOnOtherHost | None = None
+        try:
+            dropped: replies.TableDropped | None = self._registry.reply(command, replies.TableDropped, timeout)
+        except HubError as error:
+            if forget or not (is_unable(error) or isinstance(error, _NOT_HERE)):
+                raise
+            dropped = None
+            if is_unable(error):
+                self._registry.warn(error)
+            elif isinstance(error, TableOnOtherHost):
+                elsewhere = error
+        if forget:
+            assert dropped is not None
+            return dropped
+        self._unregistered.discard(channel)
+        try:
+            here = self._files.ask(command, timeout=max(deadline - time.monotonic(), LOCK_SECONDS))
+        except (ChannelNotFound, TableNotFound):
+            if dropped is None:
+                said = f"channel {channel!r} has no table, neither in the registry nor in the memory of this host"
+                raise elsewhere or TableNotFound(said, channel=channel) from None
+            return dropped
+        assert isinstance(here, replies.TableDropped)
+        if elsewhere is not None:
+            log.warning(
+                "the table of channel %r in the memory of this host is dropped; the one that is registered is on host"
+                " %s and stays",
+                channel,
+                elsewhere.details["host"],
+            )
+        return dropped or here
 
+    @open_files_limited()
+    def tables(self, prefix: str = "", *, timeout: float | None = None) -> list[replies.TableSummary]:
+        """The newest table of every channel whose name starts with the prefix."""
+        found: list[replies.TableSummary] = []
+        after: str | None = ""
+        while after is not None:
+            command = commands.ListTables(prefix=prefix, after=after)
+            page = self._registry.reply_or_none(command, replies.TableList, timeout=timeout)
+            if page is None:
+                break
+            found += page.tables
+            after = page.next
+        return found
 
-def reader_of(table: Any) -> Any:
-    import pyarrow as pa
-
-    if isinstance(table, pa.Table):
-        return table.to_reader()
-    if isinstance(table, pa.RecordBatch):
-        return pa.Table.from_batches([table]).to_reader()
-    if hasattr(table, "__arrow_c_stream__"):
-        return pa.RecordBatchReader.from_stream(table)
-    raise TypeError(f"a {type(table).__name__} is no table: give a pyarrow Table or RecordBatch, or a frame")
-
-
-def _meant(name: str, names: list[str], given: list[str]) -> str:
-    near = difflib.get_close_matches(name, [other for other in names if other not in given], n=1)
-    return f"; did you mean {near[0]!r}?" if near else ""
-
-
-def _changes(table: Any, appended: Any) -> list[str]:
-    """Return what differs between two Arrow schemas, by column; never empty, as they differ."""
-    found = []
-    for field in appended:
-        if field.name not in table.names:
-            found.append(f"Column {field.name!r} is not in the table{_meant(field.name, table.names, appended.names)}.")
-            continue
-        present = table.field(field.name)
-        if not field.type.equals(present.type):
-            found.append(f"Column {field.name!r} is {present.type} in the table and {field.type} here.")
-        elif field.nullable != present.nullable:
-            found.append(f"Column {field.name!r} may hold nulls {'here' if field.nullable else 'in the table'} only.")
-    found += [f"Column {name!r} is missing." for name in table.names if name not in appended.names]
-    return found or [f"The columns of the table come in the order {', '.join(table.names)}."]
+    def destroy_channel(
+        self, channel: str, *, data: bool = False, timeout: float | None = None
+    ) -> replies.ChannelDestroyed:
+        """End a channel; its members are told. A channel with a table needs `data`: the table is removed."""
+        host = self._host if data else None
+        command = commands.DestroyChannel(channel=channel, data=data, host=host)
+        destroyed = self._registry.reply(command, replies.ChannelDestroyed, timeout)
+        if data:
+            self._unregistered.discard(destroyed.channel)
+            self._files.tables(destroyed.channel).drop()
+        return destroyed

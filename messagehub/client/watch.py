@@ -178,7 +178,7 @@ class Watch(ClosedWhenForgotten):
             else:
                 self._is_joining = False
 
-        command = commands.Snapshot(channel=self.channel, after=after)
+        command = commands.RequestSnapshot(channel=self.channel, after=after)
         connection.submit(command, done, timeout=connection.settings.request_timeout_seconds)
 
     def _queue(self, happened: list[AnyChannelEvent]) -> None:

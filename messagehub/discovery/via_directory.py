@@ -44,6 +44,8 @@ from registry.registry import Registry
 
 log = logging.getLogger("messagehub")
 
+LOCK_SECONDS = 0.1  # for a channel's lock, also after a broker has taken all of the time
+
 
 class ViaFiles:
     def __init__(self, directory: Directory, *, shm_prefix: str) -> None:

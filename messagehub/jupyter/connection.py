@@ -24,7 +24,7 @@ from traitlets import TraitError
 from messagehub.jupyter.outputs import ExecutionClosed, KernelDied, KernelNotFound, KernelNotReady
 from messagehub.jupyter.process import KernelProcess
 from messagehub.shm.locks import check_spare_files
-from messagehub.streams import Message, StreamRouter
+from messagehub.streams import StreamMessage, StreamRouter
 
 log = logging.getLogger("messagehub.jupyter")
 
@@ -68,7 +68,7 @@ class End:
     why: Reason | None
 
 
-Inbox = queue.SimpleQueue[Message | End]
+Inbox = queue.SimpleQueue[StreamMessage | End]
 
 
 @dataclass(slots=True)
@@ -259,9 +259,9 @@ class KernelLink:
                 except Exception as bad:  # noqa: BLE001  whatever jupyter_client raises of bytes that are no message
                     log.warning("a message of the kernel could not be read: %s", bad)
                 else:
-                    self._take(socket, Message(head.parent_header.msg_id, head.msg_type, raw))
+                    self._take(socket, StreamMessage(head.parent_header.msg_id, head.msg_type, raw))
 
-    def _take(self, socket: zmq.Socket[bytes], message: Message) -> None:
+    def _take(self, socket: zmq.Socket[bytes], message: StreamMessage) -> None:
         if self._awaited:
             self._awaited.discard("broadcast" if socket is self._iopub else "reply")
             if not self._awaited:

@@ -60,7 +60,7 @@ from messagehub.jupyter.outputs import (
 from messagehub.jupyter.process import KernelProcess
 from messagehub.runtime.callbacks import check_callback, is_async
 from messagehub.runtime.forgotten import ClosedWhenForgotten, run_soon
-from messagehub.streams import EXPIRED, Message, StreamExpired, StreamLimits, StreamRouter
+from messagehub.streams import EXPIRED, StreamExpired, StreamLimits, StreamMessage, StreamRouter
 
 __all__ = [
     "ClearOutput",
@@ -125,9 +125,9 @@ class Execution:
                 item = self._inbox.get(timeout=timeout_seconds)
             except queue.Empty:
                 raise ExecutionTimedOut(f"nothing came in {timeout_seconds:.4g} s: the code still runs") from None
-            if isinstance(item, Message) and item.kind == EXPIRED:
+            if isinstance(item, StreamMessage) and item.kind == EXPIRED:
                 item = End(item.body.error)
-            if isinstance(item, Message):
+            if isinstance(item, StreamMessage):
                 return self._taken(item)
             self._end = item
         if self._end.why is not None:
@@ -147,9 +147,9 @@ class Execution:
             item = self._inbox.get(timeout=timeout_seconds)
         except queue.Empty:
             return None
-        return self._taken(item) if isinstance(item, Message) else None
+        return self._taken(item) if isinstance(item, StreamMessage) else None
 
-    def _taken(self, message: Message) -> Output:
+    def _taken(self, message: StreamMessage) -> Output:
         output = typed_output(message)
         self.outputs.append(output)
         if isinstance(output, InputRequest) and self._on_input is not None:

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from messagehub.errors import HubError
-from messagehub.streams import Message
+from messagehub.streams import StreamMessage
 
 
 class KernelNotFound(HubError):
@@ -150,7 +150,7 @@ _OUTPUT_TYPES: Mapping[str, type[Output]] = {
 }
 
 
-def typed_output(message: Message) -> Output:
+def typed_output(message: StreamMessage) -> Output:
     buffers = tuple(bytes(buffer) for buffer in message.body["buffers"])
     fields = message.body["content"] | {"kind": message.kind, "buffers": buffers}
     try:

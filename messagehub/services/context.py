@@ -25,7 +25,7 @@ class Asks(Protocol):
     ) -> Any: ...
 
 
-class Worker(Protocol):
+class AnsweringWorker(Protocol):
     """Who answers for a context."""
 
     worker_id: str
@@ -80,7 +80,7 @@ class ServiceContext:
         *("is_answered", "is_deferred", "is_streamed", "was_told_to_end"),
     )
 
-    def __init__(self, message: ServiceMessage, job: Job, worker: Worker) -> None:
+    def __init__(self, message: ServiceMessage, job: Job, worker: AnsweringWorker) -> None:
         self.worker_id = worker.worker_id
         self.deadline = inf if job.form == SEND else job.deadline
         self.is_streamed = job.form == STREAM

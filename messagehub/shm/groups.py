@@ -43,7 +43,7 @@ _MOST: Final = 1 << 62  # items of a stream: more than a century of writing
 
 
 @dataclass(frozen=True)
-class Assignment:
+class MemberShare:
     epoch: int
     index: int
     count: int
@@ -191,7 +191,7 @@ class GroupCursors:
 class Membership:
     """The share of a block that one live member of a group reads."""
 
-    def __init__(self, directory: str, group: str, assignment: Assignment, start_after: int) -> None:
+    def __init__(self, directory: str, group: str, assignment: MemberShare, start_after: int) -> None:
         """`start_after` is used only for a new group; others continue where they were."""
         name = f"{group}@{assignment.epoch}.group"
         if not _NAME.fullmatch(name):
@@ -234,7 +234,7 @@ class Membership:
         self._cursors.close()
 
 
-def _open_epoch(directory: str, group: str, assignment: Assignment, start_after: int) -> GroupCursors:
+def _open_epoch(directory: str, group: str, assignment: MemberShare, start_after: int) -> GroupCursors:
     lock_path = os.path.join(directory, "index")
     lock = open_trusted(lock_path, os.O_RDWR)
     try:

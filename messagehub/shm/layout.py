@@ -18,7 +18,7 @@ import struct
 import zlib
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from .errors import ForeignByteOrder, HeaderInconsistent, NameTooLong, NewerLayout, TruncatedBlock, WrongMagic
 
@@ -309,6 +309,22 @@ def times_bytes(slot_count: int) -> int:
 def scratch_bytes(encoder_bytes: int, slot_count: int) -> int:
     """Return the bytes for the writer's encoder and for the times behind it."""
     return _up(encoder_bytes, LINE_BYTES) + times_bytes(slot_count)
+
+
+def times_of(header: "Header", words: memoryview, path: str) -> int:
+    """Return the first word of the slots' times; 0 in a block of an earlier version, which has none."""
+    geometry = header.geometry
+    if words[HAS_TIMES] == 0:
+        return 0
+    if geometry.scratch_bytes < times_bytes(geometry.slot_count):
+        raise HeaderInconsistent(path, f"times of {geometry.slot_count} slots in {geometry.scratch_bytes} bytes")
+    return geometry.times
+
+
+def checksum(payload: Any, sequence: int, shape: Shape = FLAT) -> int:
+    """Covers the sequence, so that a whole payload under a wrong number is noticed, and the shape if there is one."""
+    found = zlib.crc32(payload, sequence & 0xFFFFFFFF)
+    return found if shape == FLAT else zlib.crc32(struct.pack("=4Q", *shape), found)
 
 
 def add_successor(words: memoryview, data: memoryview, first_sequence: int, producer_id: str) -> None:

@@ -21,23 +21,20 @@ from .errors import (
     HandleClosed,
     HeaderInconsistent,
     NothingThere,
-    PositionUnknown,
     ReaderFilesGone,
     RootUnusable,
     StreamEnded,
     WriterGone,
 )
-from .groups import Assignment, Membership
+from .groups import MemberShare, Membership
 from .holders import RoomForMore, held_slots, share_of
 from .layout import (
     CHECKSUM,
     EPOCH,
     FLAT,
-    HAS_TIMES,
     HEAD,
     HINT,
     LENGTH,
-    LINE_WORDS,
     SEQUENCE,
     SHAPE,
     STATE,
@@ -49,52 +46,24 @@ from .layout import (
     Shape,
     State,
     WhenFull,
+    checksum,
     successors,
-    times_bytes,
+    times_of,
 )
-from .locks import (
-    ATTACHED,
-    FIRST_SLOT,
-    OWNER,
-    Descriptor,
-    Pins,
-    exclusive,
-    exclusively_locked,
-    is_locked,
-    share_locked,
-    shared,
-    try_lock,
-)
+from .locks import ATTACHED, FIRST_SLOT, OWNER, Descriptor, Pins, exclusive, is_locked, share_locked, shared, try_lock
 from .mapped_file import Segment
 from .payloads import Codec
-from .read_results import Gap, Item, LastItems, Position, Producers, Start
+from .read_results import Gap, Item, Position, Producers, Start
 from .reader_files import CURSOR, HELD, TICKET, WRITER_BELL, NoReaderFile, ReaderFile, has_lane_index
-from .wake_up import PROBE_SECONDS, ProcessWatch, Ringer, sleep_async
-from .writer import checksum
+from .reader_start import live_items, start_after
+from .wake_up import PROBE_SECONDS, ProcessWatch, Ringer, WriterBell, sleep_async
 
 log = logging.getLogger("messagehub")
 
 _WRITER = exclusive(OWNER)
 _LATEST_ATTEMPTS = 64
-_FINISH_SECONDS = 0.05
 Copy = Literal["auto", "never"]
 """`auto`: copies once this process keeps its share of the slots. `never`: always the slot's own memory."""
-
-
-class _WriterBell:
-    """Wakes a writer that waits for room, once a ticket. Runs in finalizers; refers to no reader, so that
-    dropping a reader frees it at once."""
-
-    def __init__(self, words: memoryview, ringer: Ringer) -> None:
-        self._words = words
-        self._ringer = ringer
-        self._rung = 0
-
-    def ring(self) -> None:
-        ticket = self._words[WRITER_TICKET]
-        if ticket and ticket != self._rung:
-            self._rung = ticket
-            self._ringer.ring()
 
 
 class RingReader:
@@ -109,7 +78,7 @@ class RingReader:
         start: Start = "latest",
         lossless: bool = True,
         group: str | None = None,
-        assignment: Assignment | None = None,
+        assignment: MemberShare | None = None,
         wait_for_writer: bool = False,
         verify: bool = False,
         copy: Copy = "auto",
@@ -131,7 +100,7 @@ class RingReader:
         self._first_line = geometry.line(0)
         self._line = [geometry.line(slot) for slot in range(geometry.slot_count)]
         self._offset = [geometry.slot_offset(slot) for slot in range(geometry.slot_count)]
-        self._times = _times(segment)
+        self._times = times_of(self.header, self._words, path)
         self._epoch, self._producers = 0, self._known_producers()
         self._address = pa.py_buffer(segment.mapping).address
         self._foreign_buffer, self._own_buffer = pa.foreign_buffer, pa.py_buffer
@@ -142,7 +111,7 @@ class RingReader:
         self._pins = Pins(self._descriptor, segment.mapping, geometry.slot_count, held_slots(self.header.block_id))
         self._most_held = geometry.slot_count if copy == "never" else share_of(geometry.slot_count)
         self._room = None if copy == "never" else _room_for_more(self._descriptor, geometry.slot_count)
-        self._writer_bell = _WriterBell(segment.words, Ringer(f"{lanes}/{WRITER_BELL}"))
+        self._writer_bell = WriterBell(segment.words, Ringer(f"{lanes}/{WRITER_BELL}"))
         self._pins.on_free = self._writer_bell.ring
         self._watch: ProcessWatch | None = None
         self._watch_fired = False
@@ -156,14 +125,14 @@ class RingReader:
         self._lane: ReaderFile | NoReaderFile
         try:
             if group is not None and assignment is not None:
-                self._member = Membership(lanes, group, assignment, self._start_after(start))
+                self._member = Membership(lanes, group, assignment, start_after(segment, self.header, start))
             self._lane = ReaderFile(lanes, lossless=honoured)
         except (RootUnusable, NothingThere):
             self._lane = self._without_files(segment, lanes, is_needed=honoured or group is not None)
         self._lane_words = self._lane.words
         self._pins.held_word = self._lane_words[HELD : HELD + 1]
         # Until here the lane's cursor was 0: a blocking writer overwrites nothing once it sees the lane.
-        self._cursor = self._start_after(start) if self._member is None else self._member.position
+        self._cursor = start_after(segment, self.header, start) if self._member is None else self._member.position
         self._lane_words[CURSOR] = self._cursor
 
     def _without_files(self, segment: Segment, lanes: str, *, is_needed: bool) -> NoReaderFile:
@@ -433,52 +402,7 @@ class RingReader:
         return Gap(first, last)
 
     def _live(self, lowest: int) -> list[tuple[int, int]]:
-        """(sequence, slot) of what is in the ring now, from `lowest` on, in order."""
-        stop = self._first_line + self._slot_count * LINE_WORDS
-        sequences = self._words[self._first_line : stop : LINE_WORDS].tolist()
-        return sorted((sequence, slot) for slot, sequence in enumerate(sequences) if sequence >= lowest)
-
-    def _start_after(self, start: Start) -> int:
-        head = self._words[HEAD]
-        if start == "latest":
-            return head
-        if start == "first":
-            return 0
-        if start == "oldest":
-            return self._before_oldest()
-        if isinstance(start, LastItems):
-            end = self._start_after(start.position)
-            return min(max(end - start.wanted, self._before_oldest()), end)
-        if start.block_id != self.header.block_id:
-            raise PositionUnknown(self.path, f"it is block {self.header.block_id}, not {start.block_id}")
-        if start.epoch > self._words[EPOCH] or start.sequence > head:
-            raise PositionUnknown(self.path, f"epoch {start.epoch}, sequence {start.sequence} is ahead of it")
-        return start.sequence
-
-    def _before_oldest(self) -> int:
-        """Oldest is where the unbroken run up to the newest begins; an older item that someone still holds is
-        not worth a gap, and what the writer took before it could know of this lane is gone.
-
-        Items after `head` are left out: one that is published while the slots are looked at may be seen without the
-        one before it, which would look like the beginning of the run.
-        """
-        taken = self._taken_slots()
-        head = self._words[HEAD]
-        live = [(sequence, slot) for sequence, slot in self._live(1) if sequence <= head]
-        sequences = [sequence for sequence, slot in live if slot not in taken] or [head + 1]
-        oldest = sequences.pop()
-        while sequences and sequences[-1] == oldest - 1:
-            oldest = sequences.pop()
-        return oldest - 1
-
-    def _taken_slots(self) -> set[int]:
-        """Slots that the writer has locked, after giving it a moment to finish."""
-        deadline = time.monotonic() + _FINISH_SECONDS
-        while True:
-            taken = exclusively_locked(self._descriptor.fd, FIRST_SLOT, self._slot_count)
-            if not taken or time.monotonic() >= deadline:
-                return {byte - FIRST_SLOT for byte in taken}
-            time.sleep(0.001)
+        return live_items(self._words, self._first_line, self._slot_count, lowest)
 
     def _arm(self) -> Item | Gap | None:
         """Say that this reader sleeps, then look once more; raises if nothing can come any more."""
@@ -523,15 +447,3 @@ class RingReader:
 
 def _room_for_more(descriptor: Descriptor, slot_count: int) -> RoomForMore:
     return RoomForMore(slot_count, lambda: share_locked(descriptor.fd, FIRST_SLOT, slot_count))
-
-
-def _times(segment: Segment) -> int:
-    """The first word of the slots' times; 0 in a block of an earlier version, which has none."""
-    geometry = segment.header().geometry
-    if segment.words[HAS_TIMES] == 0:
-        return 0
-    if geometry.scratch_bytes < times_bytes(geometry.slot_count):
-        raise HeaderInconsistent(
-            segment.path, f"times of {geometry.slot_count} slots in {geometry.scratch_bytes} bytes"
-        )
-    return geometry.times

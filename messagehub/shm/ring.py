@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from .errors import HeaderInconsistent, NameTaken, NothingThere, PayloadSchemaMismatch, TruncatedBlock, WrongMagic
-from .groups import Assignment, members_of, remove_group
+from .groups import MemberShare, members_of, remove_group
 from .identity import ProcessIdentity
 from .layout import (
     EPOCH,
@@ -95,7 +95,7 @@ def open_reader(
     start: Start = "latest",
     lossless: bool = True,
     group: str | None = None,
-    assignment: Assignment | None = None,
+    assignment: MemberShare | None = None,
     wait_for_writer: bool = False,
     verify: bool = False,
     copy: Copy = "auto",

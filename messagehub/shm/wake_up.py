@@ -15,6 +15,7 @@ from messagehub.runtime.descriptors import wait_readable
 
 from .errors import DataBlockError
 from .identity import ProcessIdentity
+from .layout import WRITER_TICKET
 from .locks import Descriptor
 from .mapped_file import open_bell, remove_file
 from .ownership import FILE_MODE, parent_of, share
@@ -140,6 +141,22 @@ class Ringer:
     def close(self) -> None:
         if self._descriptor is not None:
             self._descriptor.close()
+
+
+class WriterBell:
+    """Wakes a writer that waits for room, once a ticket. Runs in finalizers; refers to no reader, so that
+    dropping a reader frees it at once."""
+
+    def __init__(self, words: memoryview, ringer: Ringer) -> None:
+        self._words = words
+        self._ringer = ringer
+        self._rung = 0
+
+    def ring(self) -> None:
+        ticket = self._words[WRITER_TICKET]
+        if ticket and ticket != self._rung:
+            self._rung = ticket
+            self._ringer.ring()
 
 
 class ProcessWatch:

@@ -13,10 +13,8 @@ Rule 4: a payload of several items gets all its slots before the first of them i
 
 import ctypes
 import logging
-import struct
 import threading
 import time
-import zlib
 from collections import deque
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
@@ -45,6 +43,7 @@ from .layout import (
     Shape,
     State,
     WhenFull,
+    checksum,
 )
 from .loans import Loan, check_whole_items
 from .locks import FIRST_SLOT, OFD_SETLK, exclusive, free, set_lock, unlock
@@ -505,9 +504,3 @@ class RingWriter:
                     self._abandon(slot)
                 return None
             return self._skip(1).last if slot is None else self._publish(slot, size)
-
-
-def checksum(payload: Any, sequence: int, shape: Shape = FLAT) -> int:
-    """Covers the sequence, so that a whole payload under a wrong number is noticed, and the shape if there is one."""
-    found = zlib.crc32(payload, sequence & 0xFFFFFFFF)
-    return found if shape == FLAT else zlib.crc32(struct.pack("=4Q", *shape), found)

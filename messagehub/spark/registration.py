@@ -6,7 +6,7 @@ Rule 3: without a broker the newest table here stands for the registry. Whether 
 importing all that it takes to talk to it; a broker that comes later finds the table by itself.
 """
 
-from messagehub.channels.tables import check_append, check_mode
+from messagehub.channels.table_checks import check_append, check_mode
 from messagehub.client.broker_file import is_held
 from messagehub.discovery.via_directory import ViaFiles
 from messagehub.shm.location import directory_of

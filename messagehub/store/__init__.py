@@ -38,7 +38,7 @@ class Extent(NamedTuple):
     oldest_at: float | None
 
 
-class TopicReader(Protocol):
+class StoredTopicReader(Protocol):
     """Reads what was written of kept topics; used by one thread. Bounds hold at once, before anything is trimmed."""
 
     def written(self, incarnation: int) -> KeptTopic | None:
@@ -69,7 +69,7 @@ class Store(Protocol):
     def trim(self, *, now: float) -> bool:
         """Remove some of what is beyond the bounds of its topic; True when there is more. By the writing thread."""
 
-    def topic_reader(self) -> TopicReader:
+    def topic_reader(self) -> StoredTopicReader:
         """A new one."""
 
     def probe(self) -> None:

@@ -72,7 +72,7 @@ class Topic:
 
     def publish(self, payload: Any, *, headers: dict[str, Any] | None = None, timeout: float | None = None) -> int:
         """As `hub.publish`."""
-        return self._topics().publish(self.name, payload, headers, timeout=self._limit(timeout), is_local=False)
+        return self._topics().publisher.publish(self.name, payload, headers=headers, timeout=timeout)
 
     publish_async = awaitable(publish)
 
@@ -81,7 +81,7 @@ class Topic:
 
         They are stored in pieces of up to 500, each within the timeout; when one fails, those before it are stored.
         """
-        return self._topics().publish_kept(self.name, payloads, timeout=self._limit(timeout))
+        return self._topics().publisher.publish_all(self.name, payloads, timeout=self._limit(timeout))
 
     publish_all_async = awaitable(publish_all)
 
@@ -169,6 +169,25 @@ class Topic:
 def _remaining(deadline: float) -> float:
     """Return the seconds until the deadline, and a moment where it has passed, so that an answer at hand is taken."""
     return max(deadline - time.monotonic(), 0.001)
+
+
+def open_topic(
+    name: str,
+    topics: Callable[[], Topics],
+    limit: float,
+    *,
+    keep: Bounds | None,
+    replace: bool,
+    timeout: float | None,
+) -> Topic:
+    """Return a topic whose calls take at most `limit` seconds each, and have it retained where `keep` says so."""
+    if replace and keep is None:
+        raise ConfigurationError("replace changes the bounds of a kept topic: say which with keep")
+    topics().check_open()
+    topic = Topic(name, topics, limit)
+    if keep is not None:
+        topic.keep(keep, replace=replace, timeout=timeout)
+    return topic
 
 
 def _bounds(keep: Any) -> Keep:

@@ -70,7 +70,7 @@ class ChannelDecisions:
         channel = self._log.channel(command.channel)
         return replies.ChannelDescription(channel=channel, status=channel.status(), revision=channel.revision)
 
-    def snapshot(self, command: commands.Snapshot, now: float, _: CheckResult | None) -> replies.Reply:
+    def snapshot(self, command: commands.RequestSnapshot, now: float, _: CheckResult | None) -> replies.Reply:
         log = self._log
         if command.channel is not None:
             name = names.logical(command.channel)

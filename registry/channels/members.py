@@ -13,13 +13,13 @@ from registry.channels.leases import Lease, Member
 from registry.channels.notices import notice
 from registry.event_log import EventLog
 from registry.records import Channel
-from registry.services.workers import Services
+from registry.services.workers import ServiceDecisions
 from registry.topics.subscribers import Subscribers
 
 
 class Members:
     def __init__(self, log: EventLog, *, lease_seconds: float) -> None:
-        self.services = Services(log.leases, lease_seconds=lease_seconds)
+        self.services = ServiceDecisions(log.leases, lease_seconds=lease_seconds)
         self.subscribers = Subscribers(log.leases, lease_seconds=lease_seconds, release=log.positions.release)
         self._log = log
 
@@ -92,7 +92,7 @@ class Members:
         else:
             self._log.emit(_STALLED[member.kind](member), now)
 
-    def _unstored(self, member: Member) -> Services | Subscribers | None:
+    def _unstored(self, member: Member) -> ServiceDecisions | Subscribers | None:
         """Return the part that has a member that no store knows."""
         if member.kind == "worker":
             return self.services

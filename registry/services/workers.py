@@ -60,7 +60,7 @@ def check_address(address: str) -> tuple[str, str]:
     return kind, names.check_role(kind, name)
 
 
-class Services:
+class ServiceDecisions:
     def __init__(self, leases: Leases, *, lease_seconds: float) -> None:
         self.revision = 0
         self.letters = DeadLetters()
@@ -272,15 +272,15 @@ class Services:
         )
 
 
-SERVICE_COMMANDS: dict[type[commands.Command], Callable[[Services, Any, float], replies.Reply]] = {
-    commands.RegisterWorker: Services.register,
-    commands.UnregisterWorker: Services.unregister,
-    commands.ResolveService: Services.resolve,
-    commands.ListServices: Services.list_services,
-    commands.RemovePool: Services.remove_pool,
-    commands.ReportDeadLetter: Services.report,
-    commands.ListDeadLetters: Services.list_letters,
-    commands.RemoveDeadLetters: Services.remove_letters,
+SERVICE_COMMANDS: dict[type[commands.Command], Callable[[ServiceDecisions, Any, float], replies.Reply]] = {
+    commands.RegisterWorker: ServiceDecisions.register,
+    commands.UnregisterWorker: ServiceDecisions.unregister,
+    commands.ResolveService: ServiceDecisions.resolve,
+    commands.ListServices: ServiceDecisions.list_services,
+    commands.RemovePool: ServiceDecisions.remove_pool,
+    commands.ReportDeadLetter: ServiceDecisions.report,
+    commands.ListDeadLetters: ServiceDecisions.list_letters,
+    commands.RemoveDeadLetters: ServiceDecisions.remove_letters,
 }
 
 

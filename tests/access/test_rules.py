@@ -85,7 +85,7 @@ def test_lists_take_a_right_to_all_that_they_would_show() -> None:
     rights = Rights.parse(["observe:sensors.>"])
     check(rights, commands.ListChannels(prefix="sensors."))
     check(rights, commands.ListSchemas(prefix="sensors.a"))
-    for command in (commands.ListChannels(prefix="sensors"), commands.ListChannels(), commands.Snapshot()):
+    for command in (commands.ListChannels(prefix="sensors"), commands.ListChannels(), commands.RequestSnapshot()):
         with pytest.raises(Forbidden):
             check(rights, command)
     for pattern in ("sensors", "sensors.a", "*", "*.a"):

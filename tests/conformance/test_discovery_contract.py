@@ -252,7 +252,7 @@ def test_a_channel_is_described(ask: Any) -> None:
         commands.ListSchemas(),
         commands.RegisterConsumer(channel="x", consumer_id="c", group="g"),
         commands.Heartbeat(lease="x"),
-        commands.Snapshot(),
+        commands.RequestSnapshot(),
     ],
     ids=lambda command: str(command.__struct_config__.tag),
 )

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from messagehub.store import Saved, Store, TopicReader
+from messagehub.store import Saved, Store, StoredTopicReader
 from messagehub.store.commit import GroupCommit
 from messagehub.store.memory import MemoryStore
 from messagehub.store.sqlite import SQLiteStore
@@ -225,7 +225,9 @@ def kept(writer: Writer, topic: str, count: int, *, now: float, size: int = 10) 
     writer.apply(commands.PublishMessages(topic=topic, messages=messages), now=now)
 
 
-def offsets(reader: TopicReader, topic: KeptTopic, offset: int, limit: int = 1000, max_bytes: int = 10**6) -> list[int]:
+def offsets(
+    reader: StoredTopicReader, topic: KeptTopic, offset: int, limit: int = 1000, max_bytes: int = 10**6
+) -> list[int]:
     return [found.offset for found in reader.page(topic, offset=offset, limit=limit, max_bytes=max_bytes)]
 
 

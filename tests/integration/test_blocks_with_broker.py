@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from messagehub.errors import ProducerAlreadyRegistered, SchemaMismatch
-from messagehub.shm.groups import Assignment
+from messagehub.shm.groups import MemberShare
 from messagehub.shm.location import directory_of
 from messagehub.shm.ring import open_reader
 from registry import events
@@ -245,7 +245,7 @@ def test_a_member_whose_share_is_over_before_it_was_taken_waits_for_the_next(
     with hub.producer("work", schema=SCHEMA, when_full="block") as producer:
         ring = directory_of(hub.settings).exclusive_block("work")
         with (
-            open_reader(ring, group="crew", assignment=Assignment(10**17, 0, 1)),  # of a share-out to come
+            open_reader(ring, group="crew", assignment=MemberShare(10**17, 0, 1)),  # of a share-out to come
             hub.consumer("work", start="oldest", group="crew") as member,
         ):
             producer.write(_batch(1), timeout=30.0)

@@ -120,7 +120,7 @@ def sender_of(broker: Served, hub: MessageHub) -> str:
 
 
 def services(hub: MessageHub) -> Services:
-    return hub._services  # private: a hub shows neither its links nor what it knows of workers
+    return hub._parts.services  # private: a hub shows neither its links nor what it knows of workers
 
 
 def link_of(hub: MessageHub) -> ServiceConnection:

@@ -4,11 +4,11 @@ import queue
 
 import pytest
 
-from messagehub import streams
 from messagehub.errors import ConfigurationError, HubError
 from messagehub.jupyter import outputs as kernel_outputs
 from messagehub.jupyter.kernel import Kernel, KernelOutputUnreadable, StreamExpired, Text
-from messagehub.streams import Collector, Message, StreamLimits, StreamRouter
+from messagehub.streams import Collector, StreamLimits, StreamMessage, StreamRouter
+from messagehub.streams import router as streams
 from tests.integration.harness import eventually
 from tests.messaging.test_jupyter import LONG, Puppet
 
@@ -26,7 +26,7 @@ def test_the_owner_of_an_expired_request_is_warned_and_its_reader_told(caplog):
     router = StreamRouter()
     queues = {category: queue.SimpleQueue() for category in router.categories}
     router.register("r", queues, now=0.0)
-    router.route(Message("r", "stream", "text"), now=1.0)
+    router.route(StreamMessage("r", "stream", "text"), now=1.0)
     router.cleanup(now=301.0)
     assert queues["stream"].get_nowait().body == "text"
     for each in queues.values():
@@ -44,7 +44,7 @@ def test_a_full_queue_does_not_stop_the_cleanup(caplog):
     full = queue.Queue(maxsize=1)
     router.register("slow", {"all": full}, now=0.0)
     router.register("other", {"all": queue.SimpleQueue()}, now=0.0)
-    router.route(Message("slow", "k"), now=0.0)
+    router.route(StreamMessage("slow", "k"), now=0.0)
     assert len(router.cleanup(now=300.0).expired) == 2
     assert "its queue is full" in caplog.text
 

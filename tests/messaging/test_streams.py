@@ -24,10 +24,10 @@ from messagehub.streams import (
     Cleanup,
     Collector,
     DuplicateRequest,
-    Message,
     RequestExpired,
     Routed,
     StreamLimits,
+    StreamMessage,
     StreamRouter,
 )
 
@@ -49,11 +49,11 @@ def drain(inbox):
 
 
 def text(request_id, body=None):
-    return Message(request_id, "stream", body)
+    return StreamMessage(request_id, "stream", body)
 
 
 def status(request_id, state):
-    return Message(request_id, "status", {"content": {"execution_state": state}})
+    return StreamMessage(request_id, "status", {"content": {"execution_state": state}})
 
 
 @pytest.fixture
@@ -83,7 +83,7 @@ def test_concurrent_requests_each_get_only_their_own_messages(router):
 def test_each_jupyter_kind_lands_in_its_one_queue(router, kind, category):
     queues = typed_queues(router)
     router.register("r", queues, now=0.0)
-    router.route(Message("r", kind), now=0.0)
+    router.route(StreamMessage("r", kind), now=0.0)
     assert {name: inbox.qsize() for name, inbox in queues.items()} == {
         name: int(name == category) for name in JUPYTER_CATEGORIES
     }
@@ -92,15 +92,15 @@ def test_each_jupyter_kind_lands_in_its_one_queue(router, kind, category):
 def test_an_unknown_kind_is_kept_as_an_orphan_and_counted(router):
     inbox, queues = one_queue(router)
     router.register("r", queues, now=0.0)
-    assert router.route(Message("r", "debug_event"), now=0.0) is Routed.ORPHANED
-    assert router.route(Message(None, "status"), now=0.0) is Routed.ORPHANED
+    assert router.route(StreamMessage("r", "debug_event"), now=0.0) is Routed.ORPHANED
+    assert router.route(StreamMessage(None, "status"), now=0.0) is Routed.ORPHANED
     assert inbox.empty()
     assert (router.stats().orphans, router.stats().unknown) == (2, 1)
 
 
 def test_an_unknown_kind_stays_an_orphan_when_its_request_registers(router):
     router.route(text("r", "early"), now=0.0)
-    router.route(Message("r", "debug_event"), now=0.0)
+    router.route(StreamMessage("r", "debug_event"), now=0.0)
     inbox, queues = one_queue(router)
     assert router.register("r", queues, now=1.0) == 1
     assert [m.body for m in drain(inbox)] == ["early"]
@@ -113,7 +113,7 @@ def test_categories_are_configurable():
     queues = typed_queues(router)
     router.register("r", queues, now=0.0)
     for kind in ("PART", "PART", "DONE"):
-        router.route(Message("r", kind), now=0.0)
+        router.route(StreamMessage("r", kind), now=0.0)
     assert (queues["part"].qsize(), queues["end"].qsize()) == (2, 1)
 
 
@@ -236,7 +236,7 @@ def test_a_tap_sees_every_message_before_routing_in_order(router):
 
     tap = router.tap()
     router.register("r", dict.fromkeys(router.categories, Watching()), now=0.0)
-    delivered, orphan, unknown = text("r"), text("nobody"), Message("r", "whatever")
+    delivered, orphan, unknown = text("r"), text("nobody"), StreamMessage("r", "whatever")
     for message in (delivered, orphan, unknown):
         router.route(message, now=0.0)
     assert seen_first == [delivered]
@@ -335,7 +335,7 @@ def test_a_collector_for_other_vocabularies(router):
     states = {"PART": "busy", "END": "idle"}
     with Collector(router, "r", timeout_seconds=30.0, state_of=lambda m: states[m.kind]) as collector:
         for kind in ("PART", "PART", "END"):
-            router.route(Message("r", kind), now=time.monotonic())
+            router.route(StreamMessage("r", kind), now=time.monotonic())
         assert len(collector.collect().messages) == 3
 
 
@@ -374,7 +374,7 @@ def test_nothing_is_lost_doubled_or_crossed_whatever_the_order_of_calls(steps):
         elif step == "unregister":
             assert router.unregister(name) is (active.pop(name, None) is not None)
         elif step in ("route", "strange"):
-            message = Message(name, "stream" if step == "route" else "strange", next(numbers))
+            message = StreamMessage(name, "stream" if step == "route" else "strange", next(numbers))
             router.route(message, now=now)
             if name in active:
                 active[name] = now
@@ -386,7 +386,7 @@ def test_nothing_is_lost_doubled_or_crossed_whatever_the_order_of_calls(steps):
             ended = router.cleanup(now=now).expired
             gone = {event.request_id for event in ended}
             for event in ended:
-                expected[event.request_id].append(Message(event.request_id, EXPIRED, event))
+                expected[event.request_id].append(StreamMessage(event.request_id, EXPIRED, event))
             assert gone == {request for request, at in active.items() if now - at >= 4.0}
             active = {request: at for request, at in active.items() if request not in gone}
             orphans = [(at, m) for at, m in orphans if now - at < 3.0]

@@ -72,7 +72,7 @@ def test_who_comes_and_goes_while_others_publish_is_told_of_no_loss(broker: Serv
 def test_subscribing_does_not_wait_for_a_thread_that_publishes(broker: Served) -> None:
     with hub_of(broker) as hub:
         hub.publish("warm", b"")
-        held = hub._topics._sending  # private: with a stopped broker `subscribe` never comes to this lock
+        held = hub._parts.publisher._sending  # private: with a stopped broker `subscribe` never comes to this lock
         assert held.acquire(timeout=SECONDS)  # as a publisher holds it whom the broker keeps waiting
         try:
             with hub.subscribe("a.b", timeout=SECONDS), pytest.raises(SendTimeout):

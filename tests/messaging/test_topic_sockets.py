@@ -267,7 +267,7 @@ def test_a_buffer_counts_a_block_and_not_its_reference(hub: MessageHub) -> None:
     table = pa.table({"x": pa.array(range(300_000), pa.int64())})  # 2.4 MB
     assert table.nbytes > 2_000_000
     # private: nothing public sets the bytes of a buffer, and 64 MiB would take long
-    topics = hub._topics
+    topics = hub._parts.topics
     with topics.subscribe(
         "blocks", buffer=100, buffer_bytes=5_000_000, overflow="drop_newest", timeout=SECONDS, is_local=False
     ) as subscription:

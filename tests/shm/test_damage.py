@@ -12,7 +12,7 @@ import pytest
 
 from messagehub.shm import errors
 from messagehub.shm.directory import ProducerEntry
-from messagehub.shm.groups import Assignment, GroupCursors
+from messagehub.shm.groups import GroupCursors, MemberShare
 from messagehub.shm.identity import ProcessIdentity
 from messagehub.shm.layout import HEADER_BYTES, LENGTH, WRITER_PID, Checksum, Header, PayloadFormat
 from messagehub.shm.manifests import Manifest, manifest_path
@@ -134,7 +134,7 @@ def test_a_reader_that_finds_no_index_leaves_no_lane(root: str) -> None:
         assert os.listdir(lanes) == before
 
 
-def group_file(root: str, shares: list[Assignment]) -> str:
+def group_file(root: str, shares: list[MemberShare]) -> str:
     """Of a ring whose group has had these epochs."""
     with writer(root, slot_count=16) as made:
         for share in shares:
@@ -144,14 +144,14 @@ def group_file(root: str, shares: list[Assignment]) -> str:
 
 
 def test_a_group_that_has_done_more_than_a_stream_can_hold_is_refused(root: str) -> None:
-    path = group_file(root, [Assignment(1, 0, 2)])
+    path = group_file(root, [MemberShare(1, 0, 2)])
     overwrite(path, 64, struct.pack("=Q", 1 << 63))
     with pytest.raises(errors.HeaderInconsistent):
         GroupCursors(path)
 
 
 def test_what_was_done_before_is_passed_over_in_one_step(root: str) -> None:
-    path = group_file(root, [Assignment(1, 0, 3), Assignment(2, 0, 2)])
+    path = group_file(root, [MemberShare(1, 0, 3), MemberShare(2, 0, 2)])
     done = [7, 30, 12]
     for index, sequence in enumerate(done):
         overwrite(path, 64 * (1 + 2 + index), struct.pack("=Q", sequence))

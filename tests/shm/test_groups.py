@@ -4,7 +4,7 @@ import os
 import pytest
 
 from messagehub.shm import errors, groups
-from messagehub.shm.groups import Assignment
+from messagehub.shm.groups import MemberShare
 from messagehub.shm.layout import WhenFull
 from messagehub.shm.read_results import Gap, Item
 from messagehub.shm.reader import RingReader
@@ -16,7 +16,7 @@ from tests.shm.rings import checked, payload, writer
 
 def member(root: str, epoch: int, index: int, count: int) -> RingReader:
     return open_reader(
-        os.path.join(root, "ring"), start="oldest", group="g", assignment=Assignment(epoch, index, count)
+        os.path.join(root, "ring"), start="oldest", group="g", assignment=MemberShare(epoch, index, count)
     )
 
 
@@ -131,10 +131,10 @@ def test_bad_groups_and_shares_are_refused(root: str) -> None:
     with writer(root):
         for name in ("", "a@b", "a/b", ".x", "x" * 300):
             with pytest.raises(errors.NameRefused):
-                open_reader(os.path.join(root, "ring"), group=name, assignment=Assignment(1, 0, 1))
+                open_reader(os.path.join(root, "ring"), group=name, assignment=MemberShare(1, 0, 1))
     for epoch, index, count in ((1, 1, 1), (-1, 0, 1), (1, 0, 0), (1, 0, 5000)):
         with pytest.raises(ValueError, match="share"):
-            Assignment(epoch, index, count)
+            MemberShare(epoch, index, count)
 
 
 def test_a_member_that_had_done_all_its_share_does_not_hold_up_the_writer_in_a_new_epoch(root: str) -> None:

@@ -16,7 +16,6 @@ import logging
 import os
 import threading
 from time import monotonic
-from typing import Any
 
 import msgspec
 import zmq
@@ -31,11 +30,11 @@ from messagehub.broker.access.authentication import (
     TryAgainLater,
     user_of,
 )
+from messagehub.broker.access.peer_audit import PeerAudit
 from messagehub.broker.access.peer_registrations import PeerRegistrations, Registering, lease_of
 from messagehub.broker.access.peer_tables import PeerTables
-from messagehub.errors import ConfigurationError, Forbidden, HubError, ProtocolError, RateLimited, Unauthorized
+from messagehub.errors import ConfigurationError, Forbidden, HubError, RateLimited, Unauthorized
 from messagehub.runtime.logs import LimitedLog
-from messagehub.security.audit import REFUSALS_PER_SECOND, AuditLog
 from messagehub.security.credentials import AccessFile, AccessList
 from messagehub.security.rate_limits import TokenBuckets
 from messagehub.settings import Settings
@@ -47,9 +46,7 @@ from registry.registry import Registry
 log = logging.getLogger("messagehub.broker")
 
 LOOK_SECONDS = 0.05
-AUDIT_SECONDS = 1.0
 SILENCED_SECONDS = 1.0
-MAX_NOTED = 10_000
 _NOBLOCK = int(zmq.NOBLOCK)
 _KEY, _USER = "key:", "user:"
 _CHANGES = commands.UnregisterWorker | commands.UnregisterSubscriber | commands.RemovePool
@@ -82,15 +79,12 @@ class AccessControl:
         self._registrations, self._table_places = PeerRegistrations(0), PeerTables(0)
         self._limit(settings)
         self._silenced_until: dict[str, float] = {}
-        self._noted_at: dict[tuple[str, str], float] = {}
-        self._noted_entries: set[tuple[str, str, str | None]] = set()
         self._counting = threading.Lock()
         self._connections = LimitedLog(log, "connections")
         self._log_of_refusals = LimitedLog(log, "refusals")
-        self._refusals = TokenBuckets(REFUSALS_PER_SECOND)
         self.hung_up_on = 0
-        self.denied = self.subscriptions_refused = self.subscriptions_too_many = self.audit_skipped = 0
-        self._audit = AuditLog(settings.dir / "audit.log", max_bytes=settings.audit_bytes)
+        self.denied = self.subscriptions_refused = self.subscriptions_too_many = 0
+        self._audit = PeerAudit(settings)
         self._enforce(self._list)
 
     def _limit(self, settings: Settings) -> None:
@@ -108,7 +102,7 @@ class AccessControl:
         """Take over the limits, the rights of the group and the size of the audit log, whose file is opened anew."""
         self._is_reduced |= settings.group_roles != self._settings.group_roles
         self._limit(settings)
-        self._audit.reopen(max_bytes=settings.audit_bytes)
+        self._audit.reopen(settings)
 
     @classmethod
     def of(cls, settings: Settings) -> "AccessControl | None":
@@ -129,7 +123,7 @@ class AccessControl:
             with self._counting:
                 self.denied += 1
             what = {"socket": domain, "address": address, "mechanism": mechanism, "key": key or None}
-            self._write_refusal(user or address, "denied", user or "unknown", **what)
+            self._audit.write(user or address, "denied", user or "unknown", **what)
             why = (
                 "it is not listed" if rights is None else "it said too much" if is_silenced else "it has no right to it"
             )
@@ -220,19 +214,15 @@ class AccessControl:
         user = f"{_USER}{uid}"
         try:
             self._check_entry(user, command)
-        except Refusal as error:  # the entry stays, and is looked at again and again: noted once
-            entry = (user, command.channel, getattr(command, "lease", None))
-            if entry not in self._noted_entries:
-                if len(self._noted_entries) >= MAX_NOTED:
-                    self._noted_entries.clear()
-                self._noted_entries.add(entry)
+        except Refusal as error:
+            if self._audit.is_new_entry(user, command):
                 said = "refused the entry of %s for %s in the directory: %s: %s"
                 self._log_of_refusals.info(said, user, command.channel, error.code, error.message)
-                self._write_refusal(user, "refused", user, code=error.code, **_what(command))
+                self._audit.refused_command(user, command, error.code)
             raise
 
     def adopted(self, uid: int, command: commands.RegisterProducer) -> None:
-        self._audit.write("changed", f"{_USER}{uid}", **_what(command))
+        self._audit.changed(f"{_USER}{uid}", command)
 
     def _check_entry(self, user: str, command: commands.RegisterProducer | commands.RegisterTable) -> None:
         rights = self._rights_of(user) or access.NOTHING
@@ -256,31 +246,13 @@ class AccessControl:
         """
         if isinstance(reply, replies.Error):
             if command.writes or isinstance(command, _CHANGES):
-                self._write_refusal(_user(path), "refused", _user(path), code=reply.code, **_what(command))
+                self._audit.refused_command(_user(path), command, reply.code)
         elif is_change and not isinstance(command, _DATA):
             revision = getattr(reply, "revision", None)
-            self._audit.write("changed", _user(path), **_what(command), revision=revision)
+            self._audit.changed(_user(path), command, revision=revision)
 
     def refused(self, path: list[bytes], request: str, request_id: str | None, error: HubError) -> None:
-        """What comes too fast, or is no request, is noted once in a while: a peer can send it without end."""
-        user = _user(path)
-        if isinstance(error, RateLimited | ProtocolError):
-            now = monotonic()
-            if now < self._noted_at.get((user, error.code), 0.0):
-                return
-            self._noted_at[user, error.code] = now + AUDIT_SECONDS
-        name = error.details.get("name")
-        self._write_refusal(
-            user, "refused", user, code=error.code, request=request, correlation_id=request_id, name=name
-        )
-
-    def _write_refusal(self, peer: str, event: str, who: str, **what: Any) -> None:
-        """Each, unless one peer makes so many that they would push everything else out of the log."""
-        with self._counting:
-            if not self._refusals.take(peer, monotonic()):
-                self.audit_skipped += 1
-                return
-        self._audit.write(event, who, **what)
+        self._audit.refused_request(_user(path), request, request_id, error)
 
     # -- events --------------------------------------------------------------------------------------------
 
@@ -293,7 +265,7 @@ class AccessControl:
         self.hung_up_on += 1
         self._silenced_until[user] = monotonic() + SILENCED_SECONDS
         self._log_of_refusals.info("hung up on %s: it says too much on the event socket", user)
-        self._write_refusal(user, "refused", user, code=RateLimited.code, socket=EVENTS)
+        self._audit.refused(user, code=RateLimited.code, socket=EVENTS)
 
     def may_watch(self, user: str, topic: bytes, *, others: int) -> bool:
         """`channel/NAME/` is about one channel; anything shorter is about all whose topic begins so.
@@ -306,13 +278,13 @@ class AccessControl:
             self.subscriptions_too_many += 1
             said = "refused %s a subscription to %s: it has %d already"
             self._log_of_refusals.info(said, user, _shown(topic), others)
-            self._write_refusal(user, "refused", user, code="TOO_MANY_SUBSCRIPTIONS", topic=_shown(topic))
+            self._audit.refused(user, code="TOO_MANY_SUBSCRIPTIONS", topic=_shown(topic))
             return False
         if rights is None or not access.may_see(rights, topic.decode(errors="replace")):
             self.subscriptions_refused += 1
             said = "refused %s a subscription to %s: it has no right to observe that"
             self._log_of_refusals.info(said, user, _shown(topic))
-            self._write_refusal(user, "refused", user, code="FORBIDDEN", topic=_shown(topic))
+            self._audit.refused(user, code="FORBIDDEN", topic=_shown(topic))
             return False
         return True
 
@@ -393,7 +365,7 @@ class AccessControl:
             "refused_too_many_subscriptions": self.subscriptions_too_many,
             "hung_up": self.hung_up_on,
             "audit_lost": self._audit.lost,
-            "audit_skipped": self.audit_skipped,
+            "audit_skipped": self._audit.skipped,
         }
 
     def gauges(self) -> dict[str, int]:
@@ -439,16 +411,3 @@ def _places(command: commands.RequestSchema, registry: Registry) -> list[str]:
     except HubError:
         return []
     return [place.subject for place in schemas.places(found.schema_id)]
-
-
-def _what(command: commands.AnyCommand) -> dict[str, Any]:
-    """A command as the audit log names it: its kind, its correlation id and what it is about, not what it carries."""
-    name = access.about(command)
-    ids = (getattr(command, kind, None) for kind in ("producer_id", "consumer_id", "worker_id", "member_id"))
-    member = next(filter(None, ids), None)
-    return {
-        "request": str(command.__struct_config__.tag),
-        "correlation_id": command.id,
-        "name": name[: names.MAX_LENGTH] if name else None,
-        "member": member[: names.MAX_LENGTH] if member else None,
-    }

@@ -23,7 +23,7 @@ from messagehub.errors import HubError, RateLimited, StoreError, TopicNotFound
 from messagehub.protocol.topic_frames import retained_frames
 from messagehub.runtime.descriptors import wait_readable
 from messagehub.runtime.supervision import Supervisor
-from messagehub.store import Store, TopicReader
+from messagehub.store import Store, StoredTopicReader
 from registry import commands, replies
 from registry.events import AnyEvent, MessagesKept
 from registry.records import KeptTopic
@@ -169,7 +169,7 @@ class RetainedTopics:
     # -- on the thread -------------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        reader: TopicReader | None = None
+        reader: StoredTopicReader | None = None
         while (asked := self._asked.get()) is not None:
             ticket, command, name, incarnation = asked
             reply: replies.Reply
@@ -190,7 +190,7 @@ class RetainedTopics:
             reader.close()
 
 
-def _read(reader: TopicReader, command: commands.Command, name: str, incarnation: int) -> replies.Reply:
+def _read(reader: StoredTopicReader, command: commands.Command, name: str, incarnation: int) -> replies.Reply:
     topic = reader.written(incarnation)
     if topic is None:  # its definition is on its way to the disk, or it was deleted a moment ago
         raise TopicNotFound(f"topic {name!r} is not kept", topic=name)

@@ -18,7 +18,7 @@ from registry.formats.differences import BudgetExceeded, Difference
 from . import dialects, wording
 from .dialects import pointer
 from .document import DocumentPlace
-from .keywords import Compiler, Part, negate_names_of, tuple_keywords
+from .keywords import Compiler, Conjunct, negate_names_of, tuple_keywords
 from .nodes import FALSE, Node, all_of, every_key, negate, negate_names, one_of_strings
 from .outcomes import ProofOutcome
 from .solver import Solver
@@ -97,7 +97,9 @@ class Explainer:
                 if outcome is not None:
                     self._explain(place, part, views, context, outcome)
 
-    def _explain(self, place: DocumentPlace, part: Part, views: Views, context: Context, outcome: ProofOutcome) -> None:
+    def _explain(
+        self, place: DocumentPlace, part: Conjunct, views: Views, context: Context, outcome: ProofOutcome
+    ) -> None:
         keyword = part.tokens[0]
         if keyword == "additionalProperties" and part.inner is not None:
             self._explain_additional(place, part.inner, views, context)

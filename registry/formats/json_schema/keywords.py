@@ -60,7 +60,7 @@ _LATE_DEPENDENCIES = make("opaque", "`dependencies` is asserted after draft 7")
 
 
 @dataclass(frozen=True)
-class Part:
+class Conjunct:
     """One conjunct of a schema; `inner` and `wrap` are given where it distributes over an inner schema."""
 
     tokens: tuple[str, ...]
@@ -174,11 +174,11 @@ class Compiler:
 
     def _wrapped(
         self, place: DocumentPlace, schema: Any, tokens: tuple[str, ...], wrap: Callable[[Node], Node], in_place: bool
-    ) -> Part:
+    ) -> Conjunct:
         inner = self._inside(place, schema, *tokens)
-        return Part(tokens, wrap(self.node(inner, in_place)), inner, wrap)
+        return Conjunct(tokens, wrap(self.node(inner, in_place)), inner, wrap)
 
-    def parts(self, place: DocumentPlace) -> Iterator[Part]:
+    def parts(self, place: DocumentPlace) -> Iterator[Conjunct]:
         """The conjuncts of a schema."""
         schema, version = place.schema, place.dialect.version
         references = self.document.reference_keywords(place)
@@ -188,7 +188,7 @@ class Compiler:
                 node = self._reference(self._key(target), target)
             else:
                 node = self.node(target, in_place=True)
-            yield Part((keyword,), node, target, lambda node: node)
+            yield Conjunct((keyword,), node, target, lambda node: node)
         if references and version <= 7:
             return  # its siblings do not count in these drafts
         yield from self._any_type(place, schema, version)
@@ -200,13 +200,13 @@ class Compiler:
             # Last: these look through all schemas applied in place, known by now not to run in circles.
             yield from self._unevaluated(place, schema)
 
-    def _any_type(self, place: DocumentPlace, schema: dict[str, Any], version: int) -> Iterator[Part]:
+    def _any_type(self, place: DocumentPlace, schema: dict[str, Any], version: int) -> Iterator[Conjunct]:
         if "type" in schema:
-            yield Part(("type",), _types(schema["type"], version))
+            yield Conjunct(("type",), _types(schema["type"], version))
         if "enum" in schema:
-            yield Part(("enum",), enumeration(_exact(schema["enum"])))
+            yield Conjunct(("enum",), enumeration(_exact(schema["enum"])))
         if "const" in schema and version >= 6:
-            yield Part(("const",), constant(_exact(schema["const"])))
+            yield Conjunct(("const",), constant(_exact(schema["const"])))
         for index, child in enumerate(schema.get("allOf", ())):
             yield self._wrapped(place, child, ("allOf", str(index)), lambda node: node, True)
         for keyword, combine in (("anyOf", any_of), ("oneOf", exactly_one)):
@@ -215,40 +215,40 @@ class Compiler:
                     self.node(self._inside(place, child, keyword, str(index)), in_place=True)
                     for index, child in enumerate(schema[keyword])
                 ]
-                yield Part((keyword,), combine(branches))
+                yield Conjunct((keyword,), combine(branches))
         if "not" in schema:
-            yield Part(("not",), negate(self.node(self._inside(place, schema["not"], "not"), in_place=True)))
+            yield Conjunct(("not",), negate(self.node(self._inside(place, schema["not"], "not"), in_place=True)))
         if "if" in schema and version >= 7:
             condition = self.node(self._inside(place, schema["if"], "if"), in_place=True)
             for keyword, otherwise in (("then", negate(condition)), ("else", condition)):
                 if keyword in schema:
                     yield self._wrapped(place, schema[keyword], (keyword,), _unless(otherwise), True)
 
-    def _numbers(self, schema: dict[str, Any], version: int) -> Iterator[Part]:
+    def _numbers(self, schema: dict[str, Any], version: int) -> Iterator[Conjunct]:
         for keyword, kind in (("minimum", "minimum"), ("maximum", "maximum")):
             exclusive = "exclusive" + keyword.capitalize()
             if keyword in schema:
                 strict = version == 4 and schema.get(exclusive) is True
-                yield Part((exclusive if strict else keyword,), make(kind, _number(schema[keyword]), strict))
+                yield Conjunct((exclusive if strict else keyword,), make(kind, _number(schema[keyword]), strict))
             if exclusive in schema and version >= 6:
-                yield Part((exclusive,), make(kind, _number(schema[exclusive]), True))
+                yield Conjunct((exclusive,), make(kind, _number(schema[exclusive]), True))
         if "multipleOf" in schema:
-            yield Part(("multipleOf",), make("multiple", _number(schema["multipleOf"])))
+            yield Conjunct(("multipleOf",), make("multiple", _number(schema["multipleOf"])))
 
-    def _strings(self, schema: dict[str, Any], version: int) -> Iterator[Part]:
+    def _strings(self, schema: dict[str, Any], version: int) -> Iterator[Conjunct]:
         for keyword, kind in _COUNTS.items():
             if keyword in schema and (schema[keyword] > 0 or kind.startswith("max")):
-                yield Part((keyword,), make(kind, int(schema[keyword])))
+                yield Conjunct((keyword,), make(kind, int(schema[keyword])))
         if "pattern" in schema:
-            yield Part(("pattern",), make("pattern", schema["pattern"]))
+            yield Conjunct(("pattern",), make("pattern", schema["pattern"]))
         if version <= 7:
             if schema.get("format") in _FORMATS:
-                yield Part(("format",), make("format", schema["format"]))
+                yield Conjunct(("format",), make("format", schema["format"]))
             for keyword in ("contentEncoding", "contentMediaType"):
                 if isinstance(schema.get(keyword), str):
-                    yield Part((keyword,), make("format", f"{keyword} {schema[keyword]}"))
+                    yield Conjunct((keyword,), make("format", f"{keyword} {schema[keyword]}"))
 
-    def _arrays(self, place: DocumentPlace, schema: dict[str, Any], version: int) -> Iterator[Part]:
+    def _arrays(self, place: DocumentPlace, schema: dict[str, Any], version: int) -> Iterator[Conjunct]:
         prefix, rest = tuple_keywords(schema, version)
         for index, child in enumerate(schema[prefix] if prefix else ()):
             yield self._wrapped(place, child, (prefix, str(index)), _at(index), False)
@@ -256,26 +256,26 @@ class Compiler:
             start = len(schema[prefix]) if prefix else 0
             yield self._wrapped(place, schema[rest], (rest,), _from(start), False)
         if schema.get("uniqueItems") is True:
-            yield Part(("uniqueItems",), make("unique"))
+            yield Conjunct(("uniqueItems",), make("unique"))
         if "contains" in schema and version >= 6:
             yield from self._contains(place, schema, version)
 
-    def _contains(self, place: DocumentPlace, schema: dict[str, Any], version: int) -> Iterator[Part]:
+    def _contains(self, place: DocumentPlace, schema: dict[str, Any], version: int) -> Iterator[Conjunct]:
         inner = self.node(self._inside(place, schema["contains"], "contains"))
         least = int(schema.get("minContains", 1)) if version >= 2019 else 1
         if least == 1:
-            yield Part(("contains",), make("some_from", 0, inner))
+            yield Conjunct(("contains",), make("some_from", 0, inner))
         elif least:
-            yield Part(("minContains",), make("at_least", inner, least))
+            yield Conjunct(("minContains",), make("at_least", inner, least))
         if "maxContains" in schema and version >= 2019:
             most = int(schema["maxContains"])
             counted = make("at_most", inner, most) if most else items_from(0, negate(inner))
-            yield Part(("maxContains",), counted)
+            yield Conjunct(("maxContains",), counted)
 
-    def _objects(self, place: DocumentPlace, schema: dict[str, Any], version: int) -> Iterator[Part]:
+    def _objects(self, place: DocumentPlace, schema: dict[str, Any], version: int) -> Iterator[Conjunct]:
         required = schema.get("required", ())
         for index, name in enumerate(required if isinstance(required, list) else ()):
-            yield Part(("required", str(index)), has_key(name))
+            yield Conjunct(("required", str(index)), has_key(name))
         for name, child in schema.get("properties", {}).items():
             yield self._wrapped(place, child, ("properties", name), _for_keys(one_of_strings((name,))), False)
         for pattern, child in schema.get("patternProperties", {}).items():
@@ -288,16 +288,16 @@ class Compiler:
             yield self._wrapped(place, schema["propertyNames"], ("propertyNames",), _all_names, False)
         yield from self._dependencies(place, schema, version)
 
-    def _unevaluated(self, place: DocumentPlace, schema: dict[str, Any]) -> Iterator[Part]:
+    def _unevaluated(self, place: DocumentPlace, schema: dict[str, Any]) -> Iterator[Conjunct]:
         for keyword, formula in (
             ("unevaluatedItems", unevaluated_items),
             ("unevaluatedProperties", unevaluated_properties),
         ):
             if keyword in schema:
                 inner = self.node(self._inside(place, schema[keyword], keyword))
-                yield Part((keyword,), formula(self, place, inner))
+                yield Conjunct((keyword,), formula(self, place, inner))
 
-    def _dependencies(self, place: DocumentPlace, schema: dict[str, Any], version: int) -> Iterator[Part]:
+    def _dependencies(self, place: DocumentPlace, schema: dict[str, Any], version: int) -> Iterator[Conjunct]:
         keywords = ["dependencies"]
         if version >= 2019:
             keywords += ["dependentRequired", "dependentSchemas"]
@@ -307,7 +307,7 @@ class Compiler:
                 excuse = any_of((lacks_key(name), negate(_LATE_DEPENDENCIES) if late else FALSE))
                 wrap = _unless(excuse)
                 if isinstance(value, list):
-                    yield Part((keyword, name), wrap(all_of(has_key(other) for other in value)))
+                    yield Conjunct((keyword, name), wrap(all_of(has_key(other) for other in value)))
                 else:
                     yield self._wrapped(place, value, (keyword, name), wrap, True)
 

@@ -8,8 +8,17 @@ import zlib
 from typing import Any, NamedTuple
 
 from messagehub.shm.errors import DataBlockError
-from messagehub.shm.layout import CHECKSUM, CRC_OFFSET, LENGTH, SEQUENCE, Checksum, Header, Kind, fixed_checksum
-from messagehub.shm.writer import checksum
+from messagehub.shm.layout import (
+    CHECKSUM,
+    CRC_OFFSET,
+    LENGTH,
+    SEQUENCE,
+    Checksum,
+    Header,
+    Kind,
+    checksum,
+    fixed_checksum,
+)
 from tests.faults.blocks.originals import Original
 
 NUMBERS = [0, 1, 2, 3, 63, 64, 4095, 4096, 4097, *(1 << n for n in (16, 20, 21, 30, 31, 32, 40, 47, 62, 63))]

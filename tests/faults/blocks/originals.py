@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from messagehub import MessageHub
-from messagehub.shm.groups import Assignment
+from messagehub.shm.groups import MemberShare
 from messagehub.shm.layout import HEADER_BYTES, LENGTH, LINE_BYTES, Checksum, Header, Kind
 from messagehub.shm.location import directory_of
 from messagehub.shm.payloads import codec_for
@@ -22,7 +22,7 @@ CODED = pa.schema([("n", pa.int16()), ("kind", pa.dictionary(pa.int8(), pa.strin
 DTYPE = np.dtype([("t", "<f8"), ("xy", "<i4", (2,)), ("name", "S5")])
 CHANNEL = "c"
 GROUP = "g"
-MEMBER = Assignment(2, 0, 2)
+MEMBER = MemberShare(2, 0, 2)
 ROWS = [{"n": 1, "text": "one", "list": [1, 2]}, {"n": 2, "text": None, "list": None}, {"n": 3, "text": "", "list": []}]
 
 
@@ -114,7 +114,7 @@ def _lanes(root: str) -> list[Original]:
     path = os.path.join(directory, "ring")
     spec = RingSpec("c", "p", "lanes", slot_bytes=1024, page_bytes=64, slot_count=4)
     with open_writer(path, spec, codec_for(None)) as writer:
-        for share in (Assignment(1, 0, 3), MEMBER):
+        for share in (MemberShare(1, 0, 3), MEMBER):
             writer.write(b"x")
             open_reader(path, start="oldest", group=GROUP, assignment=share).close()
         lanes = os.path.join(directory, writer.header.lanes)

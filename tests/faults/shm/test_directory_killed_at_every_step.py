@@ -6,7 +6,7 @@ from itertools import count
 
 from messagehub.shm.cleaning import clean
 from messagehub.shm.directory import Directory, ProducerEntry
-from messagehub.shm.groups import Assignment
+from messagehub.shm.groups import MemberShare
 from messagehub.shm.identity import ProcessIdentity
 from messagehub.shm.layout import WhenFull
 from messagehub.shm.payloads import codec_for
@@ -105,7 +105,7 @@ def test_a_member_that_dies_anywhere_in_a_new_assignment_loses_nothing(root: str
     path = os.path.join(root, "ring")
     with writer(root, slot_count=8, when_full=WhenFull.BLOCK) as made:
         epoch = 1
-        open_reader(path, start="oldest", group="g", assignment=Assignment(epoch, 0, 1)).close()
+        open_reader(path, start="oldest", group="g", assignment=MemberShare(epoch, 0, 1)).close()
         unread = 1
         for length in count(1):
             for _ in range(3):
@@ -114,11 +114,11 @@ def test_a_member_that_dies_anywhere_in_a_new_assignment_loses_nothing(root: str
 
             def body(fuse: Fuse, epoch: int = epoch) -> None:
                 count_system_calls(fuse)
-                open_reader(path, group="g", assignment=Assignment(epoch, 1, 2)).read(0)
+                open_reader(path, group="g", assignment=MemberShare(epoch, 1, 2)).read(0)
 
             died = died_after(body, length)
             epoch += 1
-            with open_reader(path, group="g", assignment=Assignment(epoch, 0, 1)) as alone:
+            with open_reader(path, group="g", assignment=MemberShare(epoch, 0, 1)) as alone:
                 while isinstance(found := alone.read(0), Item):
                     assert checked(found) == unread
                     alone.acknowledge(unread)

@@ -1,13 +1,14 @@
-"""The facade's methods about services: `hub.serve`, `hub.request`, `hub.send`, `hub.stream`, and those to await."""
+"""What a hub's user calls of services: `hub.serve`, `hub.request`, `hub.send`, `hub.stream`, and those to await."""
 
 import asyncio
 import time
-from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
+from messagehub.client.identity import ClientIdentity
+from messagehub.discovery.registry_client import RegistryClient
 from messagehub.errors import BrokerRequired, BrokerTimeout, BrokerUnavailable
-from messagehub.runtime.background import BackgroundThreads, awaitable
+from messagehub.runtime.background import BackgroundThreads
 from messagehub.runtime.callbacks import check_callback
 from messagehub.runtime.event_loop import running_loop
 from messagehub.services.frames import REQUEST, SEND
@@ -17,33 +18,37 @@ from messagehub.services.resending import Resent, resend
 from messagehub.services.services import Services
 from messagehub.services.streams import StreamedReply
 from messagehub.services.workers import Handler, Served
-from messagehub.topics.topics import Topics
+from messagehub.topics.publishing import TopicPublisher
 from registry import commands, replies
 from registry.records import Priority, Strategy
 
 PAGE = 1000
 
 
-class ServiceMethods(ABC):
-    """What `MessageHub` provides to them is declared here; nobody else inherits."""
-
-    _services: Services
-    _topics: Topics
-    _background: BackgroundThreads
-
-    @abstractmethod
-    def ask(self, command: commands.Command, *, timeout: float | None = None) -> replies.AnyReply: ...
-
-    @abstractmethod
-    def _limit(self, timeout: float | None) -> float: ...
-
-    @abstractmethod
-    def _role(self, kind: str) -> str: ...
+class ServiceCalls:
+    def __init__(
+        self,
+        services: Services,
+        registry: RegistryClient,
+        publisher: TopicPublisher,
+        background: BackgroundThreads,
+        identity: ClientIdentity,
+        *,
+        hub: Callable[[], object],
+    ) -> None:
+        """`publisher` is for dead letters of topics. `hub` gives what all that is made here keeps alive."""
+        self._services = services
+        self._requests = services.requests
+        self._registry = registry
+        self._publisher = publisher
+        self._background = background
+        self._identity = identity
+        self._hub = hub
 
     def _ask_broker(self, command: commands.Command, *, timeout: float | None) -> replies.AnyReply:
         """As `ask`; without a broker it raises what `serve`, `request` and the methods about topics raise."""
         try:
-            return self.ask(command, timeout=timeout)
+            return self._registry.ask(command, timeout=timeout)
         except BrokerTimeout:
             raise
         except BrokerUnavailable as missing:
@@ -74,15 +79,15 @@ class ServiceMethods(ABC):
         served = self._services.serve(
             address,
             handler,
-            worker_id=self._role("worker"),
+            worker_id=self._identity.role("worker"),
             concurrency=concurrency,
             mailbox=mailbox,
             overflow=overflow,
             strategy=strategy,
-            timeout=self._limit(timeout),
+            timeout=self._registry.limit(timeout),
             loop=running_loop(),
         )
-        served.keeps = self
+        served.keeps = self._hub()
         return served
 
     async def serve_async(
@@ -103,7 +108,7 @@ class ServiceMethods(ABC):
             lambda remaining: self._services.serve(
                 address,
                 handler,
-                worker_id=self._role("worker"),
+                worker_id=self._identity.role("worker"),
                 concurrency=concurrency,
                 mailbox=mailbox,
                 overflow=overflow,
@@ -111,9 +116,9 @@ class ServiceMethods(ABC):
                 timeout=remaining,
                 loop=loop,
             ),
-            timeout=self._limit(timeout),
+            timeout=self._registry.limit(timeout),
         )
-        served.keeps = self
+        served.keeps = self._hub()
         return served
 
     def request(
@@ -132,7 +137,7 @@ class ServiceMethods(ABC):
         `timeout` bounds it all. `retries` are for what was certainly not handled (nobody there, not reached, mailbox
         full or closed), with growing pauses; with `idempotent` also for workers that ended before they answered.
         """
-        return self._services.requests.request(
+        return self._requests.request(
             address,
             payload,
             timeout=timeout,
@@ -154,7 +159,7 @@ class ServiceMethods(ABC):
         idempotent: bool = False,
     ) -> Any:
         """As `request`, to be awaited. When the task is cancelled, so is the request."""
-        return await self._services.requests.ask_async(
+        return await self._requests.ask_async(
             REQUEST,
             address,
             payload,
@@ -181,7 +186,7 @@ class ServiceMethods(ABC):
         The request is sent when this returns. In a running event loop it does not wait for that either, and what goes
         wrong on the way is raised with the result.
         """
-        pending = self._services.requests.begin(
+        pending = self._requests.begin(
             address,
             payload,
             timeout=timeout,
@@ -190,7 +195,7 @@ class ServiceMethods(ABC):
             priority=priority,
             idempotent=idempotent,
         )
-        pending.keeps = self
+        pending.keeps = self._hub()
         return pending
 
     def send(
@@ -204,9 +209,7 @@ class ServiceMethods(ABC):
         priority: Priority = "normal",
     ) -> None:
         """A message that wants no reply; returns when it is in the worker's mailbox."""
-        self._services.requests.send(
-            address, payload, timeout=timeout, retries=retries, headers=headers, priority=priority
-        )
+        self._requests.send(address, payload, timeout=timeout, retries=retries, headers=headers, priority=priority)
 
     async def send_async(
         self,
@@ -219,7 +222,7 @@ class ServiceMethods(ABC):
         priority: Priority = "normal",
     ) -> None:
         """As `send`, to be awaited."""
-        await self._services.requests.ask_async(
+        await self._requests.ask_async(
             SEND, address, payload, timeout=timeout, retries=retries, headers=headers, priority=priority
         )
 
@@ -239,7 +242,7 @@ class ServiceMethods(ABC):
         Also `async for`, and `await` for the reply: in a running event loop this does not wait for anything. A request
         is tried again only until its first partial result.
         """
-        reply = self._services.requests.stream(
+        reply = self._requests.stream(
             address,
             payload,
             timeout=timeout,
@@ -248,14 +251,14 @@ class ServiceMethods(ABC):
             priority=priority,
             idempotent=idempotent,
         )
-        reply.keeps = self
+        reply.keeps = self._hub()
         return reply
 
     def services(self, prefix: str = "", *, timeout: float | None = None) -> list[replies.ServiceSummary]:
         """All addresses that start with the prefix, and who serves them."""
         found: list[replies.ServiceSummary] = []
         after: str | None = ""
-        deadline = time.monotonic() + self._limit(timeout)
+        deadline = time.monotonic() + self._registry.limit(timeout)
         while after is not None:
             command = commands.ListServices(prefix=prefix, after=after, limit=PAGE)
             page = self._ask_broker(command, timeout=max(deadline - time.monotonic(), 0.0))
@@ -264,13 +267,9 @@ class ServiceMethods(ABC):
             after = page.next
         return found
 
-    services_async = awaitable(services)
-
     def remove_pool(self, address: str, *, timeout: float | None = None) -> None:
         """Forget an empty pool; its workers have to leave first."""
         self._ask_broker(commands.RemovePool(address=address), timeout=timeout)
-
-    remove_pool_async = awaitable(remove_pool)
 
     def dead_letters(
         self, address: str | None = None, *, limit: int = 100, timeout: float | None = None
@@ -280,8 +279,6 @@ class ServiceMethods(ABC):
         assert isinstance(listed, replies.DeadLetterList)
         return listed
 
-    dead_letters_async = awaitable(dead_letters)
-
     def resend_dead_letters(
         self, address: str | None = None, *, limit: int = 100, timeout: float | None = None
     ) -> Resent:
@@ -290,7 +287,7 @@ class ServiceMethods(ABC):
         Nobody waits for replies: a request is sent as a message. One of a topic is published to it again, for all who
         read it. `timeout` is for all of them: those it leaves no time for are counted as `left`.
         """
-        deadline = time.monotonic() + self._limit(timeout)
+        deadline = time.monotonic() + self._registry.limit(timeout)
         return resend(
             self.dead_letters(address, limit=limit, timeout=timeout).letters,
             lambda to, payload, headers, seconds: self._resend(to, payload, headers or None, seconds),
@@ -298,12 +295,10 @@ class ServiceMethods(ABC):
             deadline=deadline,
         )
 
-    resend_dead_letters_async = awaitable(resend_dead_letters)
-
     def _resend(self, address: str, payload: Any, headers: dict[str, Any] | None, timeout: float) -> None:
         """What nobody acknowledged is published to its topic once more."""
         kind, _, name = address.partition(":")
         if kind == "topic":
-            self._topics.publish(name, payload, headers, timeout=timeout, is_local=False)
+            self._publisher.publish(name, payload, headers=headers, timeout=timeout)
         else:
-            self._services.requests.send(address, payload, timeout=timeout, headers=headers, is_reported=False)
+            self._requests.send(address, payload, timeout=timeout, headers=headers, is_reported=False)

@@ -1,32 +1,54 @@
-"""The facade's methods about what is declared: channels and schemas."""
+"""The catalog: which channels and schemas are declared, and who is there. What a hub's user asks and declares."""
 
 import time
-from abc import ABC, abstractmethod
-from typing import Any, TypeVar
+from typing import Any
 
 from messagehub.arguments import json_object
+from messagehub.discovery.registry_client import RegistryClient
 from messagehub.errors import ConfigurationError
-from messagehub.runtime.background import BackgroundThreads, awaitable
 from messagehub.shm.advice import schema_instead
+from messagehub.shm.locks import open_files_limited
 from messagehub.shm.payloads import is_arrow
 from registry import commands, replies
 from registry.formats import arrow
-from registry.records import Access, Priority, SchemaType
+from registry.records import Access, Consumer, Priority, SchemaType
 
 PAGE = 1000
-_AnyReply = TypeVar("_AnyReply", bound=replies.Reply)
 
 
-class CatalogMethods(ABC):
-    """What `MessageHub` provides to them is declared here; nobody else inherits."""
+class Catalog:
+    def __init__(self, registry: RegistryClient) -> None:
+        self._registry = registry
 
-    _background: BackgroundThreads
+    # -- channels ------------------------------------------------------------------------------------------
 
-    @abstractmethod
-    def _limit(self, timeout: float | None) -> float: ...
+    @open_files_limited()
+    def channels(self, prefix: str = "", *, timeout: float | None = None) -> list[replies.ChannelSummary]:
+        """All channels whose name starts with the prefix."""
+        found: list[replies.ChannelSummary] = []
+        after: str | None = ""
+        deadline = time.monotonic() + self._registry.limit(timeout)
+        while after is not None:
+            command = commands.ListChannels(prefix=prefix, after=after, limit=PAGE)
+            remaining = max(deadline - time.monotonic(), 0.0)
+            page = self._registry.reply_or_none(command, replies.ChannelList, timeout=remaining)
+            if page is None:
+                return []
+            found += page.channels
+            after = page.next
+        return found
 
-    @abstractmethod
-    def _must(self, command: commands.Command, kind: type[_AnyReply], timeout: float | None) -> _AnyReply: ...
+    @open_files_limited()
+    def consumers(self, channel: str, *, timeout: float | None = None) -> list[Consumer]:
+        """Who consumes a channel."""
+        command = commands.ListConsumers(channel=channel)
+        reply = self._registry.reply_or_none(command, replies.ConsumerList, timeout=timeout)
+        return reply.consumers if reply else []
+
+    @open_files_limited()
+    def describe(self, channel: str, *, timeout: float | None = None) -> replies.ChannelDescription | None:
+        command = commands.DescribeChannel(channel=channel)
+        return self._registry.reply_or_none(command, replies.ChannelDescription, timeout=timeout)
 
     def create_channel(
         self,
@@ -61,9 +83,9 @@ class CatalogMethods(ABC):
             metadata=json_object(metadata, "metadata"),
             priority=priority,
         )
-        return self._must(command, replies.ChannelCreated, timeout)
+        return self._registry.reply(command, replies.ChannelCreated, timeout)
 
-    create_channel_async = awaitable(create_channel)
+    # -- schemas -------------------------------------------------------------------------------------------
 
     def register_schema(
         self, subject: str, schema: Any, *, schema_type: SchemaType = "JSON", timeout: float | None = None
@@ -74,9 +96,7 @@ class CatalogMethods(ABC):
         else:
             _check_schema(schema)
         command = commands.RegisterSchema(subject=subject, schema=schema, schema_type=schema_type)
-        return self._must(command, replies.SchemaRegistered, timeout)
-
-    register_schema_async = awaitable(register_schema)
+        return self._registry.reply(command, replies.SchemaRegistered, timeout)
 
     def schema(
         self,
@@ -93,27 +113,21 @@ class CatalogMethods(ABC):
         if version is not None and subject is None:
             raise ConfigurationError("a version is one of a subject's: say which subject")
         command = commands.RequestSchema(subject=subject, version=version, schema_id=schema_id, schema_hash=schema_hash)
-        return self._must(command, replies.SchemaFound, timeout)
-
-    schema_async = awaitable(schema)
+        return self._registry.reply(command, replies.SchemaFound, timeout)
 
     def subjects(self, *, timeout: float | None = None) -> list[str]:
         found: list[str] = []
         after: str | None = ""
-        deadline = time.monotonic() + self._limit(timeout)
+        deadline = time.monotonic() + self._registry.limit(timeout)
         while after is not None:
             command = commands.ListSchemas(after=after, limit=PAGE)
-            page = self._must(command, replies.SchemaList, max(deadline - time.monotonic(), 0.0))
+            page = self._registry.reply(command, replies.SchemaList, max(deadline - time.monotonic(), 0.0))
             found += page.subjects
             after = page.next
         return found
 
-    subjects_async = awaitable(subjects)
-
     def schema_versions(self, subject: str, *, timeout: float | None = None) -> list[replies.SchemaVersionSummary]:
-        return self._must(commands.ListSchemas(subject=subject), replies.SchemaList, timeout).versions
-
-    schema_versions_async = awaitable(schema_versions)
+        return self._registry.reply(commands.ListSchemas(subject=subject), replies.SchemaList, timeout).versions
 
 
 def _check_schema(schema: Any) -> None:

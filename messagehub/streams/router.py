@@ -21,7 +21,6 @@ import enum
 import logging
 import queue
 import threading
-import time
 import weakref
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -70,7 +69,7 @@ class StreamExpired(HubError):
     code = "STREAM_EXPIRED"
 
 
-class Message(msgspec.Struct, frozen=True):
+class StreamMessage(msgspec.Struct, frozen=True):
     """What is routed: `request_id` names the request that caused it, `kind` its type on the wire."""
 
     request_id: str | None
@@ -81,7 +80,7 @@ class Message(msgspec.Struct, frozen=True):
 class Sink(Protocol):
     """A queue: `queue.SimpleQueue` or `queue.Queue`; a full one raises `queue.Full`."""
 
-    def put_nowait(self, item: Message, /) -> object: ...
+    def put_nowait(self, item: StreamMessage, /) -> object: ...
 
 
 class Routed(enum.Enum):
@@ -145,7 +144,7 @@ class StreamStats:
 
 @dataclass(slots=True)
 class _Request:
-    put_by_kind: dict[str, Callable[[Message], object]]
+    put_by_kind: dict[str, Callable[[StreamMessage], object]]
     queues: list[Sink]
     active_at: float
     is_complete: bool = False
@@ -159,12 +158,12 @@ class Tap:
     """
 
     def __init__(self, limit: int) -> None:
-        self._messages: deque[Message] = deque(maxlen=limit)
+        self._messages: deque[StreamMessage] = deque(maxlen=limit)
         self._changed = threading.Condition()
         self.is_closed = False
         self.dropped = 0
 
-    def offer(self, message: Message) -> bool:
+    def offer(self, message: StreamMessage) -> bool:
         """Take one message; False once closed."""
         with self._changed:
             if self.is_closed:
@@ -174,13 +173,13 @@ class Tap:
             self._changed.notify()
             return True
 
-    def read(self, timeout_seconds: float | None = None) -> Message | None:
+    def read(self, timeout_seconds: float | None = None) -> StreamMessage | None:
         """The next message; None at the timeout or, after the last one, when closed."""
         with self._changed:
             self._changed.wait_for(lambda: self._messages or self.is_closed, timeout_seconds)
             return self._messages.popleft() if self._messages else None
 
-    def __iter__(self) -> Iterator[Message]:
+    def __iter__(self) -> Iterator[StreamMessage]:
         return iter(self.read, None)
 
     def close(self) -> None:
@@ -200,14 +199,14 @@ class _Orphans:
 
     def __init__(self, limits: StreamLimits) -> None:
         self._limits = limits
-        self._by_number: OrderedDict[int, tuple[float, Message]] = OrderedDict()
+        self._by_number: OrderedDict[int, tuple[float, StreamMessage]] = OrderedDict()
         self._numbers: dict[str | None, list[int]] = {}  # a deque would be six times the size of most
         self._next_number = 0
 
     def __len__(self) -> int:
         return len(self._by_number)
 
-    def add(self, message: Message, now: float) -> int:
+    def add(self, message: StreamMessage, now: float) -> int:
         """Keep one and return how many went for it."""
         self._by_number[self._next_number] = (now, message)
         self._numbers.setdefault(message.request_id, []).append(self._next_number)
@@ -228,7 +227,7 @@ class _Orphans:
             gone += 1
         return gone
 
-    def take(self, request_id: str, kinds: Iterable[str]) -> list[Message]:
+    def take(self, request_id: str, kinds: Iterable[str]) -> list[StreamMessage]:
         """Remove and return those of one request that have a place now, in their order."""
         numbers = self._numbers.pop(request_id, None)
         if numbers is None:
@@ -303,7 +302,7 @@ class StreamRouter:
         with self._lock:
             return self._requests.pop(request_id, None) is not None
 
-    def route(self, message: Message, *, now: float) -> Routed:
+    def route(self, message: StreamMessage, *, now: float) -> Routed:
         with self._lock:
             self._received += 1
             if self._taps:
@@ -333,7 +332,7 @@ class StreamRouter:
                 if not request.is_complete:
                     expired.append(event := RequestExpired(request_id, now - request.active_at))
                     for sink in request.queues:
-                        _put_last(sink, Message(request_id, EXPIRED, event))
+                        _put_last(sink, StreamMessage(request_id, EXPIRED, event))
             gone = self._orphans.expire(now)
             self._dropped += gone
             self._prune_taps()
@@ -362,7 +361,7 @@ class StreamRouter:
                 unknown=self._unknown,
             )
 
-    def _deliver(self, put: Callable[[Message], object], message: Message) -> Routed:
+    def _deliver(self, put: Callable[[StreamMessage], object], message: StreamMessage) -> Routed:
         try:
             put(message)
         except queue.Full:
@@ -371,7 +370,7 @@ class StreamRouter:
         self._routed += 1
         return _DELIVERED
 
-    def _show(self, message: Message) -> None:
+    def _show(self, message: StreamMessage) -> None:
         has_dead = False
         for ref in self._taps:
             tap = ref()
@@ -384,74 +383,8 @@ class StreamRouter:
         self._taps = [ref for ref in self._taps if (tap := ref()) is not None and not tap.is_closed]
 
 
-def _put_last(sink: Sink, message: Message) -> None:
+def _put_last(sink: Sink, message: StreamMessage) -> None:
     try:
         sink.put_nowait(message)
     except queue.Full:
         log.warning("the reader of request %s is not told that it ended: its queue is full", message.request_id)
-
-
-def execution_state(message: Message) -> str | None:
-    """Jupyter's notion of progress: "busy" when work on the request begins, "idle" when it has ended."""
-    return message.body["content"].get("execution_state") if message.kind == "status" else None
-
-
-@dataclass(frozen=True, slots=True)
-class Collected:
-    """Everything that came for one request; `is_complete` is False when the timeout ended it."""
-
-    messages: tuple[Message, ...]
-    is_complete: bool
-
-
-class Collector:
-    """Gathers one request's messages until idle follows busy.
-
-    Enter it before sending the request. Leaving the `with` unregisters, whatever happened inside.
-    """
-
-    def __init__(
-        self,
-        router: StreamRouter,
-        request_id: str,
-        *,
-        timeout_seconds: float,
-        state_of: Callable[[Message], str | None] = execution_state,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._router = router
-        self._request_id = request_id
-        self._timeout_seconds = timeout_seconds
-        self._state_of = state_of
-        self._clock = clock
-        self._queue: queue.SimpleQueue[Message] = queue.SimpleQueue()
-        self._messages: list[Message] = []
-        self._is_busy = False
-        self._is_complete = False
-
-    def __enter__(self) -> Self:
-        queues = dict.fromkeys(self._router.categories, self._queue)
-        self._router.register(self._request_id, queues, now=self._clock())
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._router.unregister(self._request_id)
-
-    def collect(self) -> Collected:
-        """Wait for the end, at most the timeout from now. A later call goes on where this one stopped.
-
-        StreamExpired when the router dropped the request since nothing came for it.
-        """
-        deadline = self._clock() + self._timeout_seconds
-        while not self._is_complete:
-            try:
-                message = self._queue.get(timeout=max(0.0, deadline - self._clock()))
-            except queue.Empty:
-                break
-            if message.kind == EXPIRED:
-                raise message.body.error()
-            self._messages.append(message)
-            state = self._state_of(message)
-            self._is_complete = self._is_busy and state == "idle"
-            self._is_busy = self._is_busy or state == "busy"
-        return Collected(tuple(self._messages), self._is_complete)

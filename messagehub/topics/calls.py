@@ -1,48 +1,31 @@
-"""The facade's methods about topics: `hub.publish`, `hub.subscribe`, `hub.topic`."""
+"""What a hub's user calls to hear topics: `hub.subscribe`, also to await, and `hub.topics`."""
 
-from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from messagehub.errors import ConfigurationError
 from messagehub.runtime.background import BackgroundThreads, awaitable
 from messagehub.runtime.callbacks import check_callback
-from messagehub.settings import Settings
 from messagehub.topics.retained.durable_subscriptions import Ack, durable_options
 from messagehub.topics.retained.positions import Since
 from messagehub.topics.subscriptions import Callback, Overflow, Subscription
-from messagehub.topics.topic import Bounds, Topic
 from messagehub.topics.topics import Topics
 from registry.records import KeptTopic
 
 
-class TopicMethods(ABC):
-    """What `MessageHub` provides to them is declared here; nobody else inherits."""
-
-    settings: Settings
-    _topics: Topics
-    _background: BackgroundThreads
-
-    @abstractmethod
-    def _limit(self, timeout: float | None) -> float: ...
-
-    def publish(
+class TopicCalls:
+    def __init__(
         self,
-        topic: str,
-        payload: Any,
+        topics: Topics,
+        background: BackgroundThreads,
         *,
-        headers: dict[str, Any] | None = None,
-        timeout: float | None = None,
-        local: bool = False,
-    ) -> int:
-        """Send bytes, a JSON value or an Arrow batch to all who subscribe now; returns the message's number.
-
-        At most once: nothing is kept for who is not there, unless the topic is kept (`hub.topic`): then the message is
-        stored when this returns, and its number is its offset. `local` stays in this hub object and needs no broker.
-        """
-        return self._topics.publish(topic, payload, headers, timeout=self._limit(timeout), is_local=local)
-
-    publish_async = awaitable(publish)
+        limit: Callable[[float | None], float],
+        hub: Callable[[], object],
+    ) -> None:
+        """`limit` gives the seconds that a call may take, `hub` what every subscription keeps alive."""
+        self._topics = topics
+        self._background = background
+        self._limit = limit
+        self._hub = hub
 
     def subscribe(
         self,
@@ -94,7 +77,7 @@ class TopicMethods(ABC):
             timeout=self._limit(timeout),
             is_local=local,
         )
-        subscription.hand_out(self)
+        subscription.hand_out(self._hub())
         if callback is not None:
             subscription.call(callback)
         return subscription
@@ -102,7 +85,7 @@ class TopicMethods(ABC):
     _subscribe_async = awaitable(subscribe)
 
     async def subscribe_async(
-        self, pattern: str | Sequence[str], callback: Callback | None = None, **options: Any
+        self, /, pattern: str | Sequence[str], callback: Callback | None = None, **options: Any
     ) -> Subscription:
         """As `subscribe`, with the same options, to be awaited. An `async def` callback is awaited in this loop."""
         if callback is not None:
@@ -112,26 +95,6 @@ class TopicMethods(ABC):
             subscription.call(callback)
         return subscription
 
-    def topic(
-        self, name: str, *, keep: Bounds | None = None, replace: bool = False, timeout: float | None = None
-    ) -> Topic:
-        """One topic to hold on to. With `keep` the broker stores what is published.
-
-        `keep` is a number of messages, an age (a timedelta, or text such as "7d"), or several bounds as a `Keep`.
-        Saying the same again is harmless; other bounds are refused, or with `replace` taken over.
-        """
-        if replace and keep is None:
-            raise ConfigurationError("replace changes the bounds of a kept topic: say which with keep")
-        self._topics.check_open()
-        topic = Topic(name, lambda: self._topics, self.settings.request_timeout_seconds)
-        if keep is not None:
-            topic.keep(keep, replace=replace, timeout=timeout)
-        return topic
-
-    topic_async = awaitable(topic)
-
     def topics(self, pattern: str = ">", *, timeout: float | None = None) -> list[KeptTopic]:
         """The kept topics that match."""
         return self._topics.kept(pattern, timeout=self._limit(timeout))
-
-    topics_async = awaitable(topics)

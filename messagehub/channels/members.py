@@ -1,47 +1,59 @@
-"""The facade's methods about data: `hub.producer`, `hub.consumer`."""
+"""The producers and consumers of one hub: opened with a ring of their own, or only registered; closed with the hub."""
 
 import time
 import weakref
-from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import Any, Literal, TypeVar
 
 from messagehub.arguments import json_object
-from messagehub.channels.consumers import Consumer, OnLag, Wanted
+from messagehub.channels.consumers import Consumer
+from messagehub.channels.enrolment import RegistryCalls
 from messagehub.channels.inventory import delete_group_of
 from messagehub.channels.payload_schema import given_schema, hash_of, payload_schema
 from messagehub.channels.producers import Policy, Producer, Shape, open_producer, ring_path
 from messagehub.channels.start import Positions, SavedPositions, checked_start
+from messagehub.channels.wanted import OnLag, Wanted
 from messagehub.client.connection import Connection
 from messagehub.client.group_changes import GroupChanges
 from messagehub.client.heartbeats import Heartbeats, Registration
-from messagehub.discovery import Discovery
-from messagehub.discovery.chain import Chain
+from messagehub.client.identity import ClientIdentity
+from messagehub.discovery.registry_client import RegistryClient
 from messagehub.errors import BrokerRequired, ProducerAlreadyRegistered
-from messagehub.runtime.background import BackgroundThreads, awaitable
+from messagehub.runtime.background import BackgroundThreads
 from messagehub.runtime.spark_task import SparkTask, close_with_task, current_task, noted
-from messagehub.shm.identity import ProcessIdentity
 from messagehub.shm.layout import ChecksumUse, FullRing
 from messagehub.shm.locks import open_files_limited
 from messagehub.shm.reader import Copy
 from registry import commands, names, replies
 from registry.formats import arrow
-from registry.records import Access, Block, Priority
+from registry.records import Access, Block, Priority, SchemaType
 
 _Opened = TypeVar("_Opened", Producer, Consumer)
-_AnyReply = TypeVar("_AnyReply", bound=replies.Reply)
-_Registering = commands.RegisterProducer | commands.RegisterConsumer
 
 
-class DataMethods(ABC):
-    """What `MessageHub` provides to them is declared here; nobody else inherits."""
+class ChannelMembers:
+    def __init__(
+        self,
+        registry: RegistryClient,
+        connection: Connection,
+        heartbeats: Heartbeats,
+        group_changes: GroupChanges,
+        background: BackgroundThreads,
+        identity: ClientIdentity,
+        *,
+        hub: Callable[[], object],
+    ) -> None:
+        """`hub` gives what every producer and consumer keeps alive."""
+        self._registry = registry
+        self._connection = connection
+        self._heartbeats = heartbeats
+        self._group_changes = group_changes
+        self._background = background
+        self._identity = identity
+        self._hub = hub
+        self._open: weakref.WeakSet[Producer | Consumer] = weakref.WeakSet()
 
-    _background: BackgroundThreads
-    _chain: Chain
-    _connection: Connection
-    _group_news: GroupChanges
-    _heartbeats: Heartbeats
-    _identity: ProcessIdentity
-    _open: "weakref.WeakSet[Producer | Consumer]"
+    # -- with a ring ---------------------------------------------------------------------------------------
 
     @open_files_limited()
     def producer(
@@ -75,7 +87,7 @@ class DataMethods(ABC):
         payload = payload_schema(schema, schema_hash, split_rows=split_rows)
         shape = Shape.checked(policy, capacity, page_size, when_full, checksum)
         task = current_task()
-        access, producer_id = self._place(task, access, producer_id)
+        access, producer_id = self._access(task, access, producer_id)
         command = commands.RegisterProducer(
             channel=names.check_channel(channel),
             schema_hash=payload.schema_hash,
@@ -87,9 +99,9 @@ class DataMethods(ABC):
             access=access,
             metadata=noted(task, json_object(metadata, "metadata")),
             priority=priority,
-            **self._owner(),
+            **self._identity.owner,
         )
-        files = self._chain.files
+        files = self._registry.files
         command.shm_name = "/" + files.directory.relative(ring_path(files, command))
         command.blocks = [Block(shm_name=command.shm_name, host=self._identity.host, format=payload.format)]
         try:
@@ -98,9 +110,10 @@ class DataMethods(ABC):
                 payload,
                 shape,
                 files=files,
-                register=lambda wanted, seconds: self._tell_broker(wanted, seconds, required=False),
+                register=lambda wanted, seconds: self._registry.register_with_broker(wanted, seconds, required=False),
                 forget=self._forget_producer,
-                timeout=self._limit(timeout),
+                keeps=self._hub(),
+                timeout=self._registry.limit(timeout),
             )
         except ProducerAlreadyRegistered as refused:
             if any(isinstance(other, Producer) and other.channel == command.channel for other in list(self._open)):
@@ -108,8 +121,6 @@ class DataMethods(ABC):
                 raise ProducerAlreadyRegistered(f"{refused.message}; {hint}", **refused.details) from None
             raise
         return self._keep(made)
-
-    producer_async = awaitable(producer)
 
     @open_files_limited()
     def consumer(
@@ -147,9 +158,10 @@ class DataMethods(ABC):
             names.check_role("group", group)
         expected = None if expected_schema is None else hash_of(expected_schema)
         logical = names.check_channel(names.logical(channel))
-        role = names.check_role("consumer", self._role("consumer") if consumer_id is None else consumer_id)
-        deadline = time.monotonic() + self._limit(timeout)
-        if group is not None and not self.connect(timeout=timeout):
+        role = names.check_role("consumer", self._identity.role("consumer") if consumer_id is None else consumer_id)
+        limit = self._registry.limit(timeout)
+        deadline = time.monotonic() + limit
+        if group is not None and not self._registry.connect(timeout=timeout):
             raise BrokerRequired(f"group {group!r} is shared out by the broker, and none answers", group=group)
         command = commands.RegisterConsumer(
             channel=logical,
@@ -157,7 +169,7 @@ class DataMethods(ABC):
             expected_schema_hash=expected,
             group=group,
             metadata=noted(current_task(), json_object(metadata, "metadata")),
-            **self._owner(),
+            **self._identity.owner,
         )
         consumer = Consumer(
             Wanted(
@@ -172,22 +184,120 @@ class DataMethods(ABC):
                 verify=verify,
                 copy=copy,
             ),
-            self._chain.files.directory,
+            self._registry.files.directory,
+            RegistryCalls(
+                discover=lambda seconds: self._registry.discover(logical, seconds, required=False),
+                register=lambda seconds: self._registry.register(command, seconds, required=group is not None),
+                renew=lambda registration, done: self._heartbeats.renew(registration, done, timeout=limit),
+                run_later=lambda run, drop: self._background.add(run, drop=drop),
+            ),
             made_by=deadline,
-            timeout=self._limit(timeout),
-            discover=lambda seconds: self._discover_now(logical, seconds, required=False),
-            register=lambda seconds: self._register(command, seconds, required=group is not None),
-            renew=lambda registration, done: self._heartbeats.renew(registration, done, timeout=self._limit(timeout)),
+            timeout=limit,
             arrow_schema=self._arrow_schema,
-            run_later=lambda run, drop: self._background.add(run, drop=drop),
-            listen=self._group_news.add,
+            listen=self._group_changes.add,
             forget=self._forget_consumer,
+            keeps=self._hub(),
         )
         return self._keep(consumer)
 
-    consumer_async = awaitable(consumer)
+    # -- without a ring ------------------------------------------------------------------------------------
+
+    def register_producer(
+        self,
+        channel: str,
+        *,
+        schema_hash: str,
+        schema_version: str = "",
+        config: dict[str, Any] | None = None,
+        schema: commands.Schema | None = None,
+        schema_type: SchemaType | None = None,
+        producer_id: str | None = None,
+        shm_name: str | None = None,
+        blocks: list[Block] | None = None,
+        access: Access | None = None,
+        metadata: dict[str, Any] | None = None,
+        priority: Priority = "normal",
+        ready: bool = True,
+        timeout: float | None = None,
+        required: bool = False,
+    ) -> Registration:
+        """Say that this process produces a channel, to the broker or, while none answers, in the directory.
+
+        The handle is falsy when nothing took it, and becomes true by itself when a broker does. `access` is exclusive
+        or, in a task of Spark, shared under an id of the task, unless said otherwise; the task's end closes it.
+        """
+        task = current_task()
+        access, producer_id = self._access(task, access, producer_id)
+        command = commands.RegisterProducer(
+            channel=channel,
+            schema_hash=schema_hash,
+            schema_version=schema_version,
+            config=json_object(config, "config"),
+            schema=schema,
+            schema_type=schema_type,
+            producer_id=producer_id,
+            shm_name=shm_name,
+            blocks=blocks or [],
+            access=access,
+            metadata=noted(task, json_object(metadata, "metadata")),
+            priority=priority,
+            ready=ready,
+            **self._identity.owner,
+        )
+        registration = self._registry.register(command, timeout, required=required)
+        if task is not None:
+            close_with_task(registration)
+        return registration
+
+    def register_consumer(
+        self,
+        channel: str,
+        *,
+        consumer_id: str | None = None,
+        expected_schema_hash: str | None = None,
+        group: str | None = None,
+        metadata: dict[str, Any] | None = None,
+        timeout: float | None = None,
+        required: bool = False,
+    ) -> Registration:
+        """Say that this process consumes a channel; `required` also asks for an active producer."""
+        command = commands.RegisterConsumer(
+            channel=channel,
+            consumer_id=self._identity.role("consumer") if consumer_id is None else consumer_id,
+            expected_schema_hash=expected_schema_hash,
+            group=group,
+            metadata=json_object(metadata, "metadata"),
+            required=required,
+            **self._identity.owner,
+        )
+        return self._registry.register(command, timeout, required=required)
+
+    # -- ending --------------------------------------------------------------------------------------------
+
+    def delete_group(self, channel: str, group: str) -> None:
+        """Forget how far a consumer group has come in the rings of this host, so that no producer waits for it.
+
+        Raises GroupInUse while somebody is in it. Members that come later begin anew.
+        """
+        self._connection.check_open()
+        directory = self._registry.files.directory
+        delete_group_of(directory, names.check_channel(channel), names.check_role("group", group))
+
+    def close_all(self) -> None:
+        for opened in list(self._open):
+            opened.close()
 
     # -- inside --------------------------------------------------------------------------------------------
+
+    def _access(
+        self, task: SparkTask | None, access: Access | None, producer_id: str | None
+    ) -> tuple[Access, str | None]:
+        """Return the access and the id of a producer that leaves one or both open."""
+        if access is None:
+            access = "shared" if task is not None else "exclusive"
+        if producer_id is None and access == "shared":
+            producer_id = names.to_role(task.producer_id) if task is not None else self._identity.role("producer")
+        return access, producer_id
 
     def _keep(self, opened: _Opened) -> _Opened:
         self._open.add(opened)
@@ -197,7 +307,7 @@ class DataMethods(ABC):
 
     def _arrow_schema(self, schema_hash: str, timeout: float | None) -> Any:
         """The registered Arrow schema with this hash; None where it is of another format."""
-        found = self._must(commands.RequestSchema(schema_hash=schema_hash), replies.SchemaFound, timeout)
+        found = self._registry.reply(commands.RequestSchema(schema_hash=schema_hash), replies.SchemaFound, timeout)
         return arrow.to_arrow(found.schema.schema) if found.schema.schema_type == "ARROW" else None
 
     def _forget_producer(self, producer: Producer) -> None:
@@ -205,44 +315,4 @@ class DataMethods(ABC):
 
     def _forget_consumer(self, consumer: Consumer) -> None:
         self._open.discard(consumer)
-        self._group_news.remove(consumer)
-
-    def delete_group(self, channel: str, group: str) -> None:
-        """Forget how far a consumer group has come in the rings of this host, so that no producer waits for it.
-
-        Raises GroupInUse while somebody is in it. Members that come later begin anew.
-        """
-        self._connection.check_open()
-        delete_group_of(self._chain.files.directory, names.check_channel(channel), names.check_role("group", group))
-
-    @abstractmethod
-    def connect(self, *, timeout: float | None = None, required: bool = False) -> bool: ...
-
-    @abstractmethod
-    def _must(self, command: commands.Command, kind: type[_AnyReply], timeout: float | None) -> _AnyReply: ...
-
-    @abstractmethod
-    def _limit(self, timeout: float | None) -> float: ...
-
-    @abstractmethod
-    def _role(self, kind: str) -> str: ...
-
-    @abstractmethod
-    def _place(
-        self, task: SparkTask | None, access: Access | None, producer_id: str | None
-    ) -> tuple[Access, str | None]:
-        """Return the access and the id of a producer that leaves one or both open."""
-
-    @abstractmethod
-    def _owner(self) -> dict[str, Any]: ...
-
-    @abstractmethod
-    def _discover_now(self, channel: str, timeout: float, required: bool) -> Discovery | None: ...
-
-    @abstractmethod
-    def _register(self, command: _Registering, timeout: float | None, required: bool) -> Registration:
-        """With the broker, else in the directory."""
-
-    @abstractmethod
-    def _tell_broker(self, command: _Registering, timeout: float | None, required: bool) -> Registration:
-        """With the broker, now or when one comes."""
+        self._group_changes.remove(consumer)

@@ -1,0 +1,141 @@
+"""What a hub asks of the registry: the broker or, where none is able to answer, the directory of this host.
+
+Rule 1: a refusal is raised. That no broker answers is raised where one is required; elsewhere it is one warning,
+however many calls go on without it.
+Rule 2: whoever has changed a channel here reads the change: the cache forgets what was known before.
+"""
+
+import logging
+import time
+from typing import TypeVar
+
+from messagehub.arguments import seconds
+from messagehub.client.connection import Connection
+from messagehub.client.heartbeats import Heartbeats, Registration
+from messagehub.discovery import Discovery
+from messagehub.discovery.chain import Chain
+from messagehub.discovery.listings import Listings
+from messagehub.discovery.via_directory import LOCK_SECONDS
+from messagehub.errors import BrokerRequired, ChannelNotFound, HubError, is_unable
+from messagehub.shm.errors import DataBlockError
+from messagehub.shm.locks import open_files_limited
+from registry import commands, replies
+
+log = logging.getLogger("messagehub")
+
+_AnyReply = TypeVar("_AnyReply", bound=replies.Reply)
+Registering = commands.RegisterProducer | commands.RegisterConsumer
+
+
+class RegistryClient:
+    def __init__(
+        self, connection: Connection, heartbeats: Heartbeats, chain: Chain, listings: Listings, *, timeout: float
+    ) -> None:
+        """`timeout` counts where a call names none."""
+        self.files = chain.files
+        self._connection = connection
+        self._heartbeats = heartbeats
+        self._chain = chain
+        self._cache = chain.broker.cache
+        self._listings = listings
+        self._timeout = timeout
+        self._has_warned = False
+
+    def limit(self, timeout: float | None) -> float:
+        """Return how many seconds a call may take."""
+        return self._timeout if timeout is None else seconds(timeout)
+
+    # -- asking --------------------------------------------------------------------------------------------
+
+    def connect(self, *, timeout: float | None = None, required: bool = False) -> bool:
+        """Be connected now instead of at the first call. Harmless when connected already."""
+        return self.reply_or_none(commands.Ping(), replies.Pong, timeout=timeout, required=required) is not None
+
+    def ask(self, command: commands.Command, *, timeout: float | None = None) -> replies.AnyReply:
+        """Send any command and return its reply; refusals, timeouts and no broker are raised."""
+        return self._connection.request(command, timeout=self.limit(timeout), is_patient=True)
+
+    def reply(
+        self, command: commands.Command, kind: type[_AnyReply], timeout: float | None, *, is_patient: bool = True
+    ) -> _AnyReply:
+        """As `ask`; an answer of another kind is no answer."""
+        reply = self._connection.ask(command, kind, timeout=self.limit(timeout), is_patient=is_patient)
+        self._has_warned = False
+        channel = getattr(command, "channel", None)
+        if command.writes and channel:
+            self._cache.changed(channel, getattr(reply, "revision", 0))
+        return reply
+
+    def reply_or_none(
+        self, command: commands.Command, kind: type[_AnyReply], *, timeout: float | None = None, required: bool = False
+    ) -> _AnyReply | None:
+        """As `reply`. Without a broker, unless one is required: what the directory says, or None where it cannot."""
+        try:
+            return self.reply(command, kind, timeout, is_patient=required)
+        except HubError as error:
+            if required or not is_unable(error):
+                raise
+            self.warn(error)
+            return self._reply_of_directory(command, kind)
+
+    def _reply_of_directory(self, command: commands.Command, kind: type[_AnyReply]) -> _AnyReply | None:
+        try:
+            reply = self.files.ask(command, timeout=0.0)
+        except (BrokerRequired, ChannelNotFound, DataBlockError):
+            return None
+        assert isinstance(reply, kind), reply
+        return reply
+
+    def warn(self, error: HubError) -> None:
+        """Say that no broker helps, once until one does."""
+        if not self._has_warned:
+            self._has_warned = True
+            log.warning("%s; going on without a broker", error.message)
+
+    # -- finding -------------------------------------------------------------------------------------------
+
+    @open_files_limited()
+    def discover(
+        self, channel: str, timeout: float, *, required: bool, expected_schema_hash: str | None = None
+    ) -> Discovery | None:
+        """Ask all sources in turn; `required`: the broker's absence is raised where none of them knows the channel."""
+        found, unavailable = self._chain.discover(channel, timeout=timeout, expected_schema_hash=expected_schema_hash)
+        if unavailable is None:
+            self._has_warned = False
+        elif required and found is None:
+            raise unavailable
+        else:
+            self.warn(unavailable)
+        return found
+
+    # -- registering ---------------------------------------------------------------------------------------
+
+    @open_files_limited()
+    def register(self, command: Registering, timeout: float | None, *, required: bool) -> Registration:
+        """Register with the broker or, while none answers, in the directory."""
+        deadline = time.monotonic() + self.limit(timeout)
+        registration = self.register_with_broker(command, timeout, required=required)
+        if registration.ack is not None:
+            return registration
+        try:
+            taken = self.files.ask(command, timeout=max(deadline - time.monotonic(), LOCK_SECONDS))
+        except DataBlockError as error:
+            log.warning("nor can the directory in shared memory take it: %s", error)
+            return registration
+        except ChannelNotFound:
+            return registration  # nobody here produces it yet; a broker may know more when one comes
+        except BaseException:
+            registration.close()
+            raise
+        self._listings.entered(registration, taken)
+        return registration
+
+    def register_with_broker(self, command: Registering, timeout: float | None, *, required: bool) -> Registration:
+        """Register with the broker, now or when one comes."""
+        registration = self._heartbeats.register(command, timeout=self.limit(timeout), required=required)
+        ack = registration.ack
+        if isinstance(ack, replies.ProducerRegistered | replies.ConsumerRegistered):
+            self._cache.changed(command.channel, ack.revision)
+        elif registration.error is not None:
+            self.warn(registration.error)
+        return registration

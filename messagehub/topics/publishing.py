@@ -1,0 +1,199 @@
+"""Publishing to topics: numbered and pushed to the broker or, to a retained topic, stored by it.
+
+Rule 1: the messages of one publisher on one topic arrive in their order, or not at all; they are numbered, so that
+every subscriber can tell how many did not.
+Rule 2: whether a topic is retained is known from the broker. That it is not counts for PLAIN_SECONDS from when it was
+asked, and whoever makes it a retained one waits for as long, so that nothing is published past the store after that.
+Rule 3: a new connection to the broker is asked before anything more is published, so that a publisher is told that its
+broker was restarted with the first message after that was noticed.
+"""
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from messagehub.client.connection import Connection
+from messagehub.errors import BrokerUnavailable, InvalidRequest, SendTimeout, TopicNotFound
+from messagehub.payloads.arrow_values import PLAIN_TYPES, as_arrow
+from messagehub.payloads.blocks import MessageBlocks, is_large
+from messagehub.payloads.encoding import arrow_kind, check_size, encode_headers, encode_payload
+from messagehub.protocol.topic_frames import IN_BLOCK, NAME_OF, PUBLISHER_BYTES, REST, frames_of
+from messagehub.shm.location import directory_of
+from messagehub.topics.retained.following import RetainedFollower
+from messagehub.topics.retained.publishing import RetainedPublisher, pieces
+from messagehub.topics.routes import TopicRoutes
+from messagehub.topics.sender import TopicSender
+from messagehub.topics.sockets import TopicSockets, without_broker
+from registry import replies
+from registry.records import KeptMessage
+from registry.topics.patterns import END, check_topic
+from registry.topics.retained import PLAIN_SECONDS
+
+log = logging.getLogger("messagehub.topics")
+
+MOST_TOPICS = 65_536
+
+
+class _Numbered:
+    """One topic of a publisher: how its frames begin, and the number of the next; or what keeps it."""
+
+    __slots__ = ("ask_at", "kept", "number", "start")
+
+    def __init__(self, topic: str, publisher: bytes) -> None:
+        self.ask_at = 0.0
+        self.kept: RetainedPublisher | None = None
+        self.start = check_topic(topic).encode() + END + publisher
+        self.number = 1
+
+
+class TopicPublisher:
+    def __init__(
+        self, connection: Connection, sockets: TopicSockets, follower: RetainedFollower, local_routes: TopicRoutes
+    ) -> None:
+        """`follower` knows which topics are retained, `local_routes` who in this process hears what stays in it."""
+        self.interruptions = 0
+        self._connection = connection
+        self._sockets = sockets
+        self._follower = follower
+        self._local_routes = local_routes
+        self._timeout = connection.settings.request_timeout_seconds
+        self._publisher = os.urandom(PUBLISHER_BYTES)
+        self._sending = threading.Lock()  # the sender and the blocks; held for as long as a broker takes
+        self._knowing = threading.Lock()  # what is known of topics; never held while waiting
+        self._numbered: dict[str, _Numbered] = {}
+        self._numbered_locally: dict[str, _Numbered] = {}
+        self._sender = TopicSender(sockets.endpoint_in, sockets.open_context, sockets.secure)
+        self._blocks = MessageBlocks(directory_of(connection.settings), self._publisher)
+        self._noted: replies.HelloAck | None = None  # of the broker that took what was published last
+
+    def publish(
+        self,
+        topic: str,
+        payload: Any,
+        *,
+        headers: dict[str, Any] | None = None,
+        timeout: float | None = None,
+        local: bool = False,
+    ) -> int:
+        """Send bytes, a JSON value or an Arrow batch to all who subscribe now; returns the message's number.
+
+        At most once: nothing is kept for who is not there, unless the topic is kept (`hub.topic`): then the message is
+        stored when this returns, and its number is its offset. `local` stays in this hub object and needs no broker.
+        """
+        if timeout is None:
+            timeout = self._timeout
+        self._sockets.check_open()
+        is_in_block = False
+        if type(payload) not in PLAIN_TYPES:
+            payload = as_arrow(payload)
+            is_in_block = is_large(payload)
+        kind, body = (arrow_kind(payload) | IN_BLOCK, b"") if is_in_block else encode_payload(payload)
+        head = encode_headers(headers) if headers else b""
+        began_at = time.monotonic()
+        if type(topic) is not str:
+            check_topic(topic)
+        if not local:
+            numbered = self._numbered.get(topic)
+            hello = self._connection.hello
+            if numbered is None or began_at >= numbered.ask_at or hello is None or hello is not self._noted:
+                numbered = self._ask_whether_kept(topic, timeout)
+            if numbered.kept is not None:
+                kind, body = encode_payload(payload) if is_in_block else (kind, body)
+                message = KeptMessage(payload=body, kind=NAME_OF[kind], headers=headers or {})
+                remaining = max(began_at + timeout - time.monotonic(), 0.0)
+                return self._publish_kept(numbered, numbered.kept, [message], remaining)
+        check_size(len(head) + len(body))
+        if not self._sending.acquire(timeout=max(began_at + timeout - time.monotonic(), 0.0)):
+            raise SendTimeout(f"others were publishing for {timeout} s")
+        try:
+            known = self._numbered_locally if local else self._numbered
+            numbered = known.get(topic) or self._new_topic(topic, known)
+            number = numbered.number
+            if is_in_block:
+                body = self._blocks.put(payload)
+            if local:
+                rest = REST.pack(number, time.time(), len(head), kind)
+                self._local_routes.deliver(numbered.start + rest + head + body)
+                self._local_routes.wake()
+            else:
+                for frame in frames_of(numbered.start, number, time.time(), kind, head, body):
+                    self._sender.send(frame, began_at + timeout)
+            numbered.number = number + 1
+            return number
+        finally:
+            self._sending.release()
+
+    def publish_all(self, topic: str, payloads: Sequence[Any], *, timeout: float) -> int:
+        """Publish many to a retained topic and return the offset of the first.
+
+        All of them are stored, in their order, when this returns. They are sent in pieces, each of which has the
+        timeout for itself; when one fails, those before it are stored.
+        """
+        if isinstance(payloads, str | bytes | bytearray | memoryview | Mapping):
+            kind = type(payloads).__name__
+            raise InvalidRequest(f"payloads is a list of messages, not one {kind}: use publish, or [message]")
+        encoded = [encode_payload(payload) for payload in payloads]
+        if not encoded:
+            raise InvalidRequest("there is nothing to publish")
+        numbered = self._ask_whether_kept(topic, timeout)
+        if numbered.kept is None:
+            raise TopicNotFound(f"topic {topic!r} is not kept", topic=topic)
+        messages = [KeptMessage(payload=body, kind=NAME_OF[kind]) for kind, body in encoded]
+        offsets = [self._publish_kept(numbered, numbered.kept, piece, timeout) for piece in pieces(messages)]
+        return offsets[0]
+
+    def close(self) -> None:
+        with self._sending:
+            self._sender.close()
+
+    # -- inside --------------------------------------------------------------------------------------------
+
+    def _ask_whether_kept(self, topic: str, timeout: float) -> _Numbered:
+        numbered = self._numbered.get(topic) or self._new_topic(topic, self._numbered)
+        asked_at = time.monotonic()
+        try:
+            is_kept = bool(self._follower.topics([topic], timeout=timeout))
+        except BrokerUnavailable as missing:
+            if numbered.kept is not None:
+                return numbered  # it waits for the broker to come back
+            raise without_broker(missing) from missing
+        with self._knowing:
+            self._note_broker()
+            if not is_kept:
+                numbered.kept = None
+            elif numbered.kept is None:
+                numbered.kept = RetainedPublisher(self._connection, topic)
+            numbered.ask_at = asked_at + PLAIN_SECONDS
+        return numbered
+
+    def _publish_kept(
+        self, numbered: _Numbered, kept: RetainedPublisher, messages: list[KeptMessage], timeout: float
+    ) -> int:
+        try:
+            return kept.publish(messages, timeout=timeout)
+        except TopicNotFound:
+            numbered.ask_at, numbered.kept = 0.0, None
+            raise
+
+    def _note_broker(self) -> None:
+        """A broker that is killed takes along what it had not yet sent on, of which its publishers had no word."""
+        hello, noted = self._connection.hello, self._noted
+        if hello is None:
+            return  # lost again already: the next publication asks
+        self._noted = hello
+        if noted is not None and noted.broker_id != hello.broker_id:
+            self.interruptions += 1
+            log.warning(
+                "the broker was restarted: what this client published to topics that are not retained in the moments"
+                " before may not have reached its subscribers"
+            )
+
+    def _new_topic(self, topic: str, known: dict[str, _Numbered]) -> _Numbered:
+        numbered = _Numbered(topic, self._publisher)
+        with self._knowing:
+            if len(known) >= MOST_TOPICS and topic not in known:
+                del known[next(iter(known))]
+            return known.setdefault(topic, numbered)

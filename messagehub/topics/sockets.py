@@ -1,0 +1,163 @@
+"""What all topics of a client share: the broker's endpoints, one context, and the two SUB sockets that hear.
+
+Rule 1: nothing is opened before it is needed, and nothing after `stop`.
+Rule 2: when `hear` has returned, all that is published after that is heard.
+"""
+
+import os
+import threading
+import time
+from collections.abc import Callable
+
+import zmq
+
+from messagehub.client.connection import Connection
+from messagehub.errors import (
+    BrokerRequired,
+    BrokerUnavailable,
+    Forbidden,
+    NotInitialised,
+    RequestTimeout,
+    SendTimeout,
+)
+from messagehub.shm.locks import check_spare_files
+from messagehub.topics.receiver import Context, TopicReceiver
+from messagehub.topics.routes import TopicRoutes
+from messagehub.topics.subscriptions import Subscription
+from registry import commands, replies
+from registry.topics.patterns import END
+
+TOPIC_FILES = 12
+"""So many the sockets of topics take at most, with libzmq's own threads."""
+ECHO_FIRST_SECONDS, ECHO_MAX_SECONDS = 0.002, 0.05
+
+
+class TopicSockets:
+    def __init__(self, connection: Connection) -> None:
+        self.routes = TopicRoutes()
+        self.is_stopped = False
+        self._connection = connection
+        self._opening = threading.Lock()
+        self._context: Context | None = None
+        self._receiver: TopicReceiver | None = None
+
+    def check_open(self) -> None:
+        if self.is_stopped:
+            raise NotInitialised("this hub is closed")
+
+    def ask(self, command: commands.Command, *, timeout: float) -> replies.AnyReply:
+        """Return the broker's reply; raise what topics say when there is none."""
+        try:
+            return self._connection.request(command, timeout=timeout, is_patient=True)
+        except BrokerUnavailable as missing:
+            raise without_broker(missing) from missing
+
+    # -- hearing -------------------------------------------------------------------------------------------
+
+    def hear(self, subscription: Subscription, deadline: float) -> None:
+        """It gets messages from its echo on: those before it may have holes, which nobody lost."""
+        receiver = self._listening(deadline)
+        receiver.subscribe(subscription.prefixes)
+        try:
+            self._await_echo(receiver, subscription, deadline)
+        except BaseException:
+            subscription.end()  # so that an echo in this moment does not add it
+            self.routes.remove(subscription)
+            receiver.unsubscribe(subscription.prefixes)
+            raise
+
+    def leave(self, subscription: Subscription) -> None:
+        """Hear no more for this subscription."""
+        receiver = self._receiver
+        if self.routes.remove(subscription) and receiver is not None:
+            receiver.unsubscribe(subscription.prefixes)
+
+    def drive(self, is_done: Callable[[], bool], seconds: float, burst: int) -> bool:
+        receiver = self._receiver
+        if receiver is None or any(other.is_awaited for other in self.routes.subscriptions):
+            return False
+        return receiver.drive(is_done, seconds, burst)
+
+    def _listening(self, deadline: float) -> TopicReceiver:
+        plain, retained = self._endpoints(deadline, "topics_out", "topics_retained", to="subscribe to")
+        endpoints = plain, retained
+        context = self.open_context()
+        with self._opening:
+            self.check_open()
+            if self._receiver is None:
+                check_spare_files(TOPIC_FILES)
+                secure = self._connection.keys(endpoints[0]).secure
+                self._receiver = TopicReceiver(context, endpoints, self.routes, secure, self._connection.count_defect)
+            elif self._receiver.endpoints != endpoints:
+                self._receiver.move(endpoints)
+            return self._receiver
+
+    def _await_echo(self, receiver: TopicReceiver, subscription: Subscription, deadline: float) -> None:
+        """Wait until a text that the broker sends for us has come on both sockets.
+
+        One that overtakes its filter is lost, so it is asked for again.
+        """
+        text = os.urandom(16).hex()
+        echo = END + text.encode()
+        heard = threading.Event()
+
+        def begin() -> None:
+            self.routes.add(subscription)
+            heard.set()
+
+        receiver.expect(echo, begin)
+        wait = ECHO_FIRST_SECONDS
+        try:
+            while (remaining := deadline - time.monotonic()) > 0:
+                self.ask(commands.Ping(echo=text), timeout=remaining)
+                if heard.wait(min(wait, remaining)):
+                    return
+                wait = min(2 * wait, ECHO_MAX_SECONDS)
+        finally:
+            receiver.forget(echo)
+        raise SendTimeout("the broker did not confirm the subscription in time")
+
+    # -- opening and closing -------------------------------------------------------------------------------
+
+    def endpoint_in(self, deadline: float) -> str:
+        """Where the broker takes what is published now, from us."""
+        return self._endpoints(deadline, "topics_in", to="publish")[0]
+
+    def _endpoints(self, deadline: float, *names: str, to: str) -> list[str]:
+        try:
+            hello = self._connection.ask_hello(timeout=max(deadline - time.monotonic(), 0.001))
+        except BrokerUnavailable as missing:
+            raise without_broker(missing) from missing
+        if any(name not in hello.endpoints for name in names):
+            raise Forbidden(f"this peer may not {to} topics: that takes a right without a pattern")
+        return [hello.endpoints[name] for name in names]
+
+    def secure(self, socket: zmq.Socket[bytes], endpoint: str) -> None:
+        self._connection.keys(endpoint).secure(socket)
+
+    def open_context(self) -> Context:
+        with self._opening:
+            self.check_open()
+            if self._context is None:
+                check_spare_files(TOPIC_FILES)
+                self._context = zmq.Context()
+            return self._context
+
+    def stop(self) -> TopicReceiver | None:
+        """Open nothing from now on. Returns the receiver, which whoever ends the subscriptions closes after them."""
+        with self._opening:
+            self.is_stopped = True
+            receiver, self._receiver = self._receiver, None
+            return receiver
+
+    def end(self) -> None:
+        """Once all sockets are closed: wait, within their bound, until what was published is with the broker."""
+        context, self._context = self._context, None
+        if context is not None:
+            context.term()
+
+
+def without_broker(missing: BrokerUnavailable) -> SendTimeout | BrokerRequired:
+    if isinstance(missing, RequestTimeout):
+        return SendTimeout("the broker did not answer in time")
+    return BrokerRequired(f"topics need a broker: {missing.message}", **missing.details)
