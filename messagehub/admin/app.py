@@ -1,13 +1,17 @@
-"""The ASGI application: all routes, and what stands around them."""
+"""The ASGI application: all routes, and what stands around them.
+
+The registry API is a plain Starlette application, because FastAPI takes time for every request that passes it.
+"""
 
 from typing import Any
 
 from fastapi import FastAPI
+from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from messagehub.admin import api, docs_page
 from messagehub.admin.authentication import HttpAuthentication
@@ -17,30 +21,33 @@ from messagehub.admin.confluent.handlers import Confluent
 from messagehub.admin.confluent.paths import ENDPOINTS
 from messagehub.admin.errors import error_answer
 from messagehub.admin.forwarding import Forwarding
-from messagehub.admin.metrics.channels import ChannelItems
 from messagehub.admin.response_cache import ResponseCache
 from messagehub.admin.routes import plain_route
 from messagehub.admin.security_headers import SecurityHeaders
 from messagehub.hub import MessageHub
-from messagehub.shm.location import directory_of
-from messagehub.version import __version__
+
+OWN = ("/api/", "/healthz", "/readyz", "/metrics", "/docs", "/openapi.json")
+"""What the paths begin with that are not of the registry API."""
 
 
 def create_app(
     hub: MessageHub, callers: HttpAuthentication, *, is_tls: bool = False, is_draining: bool = False
 ) -> ASGIApp:
     backend = BrokerClient(hub, callers, is_draining=is_draining)
-    app = FastAPI(title="MessageHub", version=__version__, docs_url=None, redoc_url=None, openapi_url=None)
-    app.state.backend = backend
-    app.state.channel_items = ChannelItems(directory_of(hub.settings))
     confluent = Confluent(backend)
-    app.router.redirect_slashes = False
-    app.router.routes.extend(plain_route(endpoint, confluent) for endpoint in ENDPOINTS)
-    app.router.routes.extend(api.ROUTES)
-    app.router.routes.extend(docs_page.ROUTES)
-    app.add_exception_handler(HTTPException, _on_http_exception)
-    app.add_exception_handler(Exception, _on_defect)
-    served: ASGIApp = ResponseCache(Compressed(app), backend)
+    registry = Starlette(routes=[plain_route(endpoint, confluent) for endpoint in ENDPOINTS])
+    own = FastAPI(routes=[*api.ROUTES, *docs_page.ROUTES], docs_url=None, redoc_url=None, openapi_url=None)
+    for app in (registry, own):
+        app.state.backend = backend
+        app.router.redirect_slashes = False
+        app.add_exception_handler(HTTPException, _on_http_exception)
+        app.add_exception_handler(Exception, _on_defect)
+
+    async def by_path(scope: Scope, receive: Receive, send: Send) -> None:
+        app = own if scope.get("path", "").startswith(OWN) else registry
+        await app(scope, receive, send)
+
+    served: ASGIApp = ResponseCache(Compressed(by_path), backend)
     if hub.settings.http_cors:
         served = CORSMiddleware(
             served,

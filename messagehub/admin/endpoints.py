@@ -36,4 +36,5 @@ class Outcome(NamedTuple, Generic[T]):
 
     value: T
     status: int = 200
-    headers: dict[str, str] | None = None
+    following: str | None = None
+    """The name after which the next page of a list begins."""

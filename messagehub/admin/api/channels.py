@@ -5,11 +5,12 @@ from typing import Annotated, Any
 import msgspec
 from fastapi import Depends
 
-from messagehub.admin.api.listing import Listed
-from messagehub.admin.api.parameters import Name
+from messagehub.admin.api.listing import listed
+from messagehub.admin.api.parameters import Limit, Name, NotGiven
+from messagehub.admin.broker_client import BrokerClient
 from messagehub.admin.endpoints import Outcome
 from messagehub.admin.errors import HttpError
-from messagehub.admin.routes import Backend, JsonBody, Operations
+from messagehub.admin.routes import JsonBody, Operations
 from registry import commands, replies
 from registry.channels.groups import assignment
 from registry.records import Block, Consumer, Producer
@@ -39,23 +40,25 @@ class GroupAnswer(msgspec.Struct):
 
 
 @operations.add("GET", "/api/v1/channels", "observe", codes=(42202,))
-async def channels(backend: Backend, listing: Listed, prefix: str = "") -> Outcome[list[replies.ChannelSummary]]:
+async def channels(
+    backend: BrokerClient, prefix: str = "", after: str = "", limit: Limit | NotGiven = None
+) -> Outcome[list[replies.ChannelSummary]]:
     async def ask(after: str, limit: int) -> tuple[list[replies.ChannelSummary], str | None]:
         command = commands.ListChannels(prefix=prefix, after=after, limit=limit)
         page = await backend.ask(command, replies.ChannelList)
         return page.channels, page.next
 
-    return await listing.read(ask, lambda one: one.channel)
+    return await listed(ask, lambda one: one.channel, after, limit)
 
 
 @operations.add("GET", _CHANNEL, "observe", codes=(404, 42208))
-async def channel(backend: Backend, channel: Name) -> replies.ChannelDescription:
+async def channel(backend: BrokerClient, channel: Name) -> replies.ChannelDescription:
     return await backend.ask(commands.DescribeChannel(channel=channel), replies.ChannelDescription)
 
 
 @operations.add("POST", _CHANNEL, "admin", writes=True, codes=(409, 422, 42201, 42205, 42208, 42209))
 async def create_channel(
-    backend: Backend, channel: Name, body: Annotated[ChannelBody, Depends(JsonBody(ChannelBody))]
+    backend: BrokerClient, channel: Name, body: Annotated[ChannelBody, Depends(JsonBody(ChannelBody))]
 ) -> replies.ChannelCreated:
     fields = msgspec.structs.asdict(body) | {"type": "CHANNEL_CREATE", "channel": channel}
     try:
@@ -66,23 +69,23 @@ async def create_channel(
 
 
 @operations.add("GET", f"{_CHANNEL}/discovery", "observe", codes=(404, 42208))
-async def discover(backend: Backend, channel: Name, expected_schema_hash: str = "") -> replies.Discovered:
+async def discover(backend: BrokerClient, channel: Name, expected_schema_hash: str = "") -> replies.Discovered:
     command = commands.Discover(channel=channel, expected_schema_hash=expected_schema_hash[:256] or None)
     return await backend.ask(command, replies.Discovered)
 
 
 @operations.add("GET", f"{_CHANNEL}/producers", "observe", codes=(404, 42208))
-async def producers(backend: Backend, channel: Name) -> list[Producer]:
+async def producers(backend: BrokerClient, channel: Name) -> list[Producer]:
     return (await backend.ask(commands.Discover(channel=channel), replies.Discovered)).producers
 
 
 @operations.add("GET", f"{_CHANNEL}/consumers", "observe", codes=(404, 42208))
-async def consumers(backend: Backend, channel: Name) -> list[Consumer]:
+async def consumers(backend: BrokerClient, channel: Name) -> list[Consumer]:
     return (await backend.ask(commands.ListConsumers(channel=channel), replies.ConsumerList)).consumers
 
 
 @operations.add("GET", f"{_CHANNEL}/groups", "observe", codes=(404, 42208))
-async def groups(backend: Backend, channel: Name) -> list[GroupAnswer]:
+async def groups(backend: BrokerClient, channel: Name) -> list[GroupAnswer]:
     """The consumer groups of a channel, and which part each member reads."""
     found = await backend.ask(commands.DescribeChannel(channel=channel), replies.ChannelDescription)
     return [
@@ -94,7 +97,7 @@ async def groups(backend: Backend, channel: Name) -> list[GroupAnswer]:
 
 
 @operations.add("GET", f"{_CHANNEL}/blocks", "observe", codes=(404, 42208))
-async def blocks(backend: Backend, channel: Name) -> list[Block]:
+async def blocks(backend: BrokerClient, channel: Name) -> list[Block]:
     """Where a channel's data lies in shared memory."""
     found = await backend.ask(commands.Discover(channel=channel), replies.Discovered)
     blocks = found.blocks

@@ -2,16 +2,14 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from functools import partial
 
-from starlette.requests import Request
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from messagehub.admin.authentication import Caller, caller, counters
 from messagehub.admin.broker_client import BrokerClient
 from messagehub.admin.errors import HttpError
-from messagehub.admin.routes import Backend, Operations
+from messagehub.admin.routes import Operations
 from messagehub.errors import TooManySubscriptions
 from messagehub.security.rate_limits import Places
 
@@ -29,12 +27,13 @@ operations = Operations()
 class EventStream(StreamingResponse):
     """Gives its place back when it is over, also when it never began."""
 
-    def __init__(self, content: AsyncIterator[bytes], on_end: Callable[[], None]) -> None:
+    def __init__(self, content: AsyncIterator[bytes], *, stop: Callable[[], None], on_end: Callable[[], None]) -> None:
         # nginx keeps what it gets from a server until it has some more, unless it is told not to.
         super().__init__(content, headers={"x-accel-buffering": "no"}, media_type="text/event-stream")
-        self._on_end = on_end
+        self._stop, self._on_end = stop, on_end
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        scope["end_stream"] = self._stop  # for the connection, when the server stops
         try:
             await super().__call__(scope, receive, send)
         finally:
@@ -42,7 +41,7 @@ class EventStream(StreamingResponse):
 
 
 @operations.add("GET", "/api/v1/events", "observe", media="text/event-stream")
-async def events(backend: Backend, request: Request, prefix: str = "channel/") -> EventStream:
+async def events(backend: BrokerClient, prefix: str = "channel/") -> EventStream:
     """Server-sent events: everything the broker publishes, as it happens."""
     if len(prefix) > MAX_PREFIX:
         raise HttpError(422, 422, f"prefix has {len(prefix)} characters, more than {MAX_PREFIX}")
@@ -54,8 +53,8 @@ async def events(backend: Backend, request: Request, prefix: str = "channel/") -
         said = f"more than {MAX_STREAMS} event streams would be open, or {of_one} of one caller"
         raise TooManySubscriptions(said, limit=MAX_STREAMS, of_one=of_one)
     waiting: asyncio.Queue[bytes | None] = asyncio.Queue(MAX_EVENTS_WAITING)
-    request.scope["end_stream"] = partial(_end_stream, waiting)  # for the connection, when the server stops
-    return EventStream(_stream(backend, prefix.encode(), who, waiting), lambda: _open_streams.give_back(who.peer))
+    content = _stream(backend, prefix.encode(), who, waiting)
+    return EventStream(content, stop=lambda: _end_stream(waiting), on_end=lambda: _open_streams.give_back(who.peer))
 
 
 async def _stream(

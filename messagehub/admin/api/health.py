@@ -9,18 +9,18 @@ from functools import partial
 from typing import Any
 
 import msgspec
-from starlette.requests import Request
 from starlette.responses import Response
 
 from messagehub.admin.api.parameters import Limit
 from messagehub.admin.authentication import counters
+from messagehub.admin.broker_client import BrokerClient
 from messagehub.admin.endpoints import Outcome
 from messagehub.admin.metrics import prometheus
 from messagehub.admin.metrics.channels import MAX_CHANNELS, ChannelItems
 from messagehub.admin.metrics.http import answered
 from messagehub.admin.metrics.processes import measured
 from messagehub.admin.metrics.prometheus import Exposition, labels
-from messagehub.admin.routes import DRAIN, Backend, Operations
+from messagehub.admin.routes import DRAIN, Operations
 from messagehub.errors import HubError, is_unable
 from registry import commands, replies
 
@@ -41,13 +41,13 @@ class DrainAnswer(msgspec.Struct):
 
 
 @operations.add("GET", "/healthz", None)
-async def health(backend: Backend) -> StatusAnswer:
+async def health(backend: BrokerClient) -> StatusAnswer:
     """This process lives."""
     return StatusAnswer("healthy", draining=backend.is_draining)
 
 
 @operations.add("GET", "/readyz", None, codes=(503,))
-async def ready(backend: Backend) -> Outcome[StatusAnswer]:
+async def ready(backend: BrokerClient) -> Outcome[StatusAnswer]:
     """The broker answers, and writes are taken. `degraded`: a part of the hub fails; `messagehub status` names it.
 
     Such a hub is ready all the same, and what fails is told only to those who may ask the broker.
@@ -65,7 +65,7 @@ async def ready(backend: Backend) -> Outcome[StatusAnswer]:
 
 
 @operations.add("GET", "/metrics", "observe", media="text/plain")
-async def metrics(backend: Backend, request: Request) -> Response:
+async def metrics(backend: BrokerClient) -> Response:
     """Without a broker that answers, what this process counts, and `messagehub_broker_up 0`."""
     try:
         report = await backend.probe(commands.Stats(), replies.StatsReport, seconds=PROBE_SECONDS)
@@ -76,25 +76,24 @@ async def metrics(backend: Backend, request: Request) -> Response:
             raise
         text = _page(None, is_draining=backend.is_draining).text
     else:
-        items: ChannelItems = request.app.state.channel_items
-        make = partial(_text, report, shown.channels, items, is_draining=backend.is_draining)
+        make = partial(_text, report, shown.channels, backend.channel_items, is_draining=backend.is_draining)
         text = await backend.run_for_monitor(make)
     return Response(text, 200, None, "text/plain; version=0.0.4")
 
 
 @operations.add("GET", "/api/v1/stats", "observe")
-async def stats(backend: Backend) -> replies.StatsReport:
+async def stats(backend: BrokerClient) -> replies.StatsReport:
     return await backend.ask(commands.Stats(), replies.StatsReport)
 
 
 @operations.add("GET", "/api/v1/traces", "observe", codes=(42202,))
-async def traces(backend: Backend, id: str = "", limit: Limit = 100) -> list[dict[str, Any]]:
+async def traces(backend: BrokerClient, id: str = "", limit: Limit = 100) -> list[dict[str, Any]]:
     command = commands.Trace(correlation_id=id or None, limit=limit)
     return (await backend.ask(command, replies.TraceReport)).exchanges
 
 
 @operations.add("POST", DRAIN, "admin", writes=True)
-async def drain(backend: Backend) -> DrainAnswer:
+async def drain(backend: BrokerClient) -> DrainAnswer:
     """Take no more writes over HTTP and say so in /readyz; reads, and clients of the broker, go on.
 
     A reload of the hub changes nothing about that. A hub or an HTTP process that is started again takes writes.
@@ -105,7 +104,7 @@ async def drain(backend: Backend) -> DrainAnswer:
 
 
 @operations.add("DELETE", DRAIN, "admin", writes=True)
-async def end_drain(backend: Backend) -> DrainAnswer:
+async def end_drain(backend: BrokerClient) -> DrainAnswer:
     """Take writes again."""
     backend.is_draining = False
     backend.callers.note_change("DRAIN_END")

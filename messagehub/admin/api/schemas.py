@@ -11,7 +11,7 @@ from messagehub.admin.broker_client import BrokerClient
 from messagehub.admin.confluent.handlers import registration, schema_fields
 from messagehub.admin.errors import HttpError, error_body, hub_error_body
 from messagehub.admin.parameters import SchemaBody, checked_subject
-from messagehub.admin.routes import Backend, JsonBody, Operations
+from messagehub.admin.routes import JsonBody, Operations
 from messagehub.errors import HubError
 from registry import commands, replies
 from registry.formats.differences import Difference
@@ -57,7 +57,9 @@ class ValidAnswer(msgspec.Struct):
 
 @operations.add("POST", "/api/v1/schemas", "schema-admin", writes=True, codes=(42209, 422))
 async def register(
-    backend: Backend, items: Annotated[list[BatchItem], Depends(JsonBody(list[BatchItem]))], normalize: Flag = False
+    backend: BrokerClient,
+    items: Annotated[list[BatchItem], Depends(JsonBody(list[BatchItem]))],
+    normalize: Flag = False,
 ) -> list[BatchAnswer]:
     """Register several, in order, so that later ones may refer to earlier ones; each has a status of its own."""
     if len(items) > MAX_BATCH:
@@ -80,7 +82,7 @@ async def _register(backend: BrokerClient, item: BatchItem, *, normalize: bool) 
 
 @operations.add("GET", "/api/v1/schemas/{subject}/diff", "observe", codes=(40401, 40402, 42202, 42208, 42209))
 async def diff(
-    backend: Backend,
+    backend: BrokerClient,
     subject: Subject,
     first: Annotated[Version, Query(alias="from")] = 1,
     second: Annotated[Version | NotGiven, Query(alias="to")] = None,
@@ -99,7 +101,7 @@ async def diff(
 
 @operations.add("POST", "/api/v1/schemas/{subject}/check", "observe", codes=(42201, 42208, 42209))
 async def check(
-    backend: Backend,
+    backend: BrokerClient,
     subject: Subject,
     body: Annotated[SchemaBody, Depends(JsonBody(SchemaBody))],
     normalize: Flag = False,
@@ -111,7 +113,7 @@ async def check(
 
 @operations.add("POST", "/api/v1/validate/{subject}", "observe", codes=(40401, 40402, 42202, 42208, 42201))
 async def validate(
-    backend: Backend,
+    backend: BrokerClient,
     subject: Subject,
     document: Annotated[Any, Depends(JsonBody(Any))],
     version: Version | NotGiven = None,

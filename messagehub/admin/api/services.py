@@ -6,10 +6,11 @@ import msgspec
 from fastapi import Depends
 from starlette.concurrency import run_in_threadpool
 
-from messagehub.admin.api.listing import Listed
-from messagehub.admin.api.parameters import MAX_NAME, Limit
+from messagehub.admin.api.listing import listed
+from messagehub.admin.api.parameters import MAX_NAME, Limit, NotGiven
+from messagehub.admin.broker_client import BrokerClient
 from messagehub.admin.endpoints import Outcome
-from messagehub.admin.routes import Backend, JsonBody, Operations
+from messagehub.admin.routes import JsonBody, Operations
 from messagehub.services.resending import Resent
 from registry import commands, replies
 
@@ -24,7 +25,9 @@ class ResendBody(msgspec.Struct, forbid_unknown_fields=True):
 
 
 @operations.add("GET", "/api/v1/services", "observe", codes=(42202,))
-async def services(backend: Backend, listing: Listed, prefix: str = "") -> Outcome[list[replies.ServiceSummary]]:
+async def services(
+    backend: BrokerClient, prefix: str = "", after: str = "", limit: Limit | NotGiven = None
+) -> Outcome[list[replies.ServiceSummary]]:
     """Addresses that are served, and by whom."""
 
     async def ask(after: str, limit: int) -> tuple[list[replies.ServiceSummary], str | None]:
@@ -32,18 +35,18 @@ async def services(backend: Backend, listing: Listed, prefix: str = "") -> Outco
         page = await backend.ask(command, replies.ServiceList)
         return page.services, page.next
 
-    return await listing.read(ask, lambda one: one.address)
+    return await listed(ask, lambda one: one.address, after, limit)
 
 
 @operations.add("GET", "/api/v1/dead-letters", "admin", codes=(42202,))
-async def dead_letters(backend: Backend, address: str = "", limit: Limit = 100) -> replies.DeadLetterList:
+async def dead_letters(backend: BrokerClient, address: str = "", limit: Limit = 100) -> replies.DeadLetterList:
     """Messages that could not be delivered, the newest last; payloads in base64."""
     command = commands.ListDeadLetters(address=address[:MAX_NAME] or None, limit=limit)
     return await backend.ask(command, replies.DeadLetterList)
 
 
 @operations.add("POST", "/api/v1/dead-letters/resend", "admin", writes=True, codes=(422,))
-async def resend(backend: Backend, body: Annotated[ResendBody, Depends(JsonBody(ResendBody))]) -> Resent:
+async def resend(backend: BrokerClient, body: Annotated[ResendBody, Depends(JsonBody(ResendBody))]) -> Resent:
     """Send dead letters again, oldest first, and forget those that were sent."""
     backend.callers.check(commands.ListDeadLetters(address=body.address, limit=body.limit))
     return await run_in_threadpool(backend.hub.resend_dead_letters, body.address, limit=body.limit)

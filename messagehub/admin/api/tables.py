@@ -3,24 +3,27 @@
 This process runs on the broker's host, so it can free the memory of tables there.
 """
 
-from messagehub.admin.api.listing import Listed
-from messagehub.admin.api.parameters import Flag, Name
+from messagehub.admin.api.listing import listed
+from messagehub.admin.api.parameters import Flag, Limit, Name, NotGiven
+from messagehub.admin.broker_client import BrokerClient
 from messagehub.admin.endpoints import Outcome
-from messagehub.admin.routes import Backend, Operations
+from messagehub.admin.routes import Operations
 from registry import commands, replies
 
 operations = Operations()
 
 
 @operations.add("DELETE", "/api/v1/channels/{channel}", "admin", writes=True, codes=(404, 409, 42208))
-async def destroy_channel(backend: Backend, channel: Name, data: Flag = False) -> replies.ChannelDestroyed:
+async def destroy_channel(backend: BrokerClient, channel: Name, data: Flag = False) -> replies.ChannelDestroyed:
     """End a channel; `data` removes its table with it."""
     command = commands.DestroyChannel(channel=channel)
     return await backend.change(command, lambda hub: hub.destroy_channel(channel, data=data))
 
 
 @operations.add("GET", "/api/v1/tables", "observe", codes=(42202,))
-async def tables(backend: Backend, listing: Listed, prefix: str = "") -> Outcome[list[replies.TableSummary]]:
+async def tables(
+    backend: BrokerClient, prefix: str = "", after: str = "", limit: Limit | NotGiven = None
+) -> Outcome[list[replies.TableSummary]]:
     """The newest table of each channel."""
 
     async def ask(after: str, limit: int) -> tuple[list[replies.TableSummary], str | None]:
@@ -28,11 +31,11 @@ async def tables(backend: Backend, listing: Listed, prefix: str = "") -> Outcome
         page = await backend.ask(command, replies.TableList)
         return page.tables, page.next
 
-    return await listing.read(ask, lambda one: one.channel)
+    return await listed(ask, lambda one: one.channel, after, limit)
 
 
 @operations.add("DELETE", "/api/v1/tables/{channel}", "produce", writes=True, codes=(404, 409, 42208))
-async def drop_table(backend: Backend, channel: Name, forget: Flag = False) -> replies.TableDropped:
+async def drop_table(backend: BrokerClient, channel: Name, forget: Flag = False) -> replies.TableDropped:
     """Remove a channel's table from the registry and from the memory of this host."""
     command = commands.DropTable(channel=channel)
     return await backend.change(command, lambda hub: hub.drop_table(channel, forget=forget))

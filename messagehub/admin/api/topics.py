@@ -5,10 +5,11 @@ from typing import Annotated, Literal
 import msgspec
 from fastapi import Depends
 
-from messagehub.admin.api.listing import Listed
+from messagehub.admin.api.listing import listed
 from messagehub.admin.api.parameters import Limit, Name, NotGiven, Offset, Seconds
+from messagehub.admin.broker_client import BrokerClient
 from messagehub.admin.endpoints import Outcome
-from messagehub.admin.routes import Backend, JsonBody, Operations
+from messagehub.admin.routes import JsonBody, Operations
 from registry import commands, replies
 from registry.records import Keep, KeptTopic
 
@@ -39,7 +40,9 @@ class ResetBody(msgspec.Struct, forbid_unknown_fields=True):
 
 
 @operations.add("GET", "/api/v1/topics", "observe", codes=(42202, 42208))
-async def topics(backend: Backend, listing: Listed, pattern: str = ">") -> Outcome[list[KeptTopic]]:
+async def topics(
+    backend: BrokerClient, pattern: str = ">", after: str = "", limit: Limit | NotGiven = None
+) -> Outcome[list[KeptTopic]]:
     """The topics that are kept and match a pattern."""
 
     async def ask(after: str, limit: int) -> tuple[list[KeptTopic], str | None]:
@@ -47,18 +50,18 @@ async def topics(backend: Backend, listing: Listed, pattern: str = ">") -> Outco
         page = await backend.ask(command, replies.TopicList)
         return page.topics, page.next
 
-    return await listing.read(ask, lambda one: one.name)
+    return await listed(ask, lambda one: one.name, after, limit)
 
 
 @operations.add("GET", "/api/v1/topics/{topic}", "observe", codes=(404, 42208))
-async def topic(backend: Backend, topic: Name) -> replies.TopicDescription:
+async def topic(backend: BrokerClient, topic: Name) -> replies.TopicDescription:
     """A kept topic, and how much of it there is."""
     return await backend.ask(commands.DescribeTopic(topic=topic), replies.TopicDescription)
 
 
 @operations.add("POST", "/api/v1/topics/{topic}", "admin", writes=True, codes=(409, 42208, 422))
 async def keep_topic(
-    backend: Backend, topic: Name, body: Annotated[KeepBody, Depends(JsonBody(KeepBody))]
+    backend: BrokerClient, topic: Name, body: Annotated[KeepBody, Depends(JsonBody(KeepBody))]
 ) -> replies.TopicKept:
     """Store what is published to a topic from now on, within bounds."""
     command = commands.KeepTopic(topic=topic, keep=body.keep, replace=body.replace)
@@ -66,14 +69,14 @@ async def keep_topic(
 
 
 @operations.add("DELETE", "/api/v1/topics/{topic}", "admin", writes=True, codes=(404, 42208))
-async def delete_topic(backend: Backend, topic: Name) -> replies.TopicDeleted:
+async def delete_topic(backend: BrokerClient, topic: Name) -> replies.TopicDeleted:
     """Keep a topic no longer, and forget what was kept."""
     return await backend.ask(commands.DeleteTopic(topic=topic), replies.TopicDeleted)
 
 
 @operations.add("GET", "/api/v1/topics/{topic}/messages", "consume", codes=(404, 42202, 42208))
 async def messages(
-    backend: Backend, topic: Name, offset: Offset = 0, since: Seconds | NotGiven = None, limit: Limit = 100
+    backend: BrokerClient, topic: Name, offset: Offset = 0, since: Seconds | NotGiven = None, limit: Limit = 100
 ) -> replies.TopicPage:
     """A page of what a kept topic holds; payloads in base64."""
     command = commands.ReadTopic(topic=topic, offset=offset, since=since, limit=limit)
@@ -81,7 +84,9 @@ async def messages(
 
 
 @operations.add("GET", "/api/v1/topics/{topic}/positions", "observe", codes=(404, 42202, 42208))
-async def positions(backend: Backend, topic: Name, listing: Listed) -> Outcome[list[replies.PositionSummary]]:
+async def positions(
+    backend: BrokerClient, topic: Name, after: str = "", limit: Limit | NotGiven = None
+) -> Outcome[list[replies.PositionSummary]]:
     """The durable names under which a topic is read, and how far each is."""
 
     async def ask(after: str, limit: int) -> tuple[list[replies.PositionSummary], str | None]:
@@ -89,11 +94,11 @@ async def positions(backend: Backend, topic: Name, listing: Listed) -> Outcome[l
         page = await backend.ask(command, replies.PositionList)
         return page.positions, page.next
 
-    return await listing.read(ask, lambda one: one.position.name)
+    return await listed(ask, lambda one: one.position.name, after, limit)
 
 
 @operations.add("GET", "/api/v1/topics/{topic}/positions/{position}", "observe", codes=(404, 42208))
-async def position(backend: Backend, topic: Name, position: Name) -> replies.PositionDescription:
+async def position(backend: BrokerClient, topic: Name, position: Name) -> replies.PositionDescription:
     """How far a durable name is, and who reads under it."""
     command = commands.DescribePosition(topic=topic, position=position)
     return await backend.ask(command, replies.PositionDescription)
@@ -101,7 +106,7 @@ async def position(backend: Backend, topic: Name, position: Name) -> replies.Pos
 
 @operations.add("POST", "/api/v1/topics/{topic}/positions/{position}", "admin", writes=True, codes=(404, 42208, 422))
 async def reset_position(
-    backend: Backend, topic: Name, position: Name, body: Annotated[ResetBody, Depends(JsonBody(ResetBody))]
+    backend: BrokerClient, topic: Name, position: Name, body: Annotated[ResetBody, Depends(JsonBody(ResetBody))]
 ) -> replies.PositionReset:
     """Have a position go on from elsewhere, whatever was acknowledged."""
     offset = body.offset
@@ -117,7 +122,7 @@ async def reset_position(
 
 
 @operations.add("DELETE", "/api/v1/topics/{topic}/positions/{position}", "admin", writes=True, codes=(404, 42208))
-async def delete_position(backend: Backend, topic: Name, position: Name) -> replies.PositionDeleted:
+async def delete_position(backend: BrokerClient, topic: Name, position: Name) -> replies.PositionDeleted:
     """Forget a durable name; who reads under it is told."""
     command = commands.DeletePosition(topic=topic, position=position)
     return await backend.ask(command, replies.PositionDeleted)
