@@ -65,6 +65,16 @@ def host_and_port(address: str) -> tuple[str, int] | None:
     return host.strip("[]"), int(port)
 
 
+def is_loopback(host: str) -> bool:
+    """Whether a host is a name or an address of the loopback interface."""
+    from ipaddress import ip_address  # which every client would load for nothing
+
+    try:
+        return host == "localhost" or ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
 def _check_numbers(settings: Any) -> None:
     for name in settings.__struct_fields__:
         if name.endswith("_seconds") and not 0 < getattr(settings, name) <= MOST_SECONDS:

@@ -20,7 +20,6 @@ from starlette.types import Scope
 
 from messagehub.admin.errors import HttpError
 from messagehub.admin.forwarding import FORWARDED
-from messagehub.broker.instance_lock import is_loopback
 from messagehub.errors import ConfigurationError, Forbidden, HubError, RateLimited, is_not_found
 from messagehub.runtime.logs import LimitedLog, reason
 from messagehub.security.audit import REFUSALS_PER_SECOND, AuditLog
@@ -33,6 +32,7 @@ from messagehub.security.credentials import (
     token_owner,
 )
 from messagehub.security.rate_limits import TokenBuckets
+from messagehub.setting_checks import is_loopback
 from registry import access, commands, replies
 from registry.access import ADMIN, NOTHING, Rights, Role
 

@@ -19,9 +19,11 @@ from starlette.responses import Response
 
 from messagehub.admin.authentication import HttpAuthentication
 from messagehub.admin.cached_responses import CachedResponse, CachedResponses
+from messagehub.admin.metrics.channels import ChannelItems
 from messagehub.errors import BrokerTimeout
 from messagehub.hub import MessageHub
 from messagehub.protocol import Beacon
+from messagehub.shm.location import directory_of
 from registry import commands, replies
 
 T = TypeVar("T")
@@ -43,6 +45,7 @@ class BrokerClient:
         self.callers = callers
         self.is_draining = is_draining
         self.generation = 0
+        self.channel_items = ChannelItems(directory_of(hub.settings))
         self._by_id = CachedResponses(max_entries=MAX_KEPT, max_bytes=MAX_KEPT_BYTES)
         self._latest = CachedResponses(max_entries=MAX_KEPT, max_bytes=MAX_KEPT_BYTES)
         self._looked_up = CachedResponses(max_entries=MAX_KEPT, max_bytes=MAX_KEPT_BYTES)

@@ -1,66 +1,99 @@
-"""The OpenAPI document as a page for people: whole in itself, so that it needs neither scripts nor the internet."""
+"""The OpenAPI document at /openapi.json, and at /docs Swagger UI to browse it.
 
-import base64
-import hashlib
-from html import escape
+Rule 1: Swagger UI's files come from the installed package `fastapi-offline`, of which no code runs, and are served from
+our own origin. Scripts are files: the page has none inline, so that its policy allows none.
+Rule 2: every reference is relative, so that it holds under the path that a proxy serves the hub under.
+"""
+
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import msgspec
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response
+from starlette.routing import Route
+from starlette.staticfiles import StaticFiles
 
-_STYLE = """
-body { font: 15px/1.45 system-ui, sans-serif; max-width: 70em; margin: 2em auto; padding: 0 1em; color: #222; }
-h2 { margin-top: 1.6em; } code, pre { font: 13px ui-monospace, monospace; }
-details { border: 1px solid #ddd; border-radius: 6px; margin: 4px 0; padding: 4px 10px; }
-summary { cursor: pointer; } summary b { display: inline-block; width: 5em; }
-pre { background: #f6f6f6; padding: 8px; overflow-x: auto; } td, th { text-align: left; padding: 2px 14px 2px 0; }
+from messagehub.admin import api
+from messagehub.admin.confluent.paths import ENDPOINTS
+from messagehub.admin.errors import error_answer
+from messagehub.admin.forwarding import PREFIX
+from messagehub.admin.openapi import document
+
+PACKAGE = "fastapi_offline"
+_FILES = ("swagger-ui.css", "swagger-ui-bundle.js")
+_PAGE = """<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>MessageHub</title>
+<link rel="stylesheet" href="docs/swagger-ui.css">
+</head>
+<body>
+<div id="page"></div>
+<script src="docs/swagger-ui-bundle.js"></script>
+<script src="docs/start.js"></script>
+</body>
+</html>
 """
-_HASH = base64.b64encode(hashlib.sha256(_STYLE.encode()).digest()).decode()
-POLICY = f"default-src 'none'; style-src 'sha256-{_HASH}'; frame-ancestors 'none'"
+_START = """SwaggerUIBundle({
+  url: "openapi.json",
+  dom_id: "#page",
+  docExpansion: "list",
+  deepLinking: true,
+  filter: true,
+  validatorUrl: null,
+});
+"""
 
 
-def page(document: dict[str, Any]) -> str:
-    info = document["info"]
-    groups: dict[str, list[str]] = {}
-    for path, methods in document["paths"].items():
-        for method, operation in methods.items():
-            groups.setdefault(_group(path), []).append(_operation(path, method.upper(), operation))
-    sections = "".join(f"<h2>{escape(name)}</h2>{''.join(group)}" for name, group in groups.items())
-    return (
-        f'<!DOCTYPE html><html lang="en"><head><meta charset="utf-8"><title>{escape(info["title"])}</title>'
-        f"<style>{_STYLE}</style></head><body>"
-        f"<h1>{escape(info['title'])} {escape(info['version'])}</h1>"
-        '<p>For programs: <a href="openapi.json">openapi.json</a>. A token goes along as <code>Authorization: Bearer'
-        " TOKEN</code> or as the password of HTTP Basic. Errors are <code>{error_code, message}</code>.</p>"
-        f"{sections}</body></html>"
-    )
+@cache
+def described() -> dict[str, Any]:
+    """Return the OpenAPI document. It takes a moment to make."""
+    return document(ENDPOINTS, api.ROUTES)
 
 
-def _group(path: str) -> str:
-    parts = [part for part in path.split("/") if part]
-    return "/" + "/".join(parts[: 3 if path.startswith("/api/") else 1])
+async def _openapi(request: Request) -> Response:
+    """With the path that a proxy serves the hub under, for who came that way."""
+    request.scope["route_template"] = "/openapi.json"
+    prefix = request.scope.get(PREFIX, "")
+    servers = {"servers": [{"url": prefix}]} if prefix else {}
+    found = await run_in_threadpool(described)
+    return Response(msgspec.json.encode(found | servers), media_type="application/json")
 
 
-def _operation(path: str, method: str, operation: dict[str, Any]) -> str:
-    parameters = "".join(
-        f"<tr><td><code>{escape(one['name'])}</code></td><td>{one['in']}</td>"
-        f"<td><code>{escape(_type(one['schema']))}</code></td></tr>"
-        for one in operation["parameters"]
-    )
-    body = operation.get("requestBody", {}).get("content", {}).get("application/json")
-    answers = ", ".join(f"{code} {said['description']}" for code, said in operation["responses"].items())
-    return (
-        f"<details><summary><b>{method}</b> <code>{escape(path)}</code> {escape(operation['summary'])}</summary>"
-        + (f"<table><tr><th>parameter</th><th>in</th><th>type</th></tr>{parameters}</table>" if parameters else "")
-        + (f"<p>Body:</p><pre>{escape(_shown(body['schema']))}</pre>" if body else "")
-        + f"<p>{'Takes a token. ' if 'security' in operation else ''}Answers: {escape(answers)}.</p>"
-        + "</details>"
-    )
+async def docs(request: Request) -> Response:
+    request.scope["route_template"] = "/docs"
+    if package_files() is None:
+        said = (
+            f"/docs shows the files of the package {PACKAGE}, which is not installed: pip install 'messagehub[admin]'"
+        )
+        return error_answer(404, 404, f"{said}. The document that it would show is /openapi.json")
+    return HTMLResponse(_PAGE)
 
 
-def _type(schema: dict[str, Any]) -> str:
-    kinds = [str(one.get("const", one.get("type"))) for one in schema.get("anyOf", [schema])]
-    return " or ".join(kinds)
+async def _file(request: Request) -> Response:
+    request.scope["route_template"] = "/docs/{file}"
+    name, files = request.path_params["file"], package_files()
+    if name == "start.js":
+        return Response(_START, media_type="text/javascript")
+    if files is None or name not in _FILES:
+        return error_answer(404, 404, "HTTP 404 Not Found")
+    found = await files.get_response(name, request.scope)
+    found.headers["cache-control"] = "no-cache"  # a browser asks each time whether the file is still the same
+    return found
 
 
-def _shown(schema: Any) -> str:
-    return msgspec.json.format(msgspec.json.encode(schema), indent=2).decode()
+@cache
+def package_files() -> StaticFiles | None:
+    found = find_spec(PACKAGE)
+    if found is None or found.origin is None:
+        return None
+    return StaticFiles(directory=Path(found.origin).parent / "static")
+
+
+ROUTES = [Route("/openapi.json", _openapi), Route("/docs", docs), Route("/docs/{file}", _file)]

@@ -1,17 +1,17 @@
-"""One row per HTTP operation: routes, the token and the OpenAPI document are all made from it."""
+"""What is known of every HTTP operation: its route, the rights that it takes and the OpenAPI document come from it."""
 
 from collections.abc import Awaitable, Callable
-from typing import Any, NamedTuple
-
-from starlette.requests import Request
-from starlette.responses import Response
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from messagehub.admin.errors import MEDIA_TYPE
 from registry.access import Role
 
+T = TypeVar("T")
+
 
 class Endpoint(NamedTuple):
-    """The handler is a method; its first argument is the object that owns it.
+    """An operation. One of the registry API is written down whole, with a method as its handler whose first argument
+    is the object that owns it; one of our own API is read from its handler's signature (`routes.TypedRoute`).
 
     The role is what a caller must have, for some name at least; None is open to all. Every command that the handler
     asks is checked besides, with the name that it is about.
@@ -19,7 +19,7 @@ class Endpoint(NamedTuple):
 
     method: str
     path: str
-    handler: Callable[[Any, Request], Awaitable[Response]]
+    handler: Callable[..., Awaitable[Any]]
     role: Role | None
     writes: bool = False
     query: tuple[str, ...] = ()
@@ -29,3 +29,12 @@ class Endpoint(NamedTuple):
     codes: tuple[int, ...] = ()
     """Each `error_code` of its own, besides those that any operation may answer with."""
     returns: Any = None
+
+
+class Outcome(NamedTuple, Generic[T]):
+    """What a handler of our own API returns where a plain value does not say it all."""
+
+    value: T
+    status: int = 200
+    following: str | None = None
+    """The name after which the next page of a list begins."""

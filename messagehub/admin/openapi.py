@@ -1,10 +1,13 @@
-"""The OpenAPI document, made from the same table as the routes."""
+"""The OpenAPI document: of typed routes FastAPI describes the parameters, and all else comes from `Endpoint`."""
 
+import copy
 import re
 from collections.abc import Iterable
 from typing import Any
 
 import msgspec
+from fastapi.openapi.utils import get_openapi
+from fastapi.routing import APIRoute
 
 from messagehub.admin.endpoints import Endpoint
 from messagehub.admin.errors import MEDIA_TYPE
@@ -14,13 +17,12 @@ _PARAMETER = re.compile(r"\{(\w+)\}")
 _TEXT = {"type": "string"}
 _FLAG = {"type": "boolean"}
 _INTEGER = {"type": "integer"}
-_VERSION = {"anyOf": [{"type": "integer", "minimum": 1}, {"const": "latest"}]}
+VERSION_SCHEMA = {"anyOf": [{"type": "integer", "minimum": 1}, {"const": "latest"}]}
 TYPES: dict[str, dict[str, Any]] = {
     **dict.fromkeys(("deleted", "deletedOnly", "deleted_only", "permanent", "force", "normalize", "verbose"), _FLAG),
     **dict.fromkeys(("latestOnly", "fetchMaxId", "defaultToGlobal"), _FLAG),
     **dict.fromkeys(("offset", "limit"), _INTEGER),
-    **dict.fromkeys(("from", "to"), _VERSION),
-    "version": _VERSION,
+    "version": VERSION_SCHEMA,
     "key": {"type": "array", "items": _TEXT},
     "value": {"type": "array", "items": _TEXT},
 }
@@ -44,39 +46,56 @@ WITH_ROLE = (40301,)
 WITH_BODY = (400, 408, 415, 42209)
 
 
-def document(endpoints: Iterable[Endpoint]) -> dict[str, Any]:
+def document(plain: Iterable[Endpoint], typed: Iterable[APIRoute]) -> dict[str, Any]:
+    """Return what is served under all these routes."""
+    described: dict[str, Any] = get_openapi(
+        title="MessageHub", version=__version__, routes=[_without_head(route) for route in typed]
+    )
     paths: dict[str, dict[str, Any]] = {}
-    for endpoint in endpoints:
+    for endpoint in plain:
         paths.setdefault(endpoint.path, {})[endpoint.method.lower()] = _operation(endpoint)
-    return {
-        "openapi": "3.1.0",
-        "info": {"title": "MessageHub", "version": __version__},
-        "paths": paths,
-        "components": {
-            "securitySchemes": {
-                "bearer": {"type": "http", "scheme": "bearer"},
-                "basic": {"type": "http", "scheme": "basic"},
-            },
+    described["paths"] = paths | described["paths"]
+    described["components"] = {
+        "securitySchemes": {
+            "bearer": {"type": "http", "scheme": "bearer"},
+            "basic": {"type": "http", "scheme": "basic"},
         },
     }
+    return described
+
+
+def _without_head(route: APIRoute) -> APIRoute:
+    """HEAD goes wherever GET does, which need not be said of every path."""
+    described = copy.copy(route)
+    described.methods = (route.methods or set()) - {"HEAD"}
+    return described
 
 
 def _operation(endpoint: Endpoint) -> dict[str, Any]:
-    found: dict[str, Any] = {
-        "operationId": f"{endpoint.method.lower()}_{endpoint.handler.__name__}_{len(endpoint.path)}",
+    return {
+        "operationId": operation_id(endpoint),
         "summary": summary(endpoint),
+        "tags": ["Confluent Schema Registry"],
         "parameters": [
             *(_parameter(name, "path") for name in path_parameters(endpoint)),
             *(_parameter(name, "query") for name in endpoint.query),
         ],
-        "responses": _responses(endpoint),
+        "responses": responses(endpoint),
+        **body_and_security(endpoint),
     }
+
+
+def body_and_security(endpoint: Endpoint) -> dict[str, Any]:
+    found: dict[str, Any] = {}
     if endpoint.body is not None:
-        content = {"application/json": _schema(endpoint.body)}
-        found["requestBody"] = {"required": True, "content": content}
+        found["requestBody"] = {"required": True, "content": {"application/json": _schema(endpoint.body)}}
     if endpoint.role is not None:
         found["security"] = [{"bearer": []}, {"basic": []}]
     return found
+
+
+def operation_id(endpoint: Endpoint) -> str:
+    return f"{endpoint.method.lower()}_{endpoint.handler.__name__}_{len(endpoint.path)}"
 
 
 def summary(endpoint: Endpoint) -> str:
@@ -105,8 +124,10 @@ def codes(endpoint: Endpoint) -> dict[int, list[int]]:
     return found
 
 
-def _responses(endpoint: Endpoint) -> dict[str, Any]:
-    said: dict[str, Any] = {"200": {"description": "done", "content": {endpoint.media: _schema(endpoint.returns)}}}
+def responses(endpoint: Endpoint) -> dict[int | str, dict[str, Any]]:
+    said: dict[int | str, dict[str, Any]] = {
+        "200": {"description": "done", "content": {endpoint.media: _schema(endpoint.returns)}}
+    }
     if endpoint.is_immutable:
         said["304"] = {"description": "not modified"}
     for status, listed in codes(endpoint).items():
@@ -123,7 +144,7 @@ def _responses(endpoint: Endpoint) -> dict[str, Any]:
 
 
 def _schema(kind: Any) -> dict[str, Any]:
-    if kind is Any or kind is str:
+    if kind is Any:
         return {}
     schema = msgspec.json.schema(kind)
     return {"schema": _without_references(schema, schema.pop("$defs", {}))}

@@ -27,6 +27,9 @@ BODY_TYPES = (
     "application/octet-stream",
 )
 T = TypeVar("T")
+FLAGS = {"true": True, "1": True, "": True, "false": False, "0": False}
+BAD_FLAG = "flag"
+"""The type of pydantic's error about a flag, which has another `error_code` than one about a number."""
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _ID = re.compile(r"-?[0-9]{1,10}\Z")
 _SLIP, _LIKE = 0.8, 0.6
@@ -156,9 +159,13 @@ async def _received(scope: Scope, receive: Receive) -> bytes:
 
 
 def subject(request: Request) -> str:
+    return decoded_subject(request.path_params["subject"])
+
+
+def decoded_subject(text: str) -> str:
     """Paths are matched before decoding, so a subject may hold slashes."""
     try:
-        name = unquote(request.path_params["subject"], errors="strict")
+        name = unquote(text, errors="strict")
     except UnicodeDecodeError:
         raise HttpError(422, 42208, "The subject is not UTF-8") from None
     return checked_subject(name)
@@ -218,9 +225,10 @@ def flag(request: Request, *names: str) -> bool:
 
 
 def _is_true(name: str, value: str) -> bool:
-    if value.lower() not in ("true", "1", "", "false", "0"):
+    is_true = FLAGS.get(value.lower())
+    if is_true is None:
         raise HttpError(422, 422, f"{name} is true or false, not {value[:40]!r}")
-    return value.lower() not in ("false", "0")
+    return is_true
 
 
 def deleted(request: Request) -> Deleted:
@@ -244,16 +252,3 @@ def _integer(request: Request, name: str, default: int) -> int:
         return int(text[:20])
     except ValueError:
         raise HttpError(422, 422, f"{name} is a number, not {text[:40]!r}") from None
-
-
-def version_in_query(request: Request, name: str, default: int) -> int:
-    return LATEST if request.query_params.get(name) == "latest" else bounded(request, name, default, MAX_VERSION)
-
-
-def bounded(request: Request, name: str, default: int, most: int) -> int:
-    text = request.query_params.get(name)
-    if text is None:
-        return default
-    if not (text.isascii() and text.isdigit() and 1 <= int(text[:20]) <= most):
-        raise HttpError(422, 42202, f"{name} is a number from 1 to {most}, not {text[:40]!r}")
-    return int(text)

@@ -8,7 +8,6 @@ from collections.abc import Iterable
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from messagehub.admin import docs_page
 from messagehub.admin.metrics.http import OTHER, answered
 from messagehub.runtime.logs import one_line
 
@@ -22,7 +21,11 @@ _HEADERS: list[Header] = [
     (b"cross-origin-resource-policy", b"same-origin"),
 ]
 _CLOSED = (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'")
-_FOR_DOCS = (b"content-security-policy", docs_page.POLICY.encode())
+_FOR_DOCS = (
+    b"content-security-policy",
+    b"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self';"
+    b" base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+)
 _NO_STORE = (b"cache-control", b"no-store")
 _TRANSPORT = (b"strict-transport-security", b"max-age=31536000")
 

@@ -1,7 +1,6 @@
 """The broker's private directory, the locks that keep other brokers out, and its endpoints."""
 
 import grp
-import ipaddress
 import os
 import socket
 import stat
@@ -17,6 +16,7 @@ from messagehub.security.private_files import (
     is_planted,
     private_directory,
 )
+from messagehub.setting_checks import is_loopback
 from messagehub.settings import Settings, socket_path
 from messagehub.shm.location import say_shared_with
 from messagehub.shm.locks import OWNER, Descriptor, exclusive, try_lock
@@ -132,13 +132,6 @@ def check_loopback(endpoint: str) -> None:
             f"endpoint {endpoint!r} is not on the loopback interface: peers beyond this host need keys,"
             " so add --curve and list them with `messagehub keys`, or use tcp://127.0.0.1:PORT or ipc://"
         )
-
-
-def is_loopback(host: str) -> bool:
-    try:
-        return host == "localhost" or ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
 
 
 def is_listening(path: Path) -> bool:

@@ -4,11 +4,10 @@ import importlib.util
 import ssl
 from pathlib import Path
 
-from messagehub.broker.instance_lock import is_loopback
 from messagehub.errors import ConfigurationError
 from messagehub.security.credentials import read_owner_token
 from messagehub.security.private_files import check_private
-from messagehub.setting_checks import host_and_port
+from messagehub.setting_checks import host_and_port, is_loopback
 from messagehub.settings import Settings
 
 DEFAULT_ADDRESS = "127.0.0.1:8081"

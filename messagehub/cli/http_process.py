@@ -22,7 +22,6 @@ from collections.abc import Callable
 
 from msgspec.structs import replace
 
-from messagehub.broker.instance_lock import is_loopback
 from messagehub.cli.http_checks import TOKEN_NAME, http_address
 from messagehub.cli.http_health import ask, why_silent
 from messagehub.errors import ConfigurationError
@@ -31,6 +30,7 @@ from messagehub.runtime.descriptors import wait_readable
 from messagehub.runtime.supervision import Supervisor
 from messagehub.security.credentials import new_token, read_owner_token
 from messagehub.security.private_files import write_private
+from messagehub.setting_checks import is_loopback
 from messagehub.settings import Settings
 
 log = logging.getLogger("messagehub.http")

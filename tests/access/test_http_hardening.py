@@ -10,10 +10,9 @@ from pathlib import Path
 
 import httpx
 import pytest
-from starlette.requests import Request
 
 from messagehub import MessageHub, embedded_broker
-from messagehub.admin import api
+from messagehub.admin.api import events as event_routes
 from messagehub.admin.app import create_app
 from messagehub.admin.authentication import Caller, HttpAuthentication, caller
 from messagehub.admin.broker_client import BrokerClient
@@ -262,14 +261,11 @@ async def event_stream(hub: MessageHub, directory: Path) -> AsyncIterator[str | 
     """What `GET /api/v1/events` sends to an anonymous caller who may do everything."""
     callers = HttpAuthentication(AccessFile(directory / "access.json"), token=None, anonymous=ADMIN)
     caller.set(Caller("anonymous", ADMIN, ""))
-    request = Request({"type": "http", "query_string": b"prefix=channel/", "headers": []})
-    response = await api.Api(BrokerClient(hub, callers)).events(request)
-    assert isinstance(response, api.EventStream)
-    return aiter(response.body_iterator)
+    return aiter((await event_routes.events(BrokerClient(hub, callers), "channel/")).body_iterator)
 
 
 def test_a_stream_whose_reader_is_behind_is_told_of_the_gap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(api, "MAX_EVENTS_WAITING", 3)
+    monkeypatch.setattr(event_routes, "MAX_EVENTS_WAITING", 3)
 
     async def read(hub: MessageHub, peer: Peer) -> list[bytes]:
         """What the stream says after many events came while nobody read it."""
@@ -315,7 +311,7 @@ def test_a_stream_shows_that_it_is_alive_though_only_beacons_come(
         beacons = threading.Semaphore(0)
         end = hub.tap(b"channel/", lambda event: beacons.release() if event and b"BEACON" in event else None)
         assert beacons.acquire(timeout=PATIENCE_SECONDS)  # they come from now on
-        monkeypatch.setattr(api, "KEEP_ALIVE_SECONDS", 1.0)
+        monkeypatch.setattr(event_routes, "KEEP_ALIVE_SECONDS", 1.0)
         asyncio.run(read(hub))
         end()
 

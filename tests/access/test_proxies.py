@@ -219,7 +219,9 @@ def test_subjects_with_slashes_pass_a_real_nginx(web: WebOfMany, nginx: Nginx) -
 @pytest.mark.timeout(600)
 def test_documents_and_pages_lead_back_through_a_real_nginx(web: WebOfMany, nginx: Nginx) -> None:
     docs = f"{nginx.url}/docs"
-    (link,) = re.findall(r'href="([^"]+)"', nginx.client.get(docs).text)
+    files = [urljoin(docs, one) for one in re.findall(r'(?:href|src)="([^"]+)"', nginx.client.get(docs).text)]
+    assert [nginx.client.get(one).status_code for one in files] == [200, 200, 200]
+    (link,) = re.findall(r'url: "([^"]+)"', nginx.client.get(files[-1]).text)
     described = nginx.client.get(urljoin(docs, link))
     assert described.json()["servers"] == [{"url": "/hub"}]
     server = urljoin(str(described.url), described.json()["servers"][0]["url"])

@@ -7,11 +7,9 @@ from typing import Any
 import httpx
 import jsonschema_rs
 
-from messagehub.admin import api
-from messagehub.admin.confluent import paths as confluent_paths
-from messagehub.admin.openapi import document
+from messagehub.admin.docs_page import described
 
-PATHS: dict[str, Any] = document([*confluent_paths.ENDPOINTS, *api.ENDPOINTS])["paths"]
+PATHS: dict[str, Any] = described()["paths"]
 PATTERNS = sorted(
     ((re.compile(re.sub(r"\{\w+\}", "[^/]+", path)), path) for path in PATHS), key=lambda found: "{" in found[1]
 )

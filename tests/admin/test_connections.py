@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from messagehub.admin.api import MAX_STREAMS
+from messagehub.admin.api.events import MAX_STREAMS
 from messagehub.admin.connections import (
     BODY_SECONDS,
     MAX_CONNECTIONS,

@@ -1,5 +1,6 @@
 """Our own API: channels, schemas, documents, events, health, metrics; and the process that serves it."""
 
+import asyncio
 import json
 import os
 import re
@@ -7,10 +8,13 @@ import signal
 import stat
 import subprocess
 import threading
+from urllib.parse import urljoin
 
 import pytest
+from starlette.requests import Request
 
 from messagehub import MessageHub
+from messagehub.admin import docs_page
 from messagehub.errors import ServiceNotFound
 from tests.admin.conftest import Web
 from tests.integration.harness import eventually
@@ -243,12 +247,35 @@ def test_health_readiness_metrics_stats_traces_and_docs(web: Web) -> None:
 
 
 def test_the_docs_need_nothing_from_elsewhere(web: Web) -> None:
-    answer = web.client.get("/docs", headers={"accept": "text/html"})
-    assert answer.status_code == 200
-    assert "/subjects/{subject}/versions" in answer.text
-    assert re.findall(r"(?:src|href)=\"?([^\" >]+)", answer.text) == ["openapi.json"]
-    assert "http" not in answer.headers["content-security-policy"]
-    assert "<script" not in answer.text
+    page = web.client.get("/docs", headers={"accept": "text/html"})
+    assert page.status_code == 200
+    policy = page.headers["content-security-policy"]
+    assert "http" not in policy
+    assert "unsafe" not in policy
+    assert re.findall(r"<script[^>]*>([^<]*)", page.text) == ["", ""], "no script stands in the page itself"
+    referred = [urljoin("/docs", one) for one in re.findall(r"(?:src|href)=\"?([^\" >]+)", page.text)]
+    assert all(one.startswith("/docs/") for one in referred)
+    files = {one.rpartition("/")[2]: web.client.get(one) for one in referred}
+    assert {one.status_code for one in files.values()} == {200}
+    assert files["swagger-ui.css"].headers["content-type"].startswith("text/css")
+    for name in ("swagger-ui-bundle.js", "start.js"):
+        assert files[name].headers["content-type"].startswith("text/javascript")
+    assert 'url: "openapi.json"' in files["start.js"].text
+    etag = {"if-none-match": files["swagger-ui-bundle.js"].headers["etag"]}
+    assert web.client.get("/docs/swagger-ui-bundle.js", headers=etag).status_code == 304
+    for other in ("redoc.standalone.js", "..%2Fcore.py", "core.py", "nothing"):
+        assert web.client.get(f"/docs/{other}").json()["error_code"] == 404
+
+
+def test_without_the_package_the_docs_say_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(docs_page, "PACKAGE", "a_package_that_nobody_has")
+    docs_page.package_files.cache_clear()
+    try:
+        answer = asyncio.run(docs_page.docs(Request({"type": "http"})))
+    finally:
+        docs_page.package_files.cache_clear()
+    assert answer.status_code == 404
+    assert "pip install 'messagehub[admin]'" in json.loads(answer.body)["message"]
 
 
 def test_metrics_are_prometheus_text(web: Web) -> None:

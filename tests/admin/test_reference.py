@@ -1,11 +1,11 @@
-"""docs/reference/http.md says what the endpoint table and the error table say."""
+"""docs/reference/http.md says what the routes and the error table say."""
 
 import re
 from pathlib import Path
 
 import pytest
 
-from messagehub.admin import api
+from messagehub.admin import api, errors
 from messagehub.admin.confluent import paths as confluent_paths
 from messagehub.admin.endpoints import Endpoint
 from messagehub.admin.errors import STATUS
@@ -43,7 +43,7 @@ def test_every_code_of_an_operation_has_its_meaning(endpoint: Endpoint) -> None:
 
 def test_every_error_of_the_hub_and_of_the_code_has_its_meaning() -> None:
     assert set(STATUS.values()) <= MEANINGS
-    source = "".join(path.read_text() for path in Path(api.__file__).parent.glob("*.py"))
+    source = "".join(path.read_text() for path in Path(errors.__file__).parent.rglob("*.py"))
     raised = {(int(s), int(c)) for s, c in re.findall(r"HttpError\(\s*(\d{3}),\s*(\d+)", source)}
     assert raised <= MEANINGS
     assert {401, 503} <= {status for status, _ in raised}

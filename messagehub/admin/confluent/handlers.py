@@ -59,7 +59,7 @@ class Confluent:
         asked = (request.scope["path"], request.scope["query_string"], raw)
         body = parameters.decoded(raw, SchemaBody)
         command = commands.LookUpSchema(
-            **schema_fields(request, body),
+            **_schema_fields(request, body),
             metadata=body.metadata,
             rule_set=body.rule_set,
             deleted=parameters.flag(request, "deleted"),
@@ -83,7 +83,9 @@ class Confluent:
         body = await parameters.body(request, SchemaBody)
         if not (body.schema or "").strip():
             body = await self._of_newest(request, body)
-        reply = await self._backend.ask(registration(request, body), replies.SchemaRegistered)
+        normalize = parameters.flag(request, "normalize")
+        command = registration(parameters.subject(request), body, normalize=normalize)
+        reply = await self._backend.ask(command, replies.SchemaRegistered)
         return answer(200, RegisteredAnswer(id=reply.schema_id, version=reply.version, guid=reply.guid))
 
     async def version(self, request: Request) -> Response:
@@ -183,7 +185,8 @@ class Confluent:
 
     async def check(self, request: Request) -> Response:
         version = parameters.version(request) if "version" in request.path_params else None
-        command = commands.CheckSchema(**await self._schema(request), version=version)
+        body = await parameters.body(request, SchemaBody)
+        command = commands.CheckSchema(**_schema_fields(request, body), version=version)
         checked = await self._backend.ask(command, replies.SchemaChecked)
         answered = CheckAnswer(checked.is_compatible)
         if parameters.flag(request, "verbose"):
@@ -261,9 +264,6 @@ class Confluent:
             body, schema=newest.schema, schema_type=newest.schema_type, references=references
         )
 
-    async def _schema(self, request: Request) -> dict[str, Any]:
-        return schema_fields(request, await parameters.body(request, SchemaBody))
-
     async def _version(self, request: Request) -> replies.SchemaFound:
         command = commands.RequestSchema(
             subject=parameters.subject(request),
@@ -322,7 +322,12 @@ class Confluent:
         return found
 
 
-def schema_fields(request: Request, body: SchemaBody, subject: str | None = None) -> dict[str, Any]:
+def _schema_fields(request: Request, body: SchemaBody) -> dict[str, Any]:
+    normalize = parameters.flag(request, "normalize")
+    return schema_fields(parameters.subject(request), body, normalize=normalize)
+
+
+def schema_fields(subject: str, body: SchemaBody, *, normalize: bool) -> dict[str, Any]:
     """What every command with a schema takes; the API's default type is AVRO."""
     schema_type = (body.schema_type or "AVRO").upper()
     if body.schema is None:
@@ -332,20 +337,20 @@ def schema_fields(request: Request, body: SchemaBody, subject: str | None = None
     references = [msgspec.structs.asdict(reference) for reference in body.references or []]
     try:
         return {
-            "subject": parameters.subject(request) if subject is None else subject,
+            "subject": subject,
             "schema": body.schema,
             "schema_type": schema_type,
             "references": msgspec.convert(references, list[Reference]),
-            "normalize": parameters.flag(request, "normalize"),
+            "normalize": normalize,
         }
     except msgspec.ValidationError as error:
         raise HttpError(422, 42201, f"Invalid schema: a reference does not fit: {error}") from None
 
 
-def registration(request: Request, body: SchemaBody, subject: str | None = None) -> commands.RegisterSchema:
+def registration(subject: str, body: SchemaBody, *, normalize: bool) -> commands.RegisterSchema:
     """An id or version that is not positive is none."""
     return commands.RegisterSchema(
-        **schema_fields(request, body, subject),
+        **schema_fields(subject, body, normalize=normalize),
         metadata=body.metadata,
         rule_set=body.rule_set,
         schema_id=body.id if (body.id or 0) > 0 else None,

@@ -1,0 +1,128 @@
+"""Kept topics, and their durable positions, under /api/v1/topics."""
+
+from typing import Annotated, Literal
+
+import msgspec
+from fastapi import Depends
+
+from messagehub.admin.api.listing import listed
+from messagehub.admin.api.parameters import Limit, Name, NotGiven, Offset, Seconds
+from messagehub.admin.broker_client import BrokerClient
+from messagehub.admin.endpoints import Outcome
+from messagehub.admin.routes import JsonBody, Operations
+from registry import commands, replies
+from registry.records import Keep, KeptTopic
+
+operations = Operations()
+
+
+class Bounds(Keep, frozen=True, forbid_unknown_fields=True):
+    """A bound that is spelled wrong would bind nothing."""
+
+
+class KeepBody(msgspec.Struct, forbid_unknown_fields=True):
+    """What TOPIC_KEEP takes."""
+
+    keep: Bounds = msgspec.field(default_factory=Bounds)
+    replace: bool = False
+
+
+class ResetBody(msgspec.Struct, forbid_unknown_fields=True):
+    """Where a position goes on: at an offset, at a time (seconds since the epoch), or at one end of the topic."""
+
+    offset: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    since: float | None = None
+    place: Literal["oldest", "newest"] | None = None
+
+    def __post_init__(self) -> None:
+        if sum(value is not None for value in (self.offset, self.since, self.place)) != 1:
+            raise ValueError("give one of offset, since and place")
+
+
+@operations.add("GET", "/api/v1/topics", "observe", codes=(42202, 42208))
+async def topics(
+    backend: BrokerClient, pattern: str = ">", after: str = "", limit: Limit | NotGiven = None
+) -> Outcome[list[KeptTopic]]:
+    """The topics that are kept and match a pattern."""
+
+    async def ask(after: str, limit: int) -> tuple[list[KeptTopic], str | None]:
+        command = commands.ListTopics(pattern=pattern, after=after, limit=limit)
+        page = await backend.ask(command, replies.TopicList)
+        return page.topics, page.next
+
+    return await listed(ask, lambda one: one.name, after, limit)
+
+
+@operations.add("GET", "/api/v1/topics/{topic}", "observe", codes=(404, 42208))
+async def topic(backend: BrokerClient, topic: Name) -> replies.TopicDescription:
+    """A kept topic, and how much of it there is."""
+    return await backend.ask(commands.DescribeTopic(topic=topic), replies.TopicDescription)
+
+
+@operations.add("POST", "/api/v1/topics/{topic}", "admin", writes=True, codes=(409, 42208, 422))
+async def keep_topic(
+    backend: BrokerClient, topic: Name, body: Annotated[KeepBody, Depends(JsonBody(KeepBody))]
+) -> replies.TopicKept:
+    """Store what is published to a topic from now on, within bounds."""
+    command = commands.KeepTopic(topic=topic, keep=body.keep, replace=body.replace)
+    return await backend.ask(command, replies.TopicKept)
+
+
+@operations.add("DELETE", "/api/v1/topics/{topic}", "admin", writes=True, codes=(404, 42208))
+async def delete_topic(backend: BrokerClient, topic: Name) -> replies.TopicDeleted:
+    """Keep a topic no longer, and forget what was kept."""
+    return await backend.ask(commands.DeleteTopic(topic=topic), replies.TopicDeleted)
+
+
+@operations.add("GET", "/api/v1/topics/{topic}/messages", "consume", codes=(404, 42202, 42208))
+async def messages(
+    backend: BrokerClient, topic: Name, offset: Offset = 0, since: Seconds | NotGiven = None, limit: Limit = 100
+) -> replies.TopicPage:
+    """A page of what a kept topic holds; payloads in base64."""
+    command = commands.ReadTopic(topic=topic, offset=offset, since=since, limit=limit)
+    return await backend.ask(command, replies.TopicPage)
+
+
+@operations.add("GET", "/api/v1/topics/{topic}/positions", "observe", codes=(404, 42202, 42208))
+async def positions(
+    backend: BrokerClient, topic: Name, after: str = "", limit: Limit | NotGiven = None
+) -> Outcome[list[replies.PositionSummary]]:
+    """The durable names under which a topic is read, and how far each is."""
+
+    async def ask(after: str, limit: int) -> tuple[list[replies.PositionSummary], str | None]:
+        command = commands.ListPositions(topic=topic, after=after, limit=limit)
+        page = await backend.ask(command, replies.PositionList)
+        return page.positions, page.next
+
+    return await listed(ask, lambda one: one.position.name, after, limit)
+
+
+@operations.add("GET", "/api/v1/topics/{topic}/positions/{position}", "observe", codes=(404, 42208))
+async def position(backend: BrokerClient, topic: Name, position: Name) -> replies.PositionDescription:
+    """How far a durable name is, and who reads under it."""
+    command = commands.DescribePosition(topic=topic, position=position)
+    return await backend.ask(command, replies.PositionDescription)
+
+
+@operations.add("POST", "/api/v1/topics/{topic}/positions/{position}", "admin", writes=True, codes=(404, 42208, 422))
+async def reset_position(
+    backend: BrokerClient, topic: Name, position: Name, body: Annotated[ResetBody, Depends(JsonBody(ResetBody))]
+) -> replies.PositionReset:
+    """Have a position go on from elsewhere, whatever was acknowledged."""
+    offset = body.offset
+    if offset is None:
+        described = await backend.ask(commands.DescribeTopic(topic=topic), replies.TopicDescription)
+        offset = described.first_offset if body.place == "oldest" else described.topic.next_offset
+    if body.since is not None:
+        command = commands.ReadTopic(topic=topic, since=body.since, limit=1)
+        page = await backend.ask(command, replies.TopicPage)
+        offset = page.messages[0].offset if page.messages else page.next_offset
+    reset = commands.ResetPosition(topic=topic, position=position, offset=offset)
+    return await backend.ask(reset, replies.PositionReset)
+
+
+@operations.add("DELETE", "/api/v1/topics/{topic}/positions/{position}", "admin", writes=True, codes=(404, 42208))
+async def delete_position(backend: BrokerClient, topic: Name, position: Name) -> replies.PositionDeleted:
+    """Forget a durable name; who reads under it is told."""
+    command = commands.DeletePosition(topic=topic, position=position)
+    return await backend.ask(command, replies.PositionDeleted)
