@@ -11,6 +11,7 @@ import pytest
 from pyspark import TaskContext
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql.types import StructType
 
 from messagehub import MessageHub
 from messagehub import spark as hub_spark
@@ -91,6 +92,33 @@ def test_append_projection_generations_and_filters(
     try:
         pushed = load(spark, channel_options).where("id > 97 and name like '9%' and id is not null and id in (98, 5)")
         assert pushed.collect() == [Row(id=98, half=49.0, name="98")]
+    finally:
+        spark.conf.unset("spark.sql.python.filterPushdown.enabled")
+
+
+def test_filters_skip_parts_and_a_count_without_columns_reads_none(
+    spark: SparkSession, channel_options: Options, tables: TableStore
+) -> None:
+    write(
+        spark.range(0, 100, 1, 4).selectExpr("id", "concat('name ', id + 1000) as name", "id * 0.5d as half"),
+        channel_options,
+    )
+    without_columns = spark.read.format("messagehub").options(**channel_options).schema(StructType([])).load()
+    assert without_columns.count() == 100
+    with tables.open() as snapshot:
+        assert [(part.columns["id"].low, part.columns["id"].high) for part in snapshot.manifest.parts] == [
+            (0, 24),
+            (25, 49),
+            (50, 74),
+            (75, 99),
+        ]
+        for part in snapshot.manifest.parts[1:]:
+            os.unlink(os.path.join(tables.path, part.name))  # whoever opens one fails
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+    try:
+        for wanted in ("id < 10", "name < 'name 1010'", "half < 5", "id between 0 and 24 and half < 5"):
+            assert load(spark, channel_options).where(wanted).count() == 10, wanted
+        assert load(spark, channel_options).where("id > 1000").count() == 0
     finally:
         spark.conf.unset("spark.sql.python.filterPushdown.enabled")
 
