@@ -19,6 +19,7 @@ from messagehub.shm.snapshot import Snapshot
 from messagehub.spark.channels import schema_of
 from messagehub.spark.options import Options
 from messagehub.spark.reader import TableReader
+from messagehub.spark.tracebacks import messages_only
 
 _COMPARISONS: Final[dict[type[spark.Filter], Callable[[Any, Any], Any]]] = {
     spark.EqualTo: pc.equal,
@@ -74,6 +75,7 @@ class Predicate:
         return _may_compare(asked, comparable(self.value), low, high)
 
 
+@messages_only
 class FilteringTableReader(TableReader):
     """Rows that cannot match never reach Spark, and parts in which none can match are not opened."""
 

@@ -22,6 +22,7 @@ from messagehub.shm.snapshot import Snapshot, whole_part
 from messagehub.spark.channels import generation_gone, newest_snapshot, schema_of
 from messagehub.spark.options import Options
 from messagehub.spark.schema_mapping import check_columns, conform, read_schema
+from messagehub.spark.tracebacks import messages_only
 
 BATCH_ROWS = 65_536
 OPEN_BYTES = 4 << 20
@@ -49,6 +50,7 @@ class Shares(InputPartition):
     shares: tuple[PartShare, ...]
 
 
+@messages_only
 class TableReader(DataSourceReader):
     def __init__(self, options: Options, schema: StructType) -> None:
         self._options = options

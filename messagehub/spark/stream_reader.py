@@ -38,6 +38,7 @@ from messagehub.spark.channels import CHANNEL, check_streamed
 from messagehub.spark.options import Options
 from messagehub.spark.rings import Ring, ring_at, rings, rows_of
 from messagehub.spark.schema_mapping import check_columns, conform, read_schema
+from messagehub.spark.tracebacks import messages_only
 
 log = logging.getLogger("messagehub")
 
@@ -60,6 +61,7 @@ class Stretch(InputPartition):
     last: int
 
 
+@messages_only
 class RingStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: Options, schema: StructType) -> None:
         self._options = options

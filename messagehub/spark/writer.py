@@ -37,6 +37,7 @@ from messagehub.spark.schema_mapping import (
     schema_text,
     written_schema,
 )
+from messagehub.spark.tracebacks import messages_only
 from registry.formats import arrow
 
 _APPLICATION = "spark.app.id"
@@ -161,6 +162,7 @@ class TableSink:
             register(self._options, packed)
 
 
+@messages_only
 class TableWriter(DataSourceArrowWriter):
     def __init__(self, options: Options, schema: StructType, *, overwrite: bool) -> None:
         self._sink = TableSink(options, schema, "overwrite" if overwrite else "append")
