@@ -202,13 +202,21 @@ class MessageHub(ClosedWhenForgotten):
     register_consumer = delegate("_parts.members", ChannelMembers.register_consumer)
     register_consumer_async = awaitable(register_consumer)
     delete_group = delegate("_parts.members", ChannelMembers.delete_group)
+    delete_group_async = awaitable(delete_group)
 
     publish_table = delegate("_parts.tables", ChannelTables.publish_table)
+    publish_table_async = awaitable(publish_table)
     check_table = delegate("_parts.tables", ChannelTables.check_table)
+    check_table_async = awaitable(check_table)
     register_table = delegate("_parts.tables", ChannelTables.register_table)
     drop_table = delegate("_parts.tables", ChannelTables.drop_table)
+    drop_table_async = awaitable(drop_table)
+    compact_table = delegate("_parts.tables", ChannelTables.compact_table)
+    compact_table_async = awaitable(compact_table)
     tables = delegate("_parts.tables", ChannelTables.tables)
+    tables_async = awaitable(tables)
     destroy_channel = delegate("_parts.tables", ChannelTables.destroy_channel)
+    destroy_channel_async = awaitable(destroy_channel)
 
     # -- what is declared ----------------------------------------------------------------------------------
 

@@ -5,30 +5,19 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness import Bench, CannotMeasure, Measure, PeerMissing, comparison
+from benchmarks.harness import Bench, CannotMeasure, comparison
 from benchmarks.processes import ROOT, stop
+from benchmarks.spark_sessions import seconds, session
 from benchmarks.verdicts import at_least, at_most, beside
 
 REPETITIONS = 5
 ATTACHMENTS = 20
 DOMAIN = "benchmark-spark"
-SETTINGS = {
-    "spark.ui.enabled": "false",
-    "spark.driver.host": "127.0.0.1",
-    "spark.driver.bindAddress": "127.0.0.1",
-    "spark.driver.memory": "3g",
-    "spark.driver.maxResultSize": "2g",
-    "spark.log.level": "ERROR",
-    # For every contender alike: at its default Spark looks at the size of a batch after every row.
-    "spark.sql.execution.arrow.maxBytesPerBatch": "2147483647",
-    "spark.sql.execution.arrow.pyspark.enabled": "true",
-}
 OURS, FLOOR = "MessageHub", "Arrow writer that discards"
 TO_ARROW, TO_PANDAS, PARQUET = "toArrow (this process only)", "toPandas (this process only)", "Parquet in /dev/shm"
 
@@ -37,7 +26,7 @@ TO_ARROW, TO_PANDAS, PARQUET = "toArrow (this process only)", "toPandas (this pr
 def spark_to_another_process(bench: Bench) -> None:
     """4 million rows of 76 bytes; with --quick a tenth of them."""
     rows = bench.scaled(4_000_000, 400_000)
-    with _session(bench) as spark, _consumer(bench) as take, tempfile.TemporaryDirectory(dir="/dev/shm") as parquet:
+    with session(bench) as spark, _consumer(bench) as take, tempfile.TemporaryDirectory(dir="/dev/shm") as parquet:
         from benchmarks.spark_floor import DiscardingSource
         from messagehub import spark as hub_spark
 
@@ -64,7 +53,7 @@ def spark_to_another_process(bench: Bench) -> None:
         for warm_up in contenders.values():
             warm_up()
         bench.compare(
-            {name: _seconds(run) for name, run in contenders.items()},
+            {name: seconds(run) for name, run in contenders.items()},
             unit="s",
             claims=[
                 at_most(1.15, OURS, FLOOR),
@@ -77,51 +66,16 @@ def spark_to_another_process(bench: Bench) -> None:
         ours()
         again = "each further consumer"
         bench.compare(
-            {again: _seconds(lambda: [take("channel") for _ in range(ATTACHMENTS)], ATTACHMENTS * 1e-3)},
+            {again: seconds(lambda: [take("channel") for _ in range(ATTACHMENTS)], ATTACHMENTS * 1e-3)},
             unit="ms",
             claims=[beside(again)],
             repetitions=REPETITIONS,
         )
 
 
-def _seconds(run: Callable[[], Any], unit: float = 1.0) -> Measure:
-    def measure() -> float:
-        started = time.perf_counter()
-        run()
-        return (time.perf_counter() - started) / unit
-
-    return measure
-
-
 def _all(found: int, rows: int) -> None:
     if found != rows:
         raise CannotMeasure(f"{found} of {rows} rows arrived")
-
-
-@contextmanager
-def _session(bench: Bench) -> Iterator[Any]:
-    if shutil.which("java") is None:
-        raise PeerMissing("no Java, so no Spark")
-    from pyspark import SparkContext
-    from pyspark.sql import SparkSession
-
-    os.environ |= {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1", "PYTHONPATH": str(ROOT)}
-    bench.step("starting Spark")
-    builder = SparkSession.builder.master("local[2]").appName("messagehub-benchmark")
-    with tempfile.TemporaryDirectory(prefix="spark-", dir=bench.directory) as scratch:
-        for name, value in (SETTINGS | {"spark.local.dir": scratch}).items():
-            builder = builder.config(name, value)
-        spark = builder.getOrCreate()
-        try:
-            yield spark
-        finally:
-            gateway = SparkContext._gateway
-            spark.stop()
-            if gateway is not None:
-                gateway.shutdown()
-                gateway.proc.stdin.close()
-                gateway.proc.wait(60)
-                SparkContext._gateway = SparkContext._jvm = None
 
 
 @contextmanager

@@ -1,10 +1,10 @@
-"""Tables of channels: publish, check, drop, list; and the end of a channel with its table."""
+"""Tables of channels: publish, check, drop, compact, list; and the end of a channel with its table."""
 
 import logging
 import time
 from typing import Any
 
-from messagehub.arguments import json_object
+from messagehub.arguments import json_object, whole_from
 from messagehub.channels.table_checks import check_append, check_mode, checked_retention, checksum_of, reader_of
 from messagehub.client.unregistered_tables import UnregisteredTables
 from messagehub.discovery.registry_client import RegistryClient
@@ -18,7 +18,9 @@ from messagehub.errors import (
     is_unable,
 )
 from messagehub.shm.advice import schema_instead
+from messagehub.shm.compaction import PACKED_BYTES, compact, compact_appended
 from messagehub.shm.entries import table_command, table_details
+from messagehub.shm.errors import TableMissing
 from messagehub.shm.layout import ChecksumUse
 from messagehub.shm.locks import open_files_limited
 from messagehub.shm.manifests import Manifest, Retention
@@ -76,7 +78,10 @@ class ChannelTables:
             details=table_details(text, schema_version=schema_version, metadata=noted),
         )
         self.register_table(channel, manifest)
-        return manifest
+        packed = compact_appended(self._files.tables(channel), manifest, now=time.time()) if mode == "append" else None
+        if packed is not None:
+            self.register_table(channel, packed)
+        return packed or manifest
 
     def check_table(self, channel: str, schema: Any, *, mode: Mode = "overwrite", timeout: float | None = None) -> str:
         """Raise what publishing a table of this schema (pyarrow's, or the registry's text) would be refused with.
@@ -158,6 +163,27 @@ class ChannelTables:
                 elsewhere.details["host"],
             )
         return dropped or here
+
+    @open_files_limited()
+    def compact_table(self, channel: str, *, part_bytes: int = PACKED_BYTES) -> Manifest | None:
+        """Pack small parts of a channel's table into parts of up to `part_bytes`: a new generation of the same rows.
+
+        None where there is nothing to pack, or the table was overwritten meanwhile. Readers of the old generation keep
+        it. Parts of other hosts stay as they are.
+        """
+        channel = names.check_channel(channel)
+        try:
+            packed = compact(
+                self._files.tables(channel),
+                now=time.time(),
+                packed_bytes=whole_from(part_bytes, "part_bytes", 1, 1 << 62),
+            )
+        except TableMissing:
+            said = f"channel {channel!r} has no table in the memory of this host"
+            raise TableNotFound(said, channel=channel) from None
+        if packed is not None:
+            self.register_table(channel, packed)
+        return packed
 
     @open_files_limited()
     def tables(self, prefix: str = "", *, timeout: float | None = None) -> list[replies.TableSummary]:

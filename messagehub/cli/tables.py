@@ -1,4 +1,4 @@
-"""`messagehub tables`: list committed tables, drop one; works without a broker for those of this host."""
+"""`messagehub tables`: list committed tables, drop or compact one; works without a broker for those of this host."""
 
 from typing import Annotated
 
@@ -13,7 +13,7 @@ from messagehub.cli.subcommands import ListingGroup
 app = typer.Typer(
     name="tables",
     cls=ListingGroup,
-    help="List committed tables; drop one.",
+    help="List committed tables; drop or compact one.",
     rich_markup_mode=None,
 )
 
@@ -85,3 +85,32 @@ def drop(
         echo_json({"channel": dropped.channel, "generation": table.generation, "rows": table.rows, "host": table.host})
     else:
         echo(f"the table of channel {dropped.channel} is dropped (generation {table.generation}, {table.rows} rows)")
+
+
+@app.command(cls=HubCommand)
+def compact(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The channel's name.", autocompletion=known_channels)],
+    *,
+    endpoint: Endpoint = None,
+    dir: Dir = None,
+    timeout: Timeout = None,
+    as_json: Json = False,
+) -> None:
+    """Pack the small parts of a channel's table, on this host, into large ones: a new generation with the same rows."""
+    from messagehub.hub import MessageHub
+
+    with MessageHub(settings_for(endpoint, dir, timeout)) as hub:
+        packed = hub.compact_table(name)
+    if as_json:
+        echo_json(
+            {
+                "channel": name,
+                "generation": packed.generation if packed else None,
+                "parts": len(packed.parts) if packed else None,
+            }
+        )
+    elif packed is None:
+        echo(f"the table of channel {name} has no small parts to pack")
+    else:
+        parts = f"{len(packed.parts)} part{'s' * (len(packed.parts) != 1)}"
+        echo(f"the table of channel {name} has {parts} now (generation {packed.generation}, {packed.rows} rows)")

@@ -11,6 +11,7 @@ Rule 4: no job ends a thread, whatever it raises.
 import asyncio
 import functools
 import heapq
+import inspect
 import itertools
 import logging
 import threading
@@ -18,6 +19,7 @@ from collections.abc import Callable, Coroutine
 from time import monotonic
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
+from messagehub.arguments import MOST_SECONDS
 from messagehub.errors import NotInitialised, RequestTimeout
 
 log = logging.getLogger("messagehub")
@@ -210,10 +212,16 @@ Self = TypeVar("Self", bound=HasBackground)
 
 
 def awaitable(method: Callable[Concatenate[Self, P], T]) -> Callable[Concatenate[Self, P], Coroutine[Any, Any, T]]:
-    """Return the twin of a method that is awaited: it runs on a background thread, and `timeout` bounds all of it."""
+    """Return the twin of a method that is awaited: it runs on a background thread, and `timeout` bounds all of it.
+
+    A method that takes no timeout copies or writes data here, and is awaited until it has.
+    """
+    has_timeout = "timeout" in inspect.signature(method).parameters
 
     @functools.wraps(method)
     async def call(self: Self, /, *arguments: P.args, **options: P.kwargs) -> T:
+        if not has_timeout:
+            return await self._background.call(lambda _: method(self, *arguments, **options), timeout=MOST_SECONDS)
         given: Any = options.get("timeout")
         timeout = self._limit(given)
 

@@ -9,11 +9,12 @@ import contextlib
 import json
 import os
 import re
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import msgspec
 
+from .column_statistics import ColumnStatistics
 from .errors import EntryDamaged, NothingThere
 from .locks import OWNER, Descriptor, exclusive, shared, try_lock
 from .mapped_file import open_trusted, read_file, remove_file, write_file
@@ -27,6 +28,8 @@ _RETIRING: Final = exclusive(OWNER)
 # How many transactions a manifest remembers, to make a repeated commit harmless.
 RECENT_TRANSACTIONS: Final = 256
 _TEXT: Final = 1024
+MOST_STATISTICS: Final = 16_384
+"""Of columns, over all parts. A table of more parts is written without: its manifest stays small."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +40,7 @@ class Part:
     rows: int
     size_bytes: int
     host: str = ""  # where its memory is; empty: beside the manifest
+    columns: dict[str, ColumnStatistics] = field(default_factory=dict)  # of those that have statistics, by name
 
 
 @dataclass(frozen=True)
@@ -69,7 +73,7 @@ class Manifest:
         return sum(part.size_bytes for part in self.parts)
 
     def to_json(self) -> bytes:
-        return json.dumps(asdict(self), sort_keys=True).encode()
+        return json.dumps(msgspec.to_builtins(self), sort_keys=True).encode()
 
     @classmethod
     def from_json(cls, content: bytes, path: str) -> "Manifest":
@@ -82,6 +86,10 @@ class Manifest:
                 raise ValueError("a number that no commit writes")
             if max(len(found.schema_hash), len(str(found.details.get("schema_version", "")))) > _TEXT:
                 raise ValueError("a text that no commit writes")
+            for part in found.parts:
+                for name, column in part.columns.items():
+                    if flaw := column.flaw(part.rows):
+                        raise ValueError(f"column {name!r} of part {part.name!r} is said to have {flaw}")
             return found
         except (ValueError, RecursionError) as error:  # what msgspec raises is a ValueError
             raise EntryDamaged(path, str(error)) from None
@@ -134,6 +142,8 @@ def hold(directory: str, generation: int) -> tuple[Manifest, Descriptor] | None:
 
 
 def publish_manifest(directory: str, manifest: Manifest) -> None:
+    if sum(len(part.columns) for part in manifest.parts) > MOST_STATISTICS:
+        manifest = replace(manifest, parts=tuple(replace(part, columns={}) for part in manifest.parts))
     write_file(manifest_path(directory, manifest.generation), manifest.to_json())
 
 

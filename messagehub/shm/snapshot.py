@@ -11,6 +11,14 @@ from .manifests import Manifest
 from .table_blocks import read_block
 
 
+def whole_part(path: str, rows: int, *, verify: bool = False) -> Any:
+    """Return a part as a pyarrow Table; refuse one whose manifest says another number of rows."""
+    table = read_block(path, verify=verify)
+    if table.num_rows != rows:
+        raise PayloadDamaged(path, f"it has {table.num_rows} rows, and its manifest says {rows}")
+    return table
+
+
 class Snapshot:
     """It holds its manifest's lock, so no part is removed before `close`. Tables that were read stay valid after it."""
 
@@ -28,7 +36,7 @@ class Snapshot:
         part = self.manifest.parts[index]
         if part.host not in ("", host()):
             raise BlockOnOtherHost(part.name, part.host, host())
-        return read_block(os.path.join(self._path, part.name), verify=verify)
+        return whole_part(os.path.join(self._path, part.name), part.rows, verify=verify)
 
     def parts(self, *, verify: bool = False) -> Iterator[Any]:
         for index in range(len(self.manifest.parts)):

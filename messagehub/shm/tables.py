@@ -21,9 +21,11 @@ import os
 import secrets
 import uuid
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import Any, Final, Literal, get_args
 
 from . import manifests
+from .column_statistics import Collector
 from .errors import EntryDamaged, NothingThere, PayloadSchemaMismatch, TableMissing, TransactionEnded
 from .identity import ProcessIdentity, host
 from .layout import Checksum
@@ -178,15 +180,42 @@ class TableStore:
                 transaction=transaction.id,
                 parts=parts,
                 schema_hash=schema_hash,
-                recent=((current.recent if current else ()) + (transaction.id,))[-manifests.RECENT_TRANSACTIONS :],
+                recent=_remembered(current, transaction),
                 retention=retention or (current.retention if current else Retention()),
                 details=details or {},
             )
-            manifests.publish_manifest(self.path, manifest)
-            remove_file(transaction.path)
-            self._retire(None, now)
-            self._collect()
-            return manifest
+            return self._publish(transaction, manifest, now=now)
+
+    def commit_in_place(
+        self, transaction: "Transaction", before: Manifest, parts: Iterable[Part], *, now: float
+    ) -> Manifest | None:
+        """Publish a generation in which `parts` stand for the parts of `before`, with what was appended since.
+
+        None where the table no longer begins with those parts.
+        """
+        with self._locked() as lock:
+            visible = self._visible()
+            names = [part.name for part in before.parts]
+            if not visible or [part.name for part in visible[-1].parts[: len(names)]] != names:
+                return None
+            current = visible[-1]
+            manifest = replace(
+                current,
+                generation=_next_generation(lock, visible),
+                committed_at=now,
+                transaction=transaction.id,
+                parts=(*parts, *current.parts[len(names) :]),
+                recent=_remembered(current, transaction),
+            )
+            return self._publish(transaction, manifest, now=now)
+
+    def _publish(self, transaction: "Transaction", manifest: Manifest, *, now: float) -> Manifest:
+        """Only under the lock."""
+        manifests.publish_manifest(self.path, manifest)
+        remove_file(transaction.path)
+        self._retire(None, now)
+        self._collect()
+        return manifest
 
     def abort(self, transaction: "Transaction") -> None:
         with self._locked():
@@ -287,18 +316,23 @@ class Transaction:
         part: int = 0,
         attempt: int = 0,
         checksum: Checksum = Checksum.NONE,
+        text_columns: int = 0,
     ) -> Part:
-        """Write one immutable block. A task that comes after the transaction's end leaves nothing and gets an error."""
+        """Write one immutable block. A task that comes after the transaction's end leaves nothing and gets an error.
+
+        `text_columns`: of how many columns of text the manifest has statistics.
+        """
         if not self.is_open():
             raise TransactionEnded(self.id)
         # The token tells a replayed attempt from the one that a crash left behind.
         name = f"{self.id}-{part}-{attempt}x{secrets.token_hex(4)}.arrow"
         path = os.path.join(self.store.path, name)
-        rows, size_bytes = write_block(path, checked(batches, schema), schema, checksum)
+        statistics = Collector(schema, text_columns=text_columns)
+        rows, size_bytes = write_block(path, statistics.passing(checked(batches, schema)), schema, checksum)
         if not self.is_open():
             self.store.abort(self)  # collects this block unless a commit named it meanwhile
             raise TransactionEnded(self.id)
-        return Part(name, rows, size_bytes, host())
+        return Part(name, rows, size_bytes, host(), statistics.found())
 
     def commit(
         self,
@@ -324,6 +358,10 @@ class Transaction:
     def abort(self) -> None:
         """Drop the blocks, except those that a commit has made part of a table."""
         self.store.abort(self)
+
+
+def _remembered(current: Manifest | None, transaction: Transaction) -> tuple[str, ...]:
+    return ((current.recent if current else ()) + (transaction.id,))[-manifests.RECENT_TRANSACTIONS :]
 
 
 def _next_generation(lock: Descriptor, visible: list[Manifest]) -> int:

@@ -18,6 +18,8 @@ from messagehub.spark.options import Options
 from messagehub.spark.schema_mapping import commented, schema_hash, schema_text, written_schema
 from registry.formats import arrow
 
+CHANNEL: Final = pa.field("channel", pa.string())
+"""Of a stream of many channels: where a row comes from."""
 _HASH: Final = re.compile(r"[0-9a-f]{64}")
 
 
@@ -75,7 +77,28 @@ def schema_of(snapshot: Snapshot) -> pa.Schema:
 
 
 def available_schema(options: Options) -> pa.Schema:
-    """Of the table, or where there is none, of the live data."""
+    """Of the table, or where there is none, of the live data; of many channels, with the column that names them."""
+    found = _data_schema(options)
+    if not options.is_of_many_channels:
+        return found
+    if CHANNEL.name in found.names:
+        raise BadOption(
+            f"a channel of {options.channel!r} has a column {CHANNEL.name!r} of its own; that name is needed for"
+            " the column that says where a row comes from: stream each channel for itself"
+        )
+    return pa.schema([CHANNEL, *found])
+
+
+def _data_schema(options: Options) -> pa.Schema:
+    if options.is_of_many_channels:
+        from messagehub.spark.rings import rings
+
+        for ring in rings(options):
+            return ring.schema()
+        raise ChannelNotFound(
+            f"no channel in domain {options.directory().domain!r} on this host matches {options.channel!r} and has a"
+            " producer: start one, or say .schema(…) with a column channel string"
+        )
     if options.generation is not None or options.tables().generations():
         with newest_snapshot(options) as snapshot:
             return schema_of(snapshot)
@@ -90,7 +113,7 @@ def check_streamed(options: Options) -> None:
     """Refuse to begin a stream of a channel that has only a table: nothing of that would come."""
     from messagehub.spark.rings import rings
 
-    if options.tables().generations() and not rings(options):
+    if not options.is_of_many_channels and options.tables().generations() and not rings(options):
         raise BadOption(
             f"channel {options.channel!r} holds a table and no live data: spark.read reads it; readStream is for"
             " channels that a producer writes to"
@@ -102,7 +125,7 @@ def check_expected(options: Options) -> None:
     expected = options.expected_schema
     if expected is None:
         return
-    available = available_schema(options)
+    available = _data_schema(options)
     text = schema_text(available)
     if _HASH.fullmatch(expected):
         digest = schema_hash(text)

@@ -1,6 +1,7 @@
 """One line each: make the source known, hand a DataFrame to everybody, take what somebody handed over."""
 
 import contextlib
+import logging
 import threading
 import uuid
 from collections.abc import Iterator
@@ -24,10 +25,14 @@ FORMAT = "messagehub"
 _BATCH_BYTES = ("spark.sql.execution.arrow.maxBytesPerBatch", "2147483647")
 
 
+log = logging.getLogger("messagehub")
+
+_PUSH_DOWN = "spark.sql.python.filterPushdown.enabled"
 _NO_COLUMNS = StructType([])
 _SETTINGS = threading.Lock()
 _settings: "dict[tuple[int, str], tuple[int, str | None]]" = {}
 """By session and name of a setting that is changed for a while: by how many threads, and what it was before."""
+_has_told_of_push_down = threading.Event()
 
 
 class Published(NamedTuple):
@@ -74,12 +79,21 @@ def read(
 ) -> DataFrame:
     """A channel's newest table (or `generation=…`). `expected_schema`: a type, as in SQL, or a schema hash."""
     register(spark)
+    _tell_of_push_down(spark)
     if isinstance(expected_schema, str) and " " in expected_schema:
         expected_schema = spark.createDataFrame([], expected_schema).schema
     if expected_schema is not None:
         text = expected_schema if isinstance(expected_schema, str) else expected_schema.json()
         options["expectedSchema"] = text
     return spark.read.format(FORMAT).options(channel=channel, **options).load()
+
+
+def _tell_of_push_down(spark: SparkSession) -> None:
+    """Say once, where Spark keeps its filters to itself, how they can skip rows and parts that do not match."""
+    if _has_told_of_push_down.is_set() or spark.conf.get(_PUSH_DOWN, "false") == "true":
+        return
+    _has_told_of_push_down.set()
+    log.info("filters are not used to skip parts of tables: spark.conf.set(%r, True) switches that on", _PUSH_DOWN)
 
 
 def _published(options: Options) -> Published | None:

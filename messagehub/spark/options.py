@@ -85,14 +85,22 @@ class Options:
             raise BadOption("option startingOffsets is for readStream; this is a read of a channel")
         if isinstance(values.get("starting_offsets"), dict):
             raise BadOption("option startingOffsets of a channel is earliest or latest; offsets are for topics")
-        try:
-            return cls(**values | {"channel": names.check_channel(channel)})
-        except HubError as error:
-            raise BadOption(f"option channel: {error.message}") from None
+        return cls(**values | {"channel": _checked_channel(channel, use)})
 
     @property
     def is_of_topics(self) -> bool:
         return self.topic is not None
+
+    @property
+    def is_of_many_channels(self) -> bool:
+        return _is_pattern(self.channel)
+
+    def channels(self) -> list[str]:
+        """Return the channels of this host that the option names now; one that is named in full need not be there."""
+        if not self.is_of_many_channels:
+            return [self.channel]
+        matches = Patterns(self.channel).matches
+        return [name for name in self.directory().channels() if matches(name)]
 
     @property
     def patterns(self) -> Patterns:
@@ -110,6 +118,22 @@ class Options:
 
     def retention(self) -> Retention:
         return Retention(self.keep_generations, self.keep_bytes, self.keep_seconds)
+
+
+def _checked_channel(channel: str, use: Use | None) -> str:
+    try:
+        if not _is_pattern(channel):
+            return names.check_channel(channel)
+        Patterns(channel)
+    except HubError as error:
+        raise BadOption(f"option channel: {error.message}") from None
+    if use not in (None, "readStream"):
+        raise BadOption(f"option channel is {channel!r}: patterns are for readStream; this is a {use}")
+    return channel
+
+
+def _is_pattern(channel: str) -> bool:
+    return "*" in channel or ">" in channel
 
 
 def _check_one_kind(said: Mapping[str, str], channel: str | None) -> None:
@@ -211,7 +235,7 @@ def _kind(text: str) -> PayloadKind:
 
 
 _NAMED: Final[dict[str, tuple[str, Any, str]]] = {
-    "channel": ("channel", str, "a channel's name"),
+    "channel": ("channel", str, "a channel's name; of readStream, also a pattern such as sensors.>"),
     "topic": ("topic", _topic, "a topic's name, or a pattern such as orders.>; several with commas between them"),
     "endpoint": ("endpoint", str, "ipc://… or tcp://…"),
     "domain": ("domain", str, "a domain's name"),

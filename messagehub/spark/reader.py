@@ -17,12 +17,12 @@ from pyspark.sql.types import StructType
 
 from messagehub.shm.errors import BlockOnOtherHost, NothingThere, TableMissing
 from messagehub.shm.identity import host
-from messagehub.shm.manifests import Manifest
-from messagehub.shm.snapshot import Snapshot
-from messagehub.shm.table_blocks import read_block
+from messagehub.shm.manifests import Part
+from messagehub.shm.snapshot import Snapshot, whole_part
 from messagehub.spark.channels import generation_gone, newest_snapshot, schema_of
 from messagehub.spark.options import Options
 from messagehub.spark.schema_mapping import check_columns, conform, read_schema
+from messagehub.spark.tracebacks import messages_only
 
 BATCH_ROWS = 65_536
 OPEN_BYTES = 4 << 20
@@ -35,6 +35,7 @@ class PartShare:
 
     index: int
     name: str
+    part_rows: int
     offset: int
     rows: int
 
@@ -49,6 +50,7 @@ class Shares(InputPartition):
     shares: tuple[PartShare, ...]
 
 
+@messages_only
 class TableReader(DataSourceReader):
     def __init__(self, options: Options, schema: StructType) -> None:
         self._options = options
@@ -58,7 +60,14 @@ class TableReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         with newest_snapshot(self._options) as snapshot:
-            return partitions_of(snapshot.manifest, self._options.max_partition_bytes, cores=os.cpu_count() or 1)
+            found = self._wanted_parts(snapshot)
+            return partitions_of(
+                found, snapshot.generation, self._options.max_partition_bytes, cores=os.cpu_count() or 1
+            )
+
+    def _wanted_parts(self, snapshot: Snapshot) -> list[tuple[int, Part]]:
+        """Return the parts to read, with their places in the manifest."""
+        return list(enumerate(snapshot.manifest.parts))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if not isinstance(partition, Shares):  # Spark's own stand-in for "no partitions"
@@ -67,29 +76,31 @@ class TableReader(DataSourceReader):
             yield conform(batch, self._schema)
 
 
-def partitions_of(manifest: Manifest, max_bytes: int, *, cores: int) -> list[InputPartition]:
-    """Return the partitions of a generation, in the order of its rows.
+def partitions_of(
+    parts: list[tuple[int, Part]], generation: int, max_bytes: int, *, cores: int
+) -> list[InputPartition]:
+    """Return the partitions over parts of a generation, in the order of their rows.
 
     As Spark does with files: a partition has up to `max_bytes`, and less where all cores would not have work. A block
     counts for its size and for the opening.
     """
-    per_core = sum(part.size_bytes + OPEN_BYTES for part in manifest.parts) // max(cores, 1)
+    per_core = sum(part.size_bytes + OPEN_BYTES for _, part in parts) // max(cores, 1)
     most = min(max_bytes, max(OPEN_BYTES, per_core))
     found: list[InputPartition] = []
-    for where, parts in itertools.groupby(enumerate(manifest.parts), key=lambda one: one[1].host or host()):
+    for where, neighbours in itertools.groupby(parts, key=lambda one: one[1].host or host()):
         packed: list[PartShare] = []
         size = 0
-        for index, part in parts:
+        for index, part in neighbours:
             count = max(1, min(part.rows, -(-part.size_bytes // max_bytes)))
             bounds = [part.rows * each // count for each in range(count + 1)]
             for start, stop in itertools.pairwise(bounds):
                 share_bytes = part.size_bytes // count
                 if packed and size + share_bytes > most:
-                    found.append(Shares(manifest.generation, host(), where, tuple(packed)))
+                    found.append(Shares(generation, host(), where, tuple(packed)))
                     packed, size = [], 0
-                packed.append(PartShare(index, part.name, start, stop - start))
+                packed.append(PartShare(index, part.name, part.rows, start, stop - start))
                 size += share_bytes + OPEN_BYTES
-        found.append(Shares(manifest.generation, host(), where, tuple(packed)))
+        found.append(Shares(generation, host(), where, tuple(packed)))
     return found
 
 
@@ -101,7 +112,7 @@ def _batches(options: Options, partition: Shares) -> Iterator[pa.RecordBatch]:
     if partition.planned_on != here:  # the manifest is on another host; the blocks are here
         for share in partition.shares:
             try:
-                table = read_block(os.path.join(tables.path, share.name))
+                table = whole_part(os.path.join(tables.path, share.name), share.part_rows)
             except NothingThere:
                 raise generation_gone(options, partition.generation) from None
             yield from table.slice(share.offset, share.rows).to_batches(max_chunksize=BATCH_ROWS)

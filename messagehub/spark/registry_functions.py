@@ -25,6 +25,7 @@ from messagehub.spark.encodings.payloads import Encoding, InvalidPayload, Regist
 from messagehub.spark.errors import PayloadNotDecoded
 from messagehub.spark.hubs import hub_of, patiently
 from messagehub.spark.options import Options
+from messagehub.spark.tracebacks import message_only
 from registry import replies
 
 if TYPE_CHECKING:
@@ -86,7 +87,8 @@ def from_registry(
     decode = Decoder(options, schema, message, kind, mode, error_column, has_id=has_id)
 
     def decode_all(values: pa.Array) -> pa.Array:
-        return decode(values)
+        with message_only():
+            return decode(values)
 
     found: Column = arrow_udf(decode_all, from_arrow_type(kind))(data)  # type: ignore[call-overload]  # stubs
     return found
@@ -114,7 +116,8 @@ def to_registry(
     encode = Encoder(schema, message, has_id=has_id)
 
     def encode_all(values: pa.Array) -> pa.Array:
-        return encode(values)
+        with message_only():
+            return encode(values)
 
     found: Column = arrow_udf(encode_all, BinaryType())(data)  # type: ignore[call-overload]  # stubs
     return found

@@ -30,6 +30,10 @@ class Ring:
     def block_id(self) -> str:
         return self.header.block_id
 
+    @property
+    def channel(self) -> str:
+        return self.header.channel
+
     def state(self) -> dict[str, Any]:
         """The words that change: head, epoch, has_ended, has_writer."""
         return describe(self.path)[1]
@@ -46,13 +50,15 @@ class Ring:
 
 
 def rings(options: Options) -> list[Ring]:
-    """Of producers that live or whose data still lingers, by block id."""
+    """Of producers that live or whose data still lingers, of all channels that the option names, by block id."""
     directory = options.directory()
-    paths = [directory.exclusive_block(options.channel)]
-    for listed in directory.producers(options.channel):
-        if listed.entry is not None:
-            paths += [os.path.join(directory.root, name) for name in listed.entry.blocks]
-    found = (ring_at(path) for path in dict.fromkeys(paths))
+    paths: dict[str, None] = {}
+    for channel in options.channels():
+        paths[directory.exclusive_block(channel)] = None
+        for listed in directory.producers(channel):
+            if listed.entry is not None:
+                paths |= {os.path.join(directory.root, name): None for name in listed.entry.blocks}
+    found = (ring_at(path) for path in paths)
     return sorted((ring for ring in found if ring is not None), key=lambda ring: ring.block_id)
 
 

@@ -117,6 +117,8 @@ def conform(batch: pa.RecordBatch, wanted: pa.Schema) -> pa.RecordBatch:
     """Exactly the wanted columns, in their order and types; free of cost where they are so already."""
     if batch.schema.equals(wanted):
         return batch
+    if not len(wanted):  # rows without columns, as for a count
+        return batch.select([])
     columns = [_cast(batch, field) for field in wanted]
     return pa.RecordBatch.from_arrays(columns, schema=wanted)
 

@@ -14,6 +14,7 @@ from messagehub.spark.channels import available_schema, check_expected
 from messagehub.spark.options import Options, Use
 from messagehub.spark.reader import TableReader
 from messagehub.spark.schema_mapping import struct_of
+from messagehub.spark.tracebacks import messages_only
 from messagehub.spark.writer import TableWriter
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 _PUSHING = "pyspark.sql.worker.data_source_pushdown_filters"
 
 
+@messages_only
 class MessageHubSource(DataSource):
     @classmethod
     def name(cls) -> str:

@@ -1,4 +1,4 @@
-"""Streaming read of the rings of a channel.
+"""Streaming read of the rings of a channel, or of all channels that match a pattern.
 
 Rule 1: an offset is, per block, the epoch and the last sequence that was taken: {block id: {epoch, sequence}}. A block
 that the start does not name is read from its first sequence on.
@@ -34,10 +34,11 @@ from messagehub.shm.read_results import Gap, Position, Start
 from messagehub.shm.reader import RingReader
 from messagehub.shm.ring import open_reader
 from messagehub.spark.admission import Budget
-from messagehub.spark.channels import check_streamed
+from messagehub.spark.channels import CHANNEL, check_streamed
 from messagehub.spark.options import Options
 from messagehub.spark.rings import Ring, ring_at, rings, rows_of
 from messagehub.spark.schema_mapping import check_columns, conform, read_schema
+from messagehub.spark.tracebacks import messages_only
 
 log = logging.getLogger("messagehub")
 
@@ -51,6 +52,7 @@ _PATIENCE_SECONDS: Final = 30.0
 class Stretch(InputPartition):
     """Sequences `first` to `last` of one ring."""
 
+    channel: str
     path: str
     host: str
     block_id: str
@@ -59,10 +61,11 @@ class Stretch(InputPartition):
     last: int
 
 
+@messages_only
 class RingStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: Options, schema: StructType) -> None:
         self._options = options
-        self._columns = schema
+        self._columns = StructType([field for field in schema if not self._is_channel(field.name)])
         self._schema = read_schema(schema)
         self._held: dict[str, RingReader] = {}
         self._finished: set[str] = set()
@@ -114,7 +117,7 @@ class RingStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if first > last:
                 continue
             if block_id in self._held:
-                found.append(Stretch(self._held[block_id].path, host(), block_id, before["epoch"], first, last))
+                found.append(_stretch(self._held[block_id], before["epoch"], first, last))
             else:
                 self._lose(block_id, first, last, "its ring is gone")
         return found
@@ -125,7 +128,7 @@ class RingStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if isinstance(found, Gap):
                 self._lose(partition.block_id, found.first, min(found.last, partition.last), "overwritten")
             else:
-                yield conform(found, self._schema)
+                yield conform(self._named(found, partition.channel), self._schema)
 
     def commit(self, end: Offset) -> None:
         """Let go of what was processed."""
@@ -141,6 +144,16 @@ class RingStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._held = {}
 
     # --- inside
+
+    def _is_channel(self, column: str) -> bool:
+        return self._options.is_of_many_channels and column == CHANNEL.name
+
+    def _named(self, batch: pa.RecordBatch, channel: str) -> pa.RecordBatch:
+        """Return the batch with the column that says where it comes from, where many channels are read."""
+        if not self._options.is_of_many_channels:
+            return batch
+        columns = [pa.repeat(pa.scalar(channel), batch.num_rows), *batch.columns]
+        return pa.RecordBatch.from_arrays(columns, names=[CHANNEL.name, *batch.schema.names])
 
     def _attach(self, start: Offset) -> None:
         """Hold what is there and unfinished; let go of what is over, so that it can be cleaned."""
@@ -160,7 +173,7 @@ class RingStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._hold(found[block_id], Position(block_id, place["epoch"], place["sequence"]) if place else "oldest")
 
     def _hold(self, ring: Ring, start: Start) -> None:
-        check_columns(ring.schema(), self._columns, f"channel {self._options.channel!r}")
+        check_columns(ring.schema(), self._columns, f"channel {ring.channel!r}")
         try:
             reader = open_reader(ring.path, start=start, wait_for_writer=True)
         except NothingThere:
@@ -185,7 +198,7 @@ class RingStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._warn_if_late(reader, reader.head - before["sequence"])
         lost = 0
         if last > before["sequence"] and not (budget.is_unlimited and self._options.fail_on_data_loss):
-            asked = Stretch(reader.path, host(), block_id, before["epoch"], before["sequence"] + 1, last)
+            asked = _stretch(reader, before["epoch"], before["sequence"] + 1, last)
             last, lost = budget.spend(self._items(asked), before["sequence"], last)
         place = _place(reader.position) | {"sequence": last} if last > before["sequence"] or not start else dict(start)
         if before.get("lost", 0) + lost and not self._options.fail_on_data_loss:
@@ -203,7 +216,7 @@ class RingStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         log.warning(
             "channel %r: the query is %d payloads behind in a ring of %d, whose producer overwrites the oldest: give it"
             " a larger capacity or when_full='block', or trigger more often",
-            self._options.channel,
+            header.channel,
             behind,
             capacity,
         )
@@ -246,6 +259,10 @@ class RingStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 last=last,
             )
         log.warning("%s", said)
+
+
+def _stretch(reader: RingReader, epoch: int, first: int, last: int) -> Stretch:
+    return Stretch(reader.header.channel, reader.path, host(), reader.header.block_id, epoch, first, last)
 
 
 def _place(position: Position) -> Place:

@@ -14,12 +14,14 @@ from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMess
 from pyspark.sql.types import StructType
 
 from messagehub.spark.options import Options
+from messagehub.spark.tracebacks import messages_only
 from messagehub.spark.writer import TableSink, WrittenPart
 
 QUERY = "sql.streaming.queryId"
 BATCH = "streaming.sql.batchId"
 
 
+@messages_only
 class StreamTableWriter(DataSourceStreamArrowWriter):
     def __init__(self, options: Options, schema: StructType, *, overwrite: bool) -> None:
         self._sink = TableSink(options, schema, "overwrite" if overwrite else "append")

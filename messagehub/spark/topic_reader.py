@@ -38,6 +38,7 @@ from messagehub.spark.topic_offsets import (
     ranges,
     topics_of,
 )
+from messagehub.spark.tracebacks import messages_only
 from registry import commands, replies
 
 if TYPE_CHECKING:
@@ -135,6 +136,7 @@ def _text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
+@messages_only
 class TopicReader(DataSourceReader):
     def __init__(self, options: Options, schema: StructType) -> None:
         self._options = options
@@ -153,6 +155,7 @@ class TopicReader(DataSourceReader):
             yield from read_range(self._options, partition, self._schema)
 
 
+@messages_only
 class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: Options, schema: StructType) -> None:
         self._options = options

@@ -27,6 +27,7 @@ from messagehub.spark.errors import BadOption, RowsReordered, UnsupportedColumn
 from messagehub.spark.hubs import PLANNING_SECONDS, RUNNING_SECONDS, hub_of, patiently
 from messagehub.spark.options import Options
 from messagehub.spark.stream_writer import BATCH, QUERY
+from messagehub.spark.tracebacks import messages_only
 from messagehub.topics.retained.publishing import MAX_BATCH, check_kept_size, pieces
 from registry import commands, replies
 from registry.records import KeptMessage, PayloadKind
@@ -199,6 +200,7 @@ def _topic(hub: "MessageHub", name: str, publisher: str, number: int) -> "_Topic
     return _Topic(hub, name, publisher, number) if is_retained else _PlainTopic(hub, name)
 
 
+@messages_only
 class TopicWriter(DataSourceArrowWriter):
     """Built once, in a process of the driver: its name holds for all tasks and their retries."""
 
@@ -216,6 +218,7 @@ class TopicWriter(DataSourceArrowWriter):
         """Nothing can be taken back."""
 
 
+@messages_only
 class StreamTopicWriter(DataSourceStreamArrowWriter):
     def __init__(self, options: Options, schema: spark.StructType, *, overwrite: bool) -> None:
         self._sink = TopicSink(options, schema, overwrite=overwrite)

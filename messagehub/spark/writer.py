@@ -19,6 +19,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
+from messagehub.shm.compaction import compact_appended
 from messagehub.shm.entries import newest_table, table_details
 from messagehub.shm.errors import ShmFull
 from messagehub.shm.identity import ProcessIdentity, jvm_ancestor
@@ -36,9 +37,12 @@ from messagehub.spark.schema_mapping import (
     schema_text,
     written_schema,
 )
+from messagehub.spark.tracebacks import messages_only
 from registry.formats import arrow
 
 _APPLICATION = "spark.app.id"
+_TEXT_COLUMNS = 1
+"""So many columns of text have statistics: a second one would cost more than 3% of a write."""
 
 
 @dataclass
@@ -116,7 +120,9 @@ class TableSink:
         conformed = (self._stored(conform(batch, self._given)) for batch in itertools.chain([first], batches))
         attempt = int(context.taskAttemptId())
         try:
-            part = transaction.write_part(conformed, schema, part=context.partitionId(), attempt=attempt)
+            part = transaction.write_part(
+                conformed, schema, part=context.partitionId(), attempt=attempt, text_columns=_TEXT_COLUMNS
+            )
         except ShmFull as full:
             full.add_note(
                 f"Partition {context.partitionId()} for channel {self._options.channel!r} did not fit. "
@@ -151,8 +157,12 @@ class TableSink:
             ),
         )
         register(self._options, manifest)
+        packed = compact_appended(self._tables, manifest, now=time.time()) if self._mode == "append" else None
+        if packed is not None:
+            register(self._options, packed)
 
 
+@messages_only
 class TableWriter(DataSourceArrowWriter):
     def __init__(self, options: Options, schema: StructType, *, overwrite: bool) -> None:
         self._sink = TableSink(options, schema, "overwrite" if overwrite else "append")

@@ -50,6 +50,19 @@ def test_tables_are_listed_and_dropped_without_a_broker(results: Program) -> Non
     assert '"code": "TABLE_NOT_FOUND"' in results.call("tables", "drop", "results", "-y", "--json", code=1).stdout
 
 
+def test_small_parts_are_packed(results: Program) -> None:
+    with MessageHub(domain=results.environment["MESSAGEHUB_DOMAIN"], dir=results.dir) as hub:
+        hub.publish_table("results", TABLE, mode="append")
+    assert "has 1 part now (generation 3, 2000 rows)" in results.call("tables", "compact", "results").stdout
+    assert "no small parts" in results.call("tables", "compact", "results").stdout
+    assert results.call_json("tables", "compact", "results") == {
+        "channel": "results",
+        "generation": None,
+        "parts": None,
+    }
+    assert "has no table in the memory of this host" in results.call("tables", "compact", "nobody", code=1).stderr
+
+
 def test_a_tables_manifest_is_inspected(results: Program) -> None:
     block = blocks(results)["results"]
     assert str(block["shm_name"]).endswith("/tables/g000000000001.json")

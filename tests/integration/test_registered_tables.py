@@ -22,6 +22,7 @@ from messagehub import MessageHub
 from messagehub.discovery import Discovery
 from messagehub.errors import ConfigurationError, SchemaIncompatible, SchemaMismatch, SubjectNotFound
 from messagehub.shm import line_file
+from messagehub.shm.compaction import MOST_SMALL_PARTS
 from messagehub.shm.directory import Directory
 from messagehub.shm.entries import table_details
 from messagehub.shm.identity import host
@@ -89,6 +90,27 @@ def test_a_published_table_shows_what_a_ring_shows(hub: MessageHub) -> None:
     assert (table.table.pid, table.table.user, table.table.rows) == (os.getpid(), _user(), 2)
     assert (table.table.hosts, table.table.metadata) == ({host(): 1}, {"a": 1})
     assert [one.version for one in hub.schema_versions("shown")] == [1]
+
+
+def test_a_compacted_table_is_registered_and_appends_compact_by_themselves(hub: MessageHub) -> None:
+    for _ in range(3):
+        hub.publish_table("packed", PRICES, mode="append", metadata={"a": 1})
+    packed = hub.compact_table("packed")
+    assert packed is not None
+    shown = found(hub, "packed").table
+    assert shown is not None
+    assert (shown.generation, shown.parts, shown.rows, shown.metadata) == (4, 1, 6, {"a": 1})
+    assert hub.compact_table("packed") is None
+    with pytest.raises(ConfigurationError, match="part_bytes"):
+        hub.compact_table("packed", part_bytes=0)
+    for _ in range(MOST_SMALL_PARTS):
+        manifest = hub.publish_table("packed", PRICES, mode="append")
+    assert (manifest.generation, len(manifest.parts)) == (4 + MOST_SMALL_PARTS + 1, 1)
+    shown = found(hub, "packed").table
+    assert shown is not None
+    assert (shown.generation, shown.parts, shown.rows) == (manifest.generation, 1, 2 * (3 + MOST_SMALL_PARTS))
+    with hub.consumer("packed") as consumer:
+        assert consumer.latest().num_rows == shown.rows
 
 
 def test_an_incompatible_table_is_refused_and_leaves_nothing(hub: MessageHub, place: Place) -> None:

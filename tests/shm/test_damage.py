@@ -25,6 +25,7 @@ from tests.shm.rings import payload, writer
 SCHEMA = pa.schema([("n", pa.int64()), ("text", pa.string())])
 BATCH = pa.record_batch([pa.array([1, 2]), pa.array(["a", "b"])], schema=SCHEMA)
 CODED = pa.record_batch([pa.array(["a", "b", "a"]).dictionary_encode()], names=["kind"])
+PART = {"name": "a", "rows": 1, "size_bytes": 1}
 
 
 def overwrite(path: str, offset: int, data: bytes) -> None:
@@ -174,6 +175,12 @@ def test_what_was_done_before_is_passed_over_in_one_step(root: str) -> None:
         {"parts": [{"name": "a\0b", "rows": 1, "size_bytes": 1}]},
         {"parts": [{"name": ["a"], "rows": 1, "size_bytes": 1}]},
         {"parts": [{"name": "a", "rows": -1, "size_bytes": 1}]},
+        {"parts": [PART | {"columns": 7}]},
+        {"parts": [PART | {"columns": {"c": {"low": 1}}}]},
+        {"parts": [PART | {"columns": {"c": {"nulls": 2}}}]},
+        {"parts": [PART | {"columns": {"c": {"nulls": 0, "low": [1]}}}]},
+        {"parts": [PART | {"columns": {"c": {"nulls": 0, "low": True}}}]},
+        {"parts": [PART | {"columns": {"c": {"nulls": 0, "high": "x" * 65}}}]},
         {"retention": {"generations": "all"}},
         {"recent": 1},
     ],
@@ -182,6 +189,12 @@ def test_a_manifest_with_a_value_of_another_kind_is_damaged(change: dict[str, An
     whole = json.loads(Manifest(generation=1, committed_at=1.0, transaction="t", parts=()).to_json())
     with pytest.raises(errors.EntryDamaged):
         Manifest.from_json(json.dumps(whole | change).encode(), "x")
+
+
+def test_a_manifest_from_before_statistics_is_read() -> None:
+    whole = json.loads(Manifest(generation=1, committed_at=1.0, transaction="t", parts=()).to_json())
+    found = Manifest.from_json(json.dumps(whole | {"parts": [PART]}).encode(), "x")
+    assert (found.rows, found.parts[0].columns) == (1, {})
 
 
 @pytest.mark.parametrize("block", ["/etc/x", "a/../../x", "a\0b", "\ud800", 1, None])

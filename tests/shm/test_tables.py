@@ -4,7 +4,7 @@ import pickle
 import pyarrow as pa
 import pytest
 
-from messagehub.shm import errors
+from messagehub.shm import errors, manifests
 from messagehub.shm.identity import ProcessIdentity
 from messagehub.shm.layout import Checksum
 from messagehub.shm.manifests import Retention
@@ -271,3 +271,17 @@ def test_a_store_without_its_channel_directory_is_refused(root: str) -> None:
     os.symlink(root, os.path.join(root, "link"))
     with pytest.raises(errors.SymlinkRefused):
         TableStore(os.path.join(root, "link")).begin(now=1.0)
+
+
+def test_a_table_of_very_many_parts_is_written_without_statistics(
+    store: TableStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They would make its manifest too large to be read."""
+    monkeypatch.setattr(manifests, "MOST_STATISTICS", 2)
+    publish(store, 1)
+    publish(store, 2, mode="append")
+    with store.open() as snapshot:
+        assert [list(part.columns) for part in snapshot.manifest.parts] == [["n"], ["n"]]
+    publish(store, 3, mode="append")
+    with store.open() as snapshot:
+        assert [list(part.columns) for part in snapshot.manifest.parts] == [[], [], []]

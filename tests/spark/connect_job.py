@@ -1,4 +1,4 @@
-"""The same source over Spark Connect: a batch and a stream, both ways. Prints what came back as JSON.
+"""The same source over Spark Connect: batches and streams, both ways, of channels and topics. Prints results as JSON.
 
 python -m tests.spark.connect_job WORK_DIR DIR DOMAIN
 """
@@ -10,6 +10,7 @@ import sys
 from pyspark.sql import SparkSession
 
 from messagehub import spark as hub_spark
+from tests.spark.messages import through_topics
 from tests.spark.sessions import environment
 
 
@@ -36,7 +37,9 @@ def main(work_dir: str, directory: str, domain: str) -> None:
     )
     query.awaitTermination(120)
     streamed = hub_spark.read(spark, "streamed", **options).count()
-    print(json.dumps({"published": published and published.rows, "back": back, "streamed": streamed}), flush=True)
+    messages = through_topics(spark, options, f"{work_dir}/messages")
+    found = {"published": published and published.rows, "back": back, "streamed": streamed, "messages": messages}
+    print(json.dumps(found), flush=True)
     spark.stop()
 
 

@@ -18,6 +18,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from messagehub.shm.identity import jvm_ancestor
+from tests.spark.messages import through_topics
 from tests.spark.sessions import close, new_session
 
 Batches = Iterator[pa.RecordBatch]
@@ -91,6 +92,9 @@ class Job:
         back = self.spark.read.format("messagehub").options(**options).load()
         found = back.selectExpr("count(*)", "sum(cast(cast(payload as string) as long))").collect()[0]
         return [int(value or 0) for value in found]
+
+    def through_topics(self, checkpoints: str) -> dict[str, list[int]]:
+        return through_topics(self.spark, {name: self.options[name] for name in ("dir", "domain")}, checkpoints)
 
     def jvm(self) -> int:
         found = self.spark.sparkContext._gateway.proc.pid  # type: ignore[union-attr]

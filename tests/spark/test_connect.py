@@ -11,15 +11,19 @@ import pytest
 
 from messagehub import MessageHub
 from tests.spark.acquisition import SCHEMA, batch
+from tests.spark.messages import DONE, prepare
 from tests.spark.sessions import ROOT, environment
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(400, func_only=True)
 @pytest.mark.skipif(importlib.util.find_spec("grpc") is None, reason="Spark Connect needs grpcio")
-def test_batches_and_streams_work_over_spark_connect(channel_options: dict[str, str], tmp_path: Path) -> None:
+def test_batches_and_streams_of_channels_and_topics_work_over_spark_connect(
+    channel_options: dict[str, str], hub: MessageHub, tmp_path: Path
+) -> None:
     directory, domain = channel_options["dir"], channel_options["domain"]
-    with MessageHub(dir=directory, domain=domain) as hub, hub.producer("raw", schema=SCHEMA) as producer:
+    prepare(hub)
+    with hub.producer("raw", schema=SCHEMA) as producer:
         producer.write(batch(0))
         done = subprocess.run(
             [sys.executable, "-m", "tests.spark.connect_job", str(tmp_path), directory, domain],
@@ -31,4 +35,9 @@ def test_batches_and_streams_work_over_spark_connect(channel_options: dict[str, 
             check=False,
         )
     assert done.returncode == 0, done.stderr[-3000:]
-    assert json.loads(done.stdout.splitlines()[-1]) == {"published": 100, "back": 100, "streamed": 10}
+    assert json.loads(done.stdout.splitlines()[-1]) == {
+        "published": 100,
+        "back": 100,
+        "streamed": 10,
+        "messages": DONE,
+    }

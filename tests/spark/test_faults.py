@@ -11,11 +11,13 @@ import pytest
 from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
+from messagehub import MessageHub
 from messagehub.shm.cleaning import clean
 from messagehub.shm.directory import Directory
 from messagehub.shm.tables import TableStore
 from tests.spark.cluster import can_have_own_hosts, standalone
 from tests.spark.jobs import running
+from tests.spark.messages import DONE, prepare
 from tests.spark.test_batch import left_behind, write
 
 pytestmark = pytest.mark.timeout(600, func_only=True)
@@ -129,6 +131,19 @@ def test_on_a_standalone_cluster_killed_executors_and_speculation_publish_once(
             with tables.open() as snapshot:
                 assert sorted(snapshot.table()["id"].to_pylist()) == list(range(1000))
     until(lambda: not clean(Directory(domain), now=time.time()).busy and left_behind(tables) == set(), 60)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900, func_only=True)
+def test_on_a_standalone_cluster_topics_and_registered_payloads_work(
+    channel_options: Options, hub: MessageHub, tmp_path: Path
+) -> None:
+    prepare(hub)
+    with (
+        standalone(tmp_path, own_hosts=False) as cluster,
+        running(cluster.url, tmp_path / "driver", channel_options, *SMALL) as job,
+    ):
+        assert job.ask("through_topics", checkpoints=str(tmp_path / "checkpoints")) == DONE
 
 
 @pytest.mark.slow

@@ -17,6 +17,8 @@ query.stop()
 with MessageHub.get_instance().consumer("averages") as consumer:
     found = {row["sensor"]: row["avg(celsius)"] for row in consumer.latest().to_pylist()}
 assert found == {"a": 21.0, "b": 5.0}, found
+with MessageHub.get_instance().consumer("all-rigs") as consumer:
+    assert sorted(consumer.latest()["channel"].to_pylist()) == ["rigs.a", "rigs.b"]
 assert batch.num_rows in (50, 100), batch
 spark.stop()
 """

@@ -1,20 +1,24 @@
 """What there is to read, planned in this process: shares of blocks, refusals, blocks elsewhere."""
 
+import dataclasses
+import os
 import time
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark.sql import datasource as spark
 from pyspark.sql.types import StructType
 
 from messagehub import MessageHub, embedded_broker
 from messagehub.errors import ChannelNotFound, ChannelNotReady, SchemaMismatch
-from messagehub.shm.errors import BlockOnOtherHost
-from messagehub.shm.manifests import Manifest, Part
+from messagehub.shm.errors import BlockOnOtherHost, NothingThere, PayloadDamaged
+from messagehub.shm.manifests import Manifest, Part, manifest_path
 from messagehub.shm.tables import TableStore
 from messagehub.spark.channels import available_schema, check_expected, newest_snapshot
 from messagehub.spark.errors import BadOption, GenerationGone
+from messagehub.spark.filters import FilteringTableReader
 from messagehub.spark.options import Options
 from messagehub.spark.reader import TableReader, partitions_of
 from messagehub.spark.schema_mapping import schema_hash, schema_text, struct_of
@@ -101,6 +105,47 @@ def test_a_channel_that_lives_on_another_host_is_refused_with_that_host(domain: 
                 newest_snapshot(options)
 
 
+def test_filters_open_only_the_parts_that_may_match(hub: MessageHub, options: Options, tables: TableStore) -> None:
+    """Of the others even the blocks may be gone."""
+    for start in (0, 1000, 2000):
+        rows = pa.table({"id": range(start, start + 1000), "price": [0.5] * 1000})
+        hub.publish_table("sales", rows, mode="append")
+    with tables.open() as snapshot:
+        for part in (snapshot.manifest.parts[0], snapshot.manifest.parts[2]):
+            os.unlink(os.path.join(tables.path, part.name))
+
+    def found(schema: pa.Schema, *filters: spark.Filter) -> int:
+        reader = FilteringTableReader(options, struct_of(schema))
+        assert list(reader.pushFilters(list(filters))) == list(filters)
+        return sum(batch.num_rows for share in reader.partitions() for batch in reader.read(share))
+
+    wanted = [spark.GreaterThan(("id",), 1009), spark.LessThanOrEqual(("id",), 1019)]
+    assert found(TABLE.schema, *wanted) == 10
+    assert found(TABLE.schema, spark.EqualTo(("id",), -1)) == 0
+    assert found(pa.schema([("id", pa.int32())]), *wanted) == 10
+    with pytest.raises(NothingThere):  # as text 1009 is before 2, so nothing can be skipped
+        found(pa.schema([("id", pa.string())]), spark.EqualTo(("id",), "1010"))
+
+
+def test_a_part_with_other_rows_than_its_manifest_says_is_refused(
+    hub: MessageHub, options: Options, tables: TableStore
+) -> None:
+    manifest = hub.publish_table("sales", TABLE)
+    path = Path(manifest_path(tables.path, manifest.generation))
+    path.write_bytes(dataclasses.replace(manifest, parts=(dataclasses.replace(manifest.parts[0], rows=999),)).to_json())
+    reader = TableReader(options, struct_of(TABLE.schema))
+    with pytest.raises(PayloadDamaged, match="it has 1000 rows, and its manifest says 999"):
+        [list(reader.read(share)) for share in reader.partitions()]
+
+
+def test_rows_without_columns_are_counted_without_their_data(hub: MessageHub, options: Options) -> None:
+    hub.publish_table("sales", TABLE)
+    reader = TableReader(options, StructType([]))
+    batches = [batch for share in reader.partitions() for batch in reader.read(share)]
+    assert sum(batch.num_rows for batch in batches) == 1000
+    assert {batch.num_columns for batch in batches} == {0}
+
+
 def manifest_of(sizes: list[int], hosts: list[str] | None = None) -> Manifest:
     places = hosts or [""] * len(sizes)
     parts = [Part(f"p{n}", 10, size, where) for n, (size, where) in enumerate(zip(sizes, places, strict=True))]
@@ -108,7 +153,7 @@ def manifest_of(sizes: list[int], hosts: list[str] | None = None) -> Manifest:
 
 
 def blocks_by_partition(manifest: Manifest, max_bytes: int = 128 << 20, cores: int = 2) -> list[list[int]]:
-    planned = partitions_of(manifest, max_bytes, cores=cores)
+    planned = partitions_of(list(enumerate(manifest.parts)), manifest.generation, max_bytes, cores=cores)
     return [[share.index for share in one.shares] for one in planned]  # type: ignore[attr-defined]
 
 

@@ -11,9 +11,10 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pyspark.sql.types import StructType
 
 from messagehub import MessageHub
-from messagehub.errors import DataLost, SchemaMismatch
+from messagehub.errors import ChannelNotFound, DataLost, SchemaMismatch
 from messagehub.shm.errors import RingFull
 from messagehub.spark.channels import available_schema
+from messagehub.spark.errors import BadOption
 from messagehub.spark.options import Options
 from messagehub.spark.schema_mapping import struct_of
 from messagehub.spark.stream_reader import RingStreamReader
@@ -226,3 +227,55 @@ def test_a_column_that_the_ring_does_not_have_is_refused(hub: MessageHub, query:
         reader = query(struct_of(pa.schema([("idd", pa.int64())])))
         with pytest.raises(SchemaMismatch, match="did you mean 'id'"):
             reader.initialOffset()
+
+
+def rows_by_channel(reader: RingStreamReader, start: Any, end: Any) -> dict[str, list[int]]:
+    found: dict[str, list[int]] = {}
+    for partition in reader.partitions(start, end):
+        for each in reader.read(partition):
+            for channel, number in zip(each.column("channel").to_pylist(), each.column("id").to_pylist(), strict=True):
+                found.setdefault(channel, []).append(number)
+    return found
+
+
+def test_a_pattern_reads_all_channels_that_match_also_those_that_come_later(hub: MessageHub, query: Any) -> None:
+    with hub.producer("rig.a", schema=SCHEMA) as first, hub.producer("other", schema=SCHEMA) as other:
+        first.write(batch(0))
+        other.write(batch(50))
+        reader = query(channel="rig.*")
+        start = reader.initialOffset()
+        end = reader.latestOffset(start, ALL)
+        assert rows_by_channel(reader, start, end) == {"rig.a": list(range(10))}
+        with hub.producer("rig.b", schema=SCHEMA) as second, hub.producer("rig.b.deep", schema=SCHEMA):
+            second.write(batch(20))
+            first.write(batch(10))
+            later = query(channel="rig.*")  # another process, with the offset from a checkpoint
+            following = later.latestOffset(end, ALL)
+            assert rows_by_channel(later, end, following) == {
+                "rig.a": list(range(10, 20)),
+                "rig.b": list(range(20, 30)),
+            }
+            deep = query(channel="rig.>")
+            assert len(deep.initialOffset()) == 3
+
+
+def test_a_pattern_refuses_channels_that_do_not_fit_each_other(hub: MessageHub, query: Any) -> None:
+    with pytest.raises(ChannelNotFound, match=r"matches 'rig\.\*' and has a producer"):
+        query(channel="rig.*")
+    with hub.producer("rig.a", schema=SCHEMA), hub.producer("rig.b", schema=pa.schema([("x", pa.int64())])):
+        reader = query(channel="rig.*", schema=struct_of(pa.schema([("channel", pa.string()), *SCHEMA])))
+        with pytest.raises(SchemaMismatch, match=r"channel 'rig\.b' has no column 'id'"):
+            reader.initialOffset()
+    with (
+        hub.producer("rag.a", schema=pa.schema([("channel", pa.int64())])),
+        pytest.raises(BadOption, match=r"has a column 'channel' of its own"),
+    ):
+        query(channel="rag.*")
+
+
+@pytest.mark.parametrize("use", ["read", "write", "writeStream"])
+def test_a_pattern_is_for_streams_alone(use: Any) -> None:
+    with pytest.raises(BadOption, match=r"patterns are for readStream"):
+        Options.parse({"channel": "rig.*"}, use)
+    with pytest.raises(BadOption, match=r"option channel: pattern"):
+        Options.parse({"channel": "rig.>.a"}, "readStream")
