@@ -63,7 +63,7 @@ generate: setup ## write anew what is made from the code: schemas/, pages of doc
 	@$(BIN)/python -m tools.generate
 
 docs: setup ## build the site of the documentation (build/docs/index.html)
-	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 lock: ## pin versions anew (needs uv)
 	uv pip compile -q pyproject.toml --extra admin --extra build --generate-hashes --no-emit-index-url --no-header --no-annotate --upgrade -o requirements/run.txt

@@ -76,7 +76,8 @@ def _class_section(name: str, kind: type) -> list[str]:
         lines += [f"| `{one}` | {_code(typed)} | {_cell(said)} |" for one, typed, said in members.attributes]
         lines.append("")
     for method, signature, said in members.methods:
-        lines += [f"#### {name}.{method}", "", signature, "", said, ""]
+        heading = f"{name}()" if method == "__init__" else f"{name}.{method}"
+        lines += [f"#### {heading}", "", signature, "", said, ""]
         if f"{method}_async" in members.twins:
             lines += [f"`{method}_async` is the same, to be awaited.", ""]
     return lines
