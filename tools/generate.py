@@ -9,12 +9,13 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from tools import reference_cli, reference_metrics, reference_python, schema_files
+from tools import reference_cli, reference_metrics, reference_protocol, reference_python, schema_files
 
 REFERENCE = Path(__file__).resolve().parents[1] / "docs" / "reference"
 PAGES: dict[str, Callable[[], str]] = {
     "cli.md": reference_cli.page,
     "metrics.md": reference_metrics.page,
+    "protocol.md": reference_protocol.page,
     "python.md": reference_python.page,
 }
 
