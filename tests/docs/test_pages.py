@@ -109,8 +109,18 @@ class Reader:
         )
         assert done.returncode == 0, f"{block.place}\n{done.stdout}{done.stderr}"
 
+    def turns_the_page(self) -> None:
+        """End what the page has started, and go on with a new prompt and a new shell, but with the same hub."""
+        self._end(self.processes[1:])
+        del self.processes[1:]
+        (self.home / "variables").unlink(missing_ok=True)
+        self._python = self.interpreter()
+
     def close(self) -> None:
-        for process in reversed(self.processes):
+        self._end(self.processes)
+
+    def _end(self, processes: list["subprocess.Popen[str]"]) -> None:
+        for process in reversed(processes):
             end_at_once(process)
             process.wait(SECONDS)
             for pipe in (process.stdin, process.stdout):
