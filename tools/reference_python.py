@@ -102,7 +102,7 @@ def _members(kind: type) -> Members:
                 public = _name_of(one)
                 if public not in seen and (not public.startswith("_") or public == "__init__"):
                     seen.add(public)
-                    _add(found, one, said, base.__module__)
+                    _add(found, one, said or _described(base, public), base.__module__)
     return found
 
 
@@ -123,6 +123,12 @@ def _add(found: Members, member: ast.stmt, documented: str, module: str) -> None
     elif isinstance(member, ast.Assign) and isinstance(member.targets[0], ast.Attribute):
         typed = type(member.value.value).__name__ if isinstance(member.value, ast.Constant) else ""
         found.attributes.append((name, typed, documented))
+
+
+def _described(kind: type, name: str) -> str:
+    """Return the description in the annotation of a field, as messages have it."""
+    metadata = getattr(inspect.get_annotations(kind).get(name), "__metadata__", ())
+    return next((one.description for one in metadata if getattr(one, "description", None)), "")
 
 
 def _with_docstrings(body: list[ast.stmt]) -> Iterator[tuple[ast.stmt, str]]:
@@ -180,7 +186,14 @@ def _argument(one: ast.arg, value: ast.expr | None, module: str) -> str:
     text = f"{one.arg}: {_annotation(one.annotation, module)}" if one.annotation else one.arg
     if value is None:
         return text
-    return f"{text} = {ast.unparse(value)}" if one.annotation else f"{text}={ast.unparse(value)}"
+    default = _default(value, module)
+    return f"{text} = {default}" if one.annotation else f"{text}={default}"
+
+
+def _default(node: ast.expr, module: str) -> str:
+    """Return the text of a default: of a constant of ours its value."""
+    value = vars(import_module(module)).get(node.id) if isinstance(node, ast.Name) else None
+    return repr(value) if isinstance(value, int | float | str) else ast.unparse(node)
 
 
 class _Spelled(ast.NodeTransformer):
@@ -199,6 +212,9 @@ class _Spelled(ast.NodeTransformer):
         if ast.unparse(node.value) == "Annotated" and isinstance(node.slice, ast.Tuple):
             plain: ast.AST = self.visit(node.slice.elts[0])
             return plain
+        if ast.unparse(node.value).startswith("fields."):  # of registry/fields.py: a type with its description
+            described: ast.AST = self.visit(node.slice)
+            return described
         return node if ast.unparse(node.value) == "Literal" else self.generic_visit(node)
 
     def visit_Name(self, node: ast.Name) -> ast.AST:
