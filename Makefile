@@ -12,7 +12,7 @@ MATRIX ?= $(wildcard /usr/bin/python3.1[2-9] /usr/local/bin/python3.1[2-9] $(HOM
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help run-setup setup run test nightly soak check coverage format bench demo schemas lock clean
+.PHONY: help run-setup setup run test nightly soak check coverage format bench demo generate docs lock clean
 
 help: ## show the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-8s %s\n", $$1, $$2}'
@@ -59,8 +59,11 @@ bench: setup ## print the benchmarks as ratios against floors and peers (build/b
 demo: setup ## sensor data through a ring into Spark and out again, with a plot (build/demo/)
 	@$(BIN)/python examples/spark_demo.py
 
-schemas: setup ## write schemas/ anew from registry/commands.py and replies.py
-	@$(BIN)/python -m tools.schema_files
+generate: setup ## write anew what is made from the code: schemas/, pages of docs/reference
+	@$(BIN)/python -m tools.generate
+
+docs: setup ## build the site of the documentation (build/docs/index.html)
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 lock: ## pin versions anew (needs uv)
 	uv pip compile -q pyproject.toml --extra admin --extra build --generate-hashes --no-emit-index-url --no-header --no-annotate --upgrade -o requirements/run.txt

@@ -1,9 +1,10 @@
 """MessageHub: where data lives, what schema it has and who is alive.
 
-from messagehub import MessageHub
-hub = MessageHub.get_instance()
-hub.register_producer("sensor_data", schema_hash="abc", schema_version="1.0.0")
-found = hub.discover("sensor_data")
+    from messagehub import MessageHub
+
+    hub = MessageHub.get_instance()
+    hub.register_producer("sensor_data", schema_hash="abc", schema_version="1.0.0")
+    found = hub.discover("sensor_data")
 
 Every error of `messagehub.errors` can be imported from here too.
 

@@ -7,6 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from msgspec import Meta, Struct, field
 
+from registry import fields
 from registry.records import (
     Access,
     Block,
@@ -42,45 +43,65 @@ class Command(Struct, kw_only=True, tag_field="type", gc=False):
 
     writes: ClassVar[bool] = False
 
-    id: Text | None = None
-    protocol: Text = "1.0"
-    priority: Priority = "normal"
+    id: Annotated[Text | None, Meta(description="echoed in the reply; the correlation id of traces")] = None
+    protocol: Annotated[
+        Text, Meta(description="the version that the peer speaks; another major version is refused")
+    ] = "1.0"
+    priority: fields.PriorityRule[Priority] = "normal"
 
 
 class Hello(Command, tag="HELLO"):
-    versions: list[Text] = field(default_factory=lambda: ["1.0"])
-    client: Text = ""
-    features: list[Text] = field(default_factory=list)
+    versions: Annotated[list[Text], Meta(description="what the peer speaks, best first")] = field(
+        default_factory=lambda: ["1.0"]
+    )
+    client: Annotated[Text, Meta(description="free text for logs")] = ""
+    features: Annotated[list[Text], Meta(description="reserved")] = field(default_factory=list)
 
 
 class RegisterProducer(Command, tag="PRODUCER_REGISTER"):
     writes = True
 
-    channel: Text
-    schema_hash: Label
-    schema_version: Text = ""
-    config: dict[str, Any] = field(default_factory=dict)
-    producer_id: Text | None = None
-    lease: Label | None = None
-    shm_name: Label | None = None
-    schema: Schema | None = None
-    schema_type: SchemaType | None = None
-    ready: bool = True
-    access: Access = "exclusive"
-    host: Text | None = None
-    pid: Count | None = None
-    start_time: Count | None = None
-    boot_id: Text | None = None
-    blocks: list[Block] = field(default_factory=list)
-    metadata: dict[str, Any] = field(default_factory=dict)
+    channel: Annotated[Text, Meta(description="must be a channel name")]
+    schema_hash: Annotated[Label, Meta(description="opaque; when `schema` is given it must be that schema's hash")]
+    schema_version: Annotated[Text, Meta(description="the producer's own name for the version of its schema")] = ""
+    config: Annotated[
+        dict[str, Any], Meta(description="free; `policy` must be the same for all producers of the channel")
+    ] = field(default_factory=dict)
+    producer_id: Annotated[Text | None, Meta(description="`<channel>/default` when left out")] = None
+    lease: Annotated[Label | None, Meta(description="the producer id when left out")] = None
+    shm_name: Annotated[
+        Label | None,
+        Meta(
+            description="`/pylabhub_<channel>`, for a shared producer with an id of its own "
+            "`/pylabhub_<channel>@<producer_id>`, when left out"
+        ),
+    ] = None
+    schema: Annotated[
+        Schema | None,
+        Meta(
+            description="the schema itself: registered under the subject of the channel's name, and the channel "
+            "becomes `verified`"
+        ),
+    ] = None
+    schema_type: Annotated[SchemaType | None, Meta(description="`JSON` when `schema` comes without it")] = None
+    ready: Annotated[bool, Meta(description="false: known, but not ready yet (`pending`)")] = True
+    access: fields.AccessRule[Access] = "exclusive"
+    host: Annotated[Text | None, Meta(description="with `pid`, `start_time`, `boot_id`: which process this is")] = None
+    pid: fields.Pid[Count | None] = None
+    start_time: fields.StartTime[Count | None] = None
+    boot_id: fields.BootId[Text | None] = None
+    blocks: Annotated[list[Block], Meta(description="one block named `shm_name` when empty")] = field(
+        default_factory=list
+    )
+    metadata: fields.Metadata[dict[str, Any]] = field(default_factory=dict)
 
 
 class UnregisterProducer(Command, tag="PRODUCER_UNREGISTER"):
     writes = True
 
-    channel: Text
-    producer_id: Text | None = None
-    lease: Label | None = None
+    channel: fields.ChannelName[Text]
+    producer_id: Annotated[Text | None, Meta(description="`<channel>/default` when left out")] = None
+    lease: Annotated[Label | None, Meta(description="the producer id when left out")] = None
 
 
 class RegisterConsumer(Command, tag="CONSUMER_REGISTER"):
@@ -88,50 +109,66 @@ class RegisterConsumer(Command, tag="CONSUMER_REGISTER"):
 
     writes = True
 
-    channel: Text
-    consumer_id: Text
-    expected_schema_hash: Label | None = None
-    lease: Label | None = None
-    group: Text | None = None
-    required: bool = False
-    host: Text | None = None
-    pid: Count | None = None
-    start_time: Count | None = None
-    boot_id: Text | None = None
-    metadata: dict[str, Any] = field(default_factory=dict)
+    channel: fields.ChannelName[Text]
+    consumer_id: fields.ConsumerId[Text]
+    expected_schema_hash: Annotated[
+        Label | None,
+        Meta(
+            description="refused with `SCHEMA_MISMATCH` when the channel has another, unless both are registered and a "
+            "reader of this one can read what is written with that"
+        ),
+    ] = None
+    lease: Annotated[Label | None, Meta(description="`<channel>/consumer/<consumer_id>` when left out")] = None
+    group: Annotated[Text | None, Meta(description="share the channel with the other members of this group")] = None
+    required: Annotated[bool, Meta(description="true: `CHANNEL_NOT_READY` unless the channel is `active`")] = False
+    host: fields.Host[Text | None] = None
+    pid: fields.Pid[Count | None] = None
+    start_time: fields.StartTime[Count | None] = None
+    boot_id: fields.BootId[Text | None] = None
+    metadata: fields.Metadata[dict[str, Any]] = field(default_factory=dict)
 
 
 class UnregisterConsumer(Command, tag="CONSUMER_UNREGISTER"):
     writes = True
 
-    channel: Text
-    consumer_id: Text
-    lease: Label | None = None
+    channel: fields.ChannelName[Text]
+    consumer_id: fields.ConsumerId[Text]
+    lease: Annotated[Label | None, Meta(description="`<channel>/consumer/<consumer_id>` when left out")] = None
 
 
 class Heartbeat(Command, tag="HEARTBEAT"):
-    lease: Label
+    lease: Annotated[Label, Meta(description="the lease to renew, with all that is registered under it")]
 
 
 class Discover(Command, tag="DISCOVERY_REQUEST"):
     """With an expected hash the answer says whether a reader of that schema can read the channel."""
 
-    channel: Text
-    blocks_offset: Count = 0
-    expected_schema_hash: Label | None = None
+    channel: Annotated[
+        Text, Meta(description="the channel's name; a display name (`x | pid:1-0`) finds its logical name")
+    ]
+    blocks_offset: Annotated[Count, Meta(description="which block to start with, for channels of more than 100")] = 0
+    expected_schema_hash: Annotated[
+        Label | None,
+        Meta(
+            description="have the reply say whether a reader of this schema can read the channel, by the rule of "
+            "CONSUMER_REGISTER"
+        ),
+    ] = None
 
 
 class CreateChannel(Command, tag="CHANNEL_CREATE"):
     writes = True
 
-    channel: Text
-    schema_hash: Label | None = None
-    schema_version: Text | None = None
-    schema: Schema | None = None
-    schema_type: SchemaType | None = None
-    access: Access | None = None
-    config: dict[str, Any] = field(default_factory=dict)
-    metadata: dict[str, Any] = field(default_factory=dict)
+    channel: fields.ChannelName[Text]
+    schema_hash: Annotated[Label | None, Meta(description="binds the schema")] = None
+    schema_version: Annotated[Text | None, Meta(description="refused without a hash or schema")] = None
+    schema: Annotated[Schema | None, Meta(description="registered, and binds")] = None
+    schema_type: Annotated[SchemaType | None, Meta(description="refused without a hash or schema")] = None
+    access: Annotated[Access | None, Meta(description="binds the access")] = None
+    config: Annotated[dict[str, Any], Meta(description="`policy` binds producers that name one")] = field(
+        default_factory=dict
+    )
+    metadata: fields.Metadata[dict[str, Any]] = field(default_factory=dict)
 
 
 class DestroyChannel(Command, tag="CHANNEL_DESTROY"):
@@ -139,19 +176,29 @@ class DestroyChannel(Command, tag="CHANNEL_DESTROY"):
 
     writes = True
 
-    channel: Text
-    data: bool = False
-    host: Text | None = None
+    channel: fields.ChannelName[Text]
+    data: Annotated[bool, Meta(description="the table ends too; whoever asks removes its files")] = False
+    host: Annotated[
+        Text | None, Meta(description="where the asker runs: `TABLE_ON_OTHER_HOST` when the table is elsewhere")
+    ] = None
 
 
 class TableSchema(Command, kw_only=True):
     """What is checked of a table before it is registered."""
 
-    channel: Text
-    schema_hash: Label | None = None
-    schema_version: Text = ""
-    schema: Schema | None = None
-    schema_type: SchemaType | None = None
+    channel: fields.ChannelName[Text]
+    schema_hash: Annotated[Label | None, Meta(description="must be that of the schema, where both are given")] = None
+    schema_version: Annotated[
+        Text,
+        Meta(
+            description="the writer's own name for it; the registry's version takes its place when the schema itself "
+            "is given"
+        ),
+    ] = ""
+    schema: Annotated[
+        Schema | None, Meta(description="goes under the subject of the channel's name, at its compatibility level")
+    ] = None
+    schema_type: fields.SchemaFormat[SchemaType | None] = None
 
 
 class CheckTable(TableSchema, tag="TABLE_CHECK"):
@@ -163,19 +210,21 @@ class RegisterTable(TableSchema, kw_only=True, tag="TABLE_REGISTER"):
 
     writes = True
 
-    generation: Count
-    shm_name: Label
-    rows: Count = 0
-    size_bytes: Count = 0
-    parts: Count = 0
-    hosts: dict[Text, Count] = field(default_factory=dict)
-    host: Text | None = None
-    boot_id: Text | None = None
-    user: Text | None = None
-    application: Text | None = None
-    pid: Count | None = None
-    metadata: dict[str, Any] = field(default_factory=dict)
-    committed_at: Annotated[float, Meta(ge=0, le=1e15)] = 0.0
+    generation: Annotated[Count, Meta(description="the number of the commit on its host: it only grows")]
+    shm_name: Annotated[Label, Meta(description="of the manifest")]
+    rows: fields.Rows[Count] = 0
+    size_bytes: fields.SizeBytes[Count] = 0
+    parts: fields.Parts[Count] = 0
+    hosts: Annotated[dict[Text, Count], Meta(description="how many parts are in the memory of which host")] = field(
+        default_factory=dict
+    )
+    host: Annotated[Text | None, Meta(description="where the manifest is")] = None
+    boot_id: Annotated[Text | None, Meta(description="of that host: generations begin anew with it")] = None
+    user: Annotated[Text | None, Meta(description="who wrote it")] = None
+    application: Annotated[Text | None, Meta(description="Spark's application id")] = None
+    pid: Annotated[Count | None, Meta(description="the process that committed it")] = None
+    metadata: fields.Metadata[dict[str, Any]] = field(default_factory=dict)
+    committed_at: fields.CommittedAt[Annotated[float, Meta(ge=0, le=1e15)]] = 0.0
 
 
 class DropTable(Command, tag="TABLE_DROP"):
@@ -183,40 +232,48 @@ class DropTable(Command, tag="TABLE_DROP"):
 
     writes = True
 
-    channel: Text
-    host: Text | None = None
+    channel: fields.ChannelName[Text]
+    host: Annotated[
+        Text | None,
+        Meta(
+            description="where the asker runs: `TABLE_ON_OTHER_HOST` when the table is elsewhere; left out: only the "
+            "record ends"
+        ),
+    ] = None
 
 
 class ListTables(Command, tag="TABLE_LIST_REQUEST"):
     """`limit` bounds the channels that are looked at, so a page may hold fewer tables."""
 
-    prefix: Text = ""
-    after: Text = ""
-    limit: Limit = 1000
+    prefix: fields.Prefix[Text] = ""
+    after: fields.After[Text] = ""
+    limit: Annotated[Limit, Meta(description="how many channels are looked at: a page may hold fewer tables")] = 1000
 
 
 class ListChannels(Command, tag="CHANNEL_LIST_REQUEST"):
-    prefix: Text = ""
-    after: Text = ""
-    limit: Limit = 1000
+    prefix: fields.Prefix[Text] = ""
+    after: fields.After[Text] = ""
+    limit: fields.PageLimit[Limit] = 1000
 
 
 class DescribeChannel(Command, tag="CHANNEL_DESCRIBE_REQUEST"):
-    channel: Text
+    channel: fields.ChannelName[Text]
 
 
 class ListConsumers(Command, tag="CONSUMER_LIST_REQUEST"):
-    channel: Text
+    channel: fields.ChannelName[Text]
 
 
 class SchemaText(Command):
     """A schema that arrives with its text: the broker has it checked before the registry decides."""
 
-    subject: Label
-    schema: Schema
-    schema_type: SchemaType = "JSON"
-    references: list[Reference] = field(default_factory=list)
-    normalize: bool = False
+    subject: fields.SubjectName[Label]
+    schema: Annotated[Schema, Meta(description="the value, or its text")]
+    schema_type: fields.SchemaFormat[SchemaType] = "JSON"
+    references: Annotated[
+        list[Reference], Meta(description="other schemas that this one refers to by name; version -1 is the newest")
+    ] = field(default_factory=list)
+    normalize: Annotated[bool, Meta(description="also drop what has no meaning, such as the order of keys")] = False
 
 
 class RegisterSchema(SchemaText, tag="SCHEMA_REGISTER"):
@@ -224,26 +281,42 @@ class RegisterSchema(SchemaText, tag="SCHEMA_REGISTER"):
 
     writes = True
 
-    schema_hash: Label | None = None
-    metadata: dict[str, Any] | None = None
-    rule_set: dict[str, Any] | None = None
-    schema_id: Positive | None = None
-    version: Positive | None = None
+    schema_hash: Annotated[
+        Label | None, Meta(description="refused with `SCHEMA_HASH_MISMATCH` when the schema has another")
+    ] = None
+    metadata: Annotated[dict[str, Any] | None, Meta(description="kept, and part of identity")] = None
+    rule_set: Annotated[
+        dict[str, Any] | None,
+        Meta(
+            description="kept, and part of identity; not executed, but refused with `INVALID_RULE_SET` where no client "
+            "could execute it"
+        ),
+    ] = None
+    schema_id: Annotated[
+        Positive | None,
+        Meta(
+            description="needed in mode `IMPORT`, refused elsewhere; `ID_MISMATCH` when the subject has the schema "
+            "under another"
+        ),
+    ] = None
+    version: Annotated[
+        Positive | None, Meta(description="in mode `IMPORT` any that is free, elsewhere one more than the newest")
+    ] = None
 
 
 class LookUpSchema(SchemaText, tag="SCHEMA_LOOKUP_REQUEST"):
     """Which version of the subject has this content; with metadata or rules, which has these too."""
 
-    deleted: bool = False
-    metadata: dict[str, Any] | None = None
-    rule_set: dict[str, Any] | None = None
+    deleted: Annotated[bool, Meta(description="also look among softly deleted ones")] = False
+    metadata: Annotated[dict[str, Any] | None, Meta(description="only a version with just this")] = None
+    rule_set: Annotated[dict[str, Any] | None, Meta(description="only a version with just this")] = None
 
 
 class CheckSchema(SchemaText, tag="SCHEMA_CHECK"):
     """Whether a schema could be registered now; against one version (-1: the newest) when one is named."""
 
-    version: Version | None = None
-    level: Level | None = None
+    version: Annotated[Version | None, Meta(description="compare with this one only (-1: the newest)")] = None
+    level: Annotated[Level | None, Meta(description="the subject's when left out")] = None
 
     @classmethod
     def of(cls, schema: SchemaVersion, *, version: int, level: Level) -> "CheckSchema":
@@ -265,34 +338,34 @@ class RequestSchema(Command, tag="SCHEMA_REQUEST"):
     are among them with `deleted_referrers`.
     """
 
-    schema_id: Count | None = None
-    guid: Label | None = None
-    schema_hash: Label | None = None
-    subject: Label | None = None
-    version: Version | None = None
-    deleted: bool = False
-    resolve: bool = False
-    referrers: bool = False
-    deleted_referrers: bool = False
+    schema_id: Annotated[Count | None, Meta(description="ask by the id of the schema")] = None
+    guid: Annotated[Label | None, Meta(description="ask by the id that follows from the content of the schema")] = None
+    schema_hash: Annotated[Label | None, Meta(description="ask by the hash of the schema")] = None
+    subject: Annotated[Label | None, Meta(description="ask by subject, with `version`")] = None
+    version: Annotated[Version | None, Meta(description="of the subject; -1 or left out: the newest")] = None
+    deleted: Annotated[bool, Meta(description="with `subject`: also softly deleted ones")] = False
+    resolve: Annotated[bool, Meta(description="also the texts of all that it refers to, directly or not")] = False
+    referrers: Annotated[bool, Meta(description="also the ids of what refers to it")] = False
+    deleted_referrers: Annotated[bool, Meta(description="with `referrers`: also those that are softly deleted")] = False
 
 
 class ListSchemas(Command, tag="SCHEMA_LIST_REQUEST"):
     """The versions of one subject, or the names of all."""
 
-    subject: Label | None = None
-    prefix: Text = ""
-    deleted: Deleted = "without"
-    after: Text = ""
-    limit: Limit = 1000
+    subject: Annotated[Label | None, Meta(description="list its versions; left out: list the subjects")] = None
+    prefix: Annotated[Text, Meta(description="only subjects that begin so")] = ""
+    deleted: Annotated[Deleted, Meta(description="softly deleted ones")] = "without"
+    after: fields.After[Text] = ""
+    limit: fields.PageLimit[Limit] = 1000
 
 
 class ExportSchemas(Command, tag="SCHEMA_EXPORT_REQUEST"):
     """Whole versions, subject by subject: at most `limit` subjects a page."""
 
-    prefix: Text = ""
-    deleted: Deleted = "without"
-    after: Text = ""
-    limit: Limit = 100
+    prefix: fields.Prefix[Text] = ""
+    deleted: Annotated[Deleted, Meta(description="softly deleted ones")] = "without"
+    after: fields.After[Text] = ""
+    limit: Annotated[Limit, Meta(description="how many subjects a page has at most")] = 100
 
 
 class DeleteSchema(Command, tag="SCHEMA_DELETE"):
@@ -303,17 +376,17 @@ class DeleteSchema(Command, tag="SCHEMA_DELETE"):
 
     writes = True
 
-    subject: Label
-    version: Version | None = None
-    permanent: bool = False
-    force: bool = False
+    subject: fields.SubjectName[Label]
+    version: Annotated[Version | None, Meta(description="-1: the newest; left out: the whole subject")] = None
+    permanent: Annotated[bool, Meta(description="needs a soft delete before")] = False
+    force: Annotated[bool, Meta(description="also what a live channel uses")] = False
 
 
 class RequestSchemaConfig(Command, tag="SCHEMA_CONFIG_REQUEST"):
     """Of a subject, or of the whole registry; `default_to_global` fills in what the subject does not say."""
 
-    subject: Label | None = None
-    default_to_global: bool = False
+    subject: Annotated[Label | None, Meta(description="left out: the whole registry")] = None
+    default_to_global: Annotated[bool, Meta(description="fill in what the subject does not say")] = False
 
 
 class ConfigureSchemas(Command, tag="SCHEMA_CONFIG_SET"):
@@ -321,22 +394,22 @@ class ConfigureSchemas(Command, tag="SCHEMA_CONFIG_SET"):
 
     writes = True
 
-    subject: Label | None = None
-    config: SchemaConfig | None = None
-    unset: list[ConfigField] = field(default_factory=list)
+    subject: Annotated[Label | None, Meta(description="left out: the whole registry")] = None
+    config: Annotated[SchemaConfig | None, Meta(description="left out: remove the setting")] = None
+    unset: Annotated[list[ConfigField], Meta(description="fields to remove")] = field(default_factory=list)
 
 
 class RequestSchemaMode(Command, tag="SCHEMA_MODE_REQUEST"):
-    subject: Label | None = None
-    default_to_global: bool = False
+    subject: Annotated[Label | None, Meta(description="left out: the whole registry")] = None
+    default_to_global: Annotated[bool, Meta(description="the registry's when the subject has none")] = False
 
 
 class SetSchemaMode(Command, tag="SCHEMA_MODE_SET"):
     writes = True
 
-    subject: Label | None = None
-    mode: Mode | None = None
-    force: bool = False
+    subject: Annotated[Label | None, Meta(description="left out: the whole registry")] = None
+    mode: Annotated[Mode | None, Meta(description="left out: remove the setting")] = None
+    force: Annotated[bool, Meta(description="`IMPORT` also where there are versions already")] = False
 
 
 class KeepTopic(Command, tag="TOPIC_KEEP"):
@@ -344,9 +417,9 @@ class KeepTopic(Command, tag="TOPIC_KEEP"):
 
     writes = True
 
-    topic: Text
-    keep: Keep = field(default_factory=Keep)
-    replace: bool = False
+    topic: Annotated[Text, Meta(description="components of letters, digits, `_`, `-`, joined by dots")]
+    keep: Annotated[Keep, Meta(description="how much of it is kept")] = field(default_factory=Keep)
+    replace: Annotated[bool, Meta(description="take over other bounds; what is within them stays")] = False
 
 
 class DeleteTopic(Command, tag="TOPIC_DELETE"):
@@ -354,19 +427,21 @@ class DeleteTopic(Command, tag="TOPIC_DELETE"):
 
     writes = True
 
-    topic: Text
+    topic: fields.TopicName[Text]
 
 
 class ListTopics(Command, tag="TOPIC_LIST_REQUEST"):
     """The kept topics that match a pattern."""
 
-    pattern: Text = ">"
-    after: Text = ""
-    limit: Limit = 1000
+    pattern: Annotated[Text, Meta(description="`*` is any one component, a last `>` one or more; default `>`: all")] = (
+        ">"
+    )
+    after: fields.After[Text] = ""
+    limit: fields.PageLimit[Limit] = 1000
 
 
 class DescribeTopic(Command, tag="TOPIC_DESCRIBE_REQUEST"):
-    topic: Text
+    topic: fields.TopicName[Text]
 
 
 class PublishMessages(Command, tag="TOPIC_PUBLISH"):
@@ -377,19 +452,28 @@ class PublishMessages(Command, tag="TOPIC_PUBLISH"):
 
     writes = True
 
-    topic: Text
-    messages: Annotated[list[KeptMessage], Meta(min_length=1, max_length=1000)]
-    publisher: Label | None = None
-    number: Count = 0
+    topic: fields.TopicName[Text]
+    messages: Annotated[
+        list[KeptMessage], Meta(min_length=1, max_length=1000, description="all are stored, in this order, or none")
+    ]
+    publisher: Annotated[
+        Label | None,
+        Meta(description="who numbers; known again for an hour after its last message. Null: every request is new"),
+    ] = None
+    number: Annotated[
+        Count, Meta(description="of the first message; the next request's is at least this plus the number of messages")
+    ] = 0
 
 
 class ReadTopic(Command, tag="TOPIC_READ_REQUEST"):
     """What a topic keeps, from an offset or, with `since`, from a time (seconds since the epoch)."""
 
-    topic: Text
-    offset: Count = 0
-    since: float | None = None
-    limit: Limit = 1000
+    topic: fields.TopicName[Text]
+    offset: Annotated[Count, Meta(description="the first one wanted; what is no longer kept is passed over")] = 0
+    since: Annotated[
+        float | None, Meta(description="only what was stored at this time (seconds since the epoch) or later")
+    ] = None
+    limit: fields.PageLimit[Limit] = 1000
 
 
 class OpenPosition(Command, tag="POSITION_OPEN"):
@@ -400,20 +484,25 @@ class OpenPosition(Command, tag="POSITION_OPEN"):
 
     writes = True
 
-    topic: Text
-    position: Text
-    start: Count = 0
-    ack_wait_seconds: AckWait | None = None
-    max_unacked: Unacked | None = None
-    max_deliveries: Positive | None = None
+    topic: fields.TopicName[Text]
+    position: fields.PositionName[Text]
+    start: Annotated[
+        Count,
+        Meta(
+            description="the first message of a new position; 0 is the first of all. Beyond the end: `INVALID_REQUEST`"
+        ),
+    ] = 0
+    ack_wait_seconds: Annotated[AckWait | None, Meta(description="default 30")] = None
+    max_unacked: Annotated[Unacked | None, Meta(description="default 1,000")] = None
+    max_deliveries: Annotated[Positive | None, Meta(description="null: any number")] = None
 
 
 class PositionCommand(Command):
     """About a position of one incarnation of a topic."""
 
-    topic: Text
-    position: Text
-    incarnation: Count
+    topic: fields.TopicName[Text]
+    position: fields.PositionName[Text]
+    incarnation: Annotated[Count, Meta(description="of the topic; another one is refused (`TOPIC_NOT_FOUND`)")]
 
 
 class FetchMessages(PositionCommand, tag="POSITION_FETCH"):
@@ -425,11 +514,17 @@ class FetchMessages(PositionCommand, tag="POSITION_FETCH"):
 
     writes = True
 
-    member_id: Text
-    lease: Label
-    limit: Annotated[int, Meta(ge=0, le=1000)] = 100
-    first_offset: Count = 0
-    renew: Annotated[list[Count], Meta(max_length=10_000)] = field(default_factory=list)
+    member_id: Annotated[
+        Text, Meta(description="as registered with SUBSCRIBER_REGISTER, kind `position`; otherwise `NOT_REGISTERED`")
+    ]
+    lease: fields.LeaseName[Label]
+    limit: Annotated[int, Meta(ge=0, le=1000, description="0 only renews")] = 100
+    first_offset: Annotated[
+        Count, Meta(description="the oldest that the subscriber found in the store: what is older is passed over")
+    ] = 0
+    renew: Annotated[
+        list[Count], Meta(max_length=10_000, description="held by the subscriber: their time begins anew")
+    ] = field(default_factory=list)
 
 
 class AcknowledgeMessages(PositionCommand, tag="POSITION_ACKNOWLEDGE"):
@@ -437,27 +532,33 @@ class AcknowledgeMessages(PositionCommand, tag="POSITION_ACKNOWLEDGE"):
 
     writes = True
 
-    offsets: Offsets
+    offsets: Annotated[Offsets, Meta(description="what is done")]
 
 
 class ReturnMessages(PositionCommand, tag="POSITION_RETURN"):
     """Give back what a member holds, for anybody to have at once. What was `unseen` does not count as delivered."""
 
-    member_id: Text
-    lease: Label
-    offsets: Offsets
-    unseen: bool = False
+    member_id: fields.MemberId[Text]
+    lease: fields.LeaseName[Label]
+    offsets: Annotated[Offsets, Meta(description="what is given back")]
+    unseen: Annotated[
+        bool,
+        Meta(
+            description="nobody was handed them: it does not count as a delivery, and they are free when the "
+            "subscriber leaves"
+        ),
+    ] = False
 
 
 class ListPositions(Command, tag="POSITION_LIST_REQUEST"):
-    topic: Text
-    after: Text = ""
-    limit: Limit = 1000
+    topic: fields.TopicName[Text]
+    after: fields.After[Text] = ""
+    limit: fields.PageLimit[Limit] = 1000
 
 
 class DescribePosition(Command, tag="POSITION_DESCRIBE_REQUEST"):
-    topic: Text
-    position: Text
+    topic: fields.TopicName[Text]
+    position: fields.PositionName[Text]
 
 
 class ResetPosition(Command, tag="POSITION_RESET"):
@@ -465,16 +566,16 @@ class ResetPosition(Command, tag="POSITION_RESET"):
 
     writes = True
 
-    topic: Text
-    position: Text
-    offset: Count
+    topic: fields.TopicName[Text]
+    position: fields.PositionName[Text]
+    offset: Annotated[Count, Meta(description="0 is the first of all; beyond the end: `INVALID_REQUEST`")]
 
 
 class DeletePosition(Command, tag="POSITION_DELETE"):
     writes = True
 
-    topic: Text
-    position: Text
+    topic: fields.TopicName[Text]
+    position: fields.PositionName[Text]
 
 
 class RegisterSubscriber(Command, tag="SUBSCRIBER_REGISTER"):
@@ -486,22 +587,35 @@ class RegisterSubscriber(Command, tag="SUBSCRIBER_REGISTER"):
 
     writes = True  # a sign of life of its process, whose channels may recover by it
 
-    kind: Literal["group", "position"]
-    name: Text
-    patterns: Annotated[list[Text], Meta(min_length=1, max_length=100)]
-    member_id: Text
-    lease: Label
-    host: Text | None = None
-    pid: Count | None = None
-    start_time: Count | None = None
-    boot_id: Text | None = None
-    ready: Count = 0
-    leaving: bool = False
+    kind: Annotated[
+        Literal["group", "position"],
+        Meta(description="a member of a group, or one who reads under the name of a position"),
+    ]
+    name: Annotated[Text, Meta(description="of the group or the position")]
+    patterns: Annotated[
+        list[Text], Meta(min_length=1, max_length=100, description="of the group, in order; of a position the topic")
+    ]
+    member_id: fields.MemberId[Text]
+    lease: Annotated[Label, Meta(description="renewed by HEARTBEAT; the subscriber ends with it")]
+    host: Annotated[
+        Text | None,
+        Meta(
+            description="with `pid`, `start_time` and `boot_id` the broker sees the end of a process of its own host "
+            "at once"
+        ),
+    ] = None
+    pid: fields.Pid[Count | None] = None
+    start_time: fields.StartTime[Count | None] = None
+    boot_id: fields.BootId[Text | None] = None
+    ready: Annotated[
+        Count, Meta(description="of a group: the epoch for which the member holds back what it hears; 0: none")
+    ] = 0
+    leaving: Annotated[bool, Meta(description="of a group: share without this member")] = False
 
 
 class UnregisterSubscriber(Command, tag="SUBSCRIBER_UNREGISTER"):
-    member_id: Text
-    lease: Label
+    member_id: fields.MemberId[Text]
+    lease: fields.LeaseName[Label]
 
 
 class RequestSnapshot(Command, tag="SNAPSHOT_REQUEST"):
@@ -510,9 +624,9 @@ class RequestSnapshot(Command, tag="SNAPSHOT_REQUEST"):
     Each record carries its own revision, so pages need not be of one instant.
     """
 
-    channel: Text | None = None
-    after: Text = ""
-    limit: Limit = 500
+    channel: Annotated[Text | None, Meta(description="only this one")] = None
+    after: fields.After[Text] = ""
+    limit: fields.PageLimit[Limit] = 500
 
 
 class ServiceCommand(Command):
@@ -524,63 +638,86 @@ class RegisterWorker(ServiceCommand, tag="SERVICE_REGISTER"):
 
     writes = True  # a sign of life of its process, whose channels may recover by it
 
-    address: Text
-    worker_id: Text
-    endpoint: Label
-    key: Label
-    lease: Label
-    strategy: Strategy | None = None
-    concurrency: Annotated[int, Meta(ge=1, le=10_000)] = 1
-    host: Text | None = None
-    pid: Count | None = None
-    start_time: Count | None = None
-    boot_id: Text | None = None
+    address: Annotated[
+        Text, Meta(description="`id:`, `name:`, `service:` or `pool:` and a name; that of `id:` is the `worker_id`")
+    ]
+    worker_id: Annotated[Text, Meta(description="also reached as `id:<worker_id>`")]
+    endpoint: Annotated[
+        Label, Meta(description="where its process listens: `unix:@NAME`, an abstract socket of this host")
+    ]
+    key: Annotated[Label, Meta(description="what callers must show there; told to who resolves the address")]
+    lease: Annotated[Label, Meta(description="as for producers: one lease per process")]
+    strategy: Annotated[
+        Strategy | None,
+        Meta(
+            description="of the pool that it makes; must be the pool's when it is there already; refused for what is "
+            "no pool"
+        ),
+    ] = None
+    concurrency: fields.Concurrency[Annotated[int, Meta(ge=1, le=10_000)]] = 1
+    host: Annotated[Text | None, Meta(description="with `pid`, `start_time`, `boot_id`: which process this is")] = None
+    pid: fields.Pid[Count | None] = None
+    start_time: fields.StartTime[Count | None] = None
+    boot_id: fields.BootId[Text | None] = None
 
 
 class UnregisterWorker(ServiceCommand, tag="SERVICE_UNREGISTER"):
-    worker_id: Text
-    lease: Label
+    worker_id: fields.WorkerId[Text]
+    lease: fields.LeaseName[Label]
 
 
 class ResolveService(ServiceCommand, tag="SERVICE_RESOLVE_REQUEST"):
     """Who serves an address now."""
 
-    address: Text
+    address: fields.Address[Text]
 
 
 class ListServices(ServiceCommand, tag="SERVICE_LIST_REQUEST"):
-    prefix: Text = ""
-    after: Text = ""
-    limit: Limit = 1000
+    prefix: Annotated[Text, Meta(description="without one, ids of workers that have another address are left out")] = ""
+    after: fields.After[Text] = ""
+    limit: fields.PageLimit[Limit] = 1000
 
 
 class RemovePool(ServiceCommand, tag="POOL_REMOVE"):
     """A pool stays when its last worker leaves; this ends an empty one."""
 
-    address: Text
+    address: fields.Address[Text]
 
 
 class ReportDeadLetter(ServiceCommand, tag="DEAD_LETTER_REPORT"):
-    letter: DeadLetter
+    letter: Annotated[DeadLetter, Meta(description="what was given up, and why")]
 
 
 class ListDeadLetters(ServiceCommand, tag="DEAD_LETTER_LIST_REQUEST"):
     """The newest, oldest of them first; of one address when one is named."""
 
-    address: Text | None = None
-    limit: Limit = 100
+    address: Annotated[Text | None, Meta(description="only those to this address")] = None
+    limit: fields.PageLimit[Limit] = 100
 
 
 class RemoveDeadLetters(ServiceCommand, tag="DEAD_LETTER_REMOVE"):
     """Forget letters, by their numbers: they were sent again, or nobody wants them."""
 
-    numbers: Annotated[list[Count], Meta(min_length=1, max_length=10_000)]
+    numbers: Annotated[
+        list[Count],
+        Meta(
+            min_length=1,
+            max_length=10_000,
+            description="the `number` of each, as DEAD_LETTER_LIST_RESPONSE has it; unknown ones are ignored",
+        ),
+    ]
 
 
 class Ping(Command, tag="PING"):
     """Health. `echo` is also sent to who subscribes to it among the topics, so that a subscriber hears that it is."""
 
-    echo: Label | None = None
+    echo: Annotated[
+        Label | None,
+        Meta(
+            description="published to who subscribes to this text on the topics' sockets: so a subscriber knows that "
+            "it hears"
+        ),
+    ] = None
 
 
 class Stats(Command, tag="STATS_REQUEST"):
@@ -590,8 +727,8 @@ class Stats(Command, tag="STATS_REQUEST"):
 class Trace(Command, tag="TRACE_REQUEST"):
     """The newest exchanges the broker remembers, or those with one correlation id."""
 
-    correlation_id: Text | None = None
-    limit: Limit = 100
+    correlation_id: Annotated[Text | None, Meta(description="the `id` of the exchange")] = None
+    limit: Annotated[Limit, Meta(description="how many exchanges at most, the newest")] = 100
 
 
 AnyCommand = (

@@ -8,6 +8,8 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct, field
 
+from registry import fields
+
 Priority = Literal["high", "normal", "low"]
 Access = Literal["exclusive", "shared"]
 SchemaType = Literal["JSON", "AVRO", "PROTOBUF", "ARROW"]
@@ -36,47 +38,50 @@ Count = Annotated[int, Meta(ge=0, le=2**53)]
 class Block(Struct, kw_only=True, frozen=True):
     """Where one piece of a channel's data lives."""
 
-    shm_name: Label
-    host: Text | None = None
-    format: Text | None = None
+    shm_name: fields.ShmName[Label]
+    host: Annotated[Text | None, Meta(description="in whose memory it is")] = None
+    format: Annotated[Text | None, Meta(description="what its items are")] = None
 
 
 class Producer(Struct, kw_only=True, gc=False):
-    producer_id: str
-    lease: str
-    shm_name: str
-    schema_hash: str
-    schema_version: str = ""
-    schema_type: SchemaType | None = None
-    schema_id: int | None = None
-    schema: Verification = "unverified"
-    ready: bool = True
-    status: MemberStatus = "active"
-    access: Access = "exclusive"
-    host: str | None = None
-    pid: int | None = None
-    start_time: int | None = None
-    boot_id: str | None = None
-    blocks: list[Block] = field(default_factory=list)
-    config: dict[str, Any] = field(default_factory=dict)
-    metadata: dict[str, Any] = field(default_factory=dict)
-    registered_at: float = 0.0
-    revision: int = 0
+    producer_id: fields.ProducerId[str]
+    lease: fields.LeaseName[str]
+    shm_name: fields.ShmName[str]
+    schema_hash: fields.SchemaHash[str]
+    schema_version: fields.VersionName[str] = ""
+    schema_type: fields.SchemaFormat[SchemaType | None] = None
+    schema_id: fields.SchemaId[int | None] = None
+    schema: fields.Verified[Verification] = "unverified"
+    ready: Annotated[bool, Meta(description="false: known, but not ready yet")] = True
+    status: fields.StatusOfMember[MemberStatus] = "active"
+    access: fields.AccessRule[Access] = "exclusive"
+    host: fields.Host[str | None] = None
+    pid: fields.Pid[int | None] = None
+    start_time: fields.StartTime[int | None] = None
+    boot_id: fields.BootId[str | None] = None
+    blocks: Annotated[list[Block], Meta(description="where its data is")] = field(default_factory=list)
+    config: Annotated[
+        dict[str, Any],
+        Meta(description="what the producer says of its ring; `policy` is the same for all producers of a channel"),
+    ] = field(default_factory=dict)
+    metadata: fields.Metadata[dict[str, Any]] = field(default_factory=dict)
+    registered_at: fields.RegisteredAt[float] = 0.0
+    revision: fields.OwnRevision[int] = 0
 
 
 class Consumer(Struct, kw_only=True, gc=False):
-    consumer_id: str
-    lease: str
-    expected_schema_hash: str | None = None
-    group: str | None = None
-    status: MemberStatus = "active"
-    host: str | None = None
-    pid: int | None = None
-    start_time: int | None = None
-    boot_id: str | None = None
-    metadata: dict[str, Any] = field(default_factory=dict)
-    registered_at: float = 0.0
-    revision: int = 0
+    consumer_id: fields.ConsumerId[str]
+    lease: fields.LeaseName[str]
+    expected_schema_hash: Annotated[str | None, Meta(description="the hash of the schema that it reads")] = None
+    group: Annotated[str | None, Meta(description="the group with which it shares the channel")] = None
+    status: fields.StatusOfMember[MemberStatus] = "active"
+    host: fields.Host[str | None] = None
+    pid: fields.Pid[int | None] = None
+    start_time: fields.StartTime[int | None] = None
+    boot_id: fields.BootId[str | None] = None
+    metadata: fields.Metadata[dict[str, Any]] = field(default_factory=dict)
+    registered_at: fields.RegisteredAt[float] = 0.0
+    revision: fields.OwnRevision[int] = 0
 
 
 class Table(Struct, kw_only=True, frozen=True):
@@ -86,33 +91,35 @@ class Table(Struct, kw_only=True, frozen=True):
     host. `user`, `application` and `pid` say who wrote it.
     """
 
-    generation: int
-    shm_name: str
-    schema_hash: str = ""
-    schema_version: str = ""
-    schema_type: SchemaType | None = None
-    schema_id: int | None = None
-    schema: Verification = "unverified"
-    rows: int = 0
-    size_bytes: int = 0
-    parts: int = 0
-    hosts: dict[str, int] = field(default_factory=dict)
-    host: str | None = None
-    boot_id: str | None = None
-    user: str | None = None
-    application: str | None = None
-    pid: int | None = None
-    metadata: dict[str, Any] = field(default_factory=dict)
-    committed_at: float = 0.0
-    registered_at: float = 0.0
+    generation: Annotated[int, Meta(description="the number of the commit: it only grows")]
+    shm_name: Annotated[str, Meta(description="its manifest")]
+    schema_hash: fields.SchemaHash[str] = ""
+    schema_version: Annotated[str, Meta(description="the registry's version when the schema was registered")] = ""
+    schema_type: fields.SchemaFormat[SchemaType | None] = None
+    schema_id: fields.SchemaId[int | None] = None
+    schema: fields.Verified[Verification] = "unverified"
+    rows: fields.Rows[int] = 0
+    size_bytes: fields.SizeBytes[int] = 0
+    parts: fields.Parts[int] = 0
+    hosts: Annotated[dict[str, int], Meta(description="how many parts are in the memory of which host")] = field(
+        default_factory=dict
+    )
+    host: Annotated[str | None, Meta(description="where the manifest is")] = None
+    boot_id: Annotated[str | None, Meta(description="of that host: generations begin anew with it")] = None
+    user: Annotated[str | None, Meta(description="who wrote it")] = None
+    application: Annotated[str | None, Meta(description="Spark's application id")] = None
+    pid: Annotated[int | None, Meta(description="the process that committed it")] = None
+    metadata: fields.Metadata[dict[str, Any]] = field(default_factory=dict)
+    committed_at: fields.CommittedAt[float] = 0.0
+    registered_at: fields.RegisteredAt[float] = 0.0
 
 
 class Group(Struct, kw_only=True, frozen=True):
     """Who shares a channel, in the order that decides who reads what (groups.py)."""
 
-    epoch: int
-    members: list[str]
-    blocks: list[str]
+    epoch: Annotated[int, Meta(description="only grows")]
+    members: Annotated[list[str], Meta(description="in the order that decides who reads what")]
+    blocks: Annotated[list[str], Meta(description="what is shared")]
 
 
 class Channel(Struct, kw_only=True):
@@ -124,27 +131,30 @@ class Channel(Struct, kw_only=True):
     `revision` is that of the newest event about the channel.
     """
 
-    name: str
-    declared: bool = False
-    binds_schema: bool = False
-    binds_access: bool = False
-    schema_hash: str | None = None
-    schema_version: str | None = None
-    schema_type: SchemaType | None = None
-    schema_id: int | None = None
-    schema: Verification = "unverified"
-    access: Access | None = None
-    priority: Priority = "normal"
-    config: dict[str, Any] = field(default_factory=dict)
-    metadata: dict[str, Any] = field(default_factory=dict)
-    generation: int = 0
-    table: Table | None = None
-    conflict: str | None = None
-    groups: dict[str, Group] = field(default_factory=dict)
-    created_at: float = 0.0
-    revision: int = 0
-    producers: dict[str, Producer] = field(default_factory=dict)
-    consumers: dict[str, Consumer] = field(default_factory=dict)
+    name: fields.ChannelName[str]
+    declared: Annotated[bool, Meta(description="whether it stays without members")] = False
+    binds_schema: Annotated[bool, Meta(description="whether producers must have the schema of the declaration")] = False
+    binds_access: Annotated[bool, Meta(description="whether producers must have the access of the declaration")] = False
+    schema_hash: fields.SchemaHash[str | None] = None
+    schema_version: fields.VersionName[str | None] = None
+    schema_type: fields.SchemaFormat[SchemaType | None] = None
+    schema_id: fields.SchemaId[int | None] = None
+    schema: fields.Verified[Verification] = "unverified"
+    access: fields.AccessRule[Access | None] = None
+    priority: fields.PriorityRule[Priority] = "normal"
+    config: Annotated[
+        dict[str, Any],
+        Meta(description="what its declaration or its first producer says; `policy` is the same for all producers"),
+    ] = field(default_factory=dict)
+    metadata: fields.Metadata[dict[str, Any]] = field(default_factory=dict)
+    generation: Annotated[int, Meta(description="of the newest committed table")] = 0
+    table: Annotated[Table | None, Meta(description="the newest committed table")] = None
+    conflict: Annotated[str | None, Meta(description="why the status is `conflict`")] = None
+    groups: Annotated[dict[str, Group], Meta(description="who shares it, by group")] = field(default_factory=dict)
+    created_at: fields.CreatedAt[float] = 0.0
+    revision: fields.OwnRevision[int] = 0
+    producers: Annotated[dict[str, Producer], Meta(description="by id")] = field(default_factory=dict)
+    consumers: Annotated[dict[str, Consumer], Meta(description="by id")] = field(default_factory=dict)
 
     def status(self) -> ChannelStatus:
         if self.conflict is not None:
@@ -168,9 +178,16 @@ class Channel(Struct, kw_only=True):
 class Keep(Struct, kw_only=True, frozen=True):
     """How much of a topic is kept: what breaks any of these bounds is removed, the oldest first."""
 
-    messages: Annotated[int, Meta(ge=1, le=2**53)] | None = None
-    size_bytes: Annotated[int, Meta(ge=1, le=2**53)] = 64 * 2**20
-    seconds: Annotated[float, Meta(gt=0)] | None = None
+    messages: Annotated[
+        Annotated[int, Meta(ge=1, le=2**53)] | None, Meta(description="how many at most; null: any number")
+    ] = None
+    size_bytes: Annotated[
+        int,
+        Meta(
+            ge=1, le=2**53, description="payloads and headers; default 64 MiB. All topics together: `kept_limit_bytes`"
+        ),
+    ] = 64 * 2**20
+    seconds: Annotated[Annotated[float, Meta(gt=0)] | None, Meta(description="how old at most; null: any age")] = None
 
 
 class KeptTopic(Struct, kw_only=True):
@@ -180,21 +197,21 @@ class KeptTopic(Struct, kw_only=True):
     stored, and `revision` is that of its definition.
     """
 
-    name: str
-    keep: Keep
-    incarnation: int
-    created_at: float = 0.0
-    next_offset: int = 1
-    total_bytes: int = 0
-    revision: int = 0
+    name: fields.TopicName[str]
+    keep: Annotated[Keep, Meta(description="how much of it is kept")]
+    incarnation: Annotated[int, Meta(description="tells it from one of the same name that was deleted before")]
+    created_at: fields.CreatedAt[float] = 0.0
+    next_offset: Annotated[int, Meta(description="what will be published next")] = 1
+    total_bytes: Annotated[int, Meta(description="all that was ever stored")] = 0
+    revision: Annotated[int, Meta(description="of its definition")] = 0
 
 
 class KeptMessage(Struct, kw_only=True, frozen=True):
     """A message as it is published to a kept topic; of an Arrow payload, an IPC stream."""
 
-    payload: bytes
-    kind: PayloadKind = "bytes"
-    headers: dict[str, Any] = field(default_factory=dict)
+    payload: Annotated[bytes, Meta(description="base64; of `json` the JSON text, of Arrow kinds an IPC stream")]
+    kind: fields.KindOfPayload[PayloadKind] = "bytes"
+    headers: fields.Headers[dict[str, Any]] = field(default_factory=dict)
 
 
 class LastBatch(Struct, kw_only=True, frozen=True):
@@ -212,15 +229,17 @@ class TopicPosition(Struct, kw_only=True, frozen=True):
     of its definition: it changes when the position is reset.
     """
 
-    topic: str
-    name: str
-    incarnation: int
-    next_offset: int
-    ack_wait_seconds: float
-    max_unacked: int
-    max_deliveries: int | None = None
-    created_at: float = 0.0
-    revision: int = 0
+    topic: fields.TopicName[str]
+    name: fields.PositionName[str]
+    incarnation: Annotated[int, Meta(description="of the topic")]
+    next_offset: Annotated[int, Meta(description="from here on nothing was handed out")]
+    ack_wait_seconds: Annotated[
+        float, Meta(description="after so long a message that was not acknowledged is handed out again")
+    ]
+    max_unacked: Annotated[int, Meta(description="how many may be handed out and not acknowledged")]
+    max_deliveries: Annotated[int | None, Meta(description="null: any number")] = None
+    created_at: fields.CreatedAt[float] = 0.0
+    revision: Annotated[int, Meta(description="of its definition, or of its last reset")] = 0
 
 
 class Subscriber(Struct, kw_only=True, frozen=True):
@@ -242,25 +261,27 @@ class Subscriber(Struct, kw_only=True, frozen=True):
 class Reference(Struct, kw_only=True, frozen=True):
     """Another schema that this one refers to by `name`. Version -1 is the newest at registration."""
 
-    name: Label
-    subject: Label
-    version: Annotated[int, Meta(ge=-1, le=2**31 - 1)]
+    name: Annotated[Label, Meta(description="how the schema refers to it")]
+    subject: fields.SubjectName[Label]
+    version: Annotated[int, Meta(ge=-1, le=2**31 - 1, description="-1: the newest at registration")]
 
 
 class SchemaVersion(Struct, kw_only=True, frozen=True):
     """One version of a subject. Equal content has one `schema_id` and `guid` across subjects."""
 
-    subject: str
-    version: int
-    schema_id: int
-    schema_type: SchemaType
-    schema_hash: str
-    schema: str
-    guid: str = ""
-    references: list[Reference] = field(default_factory=list)
-    metadata: dict[str, Any] | None = None
-    rule_set: dict[str, Any] | None = None
-    is_deleted: bool = False
+    subject: fields.SubjectName[str]
+    version: fields.VersionNumber[int]
+    schema_id: fields.SchemaId[int]
+    schema_type: fields.SchemaFormat[SchemaType]
+    schema_hash: fields.SchemaHash[str]
+    schema: Annotated[str, Meta(description="its text")]
+    guid: Annotated[str, Meta(description="an id that follows from the content of the schema")] = ""
+    references: Annotated[list[Reference], Meta(description="other schemas that it refers to by name")] = field(
+        default_factory=list
+    )
+    metadata: Annotated[dict[str, Any] | None, Meta(description="as registered, and part of its identity")] = None
+    rule_set: Annotated[dict[str, Any] | None, Meta(description="as registered, and part of its identity")] = None
+    is_deleted: fields.IsDeleted[bool] = False
 
 
 ConfigField = Literal[
@@ -278,40 +299,46 @@ ConfigField = Literal[
 class SchemaConfig(Struct, kw_only=True, frozen=True):
     """What a subject, or the registry as a whole, asks of new versions; None is not set."""
 
-    compatibility: Level | None = None
-    normalize: bool | None = None
-    alias: Text | None = None
-    compatibility_group: Text | None = None
-    default_metadata: dict[str, Any] | None = None
-    override_metadata: dict[str, Any] | None = None
-    default_rule_set: dict[str, Any] | None = None
-    override_rule_set: dict[str, Any] | None = None
+    compatibility: Annotated[Level | None, Meta(description="what a new version must be able to read")] = None
+    normalize: Annotated[bool | None, Meta(description="drop what has no meaning, such as the order of keys")] = None
+    alias: Annotated[Text | None, Meta(description="not built: refused with `INVALID_REQUEST`")] = None
+    compatibility_group: Annotated[Text | None, Meta(description="not built: refused with `INVALID_REQUEST`")] = None
+    default_metadata: Annotated[dict[str, Any] | None, Meta(description="for versions that bring none")] = None
+    override_metadata: Annotated[dict[str, Any] | None, Meta(description="takes the place of what versions bring")] = (
+        None
+    )
+    default_rule_set: Annotated[dict[str, Any] | None, Meta(description="for versions that bring none")] = None
+    override_rule_set: Annotated[dict[str, Any] | None, Meta(description="takes the place of what versions bring")] = (
+        None
+    )
 
 
 class Worker(Struct, kw_only=True, frozen=True):
     """Who serves an address: where to reach it, and the key that it asks of whoever calls."""
 
-    worker_id: str
-    address: str
-    endpoint: str
-    key: str
-    lease: str
-    concurrency: int = 1
-    status: MemberStatus = "active"
-    host: str | None = None
-    pid: int | None = None
-    start_time: int | None = None
-    boot_id: str | None = None
-    registered_at: float = 0.0
+    worker_id: fields.WorkerId[str]
+    address: fields.Address[str]
+    endpoint: Annotated[str, Meta(description="where its process listens")]
+    key: Annotated[str, Meta(description="what callers must show there")]
+    lease: fields.LeaseName[str]
+    concurrency: fields.Concurrency[int] = 1
+    status: fields.StatusOfMember[MemberStatus] = "active"
+    host: fields.Host[str | None] = None
+    pid: fields.Pid[int | None] = None
+    start_time: fields.StartTime[int | None] = None
+    boot_id: fields.BootId[str | None] = None
+    registered_at: fields.RegisteredAt[float] = 0.0
 
 
 class Service(Struct, kw_only=True, frozen=True):
     """An address and who serves it, in the order of their registration. Only a pool can be without workers."""
 
-    address: str
-    strategy: Strategy = "round_robin"
-    workers: list[Worker] = field(default_factory=list)
-    revision: int = 0
+    address: fields.Address[str]
+    strategy: fields.StrategyRule[Strategy] = "round_robin"
+    workers: Annotated[list[Worker], Meta(description="in the order of their registration")] = field(
+        default_factory=list
+    )
+    revision: Annotated[int, Meta(description="of the services, counted anew by each run of the broker")] = 0
 
 
 class DeadLetter(Struct, kw_only=True, frozen=True):
@@ -320,15 +347,19 @@ class DeadLetter(Struct, kw_only=True, frozen=True):
     Of form `topic` it is one of a retained topic that nobody acknowledged, and its address is `topic:NAME`.
     """
 
-    address: Text
-    code: Label
-    reason: Text
-    form: Literal["request", "send", "topic"]
-    sender: Text = ""
-    attempts: Count = 1
-    headers: dict[str, Any] = field(default_factory=dict)
-    payload_kind: Literal["bytes", "json", "arrow_batch", "arrow_table"] = "bytes"
-    payload_base64: Annotated[str, Meta(max_length=2**17)] | None = None
-    payload_bytes: Count = 0
-    at: float = 0.0
-    number: Count = 0  # given by the broker, by which it is removed
+    address: Annotated[Text, Meta(description="where it was to go; `topic:NAME` for a message of a retained topic")]
+    code: Annotated[Label, Meta(description="the code of the error that ended it")]
+    reason: Annotated[Text, Meta(description="why, for people")]
+    form: Annotated[Literal["request", "send", "topic"], Meta(description="how it was sent")]
+    sender: Annotated[Text, Meta(description="who sent it")] = ""
+    attempts: Annotated[Count, Meta(description="how often it was tried")] = 1
+    headers: fields.Headers[dict[str, Any]] = field(default_factory=dict)
+    payload_kind: fields.KindOfPayload[Literal["bytes", "json", "arrow_batch", "arrow_table"]] = "bytes"
+    payload_base64: Annotated[Annotated[str, Meta(max_length=2**17)] | None, Meta(description="null beyond 64 KiB")] = (
+        None
+    )
+    payload_bytes: Annotated[Count, Meta(description="how large the payload was")] = 0
+    at: Annotated[float, Meta(description="seconds since the epoch, when it was given up")] = 0.0
+    number: Annotated[Count, Meta(description="given by the broker; what DEAD_LETTER_REMOVE takes")] = (
+        0  # given by the broker, by which it is removed
+    )

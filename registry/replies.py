@@ -1,9 +1,10 @@
 """What is answered. `id` echoes the request's and is left out when it had none."""
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from msgspec import UNSET, Struct, UnsetType, field
+from msgspec import UNSET, Meta, Struct, UnsetType, field
 
+from registry import fields
 from registry.formats.differences import Difference
 from registry.records import (
     Access,
@@ -31,132 +32,158 @@ from registry.records import (
 
 
 class Reply(Struct, kw_only=True, tag_field="type"):
-    id: str | UnsetType = UNSET
+    id: Annotated[str | UnsetType, Meta(description="the request's; left out when it had none")] = UNSET
 
 
 class Error(Reply, tag="ERROR"):
-    code: str
-    message: str
-    details: dict[str, Any] = field(default_factory=dict)
-    retryable: bool = False
+    code: Annotated[str, Meta(description="stable")]
+    message: Annotated[str, Meta(description="for people; may change")]
+    details: Annotated[dict[str, Any], Meta(description="what the code's class says")] = field(default_factory=dict)
+    retryable: Annotated[bool, Meta(description="the same request may succeed later")] = False
 
 
 class HelloAck(Reply, tag="HELLO_ACK"):
-    version: str
-    broker_id: str
-    revision: int
-    heartbeat_seconds: float
-    lease_seconds: float
-    beacon_seconds: float
-    endpoints: dict[str, str]
-    server: str
-    warning: str | UnsetType = UNSET
-    access: str | UnsetType = UNSET
+    version: Annotated[str, Meta(description="to be spoken")]
+    broker_id: fields.BrokerId[str]
+    revision: fields.Revision[int]
+    heartbeat_seconds: Annotated[float, Meta(description="how often a client should say that it lives")]
+    lease_seconds: fields.LeaseSeconds[float]
+    beacon_seconds: Annotated[float, Meta(description="how often the newest revision is published")]
+    endpoints: Annotated[
+        dict[str, str],
+        Meta(
+            description="`control`, `events`, and `topics_in` for publishers (PUSH), `topics_out` and "
+            "`topics_retained` for subscribers (SUB): what was pushed, and what the broker has stored"
+        ),
+    ]
+    server: Annotated[str, Meta(description="name and version of the broker")]
+    warning: Annotated[str | UnsetType, Meta(description="when the peer's version is a newer minor one")] = UNSET
+    access: Annotated[
+        str | UnsetType,
+        Meta(
+            description="of a shared hub: changes whenever the rights of any peer do; workers of services then "
+            "register new keys"
+        ),
+    ] = UNSET
 
 
 class ProducerRegistered(Reply, tag="PRODUCER_REGISTER_ACK"):
-    channel: str
-    producer_id: str
-    shm_name: str
-    schema_id: int | None
-    lease: str
-    lease_seconds: float
-    revision: int
+    channel: fields.ChannelName[str]
+    producer_id: fields.ProducerId[str]
+    shm_name: fields.ShmName[str]
+    schema_id: fields.SchemaId[int | None]
+    lease: Annotated[str, Meta(description="what heartbeats and unregistering name")]
+    lease_seconds: fields.LeaseSeconds[float]
+    revision: Annotated[int, Meta(description="of the registration")]
 
 
 class ProducerUnregistered(Reply, tag="PRODUCER_UNREGISTER_ACK"):
-    channel: str
-    producer_id: str
-    revision: int
+    channel: fields.ChannelName[str]
+    producer_id: fields.ProducerId[str]
+    revision: fields.Revision[int]
 
 
 class Share(Struct, kw_only=True, frozen=True):
     """A member reads the sequences s of a block with s % count == index; none where count is 0."""
 
-    shm_name: str
-    index: int
-    count: int
+    shm_name: fields.ShmName[str]
+    index: Annotated[int, Meta(description="the member reads the sequences s with s % count == index")]
+    count: Annotated[int, Meta(description="among how many the block is shared; 0: the member reads nothing of it")]
 
 
 class Assignment(Struct, kw_only=True, frozen=True):
     """A group member's part of a channel; a block that `shares` does not name is shared by index and count."""
 
-    group: str
-    epoch: int
-    index: int
-    count: int
-    shares: list[Share] = field(default_factory=list)
+    group: Annotated[str, Meta(description="the group's name")]
+    epoch: Annotated[int, Meta(description="only grows: a higher one replaces this assignment")]
+    index: Annotated[int, Meta(description="as in Share, for blocks that `shares` does not name")]
+    count: Annotated[int, Meta(description="as in Share, for blocks that `shares` does not name")]
+    shares: Annotated[list[Share], Meta(description="blocks that are shared otherwise")] = field(default_factory=list)
 
 
 class ConsumerRegistered(Reply, tag="CONSUMER_REGISTER_ACK"):
-    channel: str
-    consumer_id: str
-    status: ChannelStatus
-    shm_name: str | None
-    schema_hash: str | None
-    schema_version: str | None
-    blocks: list[Block]
-    assignment: Assignment | None
-    lease: str
-    lease_seconds: float
-    revision: int
+    channel: fields.ChannelName[str]
+    consumer_id: fields.ConsumerId[str]
+    status: fields.StatusOfChannel[ChannelStatus]
+    shm_name: fields.ShmName[str | None]
+    schema_hash: fields.SchemaHash[str | None]
+    schema_version: fields.VersionName[str | None]
+    blocks: Annotated[list[Block], Meta(description="where the channel's data is")]
+    assignment: Annotated[Assignment | None, Meta(description="a group member's part; null without a group")]
+    lease: fields.LeaseName[str]
+    lease_seconds: fields.LeaseSeconds[float]
+    revision: fields.Revision[int]
 
 
 class ConsumerUnregistered(Reply, tag="CONSUMER_UNREGISTER_ACK"):
-    channel: str
-    consumer_id: str
-    revision: int
+    channel: fields.ChannelName[str]
+    consumer_id: fields.ConsumerId[str]
+    revision: fields.Revision[int]
 
 
 class Place(Struct, kw_only=True, frozen=True):
-    subject: str
-    version: int
-    is_deleted: bool
+    subject: fields.SubjectName[str]
+    version: fields.VersionNumber[int]
+    is_deleted: fields.IsDeleted[bool]
 
 
 class SchemaVersionSummary(Struct, kw_only=True, frozen=True):
-    version: int
-    schema_id: int
-    schema_type: SchemaType
-    schema_hash: str
-    is_deleted: bool
+    version: fields.VersionNumber[int]
+    schema_id: fields.SchemaId[int]
+    schema_type: fields.SchemaFormat[SchemaType]
+    schema_hash: fields.SchemaHash[str]
+    is_deleted: fields.IsDeleted[bool]
 
 
 class VersionDifferences(Struct, kw_only=True, frozen=True):
     """Why a schema does not go with one version of a subject."""
 
-    version: int
-    differences: list[Difference]
+    version: fields.VersionNumber[int]
+    differences: Annotated[list[Difference], Meta(description="what is in the way")]
 
 
 class TouchedMember(Struct, kw_only=True, frozen=True):
     """`would_break` is said by a check, of members whose schema is registered."""
 
-    role: str
-    member_id: str
-    host: str | None
-    pid: int | None
-    schema_hash: str | None
-    would_break: bool | None = None
+    role: Annotated[str, Meta(description="`producer`, `consumer` or `table`")]
+    member_id: Annotated[str, Meta(description="of a table, its generation")]
+    host: fields.Host[str | None]
+    pid: fields.Pid[int | None]
+    schema_hash: Annotated[str | None, Meta(description="the hash of the schema that it works with")]
+    would_break: Annotated[
+        bool | None,
+        Meta(
+            description="said by `SCHEMA_CHECK` of members whose schema is registered: a consumer breaks by documents "
+            "that its own schema refuses, a producer's data by being refused"
+        ),
+    ] = None
 
 
 class Notice(Struct, kw_only=True, frozen=True):
     """Something a member of a channel should hear of at its next heartbeat."""
 
-    event: str
-    channel: str
-    member: str | None
-    reason: str | None
-    revision: int
+    event: Annotated[str, Meta(description="the type of the event")]
+    channel: fields.ChannelName[str]
+    member: Annotated[str | None, Meta(description="whom it is about; null: the channel")]
+    reason: Annotated[str | None, Meta(description="why, where there is a reason")]
+    revision: Annotated[int, Meta(description="the revision of the event")]
 
 
 class HeartbeatAck(Reply, tag="HEARTBEAT_ACK"):
     """`known` is false when nothing is registered under the lease: register again."""
 
-    known: bool
-    notices: list[Notice]
-    broker_id: str | UnsetType = UNSET
-    access: str | UnsetType = UNSET
+    known: Annotated[bool, Meta(description="false: nothing is registered under the lease, register again")]
+    notices: Annotated[
+        list[Notice],
+        Meta(
+            description="what happened on the lease's channels since the last heartbeat: at most the newest 100, each "
+            "once"
+        ),
+    ]
+    broker_id: fields.BrokerId[str | UnsetType] = UNSET
+    access: Annotated[
+        str | UnsetType, Meta(description="as in HELLO_ACK: changes whenever the rights of any peer do")
+    ] = UNSET
 
 
 class Discovered(Reply, tag="DISCOVERY_RESPONSE"):
@@ -165,237 +192,267 @@ class Discovered(Reply, tag="DISCOVERY_RESPONSE"):
     `compatible` and `differences` are about the expected schema, where one was named.
     """
 
-    channel: str
-    shm_name: str | None
-    schema_hash: str | None
-    schema_version: str | None
-    status: ChannelStatus
-    conflict: str | None = None
-    schema: Verification | None = None
-    schema_type: SchemaType | None = None
-    schema_id: int | None = None
-    access: Access | None = None
-    priority: Priority = "normal"
-    generation: int = 0
-    table: Table | None = None
-    consumer_count: int = 0
-    producers: list[Producer] = field(default_factory=list)
-    blocks: list[Block] = field(default_factory=list)
-    blocks_total: int = 0
-    metadata: dict[str, Any] = field(default_factory=dict)
-    revision: int = 0
-    compatible: bool | UnsetType = UNSET
-    differences: list[VersionDifferences] | UnsetType = UNSET
+    channel: fields.ChannelName[str]
+    shm_name: Annotated[str | None, Meta(description="of the longest registered of the most alive producers")]
+    schema_hash: fields.SchemaHash[str | None]
+    schema_version: fields.VersionName[str | None]
+    status: fields.StatusOfChannel[ChannelStatus]
+    conflict: Annotated[str | None, Meta(description="why the status is `conflict`")] = None
+    schema: fields.Verified[Verification | None] = None
+    schema_type: fields.SchemaFormat[SchemaType | None] = None
+    schema_id: fields.SchemaId[int | None] = None
+    access: fields.AccessRule[Access | None] = None
+    priority: fields.PriorityRule[Priority] = "normal"
+    generation: Annotated[int, Meta(description="of the newest committed table")] = 0
+    table: Annotated[Table | None, Meta(description="the newest committed table")] = None
+    consumer_count: Annotated[int, Meta(description="how many consumers are registered")] = 0
+    producers: Annotated[list[Producer], Meta(description="who writes it")] = field(default_factory=list)
+    blocks: Annotated[list[Block], Meta(description="the first 100 from `blocks_offset`")] = field(default_factory=list)
+    blocks_total: Annotated[int, Meta(description="how many blocks there are")] = 0
+    metadata: fields.Metadata[dict[str, Any]] = field(default_factory=dict)
+    revision: Annotated[int, Meta(description="of the channel's newest event")] = 0
+    compatible: Annotated[
+        bool | UnsetType,
+        Meta(
+            description="only with an expected schema: whether it can read the channel; true while the channel has no "
+            "schema"
+        ),
+    ] = UNSET
+    differences: Annotated[
+        list[VersionDifferences] | UnsetType,
+        Meta(
+            description="only with an expected schema: what is in the way; of version 0 where one of both is not "
+            "registered, or is too much to compare"
+        ),
+    ] = UNSET
 
 
 class ChannelCreated(Reply, tag="CHANNEL_CREATE_ACK"):
-    channel: str
-    schema_id: int | None
-    revision: int
+    channel: fields.ChannelName[str]
+    schema_id: fields.SchemaId[int | None]
+    revision: fields.Revision[int]
 
 
 class ChannelDestroyed(Reply, tag="CHANNEL_DESTROY_ACK"):
-    channel: str
-    revision: int
+    channel: fields.ChannelName[str]
+    revision: fields.Revision[int]
 
 
 class TableChecked(Reply, tag="TABLE_CHECK_RESPONSE"):
     """`schema_id` and `schema_version` are null where registering the table would make a new version."""
 
-    channel: str
-    schema_id: int | None
-    schema_version: str | None
-    revision: int
+    channel: fields.ChannelName[str]
+    schema_id: Annotated[int | None, Meta(description="null: registering would make a new version")]
+    schema_version: fields.VersionName[str | None]
+    revision: fields.Revision[int]
 
 
 class TableRegistered(Reply, tag="TABLE_REGISTER_ACK"):
     """What the registry has now; a generation later than the one that was registered supersedes it."""
 
-    channel: str
-    table: Table
-    revision: int
+    channel: fields.ChannelName[str]
+    table: Annotated[Table, Meta(description="what the registry has now")]
+    revision: fields.Revision[int]
 
 
 class TableDropped(Reply, tag="TABLE_DROP_ACK"):
-    channel: str
-    table: Table
-    revision: int
+    channel: fields.ChannelName[str]
+    table: Annotated[Table, Meta(description="what was dropped")]
+    revision: fields.Revision[int]
 
 
 class TableSummary(Struct, kw_only=True, frozen=True):
-    channel: str
-    table: Table
+    channel: fields.ChannelName[str]
+    table: Annotated[Table, Meta(description="the newest committed table")]
 
 
 class TableList(Reply, tag="TABLE_LIST_RESPONSE"):
-    tables: list[TableSummary]
-    next: str | None
-    revision: int
+    tables: Annotated[list[TableSummary], Meta(description="by the names of their channels")]
+    next: fields.Next[str | None]
+    revision: fields.Revision[int]
 
 
 class ChannelSummary(Struct, kw_only=True, frozen=True):
-    channel: str
-    status: ChannelStatus
-    declared: bool
-    schema_hash: str | None
-    schema_version: str | None
-    producer_count: int
-    consumer_count: int
-    revision: int
+    channel: fields.ChannelName[str]
+    status: fields.StatusOfChannel[ChannelStatus]
+    declared: Annotated[bool, Meta(description="whether it stays without members")]
+    schema_hash: fields.SchemaHash[str | None]
+    schema_version: fields.VersionName[str | None]
+    producer_count: Annotated[int, Meta(description="how many producers are registered")]
+    consumer_count: Annotated[int, Meta(description="how many consumers are registered")]
+    revision: fields.OwnRevision[int]
 
 
 class ChannelList(Reply, tag="CHANNEL_LIST_RESPONSE"):
     """`next` is the `after` of the following page, or null at the end."""
 
-    channels: list[ChannelSummary]
-    next: str | None
-    revision: int
+    channels: Annotated[list[ChannelSummary], Meta(description="by name")]
+    next: fields.Next[str | None]
+    revision: fields.Revision[int]
 
 
 class ChannelDescription(Reply, tag="CHANNEL_DESCRIBE_RESPONSE"):
-    channel: Channel
-    status: ChannelStatus
-    revision: int
+    channel: Annotated[Channel, Meta(description="all that the registry knows of it")]
+    status: fields.StatusOfChannel[ChannelStatus]
+    revision: fields.Revision[int]
 
 
 class ConsumerList(Reply, tag="CONSUMER_LIST_RESPONSE"):
-    channel: str
-    consumers: list[Consumer]
-    revision: int
+    channel: fields.ChannelName[str]
+    consumers: Annotated[list[Consumer], Meta(description="who reads it")]
+    revision: fields.Revision[int]
 
 
 class SchemaRegistered(Reply, tag="SCHEMA_REGISTER_ACK"):
-    subject: str
-    version: int
-    schema_id: int
-    schema_hash: str
-    guid: str
-    revision: int
+    subject: fields.SubjectName[str]
+    version: fields.VersionNumber[int]
+    schema_id: fields.SchemaId[int]
+    schema_hash: fields.SchemaHash[str]
+    guid: Annotated[str, Meta(description="an id that follows from the content of the schema")]
+    revision: fields.Revision[int]
 
 
 class SchemaFound(Reply, tag="SCHEMA_RESPONSE"):
     """Asked by id, GUID or hash, subject and version are of the first place that holds it; `places` has all."""
 
-    schema: SchemaVersion
-    places: list[Place]
-    max_id: int
-    reference_texts: dict[str, str] = field(default_factory=dict)
-    referrers: list[int] = field(default_factory=list)
+    schema: Annotated[
+        SchemaVersion, Meta(description="asked by id, GUID or hash: the first by subject and version that holds it")
+    ]
+    places: Annotated[list[Place], Meta(description="all that hold it")]
+    max_id: Annotated[int, Meta(description="the newest id of the registry")]
+    reference_texts: Annotated[
+        dict[str, str], Meta(description="with `resolve`: texts by the names that they are referred to by")
+    ] = field(default_factory=dict)
+    referrers: Annotated[
+        list[int], Meta(description="with `referrers`: ids of schemas that are not deleted and refer to this one")
+    ] = field(default_factory=list)
 
 
 class SchemaList(Reply, tag="SCHEMA_LIST_RESPONSE"):
-    subject: str | None
-    subjects: list[str]
-    versions: list[SchemaVersionSummary]
-    next: str | None
-    revision: int
+    subject: Annotated[str | None, Meta(description="whose versions these are; null: subjects are listed")]
+    subjects: Annotated[list[str], Meta(description="by name; empty where versions are listed")]
+    versions: Annotated[list[SchemaVersionSummary], Meta(description="of the subject, oldest first")]
+    next: fields.Next[str | None]
+    revision: fields.Revision[int]
 
 
 class SchemaExport(Reply, tag="SCHEMA_EXPORT_RESPONSE"):
-    schemas: list[SchemaVersion]
-    next: str | None
-    revision: int
+    schemas: Annotated[list[SchemaVersion], Meta(description="whole versions, subject by subject")]
+    next: fields.Next[str | None]
+    revision: fields.Revision[int]
 
 
 class SchemaChecked(Reply, tag="SCHEMA_CHECK_RESPONSE"):
     """`touched` are the live members of the subject's channel."""
 
-    is_compatible: bool
-    level: Level
-    differences: list[VersionDifferences]
-    touched: list[TouchedMember]
-    revision: int
+    is_compatible: Annotated[bool, Meta(description="whether it could be registered now")]
+    level: Annotated[Level, Meta(description="the compatibility level that was applied")]
+    differences: Annotated[list[VersionDifferences], Meta(description="per version that is in the way")]
+    touched: Annotated[list[TouchedMember], Meta(description="live members of the subject's channel")]
+    revision: fields.Revision[int]
 
 
 class SchemaDeleted(Reply, tag="SCHEMA_DELETE_ACK"):
     """`touched` are live members that work with what was deleted, by force."""
 
-    subject: str
-    versions: list[int]
-    revision: int
-    touched: list[TouchedMember] = field(default_factory=list)
+    subject: fields.SubjectName[str]
+    versions: Annotated[list[int], Meta(description="the numbers of the versions that were deleted")]
+    revision: fields.Revision[int]
+    touched: Annotated[
+        list[TouchedMember], Meta(description="live members that work with what was deleted by force")
+    ] = field(default_factory=list)
 
 
 class SchemaConfigFound(Reply, tag="SCHEMA_CONFIG_RESPONSE"):
     """`touched` are the live members of the subject's channel, when its settings changed."""
 
-    subject: str | None
-    config: SchemaConfig
-    revision: int
-    touched: list[TouchedMember] = field(default_factory=list)
+    subject: Annotated[str | None, Meta(description="null: the whole registry")]
+    config: Annotated[SchemaConfig, Meta(description="what is set")]
+    revision: fields.Revision[int]
+    touched: Annotated[
+        list[TouchedMember], Meta(description="live members of the subject's channel, when the settings changed")
+    ] = field(default_factory=list)
 
 
 class SchemaModeFound(Reply, tag="SCHEMA_MODE_RESPONSE"):
-    subject: str | None
-    mode: Mode
-    revision: int
+    subject: Annotated[str | None, Meta(description="null: the whole registry")]
+    mode: Annotated[Mode, Meta(description="whether new versions are taken")]
+    revision: fields.Revision[int]
 
 
 class TopicKept(Reply, tag="TOPIC_KEEP_ACK"):
-    topic: KeptTopic
-    revision: int
-    settles_in_seconds: float = 0.0
+    topic: Annotated[KeptTopic, Meta(description="the topic as it is kept now")]
+    revision: fields.Revision[int]
+    settles_in_seconds: Annotated[
+        float,
+        Meta(
+            description="for so long publishers that were told that the topic is not retained may still publish to it "
+            "plainly, which is not stored"
+        ),
+    ] = 0.0
 
 
 class TopicDeleted(Reply, tag="TOPIC_DELETE_ACK"):
-    topic: str
-    revision: int
+    topic: fields.TopicName[str]
+    revision: fields.Revision[int]
 
 
 class TopicList(Reply, tag="TOPIC_LIST_RESPONSE"):
-    topics: list[KeptTopic]
-    next: str | None
-    revision: int
+    topics: Annotated[list[KeptTopic], Meta(description="by name")]
+    next: fields.Next[str | None]
+    revision: fields.Revision[int]
 
 
 class TopicDescription(Reply, tag="TOPIC_DESCRIBE_RESPONSE"):
     """`first_offset` is the oldest that is kept, or the next where nothing is."""
 
-    topic: KeptTopic
-    first_offset: int
-    messages: int
-    size_bytes: int
-    oldest_at: float | None
+    topic: Annotated[KeptTopic, Meta(description="the topic as it is kept")]
+    first_offset: Annotated[int, Meta(description="of the oldest that is kept; where nothing is, the next one's")]
+    messages: Annotated[int, Meta(description="how many are kept")]
+    size_bytes: Annotated[int, Meta(description="how many bytes are kept")]
+    oldest_at: Annotated[
+        float | None, Meta(description="when the oldest that is kept was stored, seconds since the epoch")
+    ]
 
 
 class MessagesKept(Reply, tag="TOPIC_PUBLISH_ACK"):
     """`offset` is the first one's; they follow each other. `duplicate`: they had been stored before."""
 
-    topic: str
-    offset: int
-    count: int
-    duplicate: bool
+    topic: fields.TopicName[str]
+    offset: Annotated[int, Meta(description="of the first message")]
+    count: Annotated[int, Meta(description="how many were stored")]
+    duplicate: Annotated[bool, Meta(description="they had been stored before, at this offset")]
 
 
 class StoredMessage(Struct, kw_only=True, frozen=True, gc=False):
-    offset: int
-    at: float
-    kind: PayloadKind
-    payload: bytes
-    headers: dict[str, Any] = field(default_factory=dict)
+    offset: fields.Offset[int]
+    at: Annotated[float, Meta(description="when the broker took it, seconds since the epoch")]
+    kind: fields.KindOfPayload[PayloadKind]
+    payload: Annotated[bytes, Meta(description="base64")]
+    headers: fields.Headers[dict[str, Any]] = field(default_factory=dict)
 
 
 class TopicPage(Reply, tag="TOPIC_READ_RESPONSE"):
     """Messages that follow each other, as many as were asked for or as fit; `next_offset` is that of the topic."""
 
-    topic: str
-    incarnation: int
-    first_offset: int
-    next_offset: int
-    messages: list[StoredMessage]
+    topic: fields.TopicName[str]
+    incarnation: Annotated[int, Meta(description="tells the topic from one of the same name that was deleted before")]
+    first_offset: Annotated[int, Meta(description="the oldest that is kept")]
+    next_offset: Annotated[int, Meta(description="of the topic: what will be published next")]
+    messages: Annotated[list[StoredMessage], Meta(description="in the order of their offsets")]
 
 
 class PositionOpened(Reply, tag="POSITION_OPEN_ACK"):
-    position: TopicPosition
-    created: bool
+    position: Annotated[TopicPosition, Meta(description="the position as it is")]
+    created: Annotated[bool, Meta(description="it was not there before")]
 
 
 class Delivery(Struct, kw_only=True, frozen=True, gc=False):
     """`deliveries` counts this one; `dead`: there were as many as there may be, and it goes to the dead letters."""
 
-    offset: int
-    deliveries: int
-    dead: bool = False
+    offset: fields.Offset[int]
+    deliveries: Annotated[int, Meta(description="how often it was handed out, this time included")]
+    dead: Annotated[bool, Meta(description="there were as many as there may be: it is for the dead letters")] = False
 
 
 class MessagesFetched(Reply, tag="POSITION_FETCH_RESPONSE"):
@@ -404,28 +461,30 @@ class MessagesFetched(Reply, tag="POSITION_FETCH_RESPONSE"):
     `passed` were no longer in the store. Where there may be more in `wait_seconds`, others hold messages until then.
     """
 
-    topic: str
-    position: str
-    messages: list[Delivery]
-    passed: int
-    wait_seconds: float | None
-    revision: int
+    topic: fields.TopicName[str]
+    position: fields.PositionName[str]
+    messages: Annotated[list[Delivery], Meta(description="held by the subscriber from now on")]
+    passed: Annotated[int, Meta(description="were not acknowledged, and are no longer in the store")]
+    wait_seconds: Annotated[
+        float | None, Meta(description="until something that is held may be free; null: nothing is held")
+    ]
+    revision: Annotated[int, Meta(description="of the position: another one says that it was reset")]
 
 
 class MessagesAcknowledged(Reply, tag="POSITION_ACKNOWLEDGE_ACK"):
     """`acknowledged` were not before."""
 
-    topic: str
-    position: str
-    acknowledged: int
+    topic: fields.TopicName[str]
+    position: fields.PositionName[str]
+    acknowledged: Annotated[int, Meta(description="how many were not before")]
 
 
 class MessagesReturned(Reply, tag="POSITION_RETURN_ACK"):
     """`returned` were held by the member."""
 
-    topic: str
-    position: str
-    returned: int
+    topic: fields.TopicName[str]
+    position: fields.PositionName[str]
+    returned: Annotated[int, Meta(description="how many the subscriber held")]
 
 
 class PositionSummary(Struct, kw_only=True, frozen=True):
@@ -433,163 +492,177 @@ class PositionSummary(Struct, kw_only=True, frozen=True):
     that are not done.
     """
 
-    position: TopicPosition
-    acknowledged_to: int
-    unacked: int
-    lag: int
+    position: Annotated[TopicPosition, Meta(description="the position as it is")]
+    acknowledged_to: Annotated[int, Meta(description="everything before it is done")]
+    unacked: Annotated[int, Meta(description="handed out and not acknowledged")]
+    lag: Annotated[int, Meta(description="all that are not done")]
 
 
 class PositionList(Reply, tag="POSITION_LIST_RESPONSE"):
-    topic: str
-    positions: list[PositionSummary]
-    next: str | None
+    topic: fields.TopicName[str]
+    positions: Annotated[list[PositionSummary], Meta(description="by name")]
+    next: fields.Next[str | None]
 
 
 class SubscriberSummary(Struct, kw_only=True, frozen=True):
-    member_id: str
-    status: MemberStatus
-    host: str | None
-    pid: int | None
-    registered_at: float
-    unacked: int
+    member_id: fields.MemberId[str]
+    status: fields.StatusOfMember[MemberStatus]
+    host: fields.Host[str | None]
+    pid: fields.Pid[int | None]
+    registered_at: fields.RegisteredAt[float]
+    unacked: Annotated[int, Meta(description="how many messages it holds")]
 
 
 class PositionDescription(Reply, tag="POSITION_DESCRIBE_RESPONSE"):
-    summary: PositionSummary
-    members: list[SubscriberSummary]
+    summary: Annotated[PositionSummary, Meta(description="the position, and how far it is")]
+    members: Annotated[list[SubscriberSummary], Meta(description="who reads under its name")]
 
 
 class PositionReset(Reply, tag="POSITION_RESET_ACK"):
-    position: TopicPosition
+    position: Annotated[TopicPosition, Meta(description="the position as it is now")]
 
 
 class PositionDeleted(Reply, tag="POSITION_DELETE_ACK"):
-    topic: str
-    position: str
-    revision: int
+    topic: fields.TopicName[str]
+    position: fields.PositionName[str]
+    revision: fields.Revision[int]
 
 
 class SubscriberRegistered(Reply, tag="SUBSCRIBER_REGISTER_ACK"):
-    kind: Literal["group", "position"]
-    name: str
-    member_id: str
-    lease: str
-    lease_seconds: float
-    epoch: int = 0
-    proposed: int = 0
-    valid_seconds: float = 0.0
+    kind: Annotated[Literal["group", "position"], Meta(description="as registered")]
+    name: Annotated[str, Meta(description="of the group or the position")]
+    member_id: fields.MemberId[str]
+    lease: fields.LeaseName[str]
+    lease_seconds: fields.LeaseSeconds[float]
+    epoch: Annotated[int, Meta(description="of a group: the share in force; 0: none yet")] = 0
+    proposed: Annotated[int, Meta(description="the epoch that begins when all are ready; 0: none")] = 0
+    valid_seconds: Annotated[float, Meta(description="for so long after it asked a member goes by its share")] = 0.0
     """Of a group: the share in force, the one that is to begin when all are ready, and for how long the member may go
     on by its share from when it asked."""
 
 
 class SubscriberUnregistered(Reply, tag="SUBSCRIBER_UNREGISTER_ACK"):
-    member_id: str
+    member_id: fields.MemberId[str]
 
 
 class SnapshotPage(Reply, tag="SNAPSHOT_RESPONSE"):
-    channels: list[Channel]
-    next: str | None
-    revision: int
-    broker_id: str | UnsetType = UNSET
+    channels: Annotated[list[Channel], Meta(description="by name")]
+    next: fields.Next[str | None]
+    revision: fields.Revision[int]
+    broker_id: Annotated[str | UnsetType, Meta(description="left out by a registry without a broker")] = UNSET
 
 
 class WorkerRegistered(Reply, tag="SERVICE_REGISTER_ACK"):
-    address: str
-    worker_id: str
-    lease: str
-    lease_seconds: float
-    revision: int
+    address: fields.Address[str]
+    worker_id: fields.WorkerId[str]
+    lease: fields.LeaseName[str]
+    lease_seconds: fields.LeaseSeconds[float]
+    revision: fields.Revision[int]
 
 
 class WorkerUnregistered(Reply, tag="SERVICE_UNREGISTER_ACK"):
-    address: str
-    worker_id: str
-    revision: int
+    address: fields.Address[str]
+    worker_id: fields.WorkerId[str]
+    revision: fields.Revision[int]
 
 
 class ServiceResolved(Reply, tag="SERVICE_RESOLVE_RESPONSE"):
     """`turn` counts who resolved the address before, so that callers of a pool do not all begin with one worker."""
 
-    service: Service
-    turn: int
+    service: Annotated[Service, Meta(description="the address and who serves it")]
+    turn: Annotated[int, Meta(description="how often it was resolved before: where a round robin may begin")]
 
 
 class WorkerSummary(Struct, kw_only=True, frozen=True):
     """A worker without the key that opens it."""
 
-    worker_id: str
-    status: MemberStatus
-    concurrency: int
-    host: str | None
-    pid: int | None
-    registered_at: float
+    worker_id: fields.WorkerId[str]
+    status: fields.StatusOfMember[MemberStatus]
+    concurrency: fields.Concurrency[int]
+    host: fields.Host[str | None]
+    pid: fields.Pid[int | None]
+    registered_at: fields.RegisteredAt[float]
 
 
 class ServiceSummary(Struct, kw_only=True, frozen=True):
-    address: str
-    strategy: Strategy
-    workers: list[WorkerSummary]
-    revision: int
+    address: fields.Address[str]
+    strategy: fields.StrategyRule[Strategy]
+    workers: Annotated[list[WorkerSummary], Meta(description="in the order of their registration")]
+    revision: Annotated[int, Meta(description="of the services, counted anew by each run of the broker")]
 
 
 class ServiceList(Reply, tag="SERVICE_LIST_RESPONSE"):
-    services: list[ServiceSummary]
-    next: str | None
-    revision: int
+    services: Annotated[list[ServiceSummary], Meta(description="by address")]
+    next: fields.Next[str | None]
+    revision: fields.Revision[int]
 
 
 class PoolRemoved(Reply, tag="POOL_REMOVE_ACK"):
-    address: str
-    revision: int
+    address: fields.Address[str]
+    revision: fields.Revision[int]
 
 
 class DeadLetterReported(Reply, tag="DEAD_LETTER_REPORT_ACK"):
-    kept: int
+    kept: Annotated[int, Meta(description="how many the broker has now")]
 
 
 class DeadLetterList(Reply, tag="DEAD_LETTER_LIST_RESPONSE"):
     """`dropped` counts those that made room for newer ones."""
 
-    letters: list[DeadLetter]
-    kept: int
-    dropped: int
+    letters: Annotated[list[DeadLetter], Meta(description="oldest first")]
+    kept: Annotated[int, Meta(description="how many the broker has now")]
+    dropped: Annotated[int, Meta(description="those that made room for newer ones")]
 
 
 class DeadLettersRemoved(Reply, tag="DEAD_LETTER_REMOVE_ACK"):
     """`removed` were still there; `kept` are left."""
 
-    removed: int
-    kept: int
+    removed: Annotated[int, Meta(description="how many of them were still there")]
+    kept: Annotated[int, Meta(description="how many the broker has now")]
 
 
 class Pong(Reply, tag="PONG"):
-    broker_id: str
-    revision: int
-    read_only: bool
-    problems: list[str] | UnsetType = UNSET
+    broker_id: fields.BrokerId[str]
+    revision: fields.Revision[int]
+    read_only: Annotated[bool, Meta(description="whether changes cannot be stored now")]
+    problems: Annotated[
+        list[str] | UnsetType,
+        Meta(description="what is wrong with parts of the hub that the broker goes on without, such as HTTP"),
+    ] = UNSET
     """What is wrong with parts of the hub that the broker goes on without, such as HTTP."""
 
 
 class StatsReport(Reply, tag="STATS_RESPONSE"):
-    broker_id: str
-    version: str
-    pid: int
-    uptime_seconds: float
-    revision: int
-    read_only: bool
-    channels: int
-    producers: int
-    consumers: int
-    leases: int
-    schemas: int
-    requests: dict[str, Any]
-    counters: dict[str, int]
-    store: dict[str, Any]
-    gauges: dict[str, int] = field(default_factory=dict)
+    broker_id: fields.BrokerId[str]
+    version: Annotated[str, Meta(description="the version of the broker's program")]
+    pid: Annotated[int, Meta(description="the id of the broker's process")]
+    uptime_seconds: Annotated[float, Meta(description="since the broker started")]
+    revision: fields.Revision[int]
+    read_only: Annotated[bool, Meta(description="whether changes cannot be stored now")]
+    channels: Annotated[int, Meta(description="how many are registered")]
+    producers: Annotated[int, Meta(description="how many are registered")]
+    consumers: Annotated[int, Meta(description="how many are registered")]
+    leases: Annotated[int, Meta(description="how many processes hold registrations")]
+    schemas: Annotated[int, Meta(description="how many versions are registered")]
+    requests: Annotated[dict[str, Any], Meta(description="per type: count, errors, latencies")]
+    counters: Annotated[dict[str, int], Meta(description="malformed, unknown types, dropped frames and the like")]
+    store: Annotated[
+        dict[str, Any], Meta(description="the newest revision that is on disk, and how many transactions it took")
+    ]
+    gauges: Annotated[
+        dict[str, int],
+        Meta(
+            description="what is there now: watched processes and directories of this host, event subscriptions, "
+            "leases that belong to a peer"
+        ),
+    ] = field(default_factory=dict)
 
 
 class TraceReport(Reply, tag="TRACE_RESPONSE"):
-    exchanges: list[dict[str, Any]]
+    exchanges: Annotated[
+        list[dict[str, Any]],
+        Meta(description="the newest last: what was asked, what was answered, and how long it took"),
+    ]
 
 
 AnyReply = (

@@ -5,8 +5,8 @@ Rule 2: a file stands alone: what a message refers to is in its own `$defs`.
 Rule 3: samples come from the registry itself, run over the sample requests; only what a broker answers by itself
 is written down here.
 
-    python -m messagehub.schema_files            write what differs, remove what is no message any more
-    python -m messagehub.schema_files --check    change nothing; exit 1 on drift
+    python -m tools.schema_files            write what differs, remove what is no message any more
+    python -m tools.schema_files --check    change nothing; exit 1 on drift
 """
 
 import argparse
@@ -349,13 +349,13 @@ def write(directory: Path) -> list[str]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m messagehub.schema_files", description="Write schemas/ anew.")
+    parser = argparse.ArgumentParser(prog="python -m tools.schema_files", description="Write schemas/ anew.")
     parser.add_argument("--check", action="store_true", help="change nothing; exit 1 when a file is not up to date")
     parser.add_argument("--dir", type=Path, default=DEFAULT_DIR, help="where the schemas are (default: %(default)s)")
     options = parser.parse_args(arguments)
     if options.check:
         changed = drift(options.dir)
-        verdict = "is not up to date: run `make schemas`"
+        verdict = "is not up to date: run `make generate`"
     else:
         changed = write(options.dir)
         verdict = "written"

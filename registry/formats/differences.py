@@ -9,16 +9,22 @@ Rule: a list of differences is empty exactly when the new schema takes every doc
 as far as the format can prove it. What cannot be proved is reported as a difference.
 """
 
+from typing import Annotated
+
 import msgspec
+from msgspec import Meta
 
 
 class Difference(msgspec.Struct, frozen=True):
     """One reason why the new schema refuses what the old one takes."""
 
-    kind: str  # UPPER_SNAKE
-    path: str  # JSON pointer or field path
-    message: str  # one sentence for people
-    counterexample: str | None = None  # the text of a JSON document that the old schema takes and the new refuses
+    kind: Annotated[str, Meta(description="what kind of difference, in UPPER_SNAKE")]
+    path: Annotated[str, Meta(description="where: a JSON pointer, or the path of a field")]
+    message: Annotated[str, Meta(description="one sentence for people")]
+    counterexample: Annotated[
+        str | None,
+        Meta(description="the text of a JSON document that the old schema takes and the new one refuses"),
+    ] = None
 
 
 class InvalidSchema(ValueError):

@@ -5,6 +5,7 @@ front of a block says what no reader needs to see:
 
     <!-- run: background -->          in a process of its own, while the blocks behind it run
     <!-- run: background until X -->  likewise, and the next block waits until it has printed X
+                                      (a shell block in the background is one command)
     <!-- run: raises ErrorName -->    the last statement ends in this error
     <!-- run: not, REASON -->         left out
     <!-- run: first
@@ -20,7 +21,7 @@ _BLOCK = re.compile(
     r"(?:^<!-- run: (?P<how>[^\n]*?)(?:\n(?P<first>.*?))?\s*-->\n)?^```(?P<language>\w*)\n(?P<text>.*?)^```$",
     re.MULTILINE | re.DOTALL,
 )
-NOT_CODE = {"", "json", "toml", "ini", "text", "mermaid", "yaml", "nginx"}
+NOT_CODE = {"", "json", "toml", "ini", "text", "mermaid", "yaml", "nginx", "pyi"}
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ SECONDS = 300.0  # Spark starts in the first block of its page
 PAGES = sorted(
     page
     for page in [ROOT / "README.md", *ROOT.glob("docs/**/*.md")]
-    if blocks_of(page) and page.name != "spark.md"  # tests/spark has a session for that one
+    if blocks_of(page) and page.name not in ("spark.md", "first-hour.md")  # tests/spark has those that need Java
 )
 
 
@@ -90,7 +90,13 @@ class Reader:
 
     def _shell_block(self, block: Block) -> None:
         kept = "$HOME/variables"
-        script = f'[ ! -f "{kept}" ] || . "{kept}"\nset -a\n{block.text}\nexport -p > "{kept}"'
+        before = f'[ ! -f "{kept}" ] || . "{kept}"\nset -a\n'
+        if block.how.startswith("background"):
+            process = self._start(["bash", "-ec", f"{before}exec {block.text}"])
+            while block.how.partition(" until ")[2] not in (line := self._line_of(process)):
+                assert line, f"{block.place}\n{self.complaints()}"
+            return
+        script = f'{before}{block.text}\nexport -p > "{kept}"'
         done = subprocess.run(
             ["bash", "-eo", "pipefail", "-c", script],
             cwd=ROOT,
@@ -103,8 +109,18 @@ class Reader:
         )
         assert done.returncode == 0, f"{block.place}\n{done.stdout}{done.stderr}"
 
+    def turns_the_page(self) -> None:
+        """End what the page has started, and go on with a new prompt and a new shell, but with the same hub."""
+        self._end(self.processes[1:])
+        del self.processes[1:]
+        (self.home / "variables").unlink(missing_ok=True)
+        self._python = self.interpreter()
+
     def close(self) -> None:
-        for process in reversed(self.processes):
+        self._end(self.processes)
+
+    def _end(self, processes: list["subprocess.Popen[str]"]) -> None:
+        for process in reversed(processes):
             end_at_once(process)
             process.wait(SECONDS)
             for pipe in (process.stdin, process.stdout):

@@ -38,3 +38,11 @@ def test_optional_fields_are_marked(wire_type: str) -> None:
     schema = schema_files.schema("request", wire_type)
     optional = set(re.findall(r"^\| `(\w+)` \(optional\)", section(wire_type), re.MULTILINE))
     assert optional == set(schema["properties"]) - set(schema["required"]) - ENVELOPE
+
+
+@pytest.mark.parametrize("wire_type", sorted(name for name in KINDS if KINDS[name] != "event"))
+def test_every_field_of_requests_replies_and_their_records_is_described(wire_type: str) -> None:
+    schema = schema_files.schema(KINDS[wire_type], wire_type)
+    for name, record in {wire_type: schema, **schema.get("$defs", {})}.items():
+        for field, said in record.get("properties", {}).items():
+            assert field == "type" or said.get("description"), f"{name}.{field}"

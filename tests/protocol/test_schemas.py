@@ -43,7 +43,7 @@ def validates(wire_type: str, data: bytes) -> bool:
 
 
 def test_nothing_has_drifted() -> None:
-    assert schema_files.drift(schema_files.DEFAULT_DIR) == [], "run `make schemas`"
+    assert schema_files.drift(schema_files.DEFAULT_DIR) == [], "run `make generate`"
 
 
 def test_check_tells_drift_and_writing_mends_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
