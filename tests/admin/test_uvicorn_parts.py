@@ -19,6 +19,7 @@ from messagehub.admin import connections
 from messagehub.admin.connections import PatientProtocol
 
 ROOT = Path(__file__).parents[2]
+# private: these are texts, looked for in the source of our protocol.
 CYCLES = {"cycle", "running", "self.cycle", "self._running"}
 """What the protocol calls the request that is being answered."""
 
