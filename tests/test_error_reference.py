@@ -45,3 +45,10 @@ def test_the_classes_on_the_page_can_be_imported_from_where_it_says() -> None:
         homes = re.findall(r"`(messagehub[\w.]+)`", said[1]) if said else ["messagehub.errors"]
         for name in re.findall(r"^\| `\w+` \| `(\w+)` \| (?:yes|no) \|", section, re.MULTILINE):
             assert any(hasattr(importlib.import_module(home), name) for home in homes), name
+
+
+def test_troubleshooting_names_only_codes_that_there_are() -> None:
+    text = (PAGE.parents[1] / "howto" / "troubleshooting.md").read_text()
+    named = {code for code in re.findall(r"`([A-Z][A-Z_]{4,})`", text) if not code.startswith("MESSAGEHUB_")}
+    assert len(named) > 20
+    assert named - SAID.keys() == set()

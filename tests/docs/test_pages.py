@@ -114,6 +114,7 @@ class Reader:
         self._end(self.processes[1:])
         del self.processes[1:]
         (self.home / "variables").unlink(missing_ok=True)
+        os.truncate(self.home / "complaints", 0)  # no block waits for what another page has printed
         self._python = self.interpreter()
 
     def close(self) -> None:
