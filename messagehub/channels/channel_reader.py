@@ -10,12 +10,12 @@ import time
 from typing import Any
 
 from messagehub.channels.attachments import Attachments
+from messagehub.channels.consumer_share import ConsumerShare
 from messagehub.channels.enrolment import Enrolment, Undecided
 from messagehub.channels.expected_schema import ExpectedSchema
-from messagehub.channels.group_share import GroupShare
 from messagehub.channels.items import LastRead, ReadItem, item_from, newest_of
 from messagehub.channels.start import Positions
-from messagehub.channels.table_reader import TableReader
+from messagehub.channels.table_generations import TableGenerations
 from messagehub.channels.wanted import Wanted
 from messagehub.errors import DataLost, SchemaMismatch
 from messagehub.shm.errors import AssignmentChanged, MemberTaken, PayloadSchemaMismatch, StreamEnded
@@ -30,9 +30,9 @@ class ChannelReader:
         self,
         wanted: Wanted,
         attached: Attachments,
-        tables: TableReader,
+        tables: TableGenerations,
         expected: ExpectedSchema,
-        share: GroupShare,
+        share: ConsumerShare,
         enrolment: Enrolment,
     ) -> None:
         self.sequence = 0

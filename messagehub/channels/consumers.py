@@ -19,13 +19,13 @@ from typing import Any
 from messagehub.arguments import seconds
 from messagehub.channels.attachments import Attachments, Choice
 from messagehub.channels.channel_reader import ChannelReader
+from messagehub.channels.consumer_share import ConsumerShare
 from messagehub.channels.enrolment import Enrolment, RegistryCalls
 from messagehub.channels.expected_schema import ExpectedSchema
-from messagehub.channels.group_share import GroupShare
 from messagehub.channels.items import ReadItem, item_from, producer_id_of
 from messagehub.channels.sleeping import WakeableSleep
 from messagehub.channels.start import Positions
-from messagehub.channels.table_reader import TableReader
+from messagehub.channels.table_generations import TableGenerations
 from messagehub.channels.turns import Turns
 from messagehub.channels.wanted import Wanted
 from messagehub.client.heartbeats import Registration
@@ -71,7 +71,7 @@ class Consumer(ClosedWhenForgotten):
         choice = Choice(wanted.start, expected.readable, wanted.lossless, wanted.verify, is_member, wanted.copy)
         self._attached = attached = Attachments(directory, channel, choice)
         self._sleep = WakeableSleep()
-        self._share = GroupShare(channel, attached, renew=registry.renew, wake=self._sleep.wake)
+        self._share = ConsumerShare(channel, attached, renew=registry.renew, wake=self._sleep.wake)
         self._enrolment = Enrolment(
             wanted,
             directory,
@@ -84,7 +84,9 @@ class Consumer(ClosedWhenForgotten):
             wake=self._sleep.wake,
         )
         store = TableStore(directory.tables_path(channel))
-        tables = TableReader(store, wanted.start, expected, verify=wanted.verify, ask_again=self._enrolment.ask_again)
+        tables = TableGenerations(
+            store, wanted.start, expected, verify=wanted.verify, ask_again=self._enrolment.ask_again
+        )
         self._reader = ChannelReader(wanted, attached, tables, expected, self._share, self._enrolment)
         self._loop_share = LoopShare()
         self._turns = Turns()

@@ -15,8 +15,8 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from messagehub.channels.attachments import Attachments
+from messagehub.channels.consumer_share import ConsumerShare, Renew
 from messagehub.channels.expected_schema import ExpectedSchema
-from messagehub.channels.group_share import GroupShare, Renew
 from messagehub.channels.hosts import hosts_elsewhere
 from messagehub.channels.questions import Question, RunLater
 from messagehub.channels.wanted import Wanted
@@ -52,7 +52,7 @@ class Enrolment:
         directory: Directory,
         attached: Attachments,
         expected: ExpectedSchema,
-        share: GroupShare,
+        share: ConsumerShare,
         registry: RegistryCalls,
         *,
         made_by: float,

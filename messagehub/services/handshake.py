@@ -1,29 +1,39 @@
-"""How a caller connects to a worker: both prove that they know the worker's key before a request is sent."""
+"""How a caller and a worker meet: both prove that they know the worker's key before a request is sent."""
 
 import socket
+from collections.abc import Callable
 from time import monotonic
 
 from messagehub.errors import RouteError, SendTimeout
 from messagehub.services.frames import (
     ANSWER,
+    CALL,
     CHALLENGE,
+    GREETING,
     LENGTH,
     MAX_GREETING_BYTES,
     SCHEME,
     WELCOME,
+    Challenge,
     Frames,
     Greeting,
     NotAFrame,
     Proof,
+    challenge,
     decode_challenge,
+    decode_greeting,
+    decode_proof,
     greeting,
     is_proof,
     key_id,
     new_nonce,
     proof_of,
 )
+from messagehub.services.server_connections import ServerConnection
 from messagehub.shm.locks import open_files_limited
 from registry.records import Worker
+
+# -- the caller's side -------------------------------------------------------------------------------------
 
 
 def connect(worker: Worker, sender: str, deadline: float) -> socket.socket:
@@ -79,3 +89,33 @@ def _next_frame(connection: socket.socket, frames: Frames, form: int, deadline: 
             return found[0]
         if monotonic() >= deadline:
             raise TimeoutError
+
+
+# -- the worker's side -------------------------------------------------------------------------------------
+
+
+def challenge_caller(caller: ServerConnection, frame: bytes, key_of: Callable[[Greeting], str | None]) -> bool:
+    """Answer who wants a worker with a proof that it is here, and a nonce; False for what is no greeting of it."""
+    if frame[4] != GREETING:
+        return False
+    try:
+        said = decode_greeting(memoryview(frame)[CALL.size :])
+    except (ValueError, RecursionError):
+        return False
+    key = key_of(said)
+    if key is None:
+        return False
+    caller.greeting, caller.nonce, caller.key = said, new_nonce(), key
+    caller.send(challenge(Challenge(caller.nonce, proof_of("worker", key, said.nonce, caller.nonce))))
+    return True
+
+
+def is_proven(caller: ServerConnection, said: Greeting, frame: bytes) -> bool:
+    """Whether the frame proves that a caller that was challenged knows the worker's key."""
+    if frame[4] != GREETING:
+        return False
+    try:
+        proof = decode_proof(memoryview(frame)[CALL.size :]).proof
+    except (ValueError, RecursionError):
+        return False
+    return is_proof(proof, proof_of("caller", caller.key, said.nonce, caller.nonce))

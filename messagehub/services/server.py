@@ -20,35 +20,25 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from messagehub.errors import DuplicateRegistration, HubError, MailboxClosed, MailboxFull, NoResponse, NotInitialised
-from messagehub.protocol.topic_frames import IN_BLOCK
 from messagehub.runtime.supervision import keep_turning
 from messagehub.services.frames import (
     CALL,
     CHUNK,
-    GREETING,
     MORE,
-    PRIORITIES,
     SCHEME,
     SEND,
     STREAM,
     TAKEN,
     WELCOME,
-    Challenge,
     Greeting,
     NotAFrame,
     answer,
-    challenge,
-    decode_greeting,
-    decode_proof,
     failure,
-    is_proof,
-    new_nonce,
-    proof_of,
-    read_more,
 )
+from messagehub.services.handshake import challenge_caller, is_proven
+from messagehub.services.incoming import hear_more, job_of
 from messagehub.services.mailbox import Job, Outcome
 from messagehub.services.metrics import ServiceMetrics
-from messagehub.services.payloads import attached, is_known_kind
 from messagehub.services.server_connections import ServerConnection
 
 if TYPE_CHECKING:
@@ -62,9 +52,7 @@ REFUSED_SECONDS = 0.05
 GREETING_SECONDS = 5.0
 MOST_STRANGERS = 128
 ACCEPTED_AT_ONCE = 64
-MOST_DEADLINE = 4e9  # a host does not run that long, and threads can be told to wait that long
 _ONCE = select.EPOLLIN | select.EPOLLONESHOT
-_unpack = CALL.unpack_from
 
 
 class ServiceServer:
@@ -287,7 +275,7 @@ class ServiceServer:
             if not caller.is_welcome:
                 is_understood = self._greets(caller, frame)
             elif frame[4] == MORE:
-                is_understood = _hear_more(caller, frame)
+                is_understood = hear_more(caller, frame)
             else:
                 is_understood = self._admit_frame(caller, frame, touched)
             if not is_understood:
@@ -298,7 +286,7 @@ class ServiceServer:
 
     def _admit_frame(self, caller: ServerConnection, frame: bytes, touched: "list[Served]") -> bool:
         """False for what is no message, or is for a worker that this connection is not to."""
-        job = _job(caller, frame)
+        job = job_of(caller, frame)
         if job is None or frame[CALL.size : job.headers_at] != caller.target:
             return False
         served = self._served.get(caller.target)
@@ -318,17 +306,10 @@ class ServiceServer:
 
     def _greets(self, caller: ServerConnection, frame: bytes) -> bool:
         """The handshake: who it wants and a nonce, then the proof that it has that worker's key."""
-        if frame[4] != GREETING:
-            return False
-        body = memoryview(frame)[CALL.size :]
-        try:
-            if caller.greeting is None:
-                return self._challenge(caller, decode_greeting(body))
-            proof = decode_proof(body).proof
-        except (ValueError, RecursionError):
-            return False
         said = caller.greeting
-        if not is_proof(proof, proof_of("caller", caller.key, said.nonce, caller.nonce)):
+        if said is None:
+            return challenge_caller(caller, frame, self._key_of)
+        if not is_proven(caller, said, frame):
             return False
         with self._lock:
             self._strangers.pop(caller.fd, None)
@@ -336,15 +317,9 @@ class ServiceServer:
         caller.send(answer(WELCOME, 0, 0, 0, b""))
         return True
 
-    def _challenge(self, caller: ServerConnection, said: Greeting) -> bool:
+    def _key_of(self, said: Greeting) -> str | None:
         served = self._served.get(said.worker_id.encode())
-        key = served.keys.find(said.key_id) if served is not None else None
-        if key is None:
-            return False
-        caller.greeting, caller.nonce, caller.key = said, new_nonce(), key
-        proof = proof_of("worker", key, said.nonce, caller.nonce)
-        caller.send(challenge(Challenge(caller.nonce, proof)))
-        return True
+        return served.keys.find(said.key_id) if served is not None else None
 
     def _refuse(self, job: Job) -> None:
         """Whoever it is for has ended here, or takes nothing more from who has only an old key."""
@@ -458,24 +433,3 @@ class ServiceServer:
 def _threads_for(served: "Served") -> int:
     """How many threads its handlers may keep busy at once; those in an event loop keep one busy for a moment."""
     return 1 if served.is_async else served.mailbox.concurrency
-
-
-def _job(caller: ServerConnection, frame: bytes) -> Job | None:
-    """None for what is no message."""
-    _, form, priority, kind, number, deadline, target_bytes, headers_bytes = _unpack(frame)
-    headers_at = CALL.size + target_bytes
-    body_at = headers_at + headers_bytes
-    is_known = GREETING < form <= STREAM and priority < len(PRIORITIES) and is_known_kind(kind)
-    if not is_known or body_at > len(frame) or not deadline < MOST_DEADLINE:  # nor what is no number
-        return None
-    block = attached(kind, frame, body_at, caller.sender) if kind & IN_BLOCK else None
-    return Job(caller, form, priority, kind, number, deadline, frame, headers_at, body_at, block)
-
-
-def _hear_more(caller: ServerConnection, frame: bytes) -> bool:
-    """The reader of a stream has taken something; False for what does not say how much."""
-    amount = read_more(memoryview(frame)[CALL.size :])
-    if amount is None:
-        return False
-    caller.took(_unpack(frame)[4], amount)
-    return True

@@ -4,11 +4,10 @@ Rule 1: nothing here is slow or waits: one channel's directory is read when the 
 happens at the start, and afterwards a few channels at a time. Schemas are checked elsewhere (`entry_checks`).
 Rule 2: for this host the directory decides who lives. A producer whose lock is free is gone; one whose lock is held is
 registered, also when it was born while no broker ran.
-Rule 3: a process ends once: its pidfd tells, at once. While it does not, the leases of that process do not run out.
-Rule 4: what the registry refuses is shown as a conflict of its channel. No data and no entry is touched.
-Rule 5: the directory is input. What it holds is decoded like a request, and nothing in it ends the loop: a channel that
+Rule 3: what the registry refuses is shown as a conflict of its channel. No data and no entry is touched.
+Rule 4: the directory is input. What it holds is decoded like a request, and nothing in it ends the loop: a channel that
 meets a defect is left alone for a while.
-Rule 6: a producer that let go of its lock, or removed its entry, while its process lives has released its channel; it
+Rule 5: a producer that let go of its lock, or removed its entry, while its process lives has released its channel; it
 did not die. One that said so to the broker first is not registered anew while its entry is about to go.
 """
 
@@ -17,17 +16,16 @@ import os
 import select
 import time
 from collections.abc import Iterable, Iterator
-from itertools import islice
 
 from messagehub.broker.access.access_control import AccessControl
 from messagehub.broker.host_watcher.entry_checks import Adoption, Ask, EntryChecks
+from messagehub.broker.host_watcher.processes import MemberProcesses
 from messagehub.broker.host_watcher.tables import TableWatcher
 from messagehub.shm import inotify
 from messagehub.shm.directory import CHANNEL_LOCK, Directory, Listed, is_component
 from messagehub.shm.entries import MAX_REASON, Live, clash_of, command_of, is_about_members
 from messagehub.shm.errors import DataBlockError
-from messagehub.shm.identity import ProcessIdentity, boot_id, host
-from messagehub.shm.wake_up import ProcessWatch
+from messagehub.shm.identity import ProcessIdentity
 from registry import commands, events
 from registry.channels.leases import Member, default_owner
 from registry.errors import InvalidName, Refusal
@@ -39,7 +37,6 @@ log = logging.getLogger("messagehub.broker")
 LOOK_SECONDS = 0.5
 SOON_SECONDS = 0.05
 CHANNELS_PER_LOOK = 32
-MEMBERS_PER_LOOK = 500
 DEFECT_SECONDS = 60.0
 _BIRTHS = inotify.CREATE | inotify.MOVED_TO
 _CHANNEL = inotify.MOVED_TO | inotify.CLOSE_WRITE | inotify.DELETE | inotify.CREATE
@@ -63,12 +60,7 @@ class HostWatcher:
         if self._is_usable and self._news.watch(directory.path, _BIRTHS):
             self._epoll.register(self._news.fileno(), select.EPOLLIN)
         self._watched: set[str] = set()
-        self._processes: dict[tuple[int, int], ProcessWatch] = {}
-        self._by_fd: dict[int, tuple[int, int]] = {}
-        self._members: dict[tuple[int, int], dict[Member, str]] = {}
-        self._process_of: dict[Member, tuple[int, int]] = {}
-        self._members_of: dict[str, set[Member]] = {}
-        self._dead: dict[Member, str] = {}
+        self._processes = MemberProcesses(self._epoll)
         self._soon: dict[str, float] = {}
         self._destroyed: dict[str, set[tuple[str, float]]] = {}
         """By a channel that was destroyed: the entries that lived then, and are not registered again."""
@@ -83,8 +75,7 @@ class HostWatcher:
         return self._epoll.fileno()
 
     def close(self) -> None:
-        for watch in self._processes.values():
-            watch.close()
+        self._processes.close()
         self._news.close()
         self._epoll.close()
 
@@ -95,7 +86,7 @@ class HostWatcher:
         happened: list[events.AnyEvent] = []
         for known in list(registry.channels.values()):
             for member, record in _records(known):
-                if not self._follow(registry, member, record):
+                if not self._processes.follow(registry, member, record):
                     happened += registry.host_events.died([member], now=now)
         tables = self._tables.channels(registry) if self._is_usable else []
         for channel in dict.fromkeys([*self._channels(), *tables]):
@@ -106,17 +97,21 @@ class HostWatcher:
         """Watch the processes of new members, forget those of members that are gone; events of `look` too."""
         for event in happened:
             if isinstance(event, events.ProducerRegistered):
-                self._follow(registry, Member("producer", event.channel, event.producer.producer_id), event.producer)
+                self._processes.follow(
+                    registry, Member("producer", event.channel, event.producer.producer_id), event.producer
+                )
             elif isinstance(event, events.ConsumerRegistered):
-                self._follow(registry, Member("consumer", event.channel, event.consumer.consumer_id), event.consumer)
+                self._processes.follow(
+                    registry, Member("consumer", event.channel, event.consumer.consumer_id), event.consumer
+                )
             elif isinstance(event, events.ProducerUnregistered):
-                lease = self._forget(registry, Member("producer", event.channel, event.producer_id))
+                lease = self._processes.forget(registry, Member("producer", event.channel, event.producer_id))
                 if lease and event.reason == "released" and os.path.isdir(self._directory.channel_path(event.channel)):
                     self._released.setdefault(event.channel, {})[event.producer_id] = (lease, time.time())
             elif isinstance(event, events.ConsumerUnregistered):
-                self._forget(registry, Member("consumer", event.channel, event.consumer_id))
+                self._processes.forget(registry, Member("consumer", event.channel, event.consumer_id))
             elif isinstance(event, events.ChannelDestroyed):
-                self._forget_members(registry, event.channel)
+                self._processes.forget_members(registry, event.channel)
                 self._destroyed[event.channel] = self._living(event.channel)
                 self._tables.ended(event.channel, is_destroyed=True)
                 self._dirty.add(event.channel)
@@ -125,17 +120,17 @@ class HostWatcher:
 
     def follow_worker(self, registry: Registry, worker: Worker) -> bool:
         """False where its process is gone already."""
-        return self._follow(registry, Member("worker", "", worker.worker_id), worker)
+        return self._processes.follow(registry, Member("worker", "", worker.worker_id), worker)
 
     def forget_worker(self, registry: Registry, worker_id: str) -> None:
-        self._forget(registry, Member("worker", "", worker_id))
+        self._processes.forget(registry, Member("worker", "", worker_id))
 
     def follow_subscriber(self, registry: Registry, subscriber: Subscriber) -> bool:
         """False where its process is gone already."""
-        return self._follow(registry, Member("subscriber", "", subscriber.member_id), subscriber)
+        return self._processes.follow(registry, Member("subscriber", "", subscriber.member_id), subscriber)
 
     def forget_subscriber(self, registry: Registry, member_id: str) -> None:
-        self._forget(registry, Member("subscriber", "", member_id))
+        self._processes.forget(registry, Member("subscriber", "", member_id))
 
     def look(self, registry: Registry, *, now: float) -> list[events.AnyEvent]:
         """Everything that the kernel told since the last time."""
@@ -144,8 +139,8 @@ class HostWatcher:
             if fd == self._news.fileno():
                 self._hear()
             else:
-                self._ended(registry, fd)
-        happened += self._remove_dead(registry, now)
+                self._processes.ended(registry, fd)
+        happened += self._processes.remove_dead(registry, now)
         for channel in self._take_due():
             happened += self._look_at_channel(registry, channel, now)
         return happened
@@ -156,91 +151,12 @@ class HostWatcher:
     def seconds_to_next_look(self) -> float:
         return (
             0.0
-            if self._dirty or self._dead
+            if self._dirty or self._processes.has_dead
             else max(min([self._look_at, *self._soon.values()]) - time.monotonic(), 0.0)
         )
 
-    # -- processes -----------------------------------------------------------------------------------------
-
-    def _follow(self, registry: Registry, member: Member, record: Producer | Consumer | Worker | Subscriber) -> bool:
-        """False where the process is of this host and is gone."""
-        if record.pid is None or record.start_time is None:
-            return True
-        if record.host != host() or record.boot_id != boot_id():
-            return record.host != host()  # before the last boot: nobody survived that
-        self._dead.pop(member, None)  # it is another process's now
-        key = (record.pid, record.start_time)
-        watch = self._processes.get(key)
-        if watch is None:
-            watch = ProcessWatch(record.pid, record.start_time)
-            if watch.fileno() < 0:
-                return ProcessIdentity.of(record.pid) is not None  # in another namespace: its lease has to do
-            self._processes[key] = watch
-            self._by_fd[watch.fileno()] = key
-            self._epoll.register(watch.fileno(), select.EPOLLIN)
-        self._members.setdefault(key, {})[member] = record.lease
-        self._process_of[member] = key
-        self._members_of.setdefault(member.channel, set()).add(member)
-        registry.leases.hold(record.lease, is_held=True)
-        return True
-
-    def _forget(self, registry: Registry, member: Member) -> str | None:
-        """Watch a process no longer than it has members, and hold its lease no longer than it is watched.
-
-        Returns the lease, if its process is of this host.
-        """
-        key = self._process_unlinked(member)
-        members = self._members.get(key) if key is not None else None
-        if key is None or members is None:
-            return None
-        lease = members.pop(member, None)
-        if not members:
-            self._drop(key)
-            if lease is not None:
-                registry.leases.hold(lease, is_held=False)
-        return lease
-
-    def _forget_members(self, registry: Registry, channel: str) -> None:
-        """A channel that is destroyed ends without an event for each member."""
-        for member in list(self._members_of.get(channel, ())):
-            self._forget(registry, member)
-
     def gauges(self) -> dict[str, int]:
         return {"watched_processes": len(self._processes), "watched_directories": len(self._watched)}
-
-    def _drop(self, key: tuple[int, int]) -> dict[Member, str]:
-        watch = self._processes.pop(key)
-        del self._by_fd[watch.fileno()]
-        self._epoll.unregister(watch.fileno())
-        watch.close()
-        members = self._members.pop(key, {})
-        for member in members:
-            self._process_unlinked(member)
-        return members
-
-    def _process_unlinked(self, member: Member) -> tuple[int, int] | None:
-        """The process that was watched for a member, which it is no longer."""
-        others = self._members_of.get(member.channel, set())
-        others.discard(member)
-        if not others:
-            self._members_of.pop(member.channel, None)
-        return self._process_of.pop(member, None)
-
-    def _ended(self, registry: Registry, fd: int) -> None:
-        key = self._by_fd.get(fd)
-        if key is None:
-            return
-        members = self._drop(key)
-        for lease in members.values():
-            registry.leases.hold(lease, is_held=False)
-        log.info("process %d has ended: %d registrations end with it", key[0], len(members))
-        self._dead |= members
-
-    def _remove_dead(self, registry: Registry, now: float) -> list[events.AnyEvent]:
-        """Unregister members of processes that have ended, so many at a time: one process may have had very many."""
-        due = list(islice(self._dead, MEMBERS_PER_LOOK))
-        dead = [member for member in due if _lease_of(registry, member) == self._dead.pop(member)]
-        return registry.host_events.died(dead, now=now) if dead else []
 
     # -- the directory -------------------------------------------------------------------------------------
 
@@ -432,20 +348,6 @@ class HostWatcher:
 
 def _producer_id(command: commands.RegisterProducer) -> str:
     return command.producer_id or default_owner(command.channel)
-
-
-def _lease_of(registry: Registry, member: Member) -> str | None:
-    """The lease that a member is registered under now."""
-    record: Producer | Consumer | Worker | Subscriber | None
-    if member.kind == "worker":
-        record = registry.services.get(member.member_id)
-    elif member.kind == "subscriber":
-        record = registry.subscribers.get(member.member_id)
-    else:
-        channel = registry.channels.get(member.channel)
-        members = channel.producers if channel and member.kind == "producer" else channel.consumers if channel else {}
-        record = members.get(member.member_id)
-    return record.lease if record is not None else None
 
 
 def _records(channel: Channel) -> list[tuple[Member, Producer | Consumer]]:

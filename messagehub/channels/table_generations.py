@@ -10,7 +10,7 @@ from messagehub.shm.errors import TableMissing
 from messagehub.shm.tables import TableStore
 
 
-class TableReader:
+class TableGenerations:
     def __init__(
         self, store: TableStore, start: Start, expected: ExpectedSchema, *, verify: bool, ask_again: Callable[[], bool]
     ) -> None:

@@ -22,7 +22,7 @@ Renew = Callable[[Registration, Callable[[HubError | None], None]], None]
 """Have the broker asked once more for what holds now; it calls back on another thread."""
 
 
-class GroupShare:
+class ConsumerShare:
     def __init__(self, channel: str, attached: Attachments, *, renew: Renew, wake: Callable[[], None]) -> None:
         """`wake` is called, on another thread, when the broker has answered."""
         self.is_stale = False  # the broker is to be asked what is ours
