@@ -31,7 +31,7 @@ def last_sequence(directory: Directory, block_id: str) -> int | None:
         return None
     for line in reversed(lines):
         name, _, number = line.partition(" ")
-        if name == block_id and number.isdecimal():
+        if name == block_id and number.isdecimal() and len(number) <= _LINE_BYTES:  # `int` refuses thousands of digits
             return int(number)
     return None
 

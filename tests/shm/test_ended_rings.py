@@ -47,7 +47,9 @@ def test_the_newest_are_remembered_in_a_file_of_bounded_size(
     assert os.path.getsize(os.path.join(os.path.dirname(directory.path), "ended-rings")) <= 8 * 64
 
 
-@pytest.mark.parametrize("damage", [b"\xff" * 1000, b"no line end", b"\n\n \n", b"x" * 10_000_000])
+@pytest.mark.parametrize(
+    "damage", [b"\xff" * 1000, b"no line end", b"\n\n \n", b"x" * 10_000_000, b"a " + b"9" * 5000 + b"\n"]
+)
 def test_a_damaged_file_says_nothing_and_is_written_again(directory: Directory, damage: bytes) -> None:
     path = Path(os.path.dirname(directory.path)) / "ended-rings"
     path.write_bytes(damage)
