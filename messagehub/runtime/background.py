@@ -212,7 +212,7 @@ Self = TypeVar("Self", bound=HasBackground)
 def awaitable(method: Callable[Concatenate[Self, P], T]) -> Callable[Concatenate[Self, P], Coroutine[Any, Any, T]]:
     """Return the twin of a method that is awaited: it runs on a background thread, and `timeout` bounds all of it."""
 
-    @functools.wraps(method)
+    @functools.wraps(method, updated=())  # not its attributes: a twin is not itself delegated
     async def call(self: Self, /, *arguments: P.args, **options: P.kwargs) -> T:
         given: Any = options.get("timeout")
         timeout = self._limit(given)
