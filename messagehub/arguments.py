@@ -186,7 +186,8 @@ def checks_arguments(method: Callable[P, T]) -> Callable[P, T]:
     """
     checks: dict[str, _Check] | None = None
     positional: tuple[str, ...] = ()
-    run: Callable[..., Any] = method
+    part_of: Callable[[Any], Any] | None = getattr(method, "part_of", None)  # of a delegated one, called in one step
+    run: Callable[..., Any] = method if part_of is None else method.__wrapped__  # type: ignore[attr-defined]
 
     def check(given: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, ...]:
         nonlocal checks, positional
@@ -195,7 +196,7 @@ def checks_arguments(method: Callable[P, T]) -> Callable[P, T]:
         for name, value in named.items():
             if name in checks:
                 named[name] = checks[name](value, name)
-        if len(given) > 1:
+        if given:
             names = positional[: len(given)]
             pairs = zip(names, given, strict=False)  # a call with too many is refused by the method
             taken = [checks[name](value, name) if name in checks else value for name, value in pairs]
@@ -205,27 +206,35 @@ def checks_arguments(method: Callable[P, T]) -> Callable[P, T]:
     if inspect.iscoroutinefunction(method):
 
         @functools.wraps(method)
-        async def call_async(*given: Any, **named: Any) -> Any:
-            return await run(*check(given, named), **named)
+        async def call_async(self: Any, /, *given: Any, **named: Any) -> Any:
+            return await run(self if part_of is None else part_of(self), *check(given, named), **named)
 
         return cast("Callable[P, T]", call_async)
 
+    if part_of is not None:
+
+        @functools.wraps(method)
+        def call_part(self: Any, /, *given: Any, **named: Any) -> Any:
+            return run(part_of(self), *check(given, named), **named)
+
+        return cast("Callable[P, T]", call_part)
+
     @functools.wraps(method)
-    def call(*given: Any, **named: Any) -> Any:
-        return run(*check(given, named), **named)
+    def call(self: Any, /, *given: Any, **named: Any) -> Any:
+        return run(self, *check(given, named), **named)
 
     return cast("Callable[P, T]", call)
 
 
 def _checks_of(method: Callable[..., Any]) -> tuple[tuple[str, ...], dict[str, _Check]]:
-    """The names of positional parameters, and how each parameter that can be checked is."""
+    """The names of positional parameters behind `self`, and how each parameter that can be checked is."""
     try:
         parameters = inspect.signature(method, eval_str=True).parameters.values()
     except NameError:  # an annotation for type checkers alone
         parameters = inspect.signature(method).parameters.values()
     positional = tuple(
         each.name for each in parameters if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)
-    )
+    )[1:]
     checks = {}
     for each in parameters:
         check = None if each.kind is each.VAR_KEYWORD else _check_of(each.annotation)

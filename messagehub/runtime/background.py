@@ -218,7 +218,7 @@ def awaitable(method: Callable[Concatenate[Self, P], T]) -> Callable[Concatenate
     """
     has_timeout = "timeout" in inspect.signature(method).parameters
 
-    @functools.wraps(method)
+    @functools.wraps(method, updated=())  # not its attributes: a twin is not itself delegated
     async def call(self: Self, /, *arguments: P.args, **options: P.kwargs) -> T:
         if not has_timeout:
             return await self._background.call(lambda _: method(self, *arguments, **options), timeout=MOST_SECONDS)

@@ -25,10 +25,12 @@ def delegate(part: str, method: Callable[Concatenate[_Part, P], T]) -> Callable[
         async def call_async(self: Any, /, *given: Any, **named: Any) -> Any:
             return await method(part_of(self), *given, **named)
 
+        call_async.part_of = part_of  # type: ignore[attr-defined]
         return cast("Callable[Concatenate[Any, P], T]", call_async)
 
     @functools.wraps(method)
     def call(self: Any, /, *given: P.args, **named: P.kwargs) -> T:
         return method(part_of(self), *given, **named)
 
+    call.part_of = part_of  # type: ignore[attr-defined]  # for `checked`, which calls the part itself
     return call

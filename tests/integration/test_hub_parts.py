@@ -63,7 +63,7 @@ def delegations() -> Iterator[tuple[str, Any, Any]]:
         wrapped = method
         while hasattr(wrapped, "__wrapped__"):
             held = inspect.getclosurevars(wrapped).nonlocals
-            if "part_of" in held:
+            if "part_of" in held and "method" in held:
                 yield name, held["part_of"], held["method"]
             wrapped = wrapped.__wrapped__
 
