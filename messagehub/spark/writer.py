@@ -42,7 +42,7 @@ from registry.formats import arrow
 
 _APPLICATION = "spark.app.id"
 _TEXT_COLUMNS = 1
-"""So many columns of text have statistics: a second one would cost more than 3% of a write."""
+"""So many columns of text have statistics; one already takes most of what all statistics of a write take."""
 
 
 @dataclass
