@@ -13,7 +13,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from .errors import HeaderInconsistent, NameTaken, NothingThere, PayloadSchemaMismatch, TruncatedBlock, WrongMagic
+from .errors import HeaderInconsistent, NameTaken, NothingThere, TruncatedBlock, UnexpectedSchema, WrongMagic
 from .groups import MemberShare, members_of, remove_group, undone_items
 from .identity import ProcessIdentity
 from .layout import (
@@ -106,10 +106,11 @@ def open_reader(
     header = segment.header()
     if header.kind == Kind.TABLE:
         raise HeaderInconsistent(path, "it is a table, not a ring")
+    description = bytes(segment.data[HEADER_BYTES : HEADER_BYTES + header.geometry.schema_bytes])
     if expected_schema_hashes and header.schema_hash not in expected_schema_hashes:
         expected = " or ".join(map(repr, sorted(expected_schema_hashes)))
-        raise PayloadSchemaMismatch(f"schema {header.schema_hash!r}", f"expected as {expected}")
-    description = bytes(segment.data[HEADER_BYTES : HEADER_BYTES + header.geometry.schema_bytes])
+        written = codec_of(header.payload_format, description, path).schema
+        raise UnexpectedSchema(header.schema_hash, expected, written)
     try:
         return RingReader(
             segment,
