@@ -119,7 +119,13 @@ class RegisterConsumer(Command, tag="CONSUMER_REGISTER"):
         ),
     ] = None
     lease: Annotated[Label | None, Meta(description="`<channel>/consumer/<consumer_id>` when left out")] = None
-    group: Annotated[Text | None, Meta(description="share the channel with the other members of this group")] = None
+    group: Annotated[
+        Text | None,
+        Meta(
+            description="share the channel with the other members of this group; unless `required`, a channel that has "
+            "ended, or never was, is made for it"
+        ),
+    ] = None
     required: Annotated[bool, Meta(description="true: `CHANNEL_NOT_READY` unless the channel is `active`")] = False
     host: fields.Host[Text | None] = None
     pid: fields.Pid[Count | None] = None

@@ -5,8 +5,11 @@ moment; one that came later is read from its first item, and what is gone of it 
 Rule 2: a ring that its producer ended and that was read to the end is let go of, and taken up again where it was left
 when somebody writes it again. A ring whose producer died is kept for the linger time: a successor goes on in it.
 Rule 3: nothing is polled for: the kernel tells of changes in the channel's directory or, until there is one, in the
-directory of all channels. Only while an entry's ring is about to be there is it looked for again.
+directory of all channels. Only while an entry's ring is about to be there is it looked for again, and at the end of a
+stream until a group has done all of it.
 Rule 4: a stream that was over before the consumer came is not the stream whose end it waits for.
+Rule 5: a stream ends for a member of a group when the whole group is done with it: what another member leaves undone,
+because it dies or leaves, needs somebody who takes it over.
 """
 
 import logging
@@ -26,7 +29,7 @@ from messagehub.shm.groups import MemberShare
 from messagehub.shm.layout import Header
 from messagehub.shm.read_results import LastItems, Position, Start
 from messagehub.shm.reader import Copy, RingReader
-from messagehub.shm.ring import open_reader, peek
+from messagehub.shm.ring import left_by_group, open_reader, peek
 from registry import replies
 
 log = logging.getLogger("messagehub")
@@ -44,7 +47,7 @@ class Choice(NamedTuple):
     expected_schema_hashes: set[str]  # the consumer's own, and those that the registry calls compatible; none: any
     lossless: bool
     verify: bool
-    is_member: bool = False  # of a group: nothing is opened before a share is dealt
+    group: str | None = None  # of its members: nothing is opened before a share is dealt
     copy: Copy = "auto"
 
 
@@ -75,6 +78,7 @@ class Attachments:
         self._has_looked = False
         self._has_seen_end = False
         self._is_producing = False
+        self._is_group_done = choice.group is None
         self._wait_seconds = SOON_SECONDS
         self._assignment: replies.Assignment | None = None
         self._news = inotify.Inotify()
@@ -91,7 +95,7 @@ class Attachments:
 
     def has_ended(self, *, follow: bool) -> bool:
         """Everything was read and nobody produces. Who follows waits for a stream to end while it is attached."""
-        if self._is_producing:
+        if self._is_producing or not self._is_group_done:
             return False
         if follow:
             return self._has_seen_end and not self.readers
@@ -111,10 +115,18 @@ class Attachments:
     def news_fds(self) -> list[int]:
         return [self._news.fileno()] if self._is_watched or self._is_parent_watched else []
 
+    def is_left_to_group(self) -> bool:
+        """Whether rings of a channel that has ended hold what this member's group has not done."""
+        alive, dead = self._directory_rings()
+        paths = dict.fromkeys([*alive, *dead, self._directory.exclusive_block(self._channel)])
+        group = self._choice.group
+        return group is not None and any(left_by_group(path, group) for path in paths)
+
     def deal(self, assignment: replies.Assignment) -> None:
         """Read as this member of a group from the next `look` on. What was not acknowledged will come again, here or
         elsewhere."""
         self._assignment = assignment
+        self._is_group_done = False
         for reader in self.readers:
             reader.close()
         self.readers, self._left = [], {}
@@ -128,6 +140,7 @@ class Attachments:
 
     def look(self, told: Iterable[str]) -> None:
         """Attach to what is there and not yet attached: the directory's rings and those that others `told` of."""
+        self._is_group_done = self._choice.group is None  # until it is known
         self._watch()
         alive, waiting = self._directory_rings()
         listed = [*alive, *waiting, self._directory.exclusive_block(self._channel)]
@@ -144,9 +157,11 @@ class Attachments:
         if is_first:
             self._tell_of_lost_position()
         self._is_producing = bool(alive)
+        self._is_group_done = self._is_done_by_group(paths)
         self.is_listed |= bool(alive or waiting)
         self.has_tables = os.path.isdir(self._directory.tables_path(self._channel))
-        self._schedule(is_waiting=any(path in alive for path in missing))
+        is_group_awaited = not self._is_group_done and not self._is_producing
+        self._schedule(is_waiting=is_group_awaited or any(path in alive for path in missing))
 
     def ended(self, reader: RingReader) -> None:
         """Its producer ended it and everything was read."""
@@ -179,7 +194,7 @@ class Attachments:
 
     def _attach(self, path: str) -> bool:
         """Whether nothing is left to do about this ring now."""
-        if self._choice.is_member and self._assignment is None:
+        if self._choice.group is not None and self._assignment is None:
             return False
         share = self._share(path)
         try:
@@ -209,6 +224,11 @@ class Attachments:
         self._left.pop(path, None)
         self.has_met_any = True
         return True
+
+    def _is_done_by_group(self, paths: Iterable[str]) -> bool:
+        """Whether nothing is left, of rings that nobody writes, for a member of another process or for nobody."""
+        group = self._choice.group
+        return group is None or not (self._is_producing or any(left_by_group(path, group) for path in paths))
 
     def _is_still_over(self, path: str, header: Header, state: dict[str, Any]) -> bool:
         """Whether this is a ring that was read to its end, and nobody has written it since."""

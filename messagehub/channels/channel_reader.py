@@ -17,8 +17,8 @@ from messagehub.channels.items import LastRead, ReadItem, item_from, newest_of
 from messagehub.channels.start import Positions
 from messagehub.channels.table_generations import TableGenerations
 from messagehub.channels.wanted import Wanted
-from messagehub.errors import DataLost, SchemaMismatch
-from messagehub.shm.errors import AssignmentChanged, MemberTaken, PayloadSchemaMismatch, StreamEnded
+from messagehub.errors import DataLost
+from messagehub.shm.errors import AssignmentChanged, MemberTaken, StreamEnded, UnexpectedSchema
 from messagehub.shm.read_results import Gap, Item
 from messagehub.shm.reader import RingReader
 
@@ -200,9 +200,9 @@ class ChannelReader:
     def _attach(self) -> None:
         try:
             self._attached.look(self._enrolment.told)
-        except PayloadSchemaMismatch as mismatch:
+        except UnexpectedSchema as unexpected:
             if not self._enrolment.ask_again():
-                raise SchemaMismatch(str(mismatch), channel=self._wanted.channel) from None
+                raise self._expected.unreadable(unexpected.written) from None
             self._attach()
         else:
             self._enrolment.told = []

@@ -67,8 +67,7 @@ class Consumer(ClosedWhenForgotten):
         self._forget = forget
         self._keeps = keeps
         expected = ExpectedSchema(channel, wanted.expected_schema_hash, wanted.expected_schema, registered=arrow_schema)
-        is_member = wanted.group is not None
-        choice = Choice(wanted.start, expected.readable, wanted.lossless, wanted.verify, is_member, wanted.copy)
+        choice = Choice(wanted.start, expected.readable, wanted.lossless, wanted.verify, wanted.group, wanted.copy)
         self._attached = attached = Attachments(directory, channel, choice)
         self._sleep = WakeableSleep()
         self._share = ConsumerShare(channel, attached, renew=registry.renew, wake=self._sleep.wake)

@@ -164,15 +164,14 @@ class Enrolment:
 
     def _take_place(self, found: Discovery | None) -> None:
         if found is None:
+            if self.registration is None and self._attached.is_left_to_group():
+                self._enrol("broker")
             return
         blocks = (block for block in found.blocks if block.format != "manifest")
         self.told = [block_path(self._directory, block.shm_name) for block in blocks]
         if self.registration is not None:
             return
-        if self._made_by is not None:
-            self._register(found)
-        else:
-            self._registering.ask(lambda: self._register(found), self._registry.run_later, self._on_answer)
+        self._enrol(found.source)
 
     def _check_schema(self, found: Discovery) -> None:
         """Without a registry's verdict the hashes must be equal. A channel that nobody produces has none."""
@@ -189,7 +188,13 @@ class Enrolment:
 
     # -- that it is read -----------------------------------------------------------------------------------
 
-    def _register(self, found: Discovery) -> None:
+    def _enrol(self, source: Source) -> None:
+        if self._made_by is not None:
+            self._register(source)
+        else:
+            self._registering.ask(lambda: self._register(source), self._registry.run_later, self._on_answer)
+
+    def _register(self, source: Source) -> None:
         """Register, with the broker or in the directory."""
         try:
             registration = self._registry.register(self._seconds(self._timeout))
@@ -211,7 +216,7 @@ class Enrolment:
             raise BrokerRequired(
                 f"group {self._wanted.group!r} is shared out by the broker, and none answers"
             ) from error
-        self.source = found.source
+        self.source = source
         self._accept()
 
     def _accept(self) -> bool:

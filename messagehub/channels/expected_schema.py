@@ -46,6 +46,17 @@ class ExpectedSchema:
             actual=written,
         )
 
+    def unreadable(self, written: Any) -> SchemaMismatch:
+        """The refusal of a ring with this Arrow schema or dtype (None: raw bytes), by its fields and types."""
+        wanted = f"schema {self._hash!r}" if self._schema is None else _described(self._schema)
+        return SchemaMismatch(
+            f"channel {self._channel!r} is written as {_described(written)}; the consumer expects {wanted}, and nobody"
+            " says that the one can be read as the other. Expect what is written, or leave expected_schema out to read"
+            " it as it is",
+            channel=self._channel,
+            expected=self._hash,
+        )
+
     def applied(self, value: Any) -> Any:
         if self._schema is None:
             return value
@@ -53,6 +64,16 @@ class ExpectedSchema:
             return as_expected_array(value, self._schema, self._channel)
         schema = arrow_schema(self._schema) if hasattr(self._schema, "itemsize") else self._schema
         return as_expected(value, schema, self._channel)
+
+
+def _described(schema: Any) -> str:
+    if schema is None:
+        return "raw bytes"
+    if hasattr(schema, "itemsize"):
+        names = schema.names
+        return f"({', '.join(f'{name}: {schema[name]}' for name in names)})" if names else f"arrays of {schema}"
+    nulls = {True: "", False: " not null"}
+    return f"({', '.join(f'{field.name}: {field.type}{nulls[field.nullable]}' for field in schema)})"
 
 
 def as_expected_array(value: Any, schema: Any, channel: str) -> Any:

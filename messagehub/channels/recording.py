@@ -3,7 +3,8 @@
 Rule 1: an Arrow item is one batch of the stream. An array or raw bytes are a batch of one row, column `value`, and the
 stream's metadata says how to read them.
 Rule 2: every batch has the time at which its item was written, so that it can be played at the same pace.
-Rule 3: a recording that ends in the middle, because its writer was killed, is played up to its last whole item.
+Rule 3: a file has one schema: items of another one, which the next producer may bring, need a file of their own.
+Rule 4: a recording that ends in the middle, because its writer was killed, is played up to its last whole item.
 """
 
 import json
@@ -29,13 +30,14 @@ CHANNEL, DTYPE, SHAPE, WRITTEN_AT = b"messagehub.channel", b"messagehub.dtype", 
 
 
 class Recorder:
-    """Writes items to a new file. The first item says which schema the recording has."""
+    """Writes items of one schema to a new file: that of the first item."""
 
-    def __init__(self, path: Path, channel: str, schema: Any) -> None:
-        """`schema` is an Arrow schema, a NumPy dtype, or None for raw bytes."""
+    def __init__(self, path: Path, channel: str, first: ReadItem) -> None:
         import pyarrow as pa
 
+        self.path = path
         self._pa = pa
+        self._recorded = schema = _schema_of(first.value)
         self._is_arrow = isinstance(schema, pa.Schema)
         about = {CHANNEL: channel.encode()}
         if not self._is_arrow:
@@ -45,6 +47,11 @@ class Recorder:
         self._schema = schema.with_metadata({**(schema.metadata or {}), **about})
         self._file = path.open("xb")
         self._writer = pa.ipc.new_stream(self._file, self._schema)
+
+    def takes(self, item: ReadItem) -> bool:
+        """Whether the item has the schema of this file, with all of its names, types and their order."""
+        schema = _schema_of(item.value)
+        return type(schema) is type(self._recorded) and bool(schema == self._recorded)
 
     def write(self, item: ReadItem) -> None:
         about = {WRITTEN_AT: repr(item.written_at).encode()}
@@ -168,6 +175,11 @@ class Pace:
             self._began = time.monotonic(), written_at
         began_at, first = self._began
         return began_at + (written_at - first) / self._speed - time.monotonic()
+
+
+def _schema_of(value: Any) -> Any:
+    """Return the Arrow schema or NumPy dtype of an item; None of raw bytes. Another producer's may differ."""
+    return value.schema if hasattr(value, "schema") else getattr(value, "dtype", None)
 
 
 def _described(dtype: Any) -> Any:

@@ -71,8 +71,8 @@ def discover(
     if found.producers:
         echo("")
         echo_table(
-            ("PRODUCER", "STATUS", "SHM NAME", "CONFIG", "HOST", "PID"),
-            [(p.producer_id, p.status, p.shm_name, p.config, p.host, p.pid) for p in found.producers],
+            ("PRODUCER", "STATUS", "SHM NAME", "CONFIG", "METADATA", "HOST", "PID"),
+            [(p.producer_id, p.status, p.shm_name, p.config, p.metadata, p.host, p.pid) for p in found.producers],
         )
     readers = _readers(local)
     if readers:
@@ -90,7 +90,7 @@ def discover(
 
 
 def _readers(blocks: "list[BlockInfo]") -> list[dict[str, Any]]:
-    """Of this host. `items_unread` is None where the producer does not wait for the reader."""
+    """Of this host. `items_unread`: written after the last item that the reader has read, overwritten ones included."""
     return [
         {
             "shm_name": block.shm_name,
@@ -98,7 +98,7 @@ def _readers(blocks: "list[BlockInfo]") -> list[dict[str, Any]]:
             "group": holder.group,
             "members": holder.members,
             "slots_held": holder.held,
-            "items_unread": holder.unread,
+            "items_unread": holder.lag,
         }
         for block in blocks
         for holder in block.holders

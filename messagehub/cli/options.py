@@ -3,7 +3,7 @@
 import logging
 import math
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any
 
 import typer
 
@@ -20,6 +20,15 @@ def seconds(text: str) -> float:
     if not 0 < value <= MOST_SECONDS:
         raise typer.BadParameter(f"{text!r} is not a number of seconds above 0 and up to {MOST_SECONDS:.0f}.")
     return value
+
+
+def start_of(text: str) -> str | int:
+    """As a consumer's `start`: a word, or how many of the last items, as a negative number."""
+    if text in ("latest", "oldest"):
+        return text
+    if text.startswith("-") and text[1:].isdecimal() and int(text):
+        return int(text)
+    raise typer.BadParameter(f"{text!r} is neither latest nor oldest nor a negative number, -N for the last N items.")
 
 
 def known_channels(incomplete: str) -> list[str]:
@@ -55,8 +64,13 @@ SchemaFile = Annotated[
 ]
 Channel = Annotated[str, typer.Argument(metavar="CHANNEL", help="The channel's name.", autocompletion=known_channels)]
 Start = Annotated[
-    Literal["latest", "oldest"],
-    typer.Option("--start", help="Only what comes from now on, or all that is still there."),
+    Any,
+    typer.Option(
+        "--start",
+        metavar="latest|oldest|-N",
+        parser=start_of,
+        help="Only what comes from now on, all that is still there too, or the last N items too.",
+    ),
 ]
 Follow = Annotated[
     bool, typer.Option("--follow/--no-follow", help="Go on when all producers have ended; else end with them.")

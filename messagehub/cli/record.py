@@ -5,7 +5,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -14,6 +14,10 @@ from messagehub.cli.options import Channel, Dir, Endpoint, Follow, Json, Start, 
 from messagehub.cli.output import complain, counted, echo, echo_json, size
 from messagehub.cli.session import TURN_SECONDS, Interrupt, check_known, interrupt
 from messagehub.errors import ConfigurationError, ProducerAlreadyRegistered
+
+if TYPE_CHECKING:
+    from messagehub.channels.items import ReadItem
+    from messagehub.channels.recording import Recorder
 
 SLOT_BYTES = 4096
 
@@ -37,26 +41,25 @@ def record(
 
     Arrow channels become an Arrow IPC stream that pyarrow and polars read. Every item has the time at which it was
     written. A producer with when_full=block waits for the recording, so that nothing is missed. Of a table, each
-    generation is one item.
+    generation is one item. A file has one schema: where a producer comes with another one, the recording goes on in
+    FILE with `-2`, `-3`, … before its ending.
     """
     import numpy as np  # noqa: F401  now: a ring may be overwritten in the time that loading these takes
     import pyarrow as pa  # noqa: F401
 
-    from messagehub.channels.recording import Recorder
     from messagehub.hub import MessageHub
     from messagehub.shm.read_results import Gap
 
     _check_new(file)
     deadline = None if for_seconds is None else time.monotonic() + for_seconds
-    recorder: Recorder | None = None
-    written = 0
+    files = _Files(file)
     with (
         MessageHub(endpoint=endpoint, dir=dir, domain=domain) as hub,
         interrupt() as interrupted,
         hub.consumer(channel, start=start, on_lag="gap", follow=follow) as consumer,
     ):
         try:
-            while not interrupted.has_come and written != count:
+            while not interrupted.has_come and files.items != count:
                 if deadline is not None and time.monotonic() >= deadline:
                     break
                 item = consumer.read_item(timeout=TURN_SECONDS)
@@ -64,25 +67,56 @@ def record(
                     if consumer.missed == item.last - item.first + 1:  # the first one; the others are counted
                         complain(f"items {item.first} to {item.last} were overwritten before they were read")
                 elif item is not None:
-                    recorder = recorder or Recorder(file, consumer.channel, consumer.schema)
-                    recorder.write(item)
-                    written += 1
+                    files.write(consumer.channel, item)
                 elif not follow and consumer.has_ended:
                     break
         finally:
-            if recorder is not None:
-                recorder.close()
+            files.close()
         missed = consumer.missed
-        if recorder is None and consumer.source is None:
+        if not files.paths and consumer.source is None:
             check_known(hub, channel)
-    if recorder is None:
+    if not files.paths:
         complain(f"nothing came, so {file} was not written")
         return
-    size_bytes = file.stat().st_size
+    size_bytes = sum(path.stat().st_size for path in files.paths)
+    names = [str(path) for path in files.paths]
     if as_json:
-        echo_json({"file": str(file), "items": written, "size_bytes": size_bytes, "missed": missed})
+        echo_json({"file": names[0], "files": names, "items": files.items, "size_bytes": size_bytes, "missed": missed})
     else:
-        echo(f"{file}: {counted(written, 'item')}, {size(size_bytes)}" + (f", {missed:,} missed" if missed else ""))
+        told = f"{counted(files.items, 'item')}, {size(size_bytes)}" + (f", {missed:,} missed" if missed else "")
+        echo(f"{', '.join(names)}: {told}")
+
+
+class _Files:
+    """The files of a recording: the next one begins where the items have another schema."""
+
+    def __init__(self, first: Path) -> None:
+        self.paths: list[Path] = []
+        self.items = 0
+        self._first = first
+        self._recorder: Recorder | None = None
+
+    def write(self, channel: str, item: "ReadItem") -> None:
+        from messagehub.channels.recording import Recorder
+
+        if self._recorder is None or not self._recorder.takes(item):
+            self.close()
+            path = self._first
+            if self.paths:
+                path = path.with_stem(f"{path.stem}-{len(self.paths) + 1}")
+                complain(
+                    f"item {item.sequence} has another schema than those before it: the recording goes on in {path}"
+                )
+                _check_new(path)
+            self._recorder = Recorder(path, channel, item)
+            self.paths.append(path)
+        self._recorder.write(item)
+        self.items += 1
+
+    def close(self) -> None:
+        if self._recorder is not None:
+            self._recorder.close()
+            self._recorder = None
 
 
 def _check_new(file: Path) -> None:

@@ -29,6 +29,7 @@ def tail(
 ) -> None:
     """Print batches as they come, as tables or, with --json, a line of JSON for each row."""
     from messagehub.hub import MessageHub
+    from messagehub.shm.read_results import Gap
 
     seen = 0
     with (
@@ -38,7 +39,9 @@ def tail(
     ):
         while not interrupted.has_come and seen != count:
             value = consumer.read(timeout=TURN_SECONDS)
-            if value is not None:
+            if isinstance(value, Gap):
+                complain(f"items {value.first} to {value.last} were overwritten before they were read")
+            elif value is not None:
                 _show(value, rows or (None if as_json else SHOWN_ROWS), as_json=as_json)
                 seen += 1
             elif not follow and consumer.has_ended:
@@ -47,11 +50,7 @@ def tail(
 
 def _show(value: Any, most_rows: int | None, *, as_json: bool) -> None:
     from messagehub.cli.values import count_rows, first_rows, rows_of
-    from messagehub.shm.read_results import Gap
 
-    if isinstance(value, Gap):
-        complain(f"items {value.first} to {value.last} were overwritten before they were read")
-        return
     headings, rows = rows_of(value if most_rows is None else first_rows(value, most_rows))
     if as_json:
         for row in rows:

@@ -28,6 +28,7 @@ DataBlockError                  a HubError
 │   └── PayloadDamaged          bytes that are not what the block's format says
 ├── PayloadRefused              not a payload of this block
 │   ├── PayloadSchemaMismatch
+│   │   └── UnexpectedSchema
 │   ├── PayloadLargerThanSlot
 │   └── PayloadLargerThanRing
 ├── RingFull                    no slot became free in time
@@ -285,6 +286,18 @@ class PayloadSchemaMismatch(PayloadRefused):
 
     def __init__(self, expected: str, found: str, advice: str = "Cast it, or open another channel for it.") -> None:
         super().__init__(f"the block holds {expected}, the payload is {found}. {advice}")
+
+
+class UnexpectedSchema(PayloadSchemaMismatch):
+    """For a reader: the ring has another schema than those it can read."""
+
+    def __init__(self, schema_hash: str, expected: str, written: Any) -> None:
+        """`written` is the Arrow schema or dtype of the ring; None of raw bytes."""
+        self.written = written
+        advice = "Expect the schema that is written, or none, to read it as it is."
+        DataBlockError.__init__(
+            self, f"the block holds schema {schema_hash!r}, its reader expects {expected}. {advice}"
+        )
 
 
 class PayloadLargerThanSlot(PayloadRefused):

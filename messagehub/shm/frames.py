@@ -1,9 +1,11 @@
 """Data frames of pandas, polars and other libraries, as tables of a given Arrow schema.
 
 Rule: columns are taken by name, and values keep their meaning. Texts, integers, floats and times may be stored in
-another way (another width, a dictionary, views); what would have to be converted, or does not fit, is refused.
+another way (another width, a dictionary, views), whereby a narrower float rounds; what would have to be converted, or
+does not fit, is refused.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 from .errors import PayloadRefused, PayloadSchemaMismatch
@@ -17,12 +19,29 @@ def table_of(frame: Any, schema: Any) -> Any:
         table = _without_plain_index(frame, schema) if type(frame).__module__.startswith("pandas") else pa.table(frame)
     except (pa.ArrowException, TypeError, ValueError, KeyError) as error:
         raise PayloadRefused(f"this {type(frame).__name__} has no form in Arrow: {error}") from None
-    if sorted(table.column_names) != sorted(schema.names):
-        raise PayloadSchemaMismatch(str(schema), str(table.schema.remove_metadata()))
+    check_columns(table.column_names, schema, f"a {type(frame).__name__}")
     if not table.num_rows:
         return schema.empty_table()  # an empty frame has no types to compare
     columns = [_column(table.column(field.name), field) for field in schema]
     return pa.Table.from_arrays(columns, schema=schema)
+
+
+def check_columns(names: Sequence[str], schema: Any, what: str) -> None:
+    """Refuse data that has other columns than the schema; their order is free."""
+    missing = [name for name in schema.names if name not in names]
+    unknown = [name for name in names if name not in schema.names]
+    twice = sorted({name for name in names if names.count(name) != schema.names.count(name)} - {*unknown})
+    if missing or unknown or twice:
+        flaws = [
+            f"{flaw} {', '.join(map(repr, found))}"
+            for flaw, found in (("without column", missing), ("with column", unknown), ("with two columns", twice))
+            if found
+        ]
+        raise PayloadSchemaMismatch(
+            f"columns {', '.join(map(repr, schema.names))}",
+            f"{what} {', '.join(flaws)}",
+            "Give these columns, in any order, or open another channel for it.",
+        )
 
 
 def _without_plain_index(frame: Any, schema: Any) -> Any:

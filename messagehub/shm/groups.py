@@ -40,6 +40,7 @@ _LOCK_SECONDS: Final = 5.0
 _MOST_MEMBERS: Final = 4096
 _ATTEMPTS: Final = 3
 _MOST: Final = 1 << 62  # items of a stream: more than a century of writing
+_members_here: set[tuple[int, int, int, int]] = set()  # process, device and inode of the epoch's file, index
 
 
 @dataclass(frozen=True)
@@ -101,6 +102,29 @@ def members_of(directory: str, group: str) -> int:
     return found
 
 
+def undone_items(directory: str, group: str, sequences: Iterable[int]) -> list[int]:
+    """Return which of these items no member of the group has done yet; all of them, where the group has never read.
+
+    What a member in this process has yet to do is left out: it cannot be lost before this process ends, and whoever
+    reads one member after the other would wait for itself.
+    """
+    wanted = list(sequences)
+    for _ in range(_ATTEMPTS):
+        found = [name for name in group_files(os.listdir(directory)) if group_name(name) == group]
+        if not found:
+            return wanted
+        try:
+            cursors = GroupCursors(os.path.join(directory, found[0]))
+        except NothingThere:
+            continue  # a new epoch has taken its place
+        try:
+            here = {index for index in range(cursors.count) if cursors.key(index) in _members_here}
+            return [each for each in wanted if not cursors.is_done(each) and each % cursors.count not in here]
+        finally:
+            cursors.close()
+    return wanted  # it is shared out anew at this moment
+
+
 def remove_group(directory: str, group: str) -> bool:
     """Forget how far a group has come; False if it was never there. Raise GroupInUse while it has a member."""
     lock_path = os.path.join(directory, "index")
@@ -158,6 +182,14 @@ class GroupCursors:
     def set_done(self, index: int, sequence: int) -> None:
         self.words[_LINE * (1 + index)] = sequence
 
+    def is_done(self, sequence: int) -> bool:
+        return sequence <= self.done(sequence % self.count) or self.was_done_before(sequence)
+
+    def key(self, index: int) -> tuple[int, int, int, int]:
+        """What names a member in this process."""
+        found = os.fstat(self.segment.descriptor.fd)
+        return os.getpid(), found.st_dev, found.st_ino, index
+
     def was_done_before(self, sequence: int) -> bool:
         """Return whether a member of the epoch before had already acknowledged the item."""
         if not self.previous_count:
@@ -212,6 +244,8 @@ class Membership:
         # What this share had already done in the epoch before counts at once: it may be all that the ring holds, and
         # a writer that waits for this member would write nothing it could acknowledge.
         self.position = self.next_after(self._cursors.done(assignment.index)) - 1
+        self._key = self._cursors.key(assignment.index)
+        _members_here.add(self._key)
         self._cursors.set_done(assignment.index, self.position)
 
     def next_after(self, sequence: int) -> int:
@@ -231,6 +265,7 @@ class Membership:
             raise AssignmentChanged(self.group, self.assignment.epoch)
 
     def close(self) -> None:
+        _members_here.discard(self._key)
         self._cursors.close()
 
 

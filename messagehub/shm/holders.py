@@ -25,6 +25,7 @@ class Holder:
     unread: int | None  # items that the writer must keep for it; None: the writer does not wait for it
     group: str | None = None
     members: int | None = None  # of a group: how many are there now
+    lag: int = 0  # items that were written after the last one that it read, whether the writer waits for it or not
 
     @property
     def is_left_behind(self) -> bool:

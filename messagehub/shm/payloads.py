@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from .advice import array_instead, bytes_instead, schema_instead
 from .errors import EntryDamaged, PayloadDamaged, PayloadLargerThanSlot, PayloadRefused, PayloadSchemaMismatch
-from .frames import table_of
+from .frames import check_columns, table_of
 from .layout import FLAT, MAX_DIMENSIONS, PayloadFormat, Shape, pack_shape, unpack_shape
 from .mapped_file import Segment
 from .nulls import check_nulls, columns_without_nulls
@@ -260,16 +260,28 @@ class ArrowCodec:
                 " (pa.RecordBatch.from_pylist or from_pydict make one), a data frame or a NumPy structured array"
             )
         names = getattr(dtype, "names", None)
-        if not names or list(names) != self.schema.names:
+        if not names:
             raise PayloadSchemaMismatch(str(self.schema), str(dtype))
-        pa = self._pa
+        check_columns(list(names), self.schema, "a structured array")
+        if payload.ndim != 1:
+            raise PayloadRefused(
+                f"a structured array of shape {payload.shape} has no rows of a table: write array.reshape(-1), or make"
+                " the producer with schema=array.dtype, which keeps the shape"
+            )
+        return self._pa.RecordBatch.from_arrays([self._column(payload, f) for f in self.schema], schema=self.schema)
+
+    def _column(self, payload: Any, field: Any) -> Any:
+        pa, given = self._pa, payload[field.name]
         try:
-            columns = [pa.array(payload[field.name], type=field.type) for field in self.schema]
+            column = pa.array(given, type=field.type)
         except (pa.ArrowException, TypeError) as error:
-            raise PayloadSchemaMismatch(str(self.schema), str(error)) from None
-        for column, field in zip(columns, self.schema, strict=True):
-            _check_range(payload[field.name], column, field)
-        return pa.RecordBatch.from_arrays(columns, schema=self.schema)
+            raise PayloadSchemaMismatch(
+                f"column {field.name!r} as {field.type}",
+                f"an array of {given.dtype} that does not fit it ({error})",
+                "Convert the values, or declare a type that holds them.",
+            ) from None
+        _check_range(given, column, field)
+        return column
 
 
 class ArrowStreamCodec(ArrowCodec):

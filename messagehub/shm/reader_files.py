@@ -220,7 +220,8 @@ class ReaderFiles:
         for name, group in self._groups.items():
             with contextlib.suppress(NothingThere):  # it was deleted
                 members = member_count(os.path.join(self.directory, name))
-                found.append(Holder(None, 0, max(0, head - group.floor()), group_name(name), members))
+                unread = max(0, head - group.floor())
+                found.append(Holder(None, 0, unread, group_name(name), members, unread))
         return found
 
     def ring(self) -> None:
@@ -287,13 +288,13 @@ def live_readers(directory: str, head: int) -> list[Holder]:
         with contextlib.suppress(NothingThere):
             path = os.path.join(directory, name)
             unread = max(0, head - group_floor(path))
-            found.append(Holder(None, 0, unread, group_name(name), member_count(path)))
+            found.append(Holder(None, 0, unread, group_name(name), member_count(path), unread))
     return found
 
 
 def _holder(words: memoryview, head: int) -> Holder:
-    unread = max(0, head - words[CURSOR]) if words[LOSSLESS] else None
-    return Holder(words[PID] or None, words[HELD], unread)
+    lag = max(0, head - words[CURSOR])
+    return Holder(words[PID] or None, words[HELD], lag if words[LOSSLESS] else None, lag=lag)
 
 
 def _bell_path(lane_path: str) -> str:

@@ -13,8 +13,8 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from .errors import HeaderInconsistent, NameTaken, NothingThere, PayloadSchemaMismatch, TruncatedBlock, WrongMagic
-from .groups import MemberShare, members_of, remove_group
+from .errors import HeaderInconsistent, NameTaken, NothingThere, TruncatedBlock, UnexpectedSchema, WrongMagic
+from .groups import MemberShare, members_of, remove_group, undone_items
 from .identity import ProcessIdentity
 from .layout import (
     EPOCH,
@@ -51,6 +51,7 @@ from .reader_files import (
     make_lane_directory,
     remove_lane_directory,
 )
+from .reader_start import live_items
 from .writer import RingWriter
 
 _SLOTS = {Kind.DOUBLE_BUFFER: 2, Kind.SINGLE: 1}
@@ -105,10 +106,11 @@ def open_reader(
     header = segment.header()
     if header.kind == Kind.TABLE:
         raise HeaderInconsistent(path, "it is a table, not a ring")
+    description = bytes(segment.data[HEADER_BYTES : HEADER_BYTES + header.geometry.schema_bytes])
     if expected_schema_hashes and header.schema_hash not in expected_schema_hashes:
         expected = " or ".join(map(repr, sorted(expected_schema_hashes)))
-        raise PayloadSchemaMismatch(f"schema {header.schema_hash!r}", f"expected as {expected}")
-    description = bytes(segment.data[HEADER_BYTES : HEADER_BYTES + header.geometry.schema_bytes])
+        written = codec_of(header.payload_format, description, path).schema
+        raise UnexpectedSchema(header.schema_hash, expected, written)
     try:
         return RingReader(
             segment,
@@ -300,6 +302,18 @@ def group_members(path: str, group: str) -> int:
     """Return how many members of a group read a ring now."""
     lanes = _lanes_of(path)
     return members_of(lanes, group) if lanes is not None else 0
+
+
+def left_by_group(path: str, group: str) -> int:
+    """Return how many items of a ring that nobody writes no member of the group has done (see `undone_items`)."""
+    try:
+        segment = Segment.attach(path)
+        header = segment.header()
+        head, geometry = segment.words[HEAD], header.geometry
+        live = live_items(segment.words, geometry.line(0), geometry.slot_count, 1)
+        return len(undone_items(lane_directory(path, header), group, (each for each, _ in live if each <= head)))
+    except (NothingThere, FileNotFoundError):
+        return 0  # it is gone, or its readers' files are
 
 
 def delete_group(path: str, group: str) -> bool:

@@ -2,6 +2,8 @@
 
 Rule 1: the same owner saying the same again gets the same answer, and no event.
 Rule 2: a consumer is replaced by another process only when it is stalled; the owner is the lease.
+Rule 3: a member of a group makes its channel if need be: the rings of a channel that ended outlive it for a while, and
+what the group has not read of them is shared out to whoever comes.
 """
 
 from registry import commands, events, names, replies
@@ -25,6 +27,10 @@ class ConsumerDecisions:
         self._lease_seconds = lease_seconds
 
     def register(self, command: commands.RegisterConsumer, now: float, result: CheckResult | None) -> replies.Reply:
+        if command.group is not None and not command.required:
+            name = names.check_channel(command.channel)
+            _consumer(command, name)  # refuses a wrong name before anything is made
+            self._log.create_if_missing(name, now, priority=command.priority)
         channel = self._log.channel(command.channel)
         consumer = _consumer(command, channel.name)
         if command.required and channel.status() != "active":

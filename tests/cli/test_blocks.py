@@ -14,6 +14,7 @@ from messagehub import MessageHub
 from messagehub.shm.directory import Directory
 from messagehub.shm.layout import HEADER_BYTES
 from messagehub.shm.mapped_file import Segment
+from messagehub.shm.ring import peek
 from tests.cli.program import Program, until
 
 PRODUCE = """
@@ -169,3 +170,17 @@ def test_tail_waits_for_the_first_producer_and_says_so(alone: Program) -> None:
         with producing(alone):
             early.says('"who":"eve"', count=3)
             assert early.process.wait(30) == 0
+
+
+def test_tail_counts_batches_and_tells_of_a_gap_besides(alone: Program) -> None:
+    with producing(alone) as process, alone.start("tail", "sensors", "-n", "2", "--json") as slow:
+        assert process.stdin is not None
+        until(lambda: alone.call_json("blocks", "list")[0]["readers"] == 1, "it reads")
+        slow.process.send_signal(signal.SIGSTOP)
+        process.stdin.write("".join(f"{number}\n" for number in range(20)))  # the ring has 8 slots
+        process.stdin.flush()
+        until(lambda: peek(path_of(alone))[1]["head"] == 23, "all is written")
+        slow.process.send_signal(signal.SIGCONT)
+        assert slow.process.wait(30) == 0
+    assert len(slow.out.splitlines()) == 2
+    assert "were overwritten before they were read" in slow.err

@@ -36,7 +36,7 @@ def test_a_reader_that_holds_every_slot_is_named_everywhere(hub: Program) -> Non
             "group": None,
             "members": None,
             "slots_held": 4,
-            "items_unread": None,
+            "items_unread": 1,  # the one that was skipped
         }
         shown = hub.call("discover", "held").stdout
         assert f"held back: process {os.getpid()} holds 4 slots" in shown
@@ -139,3 +139,20 @@ def test_slots_that_several_readers_hold_are_counted_once(hub: Program) -> None:
         for n in range(10):
             producer.write(np.array([n]))
         assert producer.skipped == 0
+
+
+def test_discover_shows_the_lag_of_every_reader_and_the_metadata_of_producers(hub: Program) -> None:
+    domain = hub.environment["MESSAGEHUB_DOMAIN"]
+    with (
+        MessageHub(dir=hub.dir, domain=domain) as client,
+        client.producer("lab", schema=np.dtype("<i8"), capacity=4, metadata={"unit": "mV"}) as producer,
+        client.consumer("lab", start="oldest") as consumer,
+    ):
+        for n in range(10):
+            producer.write(np.array([n]))
+            if n == 2:
+                assert consumer.read(timeout=30.0) == 0
+        (reader,) = hub.call_json("discover", "lab")["readers"]
+        assert reader["items_unread"] == consumer.lag == 9
+        shown = hub.call("discover", "lab").stdout
+        assert "mV" in shown.partition("PRODUCER")[2]

@@ -14,8 +14,10 @@ import pyarrow as pa
 import pytest
 from typer.testing import CliRunner, Result
 
+from messagehub.channels.recording import Recording
 from messagehub.cli import app
 from tests.integration.block_processes import Place, place_in
+from tests.integration.harness import ROOT
 
 POINT = np.dtype([("x", "<f8"), ("v", "<i4", (2,))])
 RECORDED: dict[str, tuple[Any, list[Any]]] = {
@@ -204,3 +206,63 @@ def test_an_arrow_file_is_played_too_and_what_stands_in_the_way_is_said(place: P
     assert "another channel with --channel" in refused.stderr
     assert "not to stdout" in call(place, "record", "again", "-", code=1).stderr
     assert "there is no file" in call(place, "replay", str(tmp_path / "nowhere"), code=1).stderr
+
+
+NARROW, WIDE = pa.schema([("id", pa.int64())]), pa.schema([("id", pa.int64()), ("note", pa.string())])
+RESTARTED: dict[str, tuple[Any, Any]] = {
+    "added column": (pa.record_batch([[1]], schema=NARROW), pa.record_batch([[2], ["b"]], schema=WIDE)),
+    "fields in another order": (
+        np.array([(1.0, 2.0)], [("volt", "<f8"), ("amp", "<f8")]),
+        np.array([(2.0, 1.0)], [("amp", "<f8"), ("volt", "<f8")]),
+    ),
+    "byte order": (np.array([1.5], "<f8"), np.array([1.5], ">f8")),
+    "another size": (np.array([1.5, 2.5], "<f4"), np.array([1.5], "<f8")),
+}
+
+
+@pytest.mark.parametrize("name", RESTARTED)
+def test_items_of_another_schema_are_recorded_in_a_file_of_their_own(place: Place, tmp_path: Path, name: str) -> None:
+    values = RESTARTED[name]
+    file, second = tmp_path / "live.arrows", tmp_path / "live-2.arrows"
+    hub = place.hub()
+    for number, value in enumerate(values):  # each in a ring of its own, both of which are there
+        schema = value.schema if isinstance(value, pa.RecordBatch) else value.dtype
+        with hub.producer("live", schema=schema, access="shared", producer_id=f"p{number}") as producer:
+            producer.write(value)
+    done = call(place, "record", "live", str(file), "--start", "oldest", "--no-follow", "--json")
+    told = json.loads(done.stdout)
+    assert (told["files"], told["items"]) == ([str(file), str(second)], 2)
+    assert f"another schema than those before it: the recording goes on in {second}" in done.stderr
+    recorded = [[item.value for item in Recording(path).items()] for path in (file, second)]
+    assert [len(items) for items in recorded] == [1, 1]
+    for value in values:
+        assert any(is_same(items[0], value) for items in recorded)
+
+
+def test_a_second_file_that_exists_is_not_overwritten_and_the_first_one_is_whole(place: Place, tmp_path: Path) -> None:
+    hub = place.hub()
+    for number, value in enumerate(RESTARTED["byte order"]):
+        with hub.producer("live", schema=value.dtype, access="shared", producer_id=f"p{number}") as producer:
+            producer.write(value)
+    (tmp_path / "live-2.arrows").write_text("mine")
+    file = tmp_path / "live.arrows"
+    done = call(place, "record", "live", str(file), "--start", "oldest", "--no-follow", code=1)
+    assert "live-2.arrows exists already" in done.stderr
+    recording = Recording(file)
+    assert len(list(recording.items())) == 1
+    assert recording.flaw is None
+
+
+@pytest.mark.parametrize("name", ["array", "records", "nested"])
+def test_the_code_of_the_guide_reads_recorded_arrays(place: Place, tmp_path: Path, name: str) -> None:
+    nested = np.dtype([("at", [("x", "<f8"), ("y", ">i2", (2, 2))]), ("n", "<u4")])
+    schema, values = {**RECORDED, "nested": (nested, [np.ones(3, nested)])}[name]
+    file = tmp_path / "live.arrows"
+    record(place, file, schema, values)
+    guide = (ROOT / "docs/howto/data.md").read_text()
+    code = guide[guide.index("def dtype_of") :].partition("```")[0]
+    names: dict[str, Any] = {"np": np, "pa": pa, "json": json}
+    exec(code, names)
+    found = list(names["recorded_arrays"](str(file)))
+    assert len(found) == len(values)
+    assert all(is_same(one, other) for one, other in zip(found, values, strict=True))

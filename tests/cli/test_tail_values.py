@@ -107,3 +107,21 @@ def test_a_large_batch_is_shown_in_part(tmp_path: Path) -> None:
     array = np.arange(100)
     assert len(tail(tmp_path, array.dtype, array, "--rows", "100").splitlines()) == 101
     assert len(tail(tmp_path, array.dtype, array).splitlines()) == 22
+
+
+def test_the_last_items_can_be_asked_for(tmp_path: Path) -> None:
+    with place_in(tmp_path / "hub", f"last{os.getpid()}") as place, place.hub() as hub:
+        place_options = ["--dir", str(place.dir), "--domain", place.domain]
+        with hub.producer("live", capacity=4) as producer:
+            for number in range(20):
+                producer.write(b"%d" % number)
+
+            def tail(*options: str) -> Any:
+                return CliRunner().invoke(app, ["tail", "live", "--json", *options, *place_options])
+
+            done = tail("--start", "-3", "-n", "2")
+            assert (done.exit_code, done.stdout.split()) == (0, ['{"bytes":"17"}', '{"bytes":"18"}'])
+            for wrong in ("0", "3", "-0", "--3", "-x", "newest"):
+                done = tail("--start", wrong)
+                assert done.exit_code == 2, done.output
+                assert "-N for the last N items" in " ".join(done.stderr.replace("│", " ").split())

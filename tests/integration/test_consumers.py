@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from messagehub import HubError
-from messagehub.errors import DataLost
+from messagehub.errors import DataLost, SchemaMismatch
 from messagehub.shm.errors import ReaderFilesGone
 from messagehub.shm.read_results import Gap
 from tests.integration.block_processes import Place, place_in
@@ -295,3 +295,18 @@ def test_without_a_broker_an_expected_schema_is_compatible_where_it_is_equal(pla
         assert hub.discover("asked", expected_schema=SCHEMA, wait=True).compatible is True
         assert hub.discover("asked", expected_schema=other).compatible is False
     assert hub.discover("nobody", expected_schema=SCHEMA) is None
+
+
+def test_a_reader_is_told_by_fields_and_types_what_it_cannot_read(place: Place) -> None:
+    hub = place.hub()
+    narrow = pa.schema([("n", pa.int32())])
+    with hub.producer("wider", schema=narrow) as producer, hub.consumer("wider", expected_schema=narrow) as consumer:
+        producer.write(pa.record_batch([pa.array([1], pa.int32())], schema=narrow))
+        assert consumer.read(timeout=PATIENCE).to_pydict() == {"n": [1]}
+        producer.close()
+        with hub.producer("wider", schema=SCHEMA):
+            for _ in range(2):
+                with pytest.raises(SchemaMismatch) as refused:
+                    eventually(lambda: consumer.read(timeout=0.1))
+                assert "is written as (n: int64, text: string); the consumer expects (n: int32)" in str(refused.value)
+                assert "leave expected_schema out" in str(refused.value)

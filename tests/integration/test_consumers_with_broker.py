@@ -19,7 +19,7 @@ from messagehub import MessageHub
 from messagehub.channels.consumers import Consumer
 from messagehub.channels.expected_schema import as_expected_array
 from messagehub.channels.payload_schema import arrow_schema
-from messagehub.errors import SchemaMismatch
+from messagehub.errors import SchemaIncompatible, SchemaMismatch
 from messagehub.shm.errors import BlockOnOtherHost
 from messagehub.shm.identity import host
 from tests.integration.block_processes import PREAMBLE, Place, place_in
@@ -328,6 +328,13 @@ def test_an_incompatible_schema_is_refused_with_the_differences(hub: MessageHub)
     with hub.producer("refused", schema=OLD), pytest.raises(SchemaMismatch) as refused:
         hub.consumer("refused", expected_schema=wrong)
     assert refused.value.details["differences"]
+
+
+def test_a_producer_that_comes_back_with_another_field_is_told_what_it_can_do(hub: MessageHub) -> None:
+    hub.producer("grown", schema=np.dtype([("a", "<f8")])).close()
+    with pytest.raises(SchemaIncompatible) as refused:
+        hub.producer("grown", schema=np.dtype([("a", "<f8"), ("b", "<f8")]))
+    assert "the fields of a NumPy dtype never are: give an Arrow schema), use another channel" in str(refused.value)
 
 
 def test_equal_schemas_with_other_bytes_come_as_expected(hub: MessageHub) -> None:

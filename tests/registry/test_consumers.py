@@ -30,6 +30,21 @@ def test_consumer_of_an_unknown_channel_is_refused(hub: Driver) -> None:
     hub.refused(ChannelNotFound, "CONSUMER_REGISTER", channel="c", consumer_id="reader")
 
 
+def test_a_member_of_a_group_makes_its_channel_which_ends_with_it(hub: Driver) -> None:
+    """The rings of a channel that ended may still be there, with what the group has not read."""
+    ack = hub.consume("c", "reader", group="crew")
+    assert ack.assignment is not None
+    assert (ack.assignment.index, ack.assignment.count, ack.blocks) == (0, 1, [])
+    hub.ask("CONSUMER_UNREGISTER", channel="c", consumer_id="reader")
+    hub.refused(ChannelNotFound, "DISCOVERY_REQUEST", channel="c")
+
+
+def test_a_member_of_a_group_that_is_refused_makes_no_channel(hub: Driver) -> None:
+    hub.refused(InvalidName, "CONSUMER_REGISTER", channel="c", consumer_id="reader", group="a/b@")
+    hub.refused(ChannelNotFound, "CONSUMER_REGISTER", channel="c", consumer_id="reader", group="crew", required=True)
+    hub.refused(ChannelNotFound, "DISCOVERY_REQUEST", channel="c")
+
+
 def test_wrong_expected_schema_is_refused_with_both_hashes(hub: Driver) -> None:
     hub.produce()
     refusal = hub.refused(

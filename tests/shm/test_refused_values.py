@@ -1,12 +1,15 @@
 """What would be lost or changed on its way into a ring or a table is refused, and changes nothing."""
 
 import os
+from typing import Any
 
 import numpy as np
+import polars as pl
 import pyarrow as pa
 import pytest
 
 from messagehub.shm import errors
+from messagehub.shm.read_results import Item
 from messagehub.shm.ring import open_reader
 from messagehub.shm.tables import TableStore
 from tests.shm.rings import writer
@@ -123,3 +126,37 @@ def test_raw_bytes_come_back_as_bytes_where_they_are_small(root: str, size: int,
         value = reader.read(0).value
         assert type(value) is kind
         assert bytes(value) == b"x" * size
+
+
+PAIR = pa.schema([("a", pa.int16()), ("b", pa.float64())])
+
+
+def test_a_structured_array_is_taken_by_the_names_of_its_fields(root: str) -> None:
+    with writer(root, PAIR, slot_bytes=4096) as made, open_reader(os.path.join(root, "ring"), start="oldest") as reader:
+        made.write(np.array([(0.5, 7)], [("b", "<f8"), ("a", "<i2")]))
+        item = reader.read(0.0)
+        assert isinstance(item, Item)
+        assert item.value.to_pydict() == {"a": [7], "b": [0.5]}
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (np.zeros(2, [("a", "<i2")]), "a structured array without column 'b'. Give these columns, in any order"),
+        (np.zeros(2, [("a", "<i2"), ("b", "<f8"), ("c", "<f8")]), "a structured array with column 'c'"),
+        (pl.DataFrame({"a": [1], "c": [2.0]}), "a DataFrame without column 'b', with column 'c'"),
+        (
+            np.zeros((2, 3), [("a", "<i2"), ("b", "<f8")]),
+            r"of shape \(2, 3\) has no rows of a table: write array.reshape",
+        ),
+        (
+            np.array([(70_000, 0)], [("a", "<i4"), ("b", "<f8")]),
+            "holds column 'a' as int16, the payload is .*70000 not",
+        ),
+    ],
+)
+def test_what_does_not_fit_the_columns_is_refused_by_name(root: str, given: Any, said: str) -> None:
+    with writer(root, PAIR, slot_bytes=4096) as made:
+        with pytest.raises(errors.PayloadRefused, match=said):
+            made.write(given)
+        assert made.head == 0

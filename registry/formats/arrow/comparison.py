@@ -36,7 +36,11 @@ def _columns(old: list[ArrowField], new: list[ArrowField], path: str, found: lis
         if field.name in written:
             _field(written[field.name], field, here, found)
         elif not field.is_nullable:
-            message = f'The field "{field.name}" is new and takes no nulls, but old tables lack it.'
+            message = (
+                f'The field "{field.name}" is new and takes no nulls, but what was written before lacks it. Make it'
+                " nullable (the fields of a NumPy dtype never are: give an Arrow schema), use another channel, or lower"
+                " the compatibility of the subject."
+            )
             found.append(Difference("FIELD_ADDED_NOT_NULLABLE", here, message))
 
 
