@@ -35,7 +35,7 @@ def doctor(endpoint: Endpoint = None, dir: Dir = None, timeout: Timeout = None, 
 
 
 def _diagnose(endpoint: str | None, dir: Path | None, timeout: float | None) -> Iterator[Finding]:
-    from messagehub.cli.diagnosis.blocks import check_blocks
+    from messagehub.cli.diagnosis.blocks import check_blocks, check_domain
     from messagehub.cli.diagnosis.contact import check_broker
     from messagehub.cli.diagnosis.hub_directory import (
         check_database,
@@ -86,6 +86,7 @@ def _diagnose(endpoint: str | None, dir: Path | None, timeout: float | None) -> 
     yield from check_sockets(settings, is_held=is_running)
     if gid is None or os.access(settings.database_path, os.R_OK):  # a member has no business in it
         yield from check_database(settings, is_held=is_running)
+    yield from check_domain(settings, is_held=is_running)
     yield from check_broker(settings, is_held=is_running)
 
 

@@ -17,8 +17,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from typer import Exit
+from typer.testing import CliRunner
 
 from messagehub import MessageHub, embedded_broker
+from messagehub.cli import app
 from messagehub.cli.doctor import doctor
 from messagehub.errors import ConfigurationError
 from messagehub.settings import Settings
@@ -309,6 +311,27 @@ def test_doctor_tells_a_member_that_all_is_fine_and_what_is_too_loose(tmp_path: 
             bob.tell("look")
             assert any(check == "blocks" and "open to others" in message for check, message in bob.says())
             bob.tell("end")
+
+
+def test_the_owner_purges_a_stopped_hub_and_what_members_left_in_shared_memory(tmp_path: Path) -> None:
+    def produce(link: Connection) -> None:
+        with MessageHub(dir=directory) as hub:
+            hub.publish_table("lab.table", TABLE)
+        link.send("done")
+
+    with group_hub(tmp_path) as (directory, server):
+        with person(ALICE, produce, GID) as alice:
+            assert alice.says() == "done"
+        server.stop()
+        domain = Path(directory_of(Settings.load(dir=directory)).path).parent
+        assert domain.is_dir()
+        asked = CliRunner().invoke(app, ["purge", "--dir", str(directory)], input="n\n")
+        assert f"of group {GID}" in asked.stderr
+        assert domain.is_dir()
+        done = CliRunner().invoke(app, ["purge", "--yes", "--dir", str(directory)])
+        assert done.exit_code == 0, done.stderr
+        assert not domain.exists()
+        assert not (directory / "registry.db").exists()
 
 
 def test_an_entry_in_the_directory_gives_no_right_that_the_door_would_refuse(tmp_path: Path) -> None:
