@@ -13,7 +13,7 @@ from messagehub.cli.options import Dir, Endpoint, Json, Timeout
 from messagehub.cli.output import echo, echo_json, shown
 from messagehub.cli.session import settings_for
 from messagehub.errors import ConfigurationError
-from messagehub.settings import default_dir
+from messagehub.settings import Settings, default_dir
 
 _COLOURS = {"ok": "green", "info": "cyan", "warning": "yellow", "error": "red"}
 
@@ -54,16 +54,20 @@ def _diagnose(endpoint: str | None, dir: Path | None, timeout: float | None) -> 
     yield from check_shared_memory()
     yield from check_java()
     try:
-        settings = settings_for(endpoint, dir, timeout)
+        Settings.load(endpoint=endpoint, dir=dir)
     except ConfigurationError as error:
         yield Finding("settings", "error", error.message, "correct the option, MESSAGEHUB_* variable or file it names")
+    try:
+        settings = settings_for(endpoint, dir, timeout)
+    except ConfigurationError:  # which is told already
         with contextlib.suppress(ConfigurationError):  # a user without a home has no directory to look at
-            yield from check_directory(Path(dir or os.environ.get("MESSAGEHUB_DIR") or default_dir()).absolute())
+            place = Path(dir or os.environ.get("MESSAGEHUB_DIR") or default_dir()).absolute()
+            yield from check_directory(place, gid=shared_with(Settings(dir=place)))
         return
     try:
         gid = shared_with(settings)
     except ConfigurationError as error:
-        yield Finding("directory", "error", error.message, "choose another with --dir")
+        yield Finding("directory", "error", error.message, "ask its owner, or choose another with --dir")
         return
     yield from check_blocks(settings)
     directory = list(check_directory(settings.dir, gid=gid))

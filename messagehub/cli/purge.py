@@ -76,7 +76,7 @@ def _settings(dir: Path | None, domain: str | None) -> Settings:
     """Return the settings with the domain that the hub ran with: that is where its rings and tables are."""
     from messagehub.shm.location import domain_served
 
-    settings = Settings.load(dir=dir, domain=domain)
+    settings = Settings.for_client(dir=dir, domain=domain)
     served = domain_served(settings)
     if served is None or served == settings.domain:
         return settings
@@ -86,7 +86,7 @@ def _settings(dir: Path | None, domain: str | None) -> Settings:
             f"the hub in {settings.dir} ran with domain {served!r}, and {said_by} says {settings.domain!r}: nothing was"
             f" removed; say --domain {served}"
         )
-    return Settings.load(dir=dir, domain=served)
+    return Settings.for_client(dir=dir, domain=served)
 
 
 def _keep_hub_out(settings: Settings, held: ExitStack) -> None:

@@ -21,7 +21,9 @@ TURN_SECONDS = 0.2
 
 def settings_for(endpoint: str | None, dir: Path | None, timeout: float | None) -> Settings:
     """A timeout that was asked for also holds for the first contact, which otherwise is given up early."""
-    return Settings.load(endpoint=endpoint, dir=dir, request_timeout_seconds=timeout, hello_timeout_seconds=timeout)
+    return Settings.for_client(
+        endpoint=endpoint, dir=dir, request_timeout_seconds=timeout, hello_timeout_seconds=timeout
+    )
 
 
 @contextmanager

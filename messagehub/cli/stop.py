@@ -30,7 +30,7 @@ def stop(
     from messagehub.runtime.descriptors import wait_readable
     from messagehub.shm.identity import ProcessIdentity
 
-    settings = Settings.load(dir=dir)
+    settings = Settings.for_client(dir=dir)
     running = running_broker(settings)
     if running is None:
         raise BrokerUnavailable(f"no hub runs in {settings.dir}")
