@@ -70,7 +70,7 @@ def _diagnose(endpoint: str | None, dir: Path | None, timeout: float | None) -> 
         yield Finding("directory", "error", error.message, "ask its owner, or choose another with --dir")
         return
     yield from check_blocks(settings)
-    directory = list(check_directory(settings.dir, gid=gid))
+    directory = list(check_directory(settings.dir, gid=_group(settings) if gid is None else gid))
     yield from directory
     yield from check_owners(settings.dir)
     secrets = list(check_secrets(settings, is_shared=gid is not None))
@@ -92,6 +92,16 @@ def _diagnose(endpoint: str | None, dir: Path | None, timeout: float | None) -> 
         yield from check_database(settings, is_held=is_running)
     yield from check_domain(settings, is_held=is_running)
     yield from check_broker(settings, is_held=is_running)
+
+
+def _group(settings: Settings) -> int | None:
+    """Return the group that a hub which has not run yet is for."""
+    import grp
+
+    try:
+        return grp.getgrnam(settings.group).gr_gid if settings.group else None
+    except KeyError:
+        return None  # serve says so
 
 
 def _print(findings: list[Finding]) -> None:

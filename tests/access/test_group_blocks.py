@@ -334,6 +334,46 @@ def test_the_owner_purges_a_stopped_hub_and_what_members_left_in_shared_memory(t
         assert not (directory / "registry.db").exists()
 
 
+def said_to(directory: Path, *command: str) -> str:
+    """What a command that must fail says."""
+    done = CliRunner().invoke(app, [*command, "--dir", str(directory)])
+    assert done.exit_code == 1, (command, done.exit_code, done.output)
+    assert "remove" not in done.output
+    assert "move it away" not in done.output
+    assert "Errno" not in done.output
+    return done.output
+
+
+def test_what_only_the_owner_may_do_is_refused_to_a_member_as_permission_denied(tmp_path: Path) -> None:
+    commands = (["tokens", "list"], ["keys", "list"], ["backup", str(tmp_path / "copy")], ["stop"])
+
+    def ask(link: Connection) -> None:
+        link.send([said_to(directory, *command) for command in commands])
+
+    def ask_status(link: Connection) -> None:
+        link.send([said_to(directory, "status"), CliRunner().invoke(app, ["doctor", "--dir", str(directory)]).output])
+
+    with group_hub(tmp_path) as (directory, server):
+        for command in (["tokens", "new", "ci", "--role", "observe"], ["keys", "list"], ["status"], ["doctor"]):
+            CliRunner().invoke(app, [*command, "--dir", str(directory)])
+        CliRunner().invoke(app, ["stop", "--dir", str(tmp_path)])
+        CliRunner().invoke(app, ["backup", str(tmp_path / "first"), "--dir", str(directory)])
+        with person(BOB, ask, GID) as bob:
+            for said in bob.says():
+                assert "permission denied" in said
+                assert "root" in said
+        with person(OUTSIDER, ask_status) as outsider:
+            for said in outsider.says():
+                assert "permission denied" in said
+                assert "group" in said
+                assert "chmod 700" not in said
+        (directory / "messagehub.toml").write_text("")
+        (directory / "messagehub.toml").chmod(0o600)
+        with person(BOB, ask_status, GID) as bob:
+            assert all("chmod 640" in said and "chmod 700" not in said for said in bob.says())
+        server.stop()
+
+
 def test_an_entry_in_the_directory_gives_no_right_that_the_door_would_refuse(tmp_path: Path) -> None:
     def produce(link: Connection) -> None:
         """Past the broker: this client finds none."""
