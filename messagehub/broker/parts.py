@@ -22,7 +22,7 @@ from messagehub.broker.host_watcher.entry_checks import Adoption
 from messagehub.broker.host_watcher.watcher import HostWatcher
 from messagehub.broker.instance_lock import InstanceLock
 from messagehub.broker.persistence.restore import load
-from messagehub.broker.request_queue import COUNTERS, Request, RequestQueue
+from messagehub.broker.request_queue import COUNTERS, UNKNOWN, Request, RequestQueue
 from messagehub.broker.schema_worker.checker import SchemaChecker
 from messagehub.broker.stats import BrokerStats
 from messagehub.broker.status import BrokerInfo
@@ -116,7 +116,7 @@ class Parts:
 
     def _make_sockets(self, broker_id: str, settings: Settings) -> None:
         self.metrics = Metrics(
-            list(protocol.COMMANDS_BY_TYPE), [*COUNTERS, "held", "store_failures", "internal_errors"]
+            [*protocol.COMMANDS_BY_TYPE, UNKNOWN], [*COUNTERS, "held", "store_failures", "internal_errors"]
         )
         self.trace = TraceRing(settings.trace_size, wall_offset=self.wall_offset)
         self.context.set(zmq.MAX_SOCKETS, 1024)

@@ -80,7 +80,7 @@ def _with_broker(
     if own is not None and http is not None and http.why_silent is not None:
         problems = [*problems, f"HTTP does not answer at {own.http}: {http.why_silent}"]
     return {
-        "health": "degraded" if problems and health["status"] == "healthy" else health["status"],
+        "health": _health(health, problems),
         "problems": problems,
         "endpoint": said.endpoints["control"],
         "events_endpoint": said.endpoints.get("events"),
@@ -101,6 +101,13 @@ def _with_broker(
         "store": stats.store if stats else None,
         "held_back": _held_back(settings),
     }
+
+
+def _health(health: dict[str, Any], problems: list[str]) -> str:
+    """Return one word: what keeps the hub from its work first."""
+    if health["status"] != "unavailable" and health.get("read_only"):
+        return "read-only"
+    return "degraded" if problems and health["status"] == "healthy" else str(health["status"])
 
 
 def _http_health(own: "BrokerStatus | None", problems: list[str], timeout: float) -> HttpHealth | None:
@@ -145,7 +152,7 @@ def _requests(by_type: dict[str, dict[str, Any]]) -> dict[str, Any]:
 def _print(shown: dict[str, Any], *, with_requests: bool) -> None:
     echo_fields(
         {
-            "health": shown["health"] + (", but read-only: its disk is full or failing" if shown["read_only"] else ""),
+            "health": shown["health"] + (": its disk is full or failing" if shown["read_only"] else ""),
             **({"problems": "; ".join(shown["problems"])} if shown["problems"] else {}),
             **({"draining": DRAINING} if shown["draining"] else {}),
             "endpoint": shown["endpoint"],
