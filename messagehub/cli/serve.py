@@ -182,6 +182,8 @@ def _ready_text(status: "BrokerStatus", endpoint: str, *, is_for_a_person: bool)
         lines.append(f"  its key is   {status.server_key}")
     if status.http is not None:
         lines += [f"  web page     {status.http}/docs", f"  web token    in {status.dir}/http.token"]
+    else:
+        lines.append("  web page     none: this hub serves no HTTP")
     lines += [f"  directory    {status.dir}", "  stop it      Ctrl-C here, or `messagehub stop` in another terminal"]
     return "\n".join(lines)
 

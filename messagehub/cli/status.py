@@ -9,7 +9,7 @@ from messagehub.cli.http_health import DRAINING, HttpHealth, ask
 from messagehub.cli.options import Dir, Endpoint, Json, Timeout
 from messagehub.cli.output import duration, echo, echo_fields, echo_json, echo_table
 from messagehub.cli.probe import hello
-from messagehub.cli.session import connected, settings_for
+from messagehub.cli.session import connected, schema_mode, settings_for
 from messagehub.errors import BrokerUnavailable, ConfigurationError, Forbidden
 from messagehub.settings import Settings
 from messagehub.version import __version__
@@ -35,6 +35,7 @@ def status(
         said = hello(settings)
         with connected(endpoint, dir, timeout) as hub:
             health = hub.health(timeout=settings.request_timeout_seconds)
+            mode = schema_mode(hub)
             try:
                 stats = hub.stats()
                 is_forbidden = False
@@ -48,7 +49,7 @@ def status(
         echo_json(_without_broker(settings, error))
         report(error, as_json=False)
         raise typer.Exit(NO_BROKER) from error
-    shown = _with_broker(settings, said, stats, health)
+    shown = _with_broker(settings, said, stats, health) | {"schema_mode": mode}
     if as_json:
         echo_json(shown)
     else:
@@ -155,6 +156,7 @@ def _print(shown: dict[str, Any], *, with_requests: bool) -> None:
             "health": shown["health"] + (": its disk is full or failing" if shown["read_only"] else ""),
             **({"problems": "; ".join(shown["problems"])} if shown["problems"] else {}),
             **({"draining": DRAINING} if shown["draining"] else {}),
+            **({"schemas": f"mode {shown['schema_mode']}"} if shown["schema_mode"] not in (None, "READWRITE") else {}),
             "endpoint": shown["endpoint"],
             "events": shown["events_endpoint"],
             "http": shown["http"],
