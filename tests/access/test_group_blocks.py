@@ -353,8 +353,17 @@ def test_what_only_the_owner_may_do_is_refused_to_a_member_as_permission_denied(
     def ask_status(link: Connection) -> None:
         link.send([said_to(directory, "status"), CliRunner().invoke(app, ["doctor", "--dir", str(directory)]).output])
 
+    def lack_a_right(link: Connection) -> None:
+        link.send(said_to(directory, "schemas", "config", "--mode", "READONLY"))
+
     with group_hub(tmp_path) as (directory, server):
-        for command in (["tokens", "new", "ci", "--role", "observe"], ["keys", "list"], ["status"], ["doctor"]):
+        for command in (
+            ["tokens", "new", "ci", "--role", "observe"],
+            ["keys", "list"],
+            ["status"],
+            ["doctor"],
+            ["schemas", "config"],
+        ):
             CliRunner().invoke(app, [*command, "--dir", str(directory)])
         CliRunner().invoke(app, ["stop", "--dir", str(tmp_path)])
         CliRunner().invoke(app, ["backup", str(tmp_path / "first"), "--dir", str(directory)])
@@ -362,6 +371,8 @@ def test_what_only_the_owner_may_do_is_refused_to_a_member_as_permission_denied(
             for said in bob.says():
                 assert "permission denied" in said
                 assert "root" in said
+        with person(BOB, lack_a_right, GID) as bob:
+            assert "group_roles in its messagehub.toml" in bob.says()
         with person(OUTSIDER, ask_status) as outsider:
             for said in outsider.says():
                 assert "permission denied" in said

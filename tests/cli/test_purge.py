@@ -72,10 +72,9 @@ def test_what_another_running_hub_of_the_domain_uses_stays(alone: Program, tmp_p
 
 
 def test_the_domain_that_the_hub_ran_with_is_removed_and_no_other(alone: Program) -> None:
-    domain = alone.environment.pop("MESSAGEHUB_DOMAIN")
+    domain = alone.environment["MESSAGEHUB_DOMAIN"]
     alone.configure()
-    with alone.start("serve", "--no-http", MESSAGEHUB_DOMAIN=domain) as running:
-        running.says("ready:")
+    with alone.serve() as running:
         with MessageHub(dir=alone.dir, domain=domain) as hub:
             hub.publish_table("prices", pa.table({"a": [1]}))
         assert running.end() == 0
@@ -88,6 +87,5 @@ def test_the_domain_that_the_hub_ran_with_is_removed_and_no_other(alone: Program
         assert f"--domain {domain}" in refused.stderr
     assert shared_memory(domain)
     assert (alone.dir / "registry.db").exists()
-    alone.run("purge", "--yes")
+    alone.run("purge", "--yes", MESSAGEHUB_DOMAIN="")
     assert shared_memory(domain) == []
-    alone.environment["MESSAGEHUB_DOMAIN"] = domain
