@@ -67,7 +67,7 @@ class MessageHub(ClosedWhenForgotten):
         """`MessageHub(endpoint=…, dir=…, domain=…)`, or ready-made settings."""
         if settings is not None and arguments:
             raise TypeError("give either settings or single arguments")
-        self.settings = settings or Settings.load(**_paths(arguments))
+        self.settings = settings or Settings.for_client(**_paths(arguments))
         set_client_level(arguments.get("log") or os.environ.get("MESSAGEHUB_LOG"))
         self._number = next(MessageHub._count)
         self._roles = itertools.count(1)
@@ -96,7 +96,7 @@ class MessageHub(ClosedWhenForgotten):
                 cls._instance = cls(**arguments)
                 # Whoever asks for a hub there now expects somebody else to answer, perhaps later.
                 ended_brokers.ENDPOINTS.discard(cls._instance.settings.endpoint)
-            elif arguments and Settings.load(**_paths(arguments)) != cls._instance.settings:
+            elif arguments and Settings.for_client(**_paths(arguments)) != cls._instance.settings:
                 raise HubError("get_instance was called before with other settings; use MessageHub(…) for a second hub")
             return cls._instance
 

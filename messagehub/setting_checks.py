@@ -114,6 +114,8 @@ def _check_addresses(settings: Any) -> None:
                 raise BadValue("must be tcp://HOST:PORT", name)
         elif endpoint and (not endpoint.startswith("ipc://") or endpoint == "ipc://"):
             raise BadValue("must start with ipc:// or tcp:// and name a place", name)
+        elif endpoint and not endpoint.startswith("ipc:///"):
+            raise BadValue("is relative to wherever each process was started: name an absolute path", name)
     if settings.http is not None and host_and_port(settings.http) is None:
         raise BadValue("is not HOST:PORT", "http")
     for origin in settings.http_cors.split():

@@ -6,6 +6,7 @@ A setting that cannot be used is refused here, with the place that it came from,
 """
 
 import hashlib
+import logging
 import os
 import tomllib
 from difflib import get_close_matches
@@ -42,11 +43,36 @@ RELOADABLE = frozenset(
 """What a running hub takes over at SIGHUP; everything else waits for the next start."""
 
 
+_HUB_ONLY = frozenset(
+    {
+        *(
+            "http",
+            "log",
+            "log_format",
+            "store_sync",
+            "kept_limit_bytes",
+            "audit",
+            "audit_bytes",
+            "group",
+            "group_roles",
+        ),
+        *("requests_per_second", "registrations_per_peer", "subscriptions_per_peer"),
+        *("http_cert", "http_key", "http_anonymous", "http_cors"),
+        *("http_access_log", "http_trusted_proxies", "http_prefix"),
+    }
+)
+"""What no client reads from the file."""
+_told: set[str] = set()
+log = logging.getLogger("messagehub")
+
+
 class _Refused(NamedTuple):
     """Why settings cannot be used, and the names of the one, or the two that do not go together."""
 
     said: str
     names: tuple[str, ...]
+    is_overridden: bool = False
+    """Whether the file has it, and the environment or an argument stands above that."""
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -92,34 +118,55 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     @classmethod
     def load(cls, **arguments: Any) -> "Settings":
-        """Arguments that are None count as not given."""
+        """Return the settings of a hub. Arguments that are None count as not given."""
+        return cls._load(arguments, skips_hub_settings=False)
+
+    @classmethod
+    def for_client(cls, **arguments: Any) -> "Settings":
+        """Return the settings for whoever only uses the hub of the directory, or looks at it.
+
+        What is wrong in the file with a setting that only the hub reads, or with a name that nobody knows, is told once
+        as a warning: the hub that runs was started before somebody wrote that, and its clients go on.
+        """
+        return cls._load(arguments, skips_hub_settings=True)
+
+    @classmethod
+    def _load(cls, arguments: dict[str, Any], *, skips_hub_settings: bool) -> "Settings":
         given = {name: plain(value) for name, value in arguments.items() if value is not None}
         directory = _directory(given.pop("dir", None))
         file = directory / "messagehub.toml"
         from_file = _from_file(file)
         from_environment = {name: os.environ[key] for name, key in _ENVIRONMENT.items() if os.environ.get(key)}
+        while isinstance(found := cls._refused(directory, from_file, from_environment, given), _Refused):
+            where = _where(found, file, from_file, from_environment, given)
+            said = f"bad setting{where}: {found.said}"
+            if not (skips_hub_settings and where == f" in {file}" and _is_of_hub(found.names[0])):
+                _told.add(said)
+                raise ConfigurationError(said)
+            if said not in _told:
+                _told.add(said)
+                log.warning("%s. Clients go on without it; the hub does not start with it", said)
+            from_file = {name: value for name, value in from_file.items() if name not in found.names}
+        return found
+
+    @classmethod
+    def _refused(
+        cls,
+        directory: Path,
+        from_file: dict[str, Any],
+        from_environment: dict[str, str],
+        given: dict[str, Any],
+    ) -> "Settings | _Refused":
+        """Return the settings, or the first thing that is wrong with them."""
         values = from_file | from_environment | given
-
-        def where(*names: str) -> str:
-            """Name the file or variable that the setting came from; the caller knows its own arguments."""
-            name = next((name for name in names if name in values), "")
-            if name in given:
-                return ""
-            if name in from_environment:
-                return f" in the environment variable {_ENVIRONMENT[name]}"
-            return f" in {file}" if name in from_file else ""
-
         for name in sorted(values.keys() - (set(cls.__struct_fields__) - {"dir"})):
-            raise ConfigurationError(f"bad setting{where(name)}: {_unknown(name)}")
+            return _Refused(_unknown(name), (name,))
         for name in sorted(from_file.keys() & (from_environment.keys() | given.keys())):
             # It would be used the next time, when nothing stands above it.
             refused = cls._of(values | {name: from_file[name]}, directory)
             if isinstance(refused, _Refused) and refused.names == (name,):
-                raise ConfigurationError(f"bad setting in {file}: {refused.said}")
-        settings = cls._of(values, directory)
-        if isinstance(settings, _Refused):
-            raise ConfigurationError(f"bad setting{where(*settings.names)}: {settings.said}")
-        return settings
+                return _Refused(refused.said, (name,), is_overridden=True)
+        return cls._of(values, directory)
 
     @classmethod
     def _of(cls, values: dict[str, Any], directory: Path) -> "Settings | _Refused":
@@ -246,6 +293,26 @@ def _events_beside(endpoint: str) -> str:
     return f"tcp://{host}:{int(port) + 1 if int(port) else 0}"
 
 
+def _where(
+    refused: _Refused, file: Path, from_file: dict[str, Any], from_environment: dict[str, str], given: dict[str, Any]
+) -> str:
+    """Name the file or variable that the setting came from; the caller knows its own arguments."""
+    if refused.is_overridden:
+        return f" in {file}"
+    name = next((name for name in refused.names if name in from_file | from_environment | given), "")
+    if name in given:
+        return ""
+    if name in from_environment:
+        return f" in the environment variable {_ENVIRONMENT[name]}"
+    return f" in {file}" if name in from_file else ""
+
+
+def _is_of_hub(name: str) -> bool:
+    """Whether clients go on without it: a setting that only the hub reads, or a name that resembles none of theirs."""
+    near = get_close_matches(name, Settings.__struct_fields__, 1)
+    return name in _HUB_ONLY or (name not in Settings.__struct_fields__ and (not near or near[0] in _HUB_ONLY))
+
+
 def _unknown(name: str) -> str:
     if name == "dir":
         return "the directory is named with --dir or MESSAGEHUB_DIR, not in a file that lies in it"
@@ -258,5 +325,10 @@ def _from_file(path: Path) -> dict[str, Any]:
         return tomllib.loads(path.read_text())
     except FileNotFoundError:
         return {}
+    except PermissionError:
+        raise ConfigurationError(
+            f"permission denied for {path}: whoever uses this hub reads its settings there, so its owner runs chmod 640"
+            f" {path} (and chgrp GROUP {path}) for a hub of a group, or adds you to the group (usermod -aG GROUP USER)"
+        ) from None
     except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigurationError(f"cannot read {path}: {error}") from None

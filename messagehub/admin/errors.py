@@ -118,6 +118,8 @@ class HttpError(Exception):
 
 
 def answer(status: int, value: Any, headers: dict[str, str] | None = None) -> Response:
+    if status == 429:  # buckets fill within a second
+        headers = {"Retry-After": "1", **(headers or {})}
     return Response(msgspec.json.encode(value), status, headers, MEDIA_TYPE)
 
 

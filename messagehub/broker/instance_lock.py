@@ -18,7 +18,7 @@ from messagehub.security.private_files import (
 )
 from messagehub.setting_checks import is_loopback
 from messagehub.settings import Settings, socket_path
-from messagehub.shm.location import say_shared_with
+from messagehub.shm.location import say_location
 from messagehub.shm.locks import OWNER, Descriptor, exclusive, try_lock
 from messagehub.shm.ownership import is_member
 
@@ -58,7 +58,7 @@ class InstanceLock:
         """True if no broker ran here before, so that no clients of an earlier one come back."""
         try:
             self._take(settings.lock_path, f"directory {settings.dir}")
-            say_shared_with(self._locks[0].fd, self.gid)
+            say_location(self._locks[0].fd, self.gid, settings.domain)
             used = [endpoint for each in _bound(settings) for endpoint in (each.endpoint, each.events_endpoint)]
             for path in _sockets(used):
                 if path.parent != settings.dir:

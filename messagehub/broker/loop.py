@@ -187,6 +187,12 @@ class Broker:
         held = self._registry
         log.info("messagehub %s serves in %s at %s, pid %d", __version__, self.settings.dir, self.endpoint, os.getpid())
         log.info("%d channels, %d schemas, revision %d", len(held.channels), len(held.schemas), held.revision)
+        if self._parts.others_of_domain:
+            log.warning(
+                "another broker serves domain %r: both show the same rings and tables. Give each hub a domain of its"
+                " own, with domain in messagehub.toml",
+                self.settings.domain,
+            )
 
     def _turn(self) -> int:
         """Serve requests, expire leases, send beacons, and return how long the loop may sleep."""

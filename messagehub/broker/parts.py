@@ -4,6 +4,7 @@ Rule 1: every part that was made is closed, whatever fails later: last made, fir
 Rule 2: the store is opened only once the locks of the directory are ours.
 """
 
+import logging
 import os
 import time
 from collections.abc import Callable
@@ -21,7 +22,7 @@ from messagehub.broker.host_watcher.entry_checks import Adoption
 from messagehub.broker.host_watcher.watcher import HostWatcher
 from messagehub.broker.instance_lock import InstanceLock
 from messagehub.broker.persistence.restore import load
-from messagehub.broker.request_queue import COUNTERS, Request, RequestQueue
+from messagehub.broker.request_queue import COUNTERS, UNKNOWN, Request, RequestQueue
 from messagehub.broker.schema_worker.checker import SchemaChecker
 from messagehub.broker.stats import BrokerStats
 from messagehub.broker.status import BrokerInfo
@@ -31,11 +32,15 @@ from messagehub.broker.tracing import TraceRing
 from messagehub.runtime.metrics import Metrics
 from messagehub.runtime.supervision import Supervisor
 from messagehub.settings import Settings
+from messagehub.shm.domain_lock import DomainLock
+from messagehub.shm.errors import DataBlockError
 from messagehub.shm.location import directory_of
 from messagehub.store import Store
 from messagehub.store.commit import GroupCommit
 from registry import commands
 from registry.topics.subscriber_groups import VALID_SECONDS
+
+log = logging.getLogger("messagehub.broker")
 
 STOP_SECONDS = 5.0
 
@@ -96,11 +101,22 @@ class Parts:
             self.access_control,
         )
         self._closing.callback(self.host_watcher.close)
+        self._hold_domain(settings)
         return written
+
+    def _hold_domain(self, settings: Settings) -> None:
+        self.others_of_domain = 0
+        try:
+            lock = DomainLock(directory_of(settings))
+        except (OSError, DataBlockError) as error:  # a broker serves without shared memory too
+            log.warning("domain %r is not held, so `messagehub purge` may remove it: %s", settings.domain, error)
+            return
+        self._closing.callback(lock.close)
+        self.others_of_domain = lock.others
 
     def _make_sockets(self, broker_id: str, settings: Settings) -> None:
         self.metrics = Metrics(
-            list(protocol.COMMANDS_BY_TYPE), [*COUNTERS, "held", "store_failures", "internal_errors"]
+            [*protocol.COMMANDS_BY_TYPE, UNKNOWN], [*COUNTERS, "held", "store_failures", "internal_errors"]
         )
         self.trace = TraceRing(settings.trace_size, wall_offset=self.wall_offset)
         self.context.set(zmq.MAX_SOCKETS, 1024)

@@ -27,6 +27,8 @@ log = logging.getLogger("messagehub.broker")
 
 MAX_BACKLOG = 16_384
 MAX_RATE_LIMITED = 8
+UNKNOWN = "unknown"
+"""The type under which messages are counted that are no request of any type."""
 """After so many refusals for rate a turn stops receiving, and after one if a request waits to be served: a peer that
 floods must not keep the others waiting."""
 MAX_SKIPPED = 1024
@@ -184,6 +186,7 @@ class RequestQueue:
 
     def _refuse(self, path: list[bytes], body: bytes, error: HubError, received_at: float) -> None:
         """Refuse a message that is no request, or that its sender may not send."""
+        elapsed = monotonic() - received_at
         if isinstance(error, ProtocolError):
             request, request_id = "?", error.request_id
             self._metrics.count(_COUNTER_OF_CODE.get(error.code, "malformed"))
@@ -191,10 +194,13 @@ class RequestQueue:
             request, request_id = protocol.request_head(body)
         if self._access_control is not None:
             self._access_control.refused(path, request, request_id, error)
+        histogram = self._metrics.requests.get(request, self._metrics.requests[UNKNOWN])
+        histogram.record(elapsed)
+        histogram.errors += 1
         self._metrics.refuse(error.code)
         self._log_refusal(path, request, error.code, error.message, request_id)
         self._send(path, protocol.encode_reply(protocol.error_reply(error), request_id))
-        self._trace.append((received_at, request_id, request, error.code, monotonic() - received_at, path[0]))
+        self._trace.append((received_at, request_id, request, error.code, elapsed, path[0]))
 
     def _log_refusal(self, path: list[bytes], request: str, code: str, said: str, request_id: str | None) -> None:
         who = self._sender(path)

@@ -24,7 +24,7 @@ def backup(
     """
     from messagehub.store.sqlite_backup import back_up
 
-    database = Settings.load(dir=dir).database_path
+    database = Settings.for_client(dir=dir).database_path
     with progress(f"copying {database}", database.stat().st_size if database.exists() else None) as advance:
         left = [0]
 

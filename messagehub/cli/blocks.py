@@ -114,7 +114,7 @@ def clean(
 def _directory(domain: str | None, dir: Any) -> "Directory":
     from messagehub.shm.location import directory_of
 
-    return directory_of(Settings.load(domain=domain, dir=dir))
+    return directory_of(Settings.for_client(domain=domain, dir=dir))
 
 
 def _nothing(prefix: str) -> str:

@@ -13,7 +13,7 @@ from messagehub.cli.options import Dir, Endpoint, Json, Timeout
 from messagehub.cli.output import echo, echo_json, shown
 from messagehub.cli.session import settings_for
 from messagehub.errors import ConfigurationError
-from messagehub.settings import default_dir
+from messagehub.settings import Settings, default_dir
 
 _COLOURS = {"ok": "green", "info": "cyan", "warning": "yellow", "error": "red"}
 
@@ -35,7 +35,7 @@ def doctor(endpoint: Endpoint = None, dir: Dir = None, timeout: Timeout = None, 
 
 
 def _diagnose(endpoint: str | None, dir: Path | None, timeout: float | None) -> Iterator[Finding]:
-    from messagehub.cli.diagnosis.blocks import check_blocks
+    from messagehub.cli.diagnosis.blocks import check_blocks, check_domain
     from messagehub.cli.diagnosis.contact import check_broker
     from messagehub.cli.diagnosis.hub_directory import (
         check_database,
@@ -54,19 +54,23 @@ def _diagnose(endpoint: str | None, dir: Path | None, timeout: float | None) -> 
     yield from check_shared_memory()
     yield from check_java()
     try:
-        settings = settings_for(endpoint, dir, timeout)
+        Settings.load(endpoint=endpoint, dir=dir)
     except ConfigurationError as error:
         yield Finding("settings", "error", error.message, "correct the option, MESSAGEHUB_* variable or file it names")
+    try:
+        settings = settings_for(endpoint, dir, timeout)
+    except ConfigurationError:  # which is told already
         with contextlib.suppress(ConfigurationError):  # a user without a home has no directory to look at
-            yield from check_directory(Path(dir or os.environ.get("MESSAGEHUB_DIR") or default_dir()).absolute())
+            place = Path(dir or os.environ.get("MESSAGEHUB_DIR") or default_dir()).absolute()
+            yield from check_directory(place, gid=shared_with(Settings(dir=place)))
         return
     try:
         gid = shared_with(settings)
     except ConfigurationError as error:
-        yield Finding("directory", "error", error.message, "choose another with --dir")
+        yield Finding("directory", "error", error.message, "ask its owner, or choose another with --dir")
         return
     yield from check_blocks(settings)
-    directory = list(check_directory(settings.dir, gid=gid))
+    directory = list(check_directory(settings.dir, gid=_group(settings) if gid is None else gid))
     yield from directory
     yield from check_owners(settings.dir)
     secrets = list(check_secrets(settings, is_shared=gid is not None))
@@ -86,7 +90,18 @@ def _diagnose(endpoint: str | None, dir: Path | None, timeout: float | None) -> 
     yield from check_sockets(settings, is_held=is_running)
     if gid is None or os.access(settings.database_path, os.R_OK):  # a member has no business in it
         yield from check_database(settings, is_held=is_running)
+    yield from check_domain(settings, is_held=is_running)
     yield from check_broker(settings, is_held=is_running)
+
+
+def _group(settings: Settings) -> int | None:
+    """Return the group that a hub which has not run yet is for."""
+    import grp
+
+    try:
+        return grp.getgrnam(settings.group).gr_gid if settings.group else None
+    except KeyError:
+        return None  # serve says so
 
 
 def _print(findings: list[Finding]) -> None:

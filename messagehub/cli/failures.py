@@ -41,7 +41,8 @@ _NEXT_STEPS = {
     "VERSION_NOT_SOFT_DELETED": "run it without --permanent first",
     "POLICY_MISMATCH": "`messagehub channels describe NAME` shows what its producers agreed on",
     "UNAUTHORIZED": "have your key listed (`messagehub keys allow` at the hub), name it with MESSAGEHUB_KEY",
-    "FORBIDDEN": "ask whoever runs the hub for that right: `messagehub keys allow` or `messagehub tokens new`",
+    "FORBIDDEN": "ask whoever runs the hub for that right: `messagehub keys allow` or `messagehub tokens new`;"
+    " members of its group get theirs from group_roles in its messagehub.toml",
     "STORE_READ_ONLY": "free disk space where the hub's directory lies; it goes on by itself",
     "UNSUPPORTED_PROTOCOL": "run the same version of messagehub on both sides",
 }
@@ -63,6 +64,9 @@ class HubCommand(TyperCommand):
             raise Exit(0) from error
         except OSError as error:
             drop_unwritten()
+            if isinstance(error, PermissionError) and error.filename is not None:
+                complain(f"messagehub: permission denied for {shown(error.filename)}: only its owner may do this")
+                raise Exit(REFUSED) from error
             is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
             complain(f"messagehub: {'the disk is full: ' if is_full else ''}{shown(error)}")
             raise Exit(REFUSED) from error

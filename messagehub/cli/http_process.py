@@ -3,8 +3,8 @@
 The socket is bound here, so its address is known before the process runs and stays over restarts.
 
 Rule 1: the hub is ready when HTTP answers. A first process that ends before it answers ends the hub.
-Rule 2: a process that dies later is started again, after a pause that grows while it keeps dying; until one has lived
-for STEADY_SECONDS and answers, the broker is told what is wrong.
+Rule 2: a process that dies later is started again, after a pause that grows while it keeps dying; until one
+answers, the broker is told what is wrong. The pause is short again once one has lived for STEADY_SECONDS.
 Rule 3: after a reload the old process serves until the new one does. A new one that does not start changes nothing. A
 hub that was draining goes on draining.
 Rule 4: a process serves with the settings that it is given, which were checked. It reads no settings of its own: what
@@ -111,6 +111,8 @@ class HttpProcess:
                 why = self._begin()
                 if why is not None:
                     has_problem = self._wait_to_begin_again(why)
+                elif has_problem and why_silent(self.url, timeout=ANSWER_SECONDS) is None:
+                    self._on_problem(None)
             elif self._next_settings is not None:
                 self._replace(self._child)
             elif self._is_readable(self._child.pid_fd, STEADY_SECONDS if has_problem else None):

@@ -37,7 +37,7 @@ def list_keys(dir: Dir = None, as_json: Json = False) -> None:
     """Show the hub's public key, and the keys that are let in."""
     from messagehub.security.credentials import AccessFile, server_public_key
 
-    settings = Settings.load(dir=dir)
+    settings = Settings.for_client(dir=dir)
     listed = AccessFile(settings.access_path).read().keys
     server = server_public_key(settings.keys_path)
     if as_json:
@@ -77,7 +77,7 @@ def new_key(
 
     names.check_role("key", name)
     Rights.parse(role or [])
-    settings = Settings.load(dir=dir)
+    settings = Settings.for_client(dir=dir)
     if server_key is not None:
         check_key(server_key)
     if out is None or role:
@@ -122,7 +122,7 @@ def allow(
     names.check_role("key", name)
     if not role:
         raise typer.BadParameter("say what it may do with --role")
-    settings = Settings.load(dir=dir)
+    settings = Settings.for_client(dir=dir)
     private_directory_of_hub(settings)
     access = AccessFile(settings.access_path)
     listed = access.read().keys.get(name)
@@ -140,7 +140,7 @@ def revoke_key(name: Name, dir: Dir = None, as_json: Json = False) -> None:
     """Let a key in no longer; what it asks on open connections is refused from now on."""
     from messagehub.security.credentials import AccessFile, remove_revoked_key, revoke
 
-    settings = Settings.load(dir=dir)
+    settings = Settings.for_client(dir=dir)
     path = settings.keys_path / f"{name}.key"
     is_removed = remove_revoked_key(path, revoke(AccessFile(settings.access_path), "key", name))
     if as_json:

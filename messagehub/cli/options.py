@@ -53,7 +53,11 @@ Endpoint = Annotated[
         help="Where the broker listens. Default: the broker of the directory. [env: MESSAGEHUB_ENDPOINT]",
     ),
 ]
-Dir = Annotated[Path | None, typer.Option("--dir", metavar="DIR", help="The hub's directory. [env: MESSAGEHUB_DIR]")]
+Dir = Annotated[
+    Path | None,
+    # Whether it can be read is found where it is read, which says who may.
+    typer.Option("--dir", metavar="DIR", readable=False, help="The hub's directory. [env: MESSAGEHUB_DIR]"),
+]
 Timeout = Annotated[
     float | None,
     typer.Option("--timeout", metavar="SECONDS", parser=seconds, help="How long to wait for an answer. Default: 5."),

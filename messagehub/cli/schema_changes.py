@@ -9,7 +9,7 @@ from messagehub.cli.options import Dir, Endpoint, Json, Timeout
 from messagehub.cli.output import echo, echo_fields, echo_json, shown
 from messagehub.cli.schema_input import SchemaTypeOption, read_schema
 from messagehub.cli.session import connected
-from messagehub.errors import CompatibilityNotSet, ModeNotSet
+from messagehub.errors import CompatibilityNotSet, ModeNotSet, SubjectNotFound
 
 if TYPE_CHECKING:
     from messagehub.hub import MessageHub
@@ -158,10 +158,11 @@ def config(
         if mode is not None:
             hub.ask(commands.SetSchemaMode(subject=subject, mode=mode, force=force))
         found = _settings(hub, subject)
+        inherited = _inherited(hub, subject)
     if as_json:
-        echo_json({"subject": subject, **found, "touched": touched})
+        echo_json({"subject": subject, **found, "inherited": inherited, "touched": touched})
     else:
-        echo_fields(found)
+        echo_fields({name: f"{value}{_OF_ALL if name in inherited else ''}" for name, value in found.items()})
         _echo_touched(touched)
 
 
@@ -177,6 +178,27 @@ def _settings(hub: "MessageHub", subject: str | None) -> dict[str, Any]:
         "normalize": bool(config.config.normalize),
         "mode": mode.mode,
     }
+
+
+_OF_ALL = " (not its own: what holds for all)"
+
+
+def _inherited(hub: "MessageHub", subject: str | None) -> list[str]:
+    """Return the settings that the subject has not of its own, so that those which hold for all are shown."""
+    from registry import commands
+
+    if subject is None:
+        return []
+    inherited: list[str] = []
+    try:
+        hub.ask(commands.RequestSchemaConfig(subject=subject))
+    except (CompatibilityNotSet, SubjectNotFound):
+        inherited += ["compatibility", "normalize"]
+    try:
+        hub.ask(commands.RequestSchemaMode(subject=subject))
+    except (ModeNotSet, SubjectNotFound):
+        inherited.append("mode")
+    return inherited
 
 
 def _unset(hub: "MessageHub", subject: str | None) -> None:

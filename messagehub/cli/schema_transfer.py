@@ -56,7 +56,9 @@ Line = SchemaLine | SettingsLine
 
 
 def export(
-    file: Annotated[str, typer.Argument(metavar="FILE", help="Where to write, or - for stdout.")] = "-",
+    file: Annotated[
+        str, typer.Argument(metavar="FILE", help="Where to write, which must not exist yet, or - for stdout.")
+    ] = "-",
     *,
     prefix: Annotated[str, typer.Option(help="Only subjects that start with this.")] = "",
     endpoint: Endpoint = None,
@@ -68,7 +70,7 @@ def export(
     counts = {"schemas": 0, "subjects": 0}
     with ExitStack() as stack:
         hub = stack.enter_context(connected(endpoint, dir, timeout))
-        out = sys.stdout if file == "-" else stack.enter_context(_opened(file, "w"))
+        out = sys.stdout if file == "-" else stack.enter_context(_opened(file, "x"))
         advance = stack.enter_context(progress("exporting", None))
         if not prefix:
             _write(out, _settings(hub, None))
@@ -320,6 +322,8 @@ def _read(file: str) -> list[Line]:
 def _opened(file: str, mode: str) -> IO[str]:
     try:
         return Path(file).open(mode, encoding="utf-8")
+    except FileExistsError:
+        raise typer.BadParameter(f"{file} exists already: choose another name.", param_hint="FILE") from None
     except OSError as error:
         raise typer.BadParameter(f"cannot open {file}: {error.strerror}", param_hint="FILE") from None
 

@@ -79,6 +79,7 @@ def serve(
     """
     from messagehub.broker.loop import Broker
     from messagehub.client.broker_file import BrokerStatus
+    from messagehub.security.credentials import AccessFile
     from messagehub.store.sqlite import SQLiteStore
 
     asks_for_http = http_open or (http, http_cert, http_key) != (None, None, None)
@@ -98,6 +99,8 @@ def serve(
     }
     settings = Settings.load(**arguments)
     set_up(settings.log, settings.log_format)
+    if settings.dir.is_dir():
+        AccessFile(settings.access_path).read()  # a damaged one is refused before anything starts
     has_http = not no_http and _can_serve_http(settings, asks_for_http=asks_for_http, is_open=http_open)
 
     if not settings.database_path.exists() and (settings.dir / "http.token").exists():
@@ -179,6 +182,8 @@ def _ready_text(status: "BrokerStatus", endpoint: str, *, is_for_a_person: bool)
         lines.append(f"  its key is   {status.server_key}")
     if status.http is not None:
         lines += [f"  web page     {status.http}/docs", f"  web token    in {status.dir}/http.token"]
+    else:
+        lines.append("  web page     none: this hub serves no HTTP")
     lines += [f"  directory    {status.dir}", "  stop it      Ctrl-C here, or `messagehub stop` in another terminal"]
     return "\n".join(lines)
 

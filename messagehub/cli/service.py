@@ -80,9 +80,16 @@ def install(
     The service is up when the hub is ready, restarts when it fails, and reloads its settings with `systemctl reload`.
     One of the host may write only its directory and shared memory.
     """
+    if system is not None and dir is None and not os.environ.get("MESSAGEHUB_DIR"):
+        raise ConfigurationError(f"the default directory is yours, and not {system}'s: name the hub's with --dir")
     settings = Settings.load(dir=dir)
     directory = settings.dir
     unit = _unit(settings, system)
+    if system is not None and (closed := _closed_to(system, Path(sys.executable))) is not None:
+        raise ConfigurationError(
+            f"{system} may not use {closed}, so the service could not start {sys.executable}: install messagehub where"
+            f" {system} can read it, such as a virtual environment in /opt"
+        )
     apart = sorted(name for name in os.environ if name.startswith("MESSAGEHUB_") and name not in _IN_UNIT)
     if apart:
         complain(f"the service does not see your environment: put {', '.join(apart)} into {directory}/messagehub.toml")
@@ -157,6 +164,21 @@ def _unit(settings: Settings, user: str | None) -> str:
         raise ConfigurationError(f"there is no user {user!r}") from None
     more = domain + _OF_HOST.format(user=user, directory=f'"{directory}"')
     return _UNIT.format(command=command, more=more, wanted_by="multi-user.target")
+
+
+def _closed_to(user: str, program: Path) -> Path | None:
+    """Return what keeps the user from running the program: a directory on the way to it, or the file itself."""
+    found = pwd.getpwnam(user)
+    groups = os.getgrouplist(user, found.pw_gid)
+    if found.pw_uid == 0:
+        return None
+    for path in (program.absolute(), program.resolve()):
+        for step in (*reversed(path.parents), path):
+            status = step.stat()
+            shift = 6 if status.st_uid == found.pw_uid else 3 if status.st_gid in groups else 0
+            if not status.st_mode >> shift & 0o1:
+                return step
+    return None
 
 
 def _path(name: str, user: str | None) -> Path:

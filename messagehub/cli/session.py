@@ -9,7 +9,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, TypeVar
 
 from messagehub.cli.output import complain
-from messagehub.errors import BrokerUnavailable, ChannelNotFound
+from messagehub.errors import BrokerUnavailable, ChannelNotFound, Forbidden
 from messagehub.settings import Settings
 
 if TYPE_CHECKING:
@@ -21,7 +21,9 @@ TURN_SECONDS = 0.2
 
 def settings_for(endpoint: str | None, dir: Path | None, timeout: float | None) -> Settings:
     """A timeout that was asked for also holds for the first contact, which otherwise is given up early."""
-    return Settings.load(endpoint=endpoint, dir=dir, request_timeout_seconds=timeout, hello_timeout_seconds=timeout)
+    return Settings.for_client(
+        endpoint=endpoint, dir=dir, request_timeout_seconds=timeout, hello_timeout_seconds=timeout
+    )
 
 
 @contextmanager
@@ -58,6 +60,18 @@ def found_in(hub: "MessageHub", ask: Callable[[], Answer]) -> Answer:
         raise unavailable
     complain("messagehub: no broker answers; this is what the directory of this host knows")
     return answer
+
+
+def schema_mode(hub: "MessageHub") -> str | None:
+    """Return the mode that holds for all subjects; None for who may not ask."""
+    from registry import commands, replies
+
+    try:
+        found = hub.ask(commands.RequestSchemaMode(default_to_global=True))
+    except Forbidden:
+        return None
+    assert isinstance(found, replies.SchemaModeFound)
+    return found.mode
 
 
 def certain(hub: "MessageHub", answer: Answer) -> Answer:

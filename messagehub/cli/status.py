@@ -9,7 +9,7 @@ from messagehub.cli.http_health import DRAINING, HttpHealth, ask
 from messagehub.cli.options import Dir, Endpoint, Json, Timeout
 from messagehub.cli.output import duration, echo, echo_fields, echo_json, echo_table
 from messagehub.cli.probe import hello
-from messagehub.cli.session import connected, settings_for
+from messagehub.cli.session import connected, schema_mode, settings_for
 from messagehub.errors import BrokerUnavailable, ConfigurationError, Forbidden
 from messagehub.settings import Settings
 from messagehub.version import __version__
@@ -35,6 +35,7 @@ def status(
         said = hello(settings)
         with connected(endpoint, dir, timeout) as hub:
             health = hub.health(timeout=settings.request_timeout_seconds)
+            mode = schema_mode(hub)
             try:
                 stats = hub.stats()
                 is_forbidden = False
@@ -48,7 +49,7 @@ def status(
         echo_json(_without_broker(settings, error))
         report(error, as_json=False)
         raise typer.Exit(NO_BROKER) from error
-    shown = _with_broker(settings, said, stats, health)
+    shown = _with_broker(settings, said, stats, health) | {"schema_mode": mode}
     if as_json:
         echo_json(shown)
     else:
@@ -80,7 +81,7 @@ def _with_broker(
     if own is not None and http is not None and http.why_silent is not None:
         problems = [*problems, f"HTTP does not answer at {own.http}: {http.why_silent}"]
     return {
-        "health": "degraded" if problems and health["status"] == "healthy" else health["status"],
+        "health": _health(health, problems),
         "problems": problems,
         "endpoint": said.endpoints["control"],
         "events_endpoint": said.endpoints.get("events"),
@@ -101,6 +102,13 @@ def _with_broker(
         "store": stats.store if stats else None,
         "held_back": _held_back(settings),
     }
+
+
+def _health(health: dict[str, Any], problems: list[str]) -> str:
+    """Return one word: what keeps the hub from its work first."""
+    if health["status"] != "unavailable" and health.get("read_only"):
+        return "read-only"
+    return "degraded" if problems and health["status"] == "healthy" else str(health["status"])
 
 
 def _http_health(own: "BrokerStatus | None", problems: list[str], timeout: float) -> HttpHealth | None:
@@ -145,9 +153,10 @@ def _requests(by_type: dict[str, dict[str, Any]]) -> dict[str, Any]:
 def _print(shown: dict[str, Any], *, with_requests: bool) -> None:
     echo_fields(
         {
-            "health": shown["health"] + (", but read-only: its disk is full or failing" if shown["read_only"] else ""),
+            "health": shown["health"] + (": its disk is full or failing" if shown["read_only"] else ""),
             **({"problems": "; ".join(shown["problems"])} if shown["problems"] else {}),
             **({"draining": DRAINING} if shown["draining"] else {}),
+            **({"schemas": f"mode {shown['schema_mode']}"} if shown["schema_mode"] not in (None, "READWRITE") else {}),
             "endpoint": shown["endpoint"],
             "events": shown["events_endpoint"],
             "http": shown["http"],

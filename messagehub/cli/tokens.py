@@ -24,7 +24,7 @@ def list_tokens(dir: Dir = None, as_json: Json = False) -> None:
     """Show whose tokens are taken; the tokens themselves are not kept."""
     from messagehub.security.credentials import AccessFile
 
-    listed = AccessFile(Settings.load(dir=dir).access_path).read().tokens
+    listed = AccessFile(Settings.for_client(dir=dir).access_path).read().tokens
     if as_json:
         rows = [{"name": name, "roles": one.rights, "created_at": one.created_at} for name, one in listed.items()]
         echo_json({"tokens": rows})
@@ -40,7 +40,7 @@ def new_token(name: Name, role: Roles = None, dir: Dir = None, as_json: Json = F
 
     if not role:
         raise typer.BadParameter("say what it may do with --role")
-    settings = Settings.load(dir=dir)
+    settings = Settings.for_client(dir=dir)
     private_directory_of_hub(settings)
     token = allow_token(AccessFile(settings.access_path), name, role)
     if as_json:
@@ -55,7 +55,7 @@ def revoke_token(name: Name, dir: Dir = None, as_json: Json = False) -> None:
     """Take a token no longer."""
     from messagehub.security.credentials import AccessFile, revoke
 
-    revoke(AccessFile(Settings.load(dir=dir).access_path), "token", name)
+    revoke(AccessFile(Settings.for_client(dir=dir).access_path), "token", name)
     if as_json:
         echo_json({"name": name})
     else:

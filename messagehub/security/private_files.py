@@ -132,16 +132,24 @@ def _judge(path: Path, found: os.stat_result, forbidden: int) -> None:
     if not stat.S_ISREG(found.st_mode) and not stat.S_ISSOCK(found.st_mode):
         raise ConfigurationError(f"{path} is not a regular file: remove it")
     if found.st_uid not in _believed(path):
-        name = user_name(found.st_uid)
-        raise ConfigurationError(f"{path} belongs to another user, {name}: chown {os.geteuid()} {path}, or remove it")
+        raise _of_another(path, found.st_uid)
     if os.geteuid() != 0 and found.st_uid == 0 and not os.access(path, os.R_OK):
-        raise ConfigurationError(
-            f"{path} belongs to root and cannot be read: have root run chown {os.geteuid()} {path}"
-        )
+        raise _of_another(path, 0)
     loose = stat.S_IMODE(found.st_mode) & forbidden
     if loose:
         advice = f"chmod {stat.S_IMODE(found.st_mode) & ~forbidden:o} {path}"
         raise ConfigurationError(f"{path} is open to other users (mode {stat.S_IMODE(found.st_mode):o}): {advice}")
+
+
+def _of_another(path: Path, owner: int) -> ConfigurationError:
+    """Never an advice to remove the file: what the hub knows may be in it, and its owner is easily changed."""
+    name = user_name(owner)
+    if path.parent.stat().st_uid == os.geteuid():  # somebody left it in a directory of ours
+        return ConfigurationError(f"{path} belongs to another user, {name}: have root run chown {os.geteuid()} {path}")
+    return ConfigurationError(
+        f"permission denied for {path}, which belongs to another user, {name}: only {name} may do this (sudo -u"
+        f" '{name}' messagehub …)"
+    )
 
 
 def _believed(path: Path) -> tuple[int, ...]:

@@ -10,6 +10,7 @@
         tables/                  committed tables (see `tables`)
     <root>/messagehub-<uid>/<domain>/ended-rings                how far rings went that are gone (see `ended_rings`)
     <root>/messagehub-<uid>/<domain>/pending-tables             not yet registered with a broker elsewhere
+    <root>/messagehub-<uid>/<domain>/brokers.lock               held by each broker that serves it (see `domain_lock`)
 
 Rule 1: the entry comes before the blocks it names, and goes after them, so no block is ever without an entry.
 Rule 2: a producer is alive exactly while its lock is held; pid and times in the entry are for people.

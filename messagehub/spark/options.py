@@ -108,7 +108,7 @@ class Options:
         return Patterns(self.topic.split(","))
 
     def settings(self) -> Settings:
-        return Settings.load(dir=self.dir, endpoint=self.endpoint, domain=self.domain)
+        return Settings.for_client(dir=self.dir, endpoint=self.endpoint, domain=self.domain)
 
     def directory(self) -> Directory:
         return directory_of(self.settings())

@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 from messagehub.errors import StoreError
+from messagehub.security.private_files import user_name
 from messagehub.store import Saved, sqlite_positions, sqlite_topics
 from registry import events
 from registry.channels.state import restored
@@ -198,6 +199,10 @@ def check_database(path: Path) -> None:
     if not _has_content(path):
         _check_nothing_was_there(path)
         return
+    if not os.access(path, os.R_OK):
+        owner = user_name(path.stat().st_uid)
+        said = f"permission denied for {path}: only {owner}, whose it is, may do this (sudo -u '{owner}' messagehub …)"
+        raise StoreError(said, path=str(path))
     try:
         connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=BUSY_TIMEOUT_SECONDS)
         try:

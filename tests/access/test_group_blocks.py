@@ -17,8 +17,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from typer import Exit
+from typer.testing import CliRunner
 
 from messagehub import MessageHub, embedded_broker
+from messagehub.cli import app
 from messagehub.cli.doctor import doctor
 from messagehub.errors import ConfigurationError
 from messagehub.settings import Settings
@@ -309,6 +311,78 @@ def test_doctor_tells_a_member_that_all_is_fine_and_what_is_too_loose(tmp_path: 
             bob.tell("look")
             assert any(check == "blocks" and "open to others" in message for check, message in bob.says())
             bob.tell("end")
+
+
+def test_the_owner_purges_a_stopped_hub_and_what_members_left_in_shared_memory(tmp_path: Path) -> None:
+    def produce(link: Connection) -> None:
+        with MessageHub(dir=directory) as hub:
+            hub.publish_table("lab.table", TABLE)
+        link.send("done")
+
+    with group_hub(tmp_path) as (directory, server):
+        with person(ALICE, produce, GID) as alice:
+            assert alice.says() == "done"
+        server.stop()
+        domain = Path(directory_of(Settings.load(dir=directory)).path).parent
+        assert domain.is_dir()
+        asked = CliRunner().invoke(app, ["purge", "--dir", str(directory)], input="n\n")
+        assert f"of group {GID}" in asked.stderr
+        assert domain.is_dir()
+        done = CliRunner().invoke(app, ["purge", "--yes", "--dir", str(directory)])
+        assert done.exit_code == 0, done.stderr
+        assert not domain.exists()
+        assert not (directory / "registry.db").exists()
+
+
+def said_to(directory: Path, *command: str) -> str:
+    """What a command that must fail says."""
+    done = CliRunner().invoke(app, [*command, "--dir", str(directory)])
+    assert done.exit_code == 1, (command, done.exit_code, done.output)
+    assert "remove" not in done.output
+    assert "move it away" not in done.output
+    assert "Errno" not in done.output
+    return done.output
+
+
+def test_what_only_the_owner_may_do_is_refused_to_a_member_as_permission_denied(tmp_path: Path) -> None:
+    commands = (["tokens", "list"], ["keys", "list"], ["backup", str(tmp_path / "copy")], ["stop"])
+
+    def ask(link: Connection) -> None:
+        link.send([said_to(directory, *command) for command in commands])
+
+    def ask_status(link: Connection) -> None:
+        link.send([said_to(directory, "status"), CliRunner().invoke(app, ["doctor", "--dir", str(directory)]).output])
+
+    def lack_a_right(link: Connection) -> None:
+        link.send(said_to(directory, "schemas", "config", "--mode", "READONLY"))
+
+    with group_hub(tmp_path) as (directory, server):
+        for command in (
+            ["tokens", "new", "ci", "--role", "observe"],
+            ["keys", "list"],
+            ["status"],
+            ["doctor"],
+            ["schemas", "config"],
+        ):
+            CliRunner().invoke(app, [*command, "--dir", str(directory)])
+        CliRunner().invoke(app, ["stop", "--dir", str(tmp_path)])
+        CliRunner().invoke(app, ["backup", str(tmp_path / "first"), "--dir", str(directory)])
+        with person(BOB, ask, GID) as bob:
+            for said in bob.says():
+                assert "permission denied" in said
+                assert "root" in said
+        with person(BOB, lack_a_right, GID) as bob:
+            assert "group_roles in its messagehub.toml" in bob.says()
+        with person(OUTSIDER, ask_status) as outsider:
+            for said in outsider.says():
+                assert "permission denied" in said
+                assert "group" in said
+                assert "chmod 700" not in said
+        (directory / "messagehub.toml").write_text("")
+        (directory / "messagehub.toml").chmod(0o600)
+        with person(BOB, ask_status, GID) as bob:
+            assert all("chmod 640" in said and "chmod 700" not in said for said in bob.says())
+        server.stop()
 
 
 def test_an_entry_in_the_directory_gives_no_right_that_the_door_would_refuse(tmp_path: Path) -> None:

@@ -180,6 +180,8 @@ def test_one_caller_takes_half_of_the_places_for_bodies_at_most(many: WebOfMany)
         assert many.try_with(many.tokens["observe"], "POST", "/subjects/there", SCHEMA).json()["error_code"] == 42901
         assert status("produce") == 200
         assert counted(many, "http_open_bodies_total") >= 2
+        refused = many.try_with(many.tokens["observe"], "POST", "/subjects/there", SCHEMA)
+        assert (refused.status_code, refused.headers.get("retry-after")) == (429, "1")
         assert "42901" in {entry.get("code") for entry in many.audit()}
     eventually(lambda: status("observe") == 200)
 

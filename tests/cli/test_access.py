@@ -115,3 +115,16 @@ def test_a_public_key_of_another_tool_that_begins_with_a_dash_is_allowed_behind_
     assert "Write -- before a key" in " ".join(alone.call("keys", "allow", "--help").stdout.split())
     alone.call("keys", "allow", "--role", "observe", "--", "theirs", public)
     assert alone.call_json("keys")["keys"][0]["public"] == public
+
+
+@pytest.mark.parametrize("options", [["--no-http"], ["--http", "127.0.0.1:0"]])
+def test_serve_refuses_damaged_access_rights_in_one_line_before_anything_starts(
+    alone: Program, options: list[str]
+) -> None:
+    alone.dir.mkdir(mode=0o700)
+    (alone.dir / "access.json").write_text("{broken")
+    (alone.dir / "access.json").chmod(0o600)
+    said = alone.run("serve", *options, code=1).stderr
+    assert len(said.strip().splitlines()) == 1
+    assert "access.json is damaged" in said
+    assert [path.name for path in alone.dir.iterdir()] == ["access.json"]

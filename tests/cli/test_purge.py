@@ -45,3 +45,47 @@ def test_a_stopped_hub_is_removed_on_disk_and_in_shared_memory(alone: Program) -
 def test_a_directory_that_never_was_is_nothing(alone: Program, tmp_path: Path) -> None:
     assert "nothing is left" in alone.call("purge", "--dir", str(tmp_path / "never")).stdout
     assert not (tmp_path / "never").exists()
+
+
+def test_what_another_running_hub_of_the_domain_uses_stays(alone: Program, tmp_path: Path) -> None:
+    domain = alone.environment["MESSAGEHUB_DOMAIN"]
+    other = tmp_path / "other"
+    with alone.serve() as running:
+        with MessageHub(dir=alone.dir, domain=domain) as hub:
+            hub.publish_table("prices", pa.table({"a": [1]}))
+        with alone.serve("--dir", str(other)) as second:
+            second.tells(f"another broker serves domain {domain!r}")
+            found = {each["check"]: each for each in alone.json("doctor", code=1)["findings"]}
+            assert f"another broker serves domain {domain!r}" in found["domain"]["message"]
+            assert second.end() == 0
+        assert "domain" not in {each["check"] for each in alone.json("doctor", code=0)["findings"]}
+        done = alone.run("purge", "--yes", "--dir", str(other))
+        assert f"another hub runs with domain {domain!r}" in done.stderr
+        assert not other.exists()
+        with MessageHub(dir=alone.dir, domain=domain) as hub:
+            assert [table.channel for table in hub.tables()] == ["prices"]
+        assert any((Path(Directory(domain).tables_path("prices"))).iterdir())
+        assert running.end() == 0
+    assert "another broker" not in running.err
+    alone.run("purge", "--yes")
+    assert shared_memory(domain) == []
+
+
+def test_the_domain_that_the_hub_ran_with_is_removed_and_no_other(alone: Program) -> None:
+    domain = alone.environment["MESSAGEHUB_DOMAIN"]
+    alone.configure()
+    with alone.serve() as running:
+        with MessageHub(dir=alone.dir, domain=domain) as hub:
+            hub.publish_table("prices", pa.table({"a": [1]}))
+        assert running.end() == 0
+    elsewhere = f"{domain}-elsewhere"
+    for refused in (
+        alone.run("purge", "--yes", code=1, MESSAGEHUB_DOMAIN=elsewhere),
+        alone.run("purge", "--yes", "--domain", elsewhere, code=1),
+    ):
+        assert f"ran with domain {domain!r}" in refused.stderr
+        assert f"--domain {domain}" in refused.stderr
+    assert shared_memory(domain)
+    assert (alone.dir / "registry.db").exists()
+    alone.run("purge", "--yes", MESSAGEHUB_DOMAIN="")
+    assert shared_memory(domain) == []

@@ -49,7 +49,7 @@ def test_delete_is_soft_first_and_asks(hub: Program) -> None:
 
 
 def test_config_is_shown_set_and_unset(hub: Program) -> None:
-    default = {"compatibility": "BACKWARD", "normalize": False, "mode": "READWRITE", "touched": []}
+    default = {"compatibility": "BACKWARD", "normalize": False, "mode": "READWRITE", "inherited": [], "touched": []}
     assert hub.json("schemas", "config") == {"subject": None, **default}
     options = ("--compatibility", "FULL", "--normalize", "--mode", "READONLY")
     found = hub.call_json("schemas", "config", "conf-a", *options)
@@ -58,7 +58,11 @@ def test_config_is_shown_set_and_unset(hub: Program) -> None:
     refused = hub.call_json("schemas", "register", "conf-a", "-", stdin=json.dumps(FIRST), code=1)
     assert refused["error"]["code"] == "OPERATION_NOT_PERMITTED"
     for _ in range(2):
-        assert hub.call_json("schemas", "config", "conf-a", "--unset") == {"subject": "conf-a", **default}
+        assert hub.call_json("schemas", "config", "conf-a", "--unset") == {
+            **default,
+            "subject": "conf-a",
+            "inherited": ["compatibility", "normalize", "mode"],
+        }
     assert "--unset goes with" in hub.call("schemas", "config", "--unset", "--mode", "READONLY", code=2).stderr
 
 

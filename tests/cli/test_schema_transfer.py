@@ -96,6 +96,12 @@ def test_what_is_no_export_is_wrong_usage(hub: Program) -> None:
     assert "line 2" in hub.call("schemas", "import", "-", stdin='{"line":"settings"}\n{"line":"x"}\n', code=2).stderr
     assert "cannot open" in hub.call("schemas", "import", "/does/not/exist", code=2).stderr
     assert "cannot open" in hub.call("schemas", "export", "/does/not/exist", code=2).stderr
+    kept = hub.place / "kept.jsonl"
+    kept.write_text("mine")
+    assert "exists already" in hub.call("schemas", "export", str(kept), code=2).stderr
+    assert kept.read_text() == "mine"
+    inherited = hub.call("schemas", "config", "nosuch").stdout
+    assert inherited.count("what holds for all") == 3
     ring = [
         {"line": "schema", "schema": _version(subject, [{"name": "x", "subject": to, "version": 1}])}
         for subject, to in (("r.a", "r.b"), ("r.b", "r.a"))

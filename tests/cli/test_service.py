@@ -4,6 +4,7 @@ import json
 import shutil
 import socket
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -40,13 +41,29 @@ def test_a_unit_is_written_once_and_removed(program: Program) -> None:
     assert "there is no unit" in program.call("service", "uninstall", code=1).stderr
 
 
-def test_a_unit_of_the_host_may_write_only_its_directory(program: Program) -> None:
+def test_a_unit_of_the_host_may_write_only_its_directory(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "/bin/sh")  # which everybody may run
     unit = program.call("service", "install", "--print", "--system", "daemon").stdout
     assert "User=daemon\n" in unit
     assert f'ReadWritePaths="{program.dir}" /dev/shm\n' in unit
     path = program.place / "messagehub.service"
     path.write_text(unit)
     verify(path)
+
+
+def test_a_unit_of_the_host_is_not_written_for_a_user_who_could_not_run_it(
+    program: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed = tmp_path / "closed"
+    closed.mkdir(mode=0o700)
+    (closed / "python").symlink_to(sys.executable)
+    monkeypatch.setattr(sys, "executable", str(closed / "python"))
+    install = ("service", "install", "--print", "--system", "daemon")
+    said = program.call(*install, code=1).stderr
+    assert "daemon may not use" in said
+    assert "could not start" in said
+    del program.environment["MESSAGEHUB_DIR"]
+    assert "--dir" in program.call(*install, code=1).stderr
 
 
 @pytest.mark.parametrize(

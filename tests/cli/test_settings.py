@@ -5,8 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from messagehub import MessageHub
 from messagehub.errors import ConfigurationError
 from messagehub.settings import Settings
+from tests.cli.program import Program
 from tests.integration.harness import refused
 
 BAD = [
@@ -47,6 +49,7 @@ BAD = [
     'endpoint = "tcp://127.0.0.1:65535"',
     'endpoint = "http://127.0.0.1:1"',
     'events_endpoint = "udp://127.0.0.1:1"',
+    'endpoint = "ipc://relative.sock"',
     'events_endpoint = "tcp://127.0.0.1:port"',
     'domain = "../elsewhere"',
     'shm_prefix = "/x"',
@@ -128,3 +131,30 @@ def test_a_user_without_a_home_is_told_in_one_line(tmp_path: Path) -> None:
         assert "has no home directory" in done.stderr + done.stdout
         assert "MESSAGEHUB_DIR" in done.stderr + done.stdout
         assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("line", ["requests_per_secnd = 1", 'http_anonymous = "nope"', "zzz = 1", "http_cert = 'x'"])
+def test_a_mistake_in_what_only_the_hub_reads_locks_nobody_out_of_a_running_hub(alone: Program, line: str) -> None:
+    with alone.serve() as running:
+        file = alone.dir / "messagehub.toml"
+        file.write_text(f"{line}\n")
+        told = f"bad setting in {file}: "
+        shown = alone.run("status")
+        assert shown.stderr.count(told) == 1
+        assert "healthy" in shown.stdout
+        with MessageHub(dir=alone.dir, domain=alone.environment["MESSAGEHUB_DOMAIN"]) as hub:
+            assert hub.connect()
+        found = alone.json("doctor", code=1)["findings"]
+        assert [each["check"] for each in found if each["severity"] == "error"] == ["settings"]
+        assert any(each["check"] == "broker" and each["severity"] == "ok" for each in found)
+        assert told in alone.run("tokens", "list").stderr
+        alone.run("stop")
+        assert running.process.wait(60) == 0
+    assert told in alone.run("serve", code=1).stderr
+
+
+@pytest.mark.parametrize("line", ['domian = "lab"', 'shm_prefx = "a"', 'endpoint = "ftp://x"', 'domain = "a/b"'])
+def test_a_mistake_in_what_clients_read_is_an_error_for_them_too(tmp_path: Path, line: str) -> None:
+    (tmp_path / "messagehub.toml").write_text(f"{line}\n")
+    with pytest.raises(ConfigurationError, match=f"bad setting in {tmp_path}/messagehub.toml"):
+        MessageHub(dir=tmp_path)

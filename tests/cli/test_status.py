@@ -84,3 +84,12 @@ def test_a_tcp_broker_is_found_by_directory_and_by_endpoint(alone: Program) -> N
 def test_a_second_broker_is_refused_with_1(hub: Program) -> None:
     done = hub.run("serve", code=1)
     assert f"another broker holds directory {hub.dir}" in done.stderr
+
+
+def test_a_mode_that_lets_nobody_register_is_told(alone: Program) -> None:
+    with alone.serve():
+        assert "mode " not in alone.call("status").stdout
+        alone.call("schemas", "config", "--mode", "READONLY_OVERRIDE")
+        assert "mode READONLY_OVERRIDE" in alone.call("status").stdout
+        found = alone.call_json("doctor", code=1)["findings"]
+        assert [each["check"] for each in found if each["severity"] == "warning"].count("schemas") == 1

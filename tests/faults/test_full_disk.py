@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 import zmq
+from typer.testing import CliRunner
 
+from messagehub.cli import app
 from messagehub.errors import StoreReadOnly
 from messagehub.store.sqlite import SQLiteStore
 from messagehub.topics.topic import Topic
@@ -92,6 +94,9 @@ def test_a_full_disk_stops_writes_only_and_loses_nothing_acknowledged(
             assert peer.ask({"type": "PING"})["read_only"] is True
             assert peer.ask(producer("refused"))["code"] == "STORE_READ_ONLY"
             assert hub.health()["read_only"] is True
+            shown = CliRunner().invoke(app, ["status", "--dir", str(small_disk)]).stdout
+            assert "read-only: its disk" in shown
+            assert "healthy" not in shown
             assert peer.ask({"type": "DISCOVERY_REQUEST", "channel": "alive"})["status"] == "active"
             assert known(peer) == sorted(acknowledged)
             assert lost not in known(peer)

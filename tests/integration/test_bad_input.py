@@ -107,7 +107,8 @@ def test_unknown_types_are_counted_under_one_label(peer: Peer, unchanged: None) 
         assert_refused(peer.ask({"type": name, "id": "u"}), "UNKNOWN_TYPE")
     stats = peer.stats()
     assert stats["counters"]["unknown_type"] == 8
-    assert set(stats["requests"]) <= {"STATS_REQUEST", "PRODUCER_REGISTER", "SNAPSHOT_REQUEST"}
+    assert set(stats["requests"]) <= {"unknown", "STATS_REQUEST", "PRODUCER_REGISTER", "SNAPSHOT_REQUEST"}
+    assert stats["requests"]["unknown"]["errors"] == 8
 
 
 def test_invalid_names_are_refused_with_the_rule(peer: Peer, unchanged: None) -> None:

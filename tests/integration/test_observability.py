@@ -30,6 +30,16 @@ def test_health_is_healthy_or_unavailable_within_the_stated_time(served: Callabl
         assert hub.health()["reason"]
 
 
+def test_what_is_no_request_is_counted_as_refused_too(peer: Peer) -> None:
+    for _ in range(3):
+        assert peer.ask({"type": "NONSENSE"})["type"] == "ERROR"
+    for _ in range(2):
+        assert peer.ask({"type": "DISCOVERY_REQUEST", "channel": "bad name!"})["type"] == "ERROR"
+    requests = peer.ask({"type": "STATS_REQUEST"})["requests"]
+    assert sum(each["errors"] for each in requests.values()) == 5
+    assert requests["unknown"]["errors"] == requests["unknown"]["count"] == 3
+
+
 def test_both_sides_count_the_same_requests_and_errors_exactly(broker: AnyBroker) -> None:
     with hub_of(broker) as hub:
         for number in range(7):

@@ -6,8 +6,10 @@ from collections.abc import Iterator
 from messagehub.channels.inventory import BlockInfo, inventory
 from messagehub.cli.diagnosis import Finding
 from messagehub.settings import Settings
+from messagehub.shm.directory import Directory
+from messagehub.shm.domain_lock import serving_brokers
 from messagehub.shm.errors import DataBlockError
-from messagehub.shm.location import directory_of
+from messagehub.shm.location import directory_of, domain_served, shared_with
 from messagehub.shm.ownership import list_directory
 
 
@@ -41,6 +43,22 @@ def check_blocks(settings: Settings) -> Iterator[Finding]:
         )
     elif not any(block.flaw for block in blocks):
         yield Finding("blocks", "ok", f"{_count(blocks)} in use")
+
+
+def check_domain(settings: Settings, *, is_held: bool) -> Iterator[Finding]:
+    """Whether another broker serves the same domain; `is_held` says whether the hub of the directory runs."""
+    served = domain_served(settings) or settings.domain
+    try:
+        directory = Directory(served, gid=shared_with(settings), shm_prefix=settings.shm_prefix)
+    except DataBlockError:
+        return  # reported already
+    if serving_brokers(directory) > is_held:
+        yield Finding(
+            "domain",
+            "warning",
+            f"another broker serves domain {served!r}: both hubs show the same rings and tables",
+            "give each hub a domain of its own, with domain in its messagehub.toml, and start it again",
+        )
 
 
 def _held_back(block: BlockInfo) -> Iterator[Finding]:

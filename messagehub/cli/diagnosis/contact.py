@@ -10,6 +10,7 @@ from messagehub.cli.diagnosis import Finding
 from messagehub.cli.http_health import DRAINING, ask
 from messagehub.cli.output import duration
 from messagehub.cli.probe import hello_from
+from messagehub.cli.session import schema_mode
 from messagehub.errors import BrokerUnavailable, ConfigurationError, HubError, Unauthorized
 from messagehub.settings import Settings, default_dir
 from messagehub.version import __version__
@@ -76,6 +77,14 @@ def _check_health(settings: Settings, url: str | None) -> Iterator[Finding]:
 
     with MessageHub(settings) as hub:
         health = hub.health(timeout=settings.request_timeout_seconds)
+        mode = schema_mode(hub) if health["status"] != "unavailable" else None
+    if mode not in (None, "READWRITE"):
+        yield Finding(
+            "schemas",
+            "warning",
+            f"the mode of all subjects is {mode}, so schemas are not registered as usual",
+            "messagehub schemas config --mode READWRITE, when that is over",
+        )
     problems: list[str] = health.get("problems", [])
     if url is not None and not any(url in problem for problem in problems):
         http = ask(url, timeout=settings.request_timeout_seconds)

@@ -211,6 +211,7 @@ def _directory_troubles(directory: Path, found: os.stat_result, *, forbidden: in
             f"{directory} belongs to user {found.st_uid} ({name}), not to you ({os.getuid()})",
             f"choose another with --dir, or run this as user {name}",
         )
+        return  # its mode is that user's business
     if stat.S_IMODE(found.st_mode) & forbidden:
         yield Finding(
             "directory",
