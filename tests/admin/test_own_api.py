@@ -95,14 +95,17 @@ def test_services_are_listed_with_their_workers_but_not_their_keys(web: Web, hub
 
 def test_dead_letters_are_sent_again_over_http(web: Web, hub: MessageHub) -> None:
     path = "/api/v1/dead-letters/resend"
-    with pytest.raises(ServiceNotFound):
-        hub.send("service:web.away", {"n": 1})
-    eventually(lambda: hub.dead_letters("service:web.away").letters)
+    for number in range(105):
+        with pytest.raises(ServiceNotFound):
+            hub.send("service:web.away", number)
+    eventually(lambda: len(hub.dead_letters("service:web.away", limit=200).letters) == 105)
     seen: list[object] = []
-    with hub.serve("service:web.away", lambda message, _: seen.append(message.payload)):
+    with hub.serve("service:web.away", lambda message, _: seen.append(message.payload), mailbox=200):
+        answer = web.ask("POST", path, {"address": "service:web.away", "limit": 2}).json()
+        assert answer == {"sent": 2, "without_payload": 0, "left": 103, "failed": []}
         answer = web.ask("POST", path, {"address": "service:web.away"}).json()
-        assert answer == {"sent": 1, "without_payload": 0, "left": 0, "failed": []}
-        eventually(lambda: seen == [{"n": 1}])
+        assert answer == {"sent": 103, "without_payload": 0, "left": 0, "failed": []}
+        eventually(lambda: seen == list(range(105)))
     assert hub.dead_letters("service:web.away").letters == []
     for wrong in ({"limit": 0}, {"adress": "service:web.away"}, [1]):
         assert web.ask("POST", path, wrong).status_code == 422

@@ -436,3 +436,27 @@ def test_who_waits_for_room_is_told_when_the_service_closes(broker: Served, call
         with pytest.raises(MailboxClosed):
             waiting.result(SECONDS)
         gate.opened.set()
+
+
+@pytest.mark.parametrize("error", [ValueError("no such order 7"), KeyError("k"), TimeoutError("x")])
+def test_a_handler_fails_with_any_exception_and_its_text(caller: MessageHub, error: Exception) -> None:
+    def deferred(message: ServiceMessage, context: ServiceContext) -> None:
+        context.defer()
+        context.fail(error)
+
+    for handler in (deferred, lambda message, context: context.fail(error)):
+        with (
+            caller.serve("service:fails", handler),
+            pytest.raises(HandlerFailed, match=str(error)) as failed,
+        ):
+            caller.request("service:fails", 1, timeout=SECONDS)
+        assert failed.value.details == {"error": type(error).__name__, "address": "service:fails"}
+
+
+@pytest.mark.parametrize("wrong", ["text", None, ValueError, {"error": 1}])
+def test_what_is_no_exception_is_no_failure(caller: MessageHub, wrong: Any) -> None:
+    with (
+        caller.serve("service:fails", lambda message, context: context.fail(wrong)),
+        pytest.raises(HubError, match="fail takes an exception"),
+    ):
+        caller.request("service:fails", 1, timeout=SECONDS)
