@@ -16,7 +16,7 @@ from messagehub.payloads.arrow_values import PLAIN_TYPES
 from messagehub.payloads.encoding import check_size, encode_payload
 from messagehub.runtime.callbacks import is_async
 from messagehub.runtime.handler_loop import HandlerLoop
-from messagehub.runtime.signals import wait_for_signal, wait_for_signal_async
+from messagehub.runtime.signals import ended_by_signal, ended_by_signal_async
 from messagehub.services.context import Asks, ServiceContext, ServiceMessage, handler_failed
 from messagehub.services.frames import EXPIRED, FAILED, PARTIAL, REPLY, SEND, STREAM, answer, failure
 from messagehub.services.keys import WorkerKeys
@@ -214,16 +214,16 @@ class Served:
     def run(self, *, drain_seconds: float = DRAIN_SECONDS) -> None:
         """Serve until this process gets SIGTERM or SIGINT, then close, with so long for what has been taken.
 
-        Only in the main thread. A second signal ends the process as it would without this.
+        Only in the main thread. Another signal, a second or more after the first, does what it would without this.
         """
-        wait_for_signal()
-        self.close(timeout=drain_seconds)
+        with ended_by_signal():
+            self.close(timeout=drain_seconds)
 
     @checks_arguments
     async def run_async(self, *, drain_seconds: float = DRAIN_SECONDS) -> None:
         """As `run`, for programs with an event loop."""
-        await wait_for_signal_async()
-        await self.close_async(timeout=drain_seconds)
+        async with ended_by_signal_async():
+            await self.close_async(timeout=drain_seconds)
 
     async def __aenter__(self) -> "Served":
         return self

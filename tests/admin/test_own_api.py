@@ -82,6 +82,25 @@ def test_topics_can_be_kept_read_and_deleted(web: Web, hub: MessageHub) -> None:
     assert web.ask("DELETE", "/api/v1/topics/web.orders").status_code == 404
 
 
+def test_messages_of_a_topic_are_read_page_by_page(web: Web, hub: MessageHub) -> None:
+    topic = hub.topic("web.pages", keep=100)
+    topic.publish_all(list(range(7)))
+    path = "/api/v1/topics/web.pages/messages"
+    found, following, offset = [], "?limit=3", 0
+    for has_more in (True, True, False):
+        answer = web.ask("GET", path + following)
+        page = answer.json()
+        assert page == web.ask("GET", f"{path}?limit=3&offset={offset}").json()
+        found += [message["offset"] for message in page["messages"]]
+        offset = page["next_offset"]
+        assert (offset, page["end_offset"]) == (found[-1] + 1, 8)
+        assert ("link" in answer.headers) == has_more
+        following = answer.headers.get("link", "")[1:].partition(">")[0]
+    assert found == list(range(1, 8))
+    assert web.ask("GET", f"{path}?offset={offset}").json()["messages"] == []
+    topic.delete()
+
+
 def test_services_are_listed_with_their_workers_but_not_their_keys(web: Web, hub: MessageHub) -> None:
     with hub.serve("service:web.echo", lambda message, context: message.payload):
         (found,) = web.ask("GET", "/api/v1/services?prefix=service:web.").json()
