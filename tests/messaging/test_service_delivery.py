@@ -536,3 +536,19 @@ def test_letters_that_fail_keep_no_others_from_being_sent_again(broker: Served, 
         gate.opened.set()
     assert (done.sent, done.left, seen) == (3, 2, [0, 1, 2])
     assert [one.address for one in done.failed] == ["service:gone"] * 3 + ["name:full"]
+
+
+@pytest.mark.parametrize("wrong", [-1, 1.5, "3", True])
+def test_retries_are_a_number_from_0_on(caller: MessageHub, wrong: Any) -> None:
+    with pytest.raises(ConfigurationError, match="retries"):
+        caller.request("service:none", 1, retries=wrong)
+    with pytest.raises(ConfigurationError, match="retries"):
+        caller.send("service:none", 1, retries=wrong)
+
+
+def test_many_retries_wait_for_a_worker_until_the_timeout(broker: Served, caller: MessageHub) -> None:
+    with ThreadPoolExecutor() as threads, patient_hub(broker) as hub:
+        asked = threads.submit(caller.request, "service:later", 1, timeout=SECONDS, retries=100)
+        eventually(lambda: metrics(caller)["retried"] >= 3)
+        with hub.serve("service:later", lambda message, _: "here"):
+            assert asked.result() == "here"
