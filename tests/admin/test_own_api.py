@@ -101,6 +101,27 @@ def test_messages_of_a_topic_are_read_page_by_page(web: Web, hub: MessageHub) ->
     topic.delete()
 
 
+def test_the_metrics_say_how_far_durable_names_are_behind(web: Web, hub: MessageHub) -> None:
+    def gauge(name: str) -> int:
+        (line,) = [line for line in web.ask("GET", "/metrics").text.splitlines() if line.startswith(f"{name} ")]
+        return int(line.split()[1])
+
+    names = ("messages_behind", "most_messages_behind", "dead_letters", "workers")
+    before = [gauge(f"messagehub_{name}") for name in names]
+    assert before[0] == before[1] == 0
+    topic = hub.topic("web.lag", keep=100)
+    for durable in ("one", "two"):
+        hub.subscribe("web.lag", durable=durable).close()
+    topic.publish_all(list(range(7)))
+    with pytest.raises(ServiceNotFound):
+        hub.send("service:web.nobody", 1)
+    eventually(lambda: hub.dead_letters("service:web.nobody").letters)
+    with hub.serve("service:web.one", lambda message, _: None):
+        assert [gauge(f"messagehub_{name}") for name in names] == [14, 7, before[2] + 1, before[3] + 1]
+    topic.delete()
+    assert gauge("messagehub_messages_behind") == 0
+
+
 def test_services_are_listed_with_their_workers_but_not_their_keys(web: Web, hub: MessageHub) -> None:
     with hub.serve("service:web.echo", lambda message, context: message.payload):
         (found,) = web.ask("GET", "/api/v1/services?prefix=service:web.").json()
