@@ -23,6 +23,7 @@ from messagehub.errors import (
     NameNotFound,
     NotInitialised,
     RequestCancelled,
+    RequestTimeout,
     ServiceNotFound,
 )
 from messagehub.services import server as service_server
@@ -460,3 +461,17 @@ def test_what_is_no_exception_is_no_failure(caller: MessageHub, wrong: Any) -> N
         pytest.raises(HubError, match="fail takes an exception"),
     ):
         caller.request("service:fails", 1, timeout=SECONDS)
+
+
+def test_a_slow_reader_is_told_that_the_stream_had_not_ended(caller: MessageHub) -> None:
+    def flood(message: ServiceMessage, context: ServiceContext) -> None:
+        for _ in range(40):  # more than the reader's side holds
+            context.stream(b"x" * 2**20)
+
+    with caller.serve("service:flood", flood):
+        deadline = time.monotonic() + 1.0
+        with caller.stream("service:flood", timeout=1.0) as partials:
+            next(partials)
+            eventually(lambda: time.monotonic() > deadline)
+            with pytest.raises(RequestTimeout, match="the stream of service:flood had not ended"):
+                list(partials)
