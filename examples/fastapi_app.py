@@ -13,7 +13,7 @@ from fastapi import FastAPI, HTTPException, Request
 from fastapi.responses import JSONResponse, StreamingResponse
 
 from messagehub import MessageHub
-from messagehub.errors import AddressNotFound, BrokerRequired
+from messagehub.errors import AddressNotFound, BrokerRequired, InvalidName
 
 PRICES = {"eu": 10, "us": 12}
 
@@ -35,16 +35,22 @@ async def too_late(_: Request, error: TimeoutError) -> JSONResponse:
 
 @app.post("/orders/{region}", status_code=202)
 async def order(region: str, quantity: int, request: Request) -> dict[str, Any]:
-    number = await request.app.state.hub.publish_async(f"orders.{region}", {"quantity": quantity}, timeout=2.0)
+    try:
+        number = await request.app.state.hub.publish_async(f"orders.{region}", {"quantity": quantity}, timeout=2.0)
+    except InvalidName as bad:
+        raise HTTPException(422, bad.message) from bad
     return {"number": number}
 
 
 @app.get("/prices/{region}")
 async def price(region: str, request: Request) -> Any:
     try:
-        return await request.app.state.hub.request_async("service:prices", {"region": region}, timeout=2.0, retries=3)
+        found = await request.app.state.hub.request_async("service:prices", {"region": region}, timeout=2.0, retries=3)
     except (AddressNotFound, BrokerRequired) as missing:
         raise HTTPException(503, missing.message) from missing
+    if found is None:
+        raise HTTPException(404, f"there are no prices in {region!r}")
+    return found
 
 
 @app.get("/countdown")
@@ -59,8 +65,9 @@ async def countdown(request: Request) -> StreamingResponse:
     return StreamingResponse(lines(), media_type="text/plain")
 
 
-async def prices(message: Any, _: Any) -> dict[str, int]:
-    return {"price": PRICES[message.payload["region"]]}
+async def prices(message: Any, _: Any) -> dict[str, int] | None:
+    price = PRICES.get(message.payload["region"])
+    return None if price is None else {"price": price}
 
 
 def count_down(message: Any, _: Any) -> Any:

@@ -40,7 +40,7 @@ from messagehub.runtime.delegation import delegate
 from messagehub.runtime.forgotten import ClosedWhenForgotten
 from messagehub.runtime.logs import set_client_level
 from messagehub.runtime.process_end import ProcessEnd
-from messagehub.runtime.signals import wait_for_signal, wait_for_signal_async
+from messagehub.runtime.signals import ended_by_signal, ended_by_signal_async
 from messagehub.services.calls import ServiceCalls
 from messagehub.services.workers import DRAIN_SECONDS
 from messagehub.settings import Settings
@@ -134,17 +134,17 @@ class MessageHub(ClosedWhenForgotten):
     def run_forever(self, *, drain_seconds: float = DRAIN_SECONDS) -> None:
         """Serve until this process gets SIGTERM or SIGINT, then close, with so long for what has been taken.
 
-        Only in the main thread. A second signal ends the process as it would without this.
+        Only in the main thread. Another signal, a second or more after the first, does what it would without this.
         """
-        wait_for_signal()
-        self._parts.services.close(timeout=drain_seconds)
-        self.close()
+        with ended_by_signal():
+            self._parts.services.close(timeout=drain_seconds)
+            self.close()
 
     async def run_forever_async(self, *, drain_seconds: float = DRAIN_SECONDS) -> None:
         """As `run_forever`, for programs with an event loop."""
-        await wait_for_signal_async()
-        await asyncio.to_thread(self._parts.services.close, timeout=drain_seconds)
-        await self.close_async()
+        async with ended_by_signal_async():
+            await asyncio.to_thread(self._parts.services.close, timeout=drain_seconds)
+            await self.close_async()
 
     # -- the broker ----------------------------------------------------------------------------------------
 

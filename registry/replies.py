@@ -1,5 +1,6 @@
 """What is answered. `id` echoes the request's and is left out when it had none."""
 
+from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType, field
@@ -612,6 +613,9 @@ class DeadLetterList(Reply, tag="DEAD_LETTER_LIST_RESPONSE"):
     letters: Annotated[list[DeadLetter], Meta(description="oldest first")]
     kept: Annotated[int, Meta(description="how many the broker has now")]
     dropped: Annotated[int, Meta(description="those that made room for newer ones")]
+
+    def __iter__(self) -> Iterator[DeadLetter]:
+        return iter(self.letters)
 
 
 class DeadLettersRemoved(Reply, tag="DEAD_LETTER_REMOVE_ACK"):

@@ -33,6 +33,11 @@ def test_every_code_is_on_the_page_with_its_class_and_whether_to_retry() -> None
         assert (names[name].code, names[name].retryable) == (code, retryable)
 
 
+def test_a_code_has_one_row() -> None:
+    codes = [code for code, _, _, _ in ROWS]
+    assert sorted(codes) == sorted(set(codes))
+
+
 def test_what_comes_over_the_wire_is_said_with_what_to_do() -> None:
     advised = {code: SAID[code] for code, _, _, advice in ROWS if advice}
     assert advised == {code: (kind.__name__, kind.retryable) for code, kind in BY_CODE.items()}

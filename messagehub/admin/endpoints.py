@@ -37,4 +37,6 @@ class Outcome(NamedTuple, Generic[T]):
     value: T
     status: int = 200
     following: str | None = None
-    """The name after which the next page of a list begins."""
+    """Where the next page begins: the name before it or, as `following_by` says, an offset."""
+    following_by: str = "after"
+    """The parameter of the query that takes it."""

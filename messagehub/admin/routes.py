@@ -151,7 +151,7 @@ def _answering(handler: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitabl
             return answer(200, returned)
         if returned.following is None:
             return answer(returned.status, returned.value)
-        query = urlencode({**request.query_params, "after": returned.following})
+        query = urlencode({**request.query_params, returned.following_by: returned.following})
         return answer(returned.status, returned.value, {"link": f'<?{query}>; rel="next"'})
 
     request = inspect.Parameter("request", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=Request)

@@ -33,7 +33,13 @@ class BrokerStats:
         counters: dict[str, int] = {}
         for more in self._counters:
             counters |= more()
-        gauges: dict[str, int] = {}
+        lags = registry.positions.lags()
+        gauges: dict[str, int] = {
+            "workers": registry.services.worker_count,
+            "dead_letters": len(registry.services.letters),
+            "messages_behind": sum(lags),
+            "most_messages_behind": max(lags, default=0),
+        }
         for more in self._gauges:
             gauges |= more()
         return replies.StatsReport(

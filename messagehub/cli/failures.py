@@ -14,7 +14,7 @@ REFUSED, NO_BROKER = 1, 3
 _START = "start one with `messagehub serve`, or say where it is with --dir or --endpoint; `messagehub doctor` explains"
 _SEE_CHANNELS = "`messagehub channels` lists those that exist"
 _SEE_SCHEMAS = "`messagehub schemas` lists what is registered"
-_SEE_SERVICES = "`messagehub services` lists who serves what; --retries waits for a worker"
+_SEE_SERVICES = "`messagehub services` lists who serves what; --retries 100 waits for a worker until --timeout"
 _NEXT_STEPS = {
     "ID_NOT_FOUND": _SEE_SERVICES,
     "NAME_NOT_FOUND": _SEE_SERVICES,

@@ -22,7 +22,13 @@ def request(
         Literal["text", "json"], typer.Option(help="Send the text as it is, or the JSON value that it says.")
     ] = "text",
     priority: Annotated[Literal["high", "normal", "low"], typer.Option(help="Who is handled first.")] = "normal",
-    retries: Annotated[int, typer.Option(min=0, help="Attempts after the first, where that is safe.")] = 0,
+    retries: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            help="Attempts after the first, where that is safe, with pauses that grow from 20 ms to 1 s.",
+        ),
+    ] = 0,
     stream: Annotated[bool, typer.Option("--stream", help="Print partial results as they come.")] = False,
     no_reply: Annotated[bool, typer.Option("--no-reply", help="Only send it: done when the worker has it.")] = False,
     endpoint: Endpoint = None,

@@ -74,7 +74,9 @@ def dead_letters(
 def resend(
     address: Annotated[str | None, typer.Argument(metavar="[ADDRESS]", help="Only those to this address.")] = None,
     *,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=10_000, help="At most so many, the newest.")] = 100,
+    limit: Annotated[
+        int | None, typer.Option("--limit", "-n", min=1, max=1000, help="End when so many were sent. Default: all.")
+    ] = None,
     endpoint: Endpoint = None,
     dir: Dir = None,
     timeout: Timeout = None,
@@ -89,7 +91,9 @@ def resend(
         for one in done.failed:
             complain(f"messagehub: {one.address}: {one.reason}")
         echo(f"{done.sent} sent, {len(done.failed)} failed, {done.without_payload} without a payload, {done.left} left")
-        if done.left:
+        if done.left and done.sent == limit:
+            complain(f"messagehub: {limit} were sent, as --limit says: call it again for the rest")
+        elif done.left:
             complain("messagehub: the time was up: call it again for the rest, or give it longer with --timeout")
     if done.failed or done.left or done.without_payload:
         raise typer.Exit(1)

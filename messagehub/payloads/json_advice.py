@@ -23,6 +23,9 @@ _CALLS: tuple[tuple[type | tuple[type, ...], str], ...] = (
     (float, "float(value)"),
 )
 
+_TIMES = {"M": "value.astype(str).tolist()", "m": 'the seconds, (value / numpy.timedelta64(1, "s")).tolist()'}
+"""Of NumPy's times and durations, by the kind of their dtype: `tolist` alone gives what JSON has no form for."""
+
 
 def conversion_of(value: Any) -> str:
     library = type(value).__module__.partition(".")[0]
@@ -30,6 +33,9 @@ def conversion_of(value: Any) -> str:
         return 'send value.model_dump(mode="json")'
     if dataclasses.is_dataclass(value):
         return "send dataclasses.asdict(value)"
+    kind = getattr(getattr(value, "dtype", None), "kind", "")
+    if library == "numpy" and kind in _TIMES:
+        return f"send {_TIMES[kind]}"
     if library == "numpy":
         return "send value.tolist(), or an array as the whole payload"
     if library in ("pandas", "polars", "pyarrow"):

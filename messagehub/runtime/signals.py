@@ -1,54 +1,89 @@
-"""Waiting for the signal that ends a worker: SIGTERM, or SIGINT from a keyboard.
+"""Waiting for the signal that ends a worker, SIGTERM or SIGINT from a keyboard, and hearing of others while it ends.
 
-The earlier handlers are back when the wait is over, so that a second signal ends the process as it would have before.
+Rule 1: a signal within MOMENT_SECONDS of the first is the same one: `timeout` of coreutils signals the process and then
+its whole group, a terminal and a supervisor may both do so.
+Rule 2: a later one is impatience: it does what it would have done without us.
+Rule 3: the earlier handlers are back when the block ends.
 """
 
 import asyncio
 import queue
 import signal
 import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from time import monotonic
 from types import FrameType
+from typing import Any
 
 from messagehub.errors import ConfigurationError
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
+MOMENT_SECONDS = 1.0
 
 
-def wait_for_signal() -> int:
-    """Block until one comes, and return it."""
+@contextmanager
+def ended_by_signal() -> Iterator[None]:
+    """Block until a signal comes, then run the block, which ends what is to be ended."""
     _check_main_thread()
     came: queue.SimpleQueue[int] = queue.SimpleQueue()  # a signal handler may put into it at any moment
+    signals = _Signals(came.put, _restore)
 
-    def note(number: int, _: FrameType | None) -> None:
-        came.put(number)
+    def hear(number: int, _: FrameType | None) -> None:
+        signals.hear(number)
 
-    earlier = {number: signal.signal(number, note) for number in SIGNALS}
+    earlier = signals.earlier
     try:
-        return came.get()
+        for number in SIGNALS:
+            signal.signal(number, hear)
+        came.get()
+        yield
     finally:
-        for number, handler in earlier.items():
-            signal.signal(number, handler if handler is not None else signal.SIG_DFL)
+        _restore(earlier)
 
 
-async def wait_for_signal_async() -> int:
-    """As `wait_for_signal`, while the event loop goes on."""
+@asynccontextmanager
+async def ended_by_signal_async() -> AsyncIterator[None]:
+    """As `ended_by_signal`, while the event loop goes on."""
     _check_main_thread()
     loop = asyncio.get_running_loop()
     came: asyncio.Future[int] = loop.create_future()
 
-    def note(number: int) -> None:
-        if not came.done():
-            came.set_result(number)
-
-    earlier = {number: signal.getsignal(number) for number in SIGNALS}
-    for number in SIGNALS:
-        loop.add_signal_handler(number, note, number)
-    try:
-        return await came
-    finally:
-        for number, handler in earlier.items():
+    def restore(earlier: dict[signal.Signals, Any]) -> None:
+        for number in SIGNALS:
             loop.remove_signal_handler(number)
-            signal.signal(number, handler if handler is not None else signal.SIG_DFL)
+        _restore(earlier)
+
+    signals = _Signals(came.set_result, restore)
+    try:
+        for number in SIGNALS:
+            loop.add_signal_handler(number, signals.hear, number)
+        await came
+        yield
+    finally:
+        restore(signals.earlier)
+
+
+class _Signals:
+    def __init__(self, first: Callable[[int], object], restore: Callable[[dict[signal.Signals, Any]], None]) -> None:
+        """`first` is told of the first signal; `restore` puts the earlier handlers back."""
+        self.earlier = {number: signal.getsignal(number) for number in SIGNALS}
+        self._first = first
+        self._restore = restore
+        self._came_at: float | None = None
+
+    def hear(self, number: int) -> None:
+        if self._came_at is None:
+            self._came_at = monotonic()
+            self._first(number)
+        elif monotonic() >= self._came_at + MOMENT_SECONDS:
+            self._restore(self.earlier)
+            signal.raise_signal(number)
+
+
+def _restore(earlier: dict[signal.Signals, Any]) -> None:
+    for number, handler in earlier.items():
+        signal.signal(number, handler if handler is not None else signal.SIG_DFL)
 
 
 def _check_main_thread() -> None:

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from messagehub.arguments import whole_from
 from messagehub.client.identity import ClientIdentity
 from messagehub.discovery.registry_client import RegistryClient
 from messagehub.errors import BrokerRequired, BrokerTimeout, BrokerUnavailable
@@ -21,6 +22,7 @@ from messagehub.services.workers import Handler, Served
 from messagehub.topics.publishing import TopicPublisher
 from registry import commands, replies
 from registry.records import Priority, Strategy
+from registry.services.dead_letters import MOST_LETTERS
 
 PAGE = 1000
 
@@ -280,18 +282,22 @@ class ServiceCalls:
         return listed
 
     def resend_dead_letters(
-        self, address: str | None = None, *, limit: int = 100, timeout: float | None = None
+        self, address: str | None = None, *, limit: int | None = None, timeout: float | None = None
     ) -> Resent:
-        """Send the newest dead letters, or those to one address, again, and forget those that were sent.
+        """Send dead letters again, all or those to one address, oldest first, and forget those that were sent.
 
-        Nobody waits for replies: a request is sent as a message. One of a topic is published to it again, for all who
-        read it. `timeout` is for all of them: those it leaves no time for are counted as `left`.
+        With a `limit` it ends when so many were sent. Nobody waits for replies: a request is sent as a message. One of
+        a topic is published to it again, for all who read it. `timeout` is for all of them. Those beyond the limit, or
+        without time, are counted as `left`.
         """
         deadline = time.monotonic() + self._registry.limit(timeout)
+        if limit is not None:
+            limit = whole_from(limit, "limit", 1, MOST_LETTERS)
         return resend(
-            self.dead_letters(address, limit=limit, timeout=timeout).letters,
+            self.dead_letters(address, limit=MOST_LETTERS, timeout=timeout).letters,
             lambda to, payload, headers, seconds: self._resend(to, payload, headers or None, seconds),
             lambda number, seconds: self._ask_broker(commands.RemoveDeadLetters(numbers=[number]), timeout=seconds),
+            limit=limit,
             deadline=deadline,
         )
 

@@ -5,7 +5,14 @@ from time import monotonic
 from typing import Any, Protocol
 
 from messagehub.arguments import seconds
-from messagehub.errors import HubError, InvalidRequest, MalformedRequest, RequestCancelled
+from messagehub.errors import (
+    ConfigurationError,
+    HandlerFailed,
+    HubError,
+    InvalidRequest,
+    MalformedRequest,
+    RequestCancelled,
+)
 from messagehub.payloads.encoding import decode_headers, decode_payload, from_block
 from messagehub.protocol.topic_frames import BYTES, IN_BLOCK
 from messagehub.services.frames import PRIORITIES, REQUEST, SEND, STREAM
@@ -111,9 +118,14 @@ class ServiceContext:
         """Answer now, while the handler goes on; what it returns then does not matter."""
         self._end(payload)
 
-    def fail(self, error: HubError) -> None:
-        """Answer with an error, which is raised at the caller's."""
-        self._end(error)
+    def fail(self, error: BaseException) -> None:
+        """Answer with an exception, as if the handler had raised it: the caller gets a HubError as it is, any other as
+        HandlerFailed with its text."""
+        if not isinstance(error, BaseException):
+            raise ConfigurationError(
+                f"fail takes an exception, not {error!r}: write context.fail(ValueError(…)), or reply with a value"
+            )
+        self._end(error if isinstance(error, HubError) else handler_failed(error, self._message.address))
 
     def stream(self, payload: Any) -> None:
         """A partial result, ahead of the reply. Whoever asked by `hub.request` gets the reply alone.
@@ -176,3 +188,16 @@ class ServiceContext:
         if self.deadline == inf:
             return timeout
         return self.remaining_seconds if timeout is None else min(seconds(timeout), self.remaining_seconds)
+
+
+def handler_failed(error: BaseException, address: str) -> HandlerFailed:
+    """What a caller gets of an exception that is not the hub's own."""
+    name = type(error).__name__
+    return HandlerFailed(f"{name}: {_text(error)}", error=name, address=address)
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception as failed:  # noqa: BLE001  of a handler's own making
+        return f"its text cannot be had: {type(failed).__name__}"

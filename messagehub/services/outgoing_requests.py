@@ -4,7 +4,7 @@ import base64
 import time
 from typing import Any, Literal
 
-from messagehub.arguments import whole
+from messagehub.arguments import whole_from
 from messagehub.errors import (
     AddressNotFound,
     BrokerRequired,
@@ -23,6 +23,8 @@ from messagehub.services.mailbox import Job
 from messagehub.services.payloads import PayloadEncoder, is_too_large, prepared
 from registry.records import DeadLetter, Priority
 from registry.services.dead_letters import MOST_PAYLOAD_BYTES
+
+MOST_RETRIES = 2**31 - 1
 
 CERTAINLY_NOT_HANDLED = (AddressNotFound, PoolEmpty, RouteError, MailboxFull, MailboxClosed)
 """Errors after which a message may be sent again: no handler has seen it."""
@@ -68,7 +70,7 @@ class Outgoing:
         self.address = address
         self.priority = _PRIORITY[priority]
         self.deadline = deadline
-        self.retries = whole(retries, "retries")
+        self.retries = whole_from(retries, "retries", 0, MOST_RETRIES)
         self.idempotent = idempotent
         self.is_reported = is_reported
         self.attempts = 0

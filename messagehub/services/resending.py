@@ -2,12 +2,15 @@
 
 Rule 1: a letter is removed after it was sent, so that none is lost on the way. Who resends at the same time as somebody
 else, or is stopped in between, may send one twice.
-Rule 2: a letter that fails again is there once, with the newer reason: sending it has left another one.
+Rule 2: a letter that fails again stays as it is, and is there once.
 Rule 3: the deadline is for all of them. Those that it leaves no time for stay as they are, and are counted.
+Rule 4: letters that fail keep no others from being tried. The addresses share the time that is left, and one that used
+up its share is not tried again in this call: its later letters would wait as long, and are left.
 """
 
 import base64
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from time import monotonic
 from typing import Any
 
@@ -31,7 +34,7 @@ class FailedLetter(msgspec.Struct, frozen=True):
 
 class Resent(msgspec.Struct, kw_only=True):
     """`sent` are in the mailboxes of their workers. Still there are those `without_payload`, which were too large to be
-    kept whole, those that `failed`, and those that were `left` when the time was up."""
+    kept whole, those that `failed`, and those that were `left`: beyond the limit, or without time."""
 
     sent: int = 0
     without_payload: int = 0
@@ -40,32 +43,46 @@ class Resent(msgspec.Struct, kw_only=True):
 
 
 def resend(
-    letters: list[DeadLetter],
+    letters: Sequence[DeadLetter],
     send: Callable[[str, Any, dict[str, Any], float], None],
     remove: Callable[[int, float], object],
     *,
+    limit: int | None,
     deadline: float,
 ) -> Resent:
-    """Send each letter to its address, oldest first, until the deadline (`time.monotonic()`). Nobody waits for replies.
+    """Send each letter to its address, oldest first, until `limit` were sent or the deadline (`time.monotonic()`) has
+    come. Nobody waits for replies.
 
-    `send` and `remove` are given the seconds that are left.
+    `letters` are the oldest first. `send` and `remove` are given the seconds that they have.
     """
     done = Resent()
-    for place, letter in enumerate(letters):
-        remaining = deadline - monotonic()
-        if remaining <= 0:
-            done.left = len(letters) - place
-            break
+    open_addresses = Counter(letter.address for letter in letters)
+    for letter in letters:
+        began_at = monotonic()
+        is_enough = limit is not None and done.sent >= limit
+        if is_enough or began_at >= deadline or letter.address not in open_addresses:
+            done.left += 1
+            continue
+        share = (deadline - began_at) / len(open_addresses)
+        open_addresses[letter.address] -= 1
+        is_last = not open_addresses[letter.address]
         if letter.payload_base64 is None:
             done.without_payload += 1
-            continue
-        try:
-            body = memoryview(base64.b64decode(letter.payload_base64))
-            payload = decode_payload(KIND_OF[letter.payload_kind], body, letter.address)
-            send(letter.address, payload, letter.headers, remaining)
-        except HubError as error:
-            done.failed.append(FailedLetter(letter.number, letter.address, error.code, error.message))
         else:
-            done.sent += 1
-            remove(letter.number, max(deadline - monotonic(), LEAST_SECONDS))
+            try:
+                send(letter.address, _payload(letter), letter.headers, share)
+            except HubError as error:
+                done.failed.append(FailedLetter(letter.number, letter.address, error.code, error.message))
+                is_last = is_last or monotonic() - began_at >= share
+            else:
+                done.sent += 1
+                remove(letter.number, max(deadline - monotonic(), LEAST_SECONDS))
+        if is_last:
+            del open_addresses[letter.address]
     return done
+
+
+def _payload(letter: DeadLetter) -> Any:
+    assert letter.payload_base64 is not None
+    body = memoryview(base64.b64decode(letter.payload_base64))
+    return decode_payload(KIND_OF[letter.payload_kind], body, letter.address)

@@ -116,7 +116,7 @@ class StreamCall:
         if form == REFUSED:
             self.lose(read_failure(memoryview(frame)[ANSWER.size :]))
         elif form == EXPIRED:
-            self.lose(RequestTimeout("the worker did not come to it in time"))
+            self.lose(RequestTimeout(self._why_expired()))
         elif form == FAILED:  # by its handler, so that it is not tried again
             self.end(read_failure(memoryview(frame)[ANSWER.size :]))
         else:
@@ -129,6 +129,11 @@ class StreamCall:
             self._put((form, kind, frame, attached(kind, frame, ANSWER.size, "a reply")))
             if form != PARTIAL:
                 self.has_ended = True
+
+    def _why_expired(self) -> str:
+        if not self._bytes_in:
+            return "the worker did not come to it in time"
+        return f"the stream of {self.outgoing.address} had not ended at its deadline: read it faster, or give it longer"
 
     def wake(self) -> bool:
         return False  # its reader takes from a queue, not from the link

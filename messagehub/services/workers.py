@@ -16,8 +16,8 @@ from messagehub.payloads.arrow_values import PLAIN_TYPES
 from messagehub.payloads.encoding import check_size, encode_payload
 from messagehub.runtime.callbacks import is_async
 from messagehub.runtime.handler_loop import HandlerLoop
-from messagehub.runtime.signals import wait_for_signal, wait_for_signal_async
-from messagehub.services.context import Asks, ServiceContext, ServiceMessage
+from messagehub.runtime.signals import ended_by_signal, ended_by_signal_async
+from messagehub.services.context import Asks, ServiceContext, ServiceMessage, handler_failed
 from messagehub.services.frames import EXPIRED, FAILED, PARTIAL, REPLY, SEND, STREAM, answer, failure
 from messagehub.services.keys import WorkerKeys
 from messagehub.services.mailbox import Job, Mailbox, Overflow
@@ -158,8 +158,7 @@ class Served:
             self._fail(message, context, _cancelled(message))
             return
         log.error("the handler of %s failed at %r", self.address, message, exc_info=error)
-        name = type(error).__name__
-        failed = HandlerFailed(f"{name}: {_text(error)}", error=name, address=self.address)
+        failed = handler_failed(error, self.address)
         self._fail(message, context, _cancelled(message) if context.was_told_to_end else failed)
 
     @checks_arguments
@@ -215,16 +214,16 @@ class Served:
     def run(self, *, drain_seconds: float = DRAIN_SECONDS) -> None:
         """Serve until this process gets SIGTERM or SIGINT, then close, with so long for what has been taken.
 
-        Only in the main thread. A second signal ends the process as it would without this.
+        Only in the main thread. Another signal, a second or more after the first, does what it would without this.
         """
-        wait_for_signal()
-        self.close(timeout=drain_seconds)
+        with ended_by_signal():
+            self.close(timeout=drain_seconds)
 
     @checks_arguments
     async def run_async(self, *, drain_seconds: float = DRAIN_SECONDS) -> None:
         """As `run`, for programs with an event loop."""
-        await wait_for_signal_async()
-        await self.close_async(timeout=drain_seconds)
+        async with ended_by_signal_async():
+            await self.close_async(timeout=drain_seconds)
 
     async def __aenter__(self) -> "Served":
         return self
@@ -309,10 +308,3 @@ async def _finish_async(result: Any, message: ServiceMessage, context: ServiceCo
             if message.is_request:
                 await context.stream_async(partial)
     return None
-
-
-def _text(error: BaseException) -> str:
-    try:
-        return str(error)
-    except Exception as failed:  # noqa: BLE001  of a handler's own making
-        return f"its text cannot be had: {type(failed).__name__}"

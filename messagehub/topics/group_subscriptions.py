@@ -111,6 +111,12 @@ class GroupSubscription(Subscription):
         if self._registration is not None:
             self._registration.close()
 
+    def _lose_loop(self) -> None:
+        """Others of the group get what comes from now on."""
+        self._warn_of_lost_loop("but the others of its group")
+        self._give_up()
+        self._lose_buffered("its event loop has ended")
+
     def abandon(self) -> None:
         super().abandon()
         self._sharing, self._is_told, self._teller = threading.Lock(), threading.Event(), None

@@ -16,14 +16,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from messagehub.client.connection import Connection
-from messagehub.errors import BrokerUnavailable, InvalidRequest, SendTimeout, TopicNotFound
+from messagehub.errors import BrokerUnavailable, HubError, InvalidRequest, SendTimeout, TopicNotFound
 from messagehub.payloads.arrow_values import PLAIN_TYPES, as_arrow
 from messagehub.payloads.blocks import MessageBlocks, is_large
 from messagehub.payloads.encoding import arrow_kind, check_size, encode_headers, encode_payload
 from messagehub.protocol.topic_frames import IN_BLOCK, NAME_OF, PUBLISHER_BYTES, REST, frames_of
 from messagehub.shm.location import directory_of
 from messagehub.topics.retained.following import RetainedFollower
-from messagehub.topics.retained.publishing import RetainedPublisher, pieces
+from messagehub.topics.retained.publishing import RetainedPublisher, check_kept_size, pieces
 from messagehub.topics.routes import TopicRoutes
 from messagehub.topics.sender import TopicSender
 from messagehub.topics.sockets import TopicSockets, without_broker
@@ -127,7 +127,7 @@ class TopicPublisher:
             self._sending.release()
 
     def publish_all(self, topic: str, payloads: Sequence[Any], *, timeout: float) -> int:
-        """Publish many to a retained topic and return the offset of the first.
+        """Publish many to a retained topic and return the offset of the first; 0 where there are none.
 
         All of them are stored, in their order, when this returns. They are sent in pieces, each of which has the
         timeout for itself; when one fails, those before it are stored.
@@ -135,9 +135,9 @@ class TopicPublisher:
         if isinstance(payloads, str | bytes | bytearray | memoryview | Mapping):
             kind = type(payloads).__name__
             raise InvalidRequest(f"payloads is a list of messages, not one {kind}: use publish, or [message]")
-        encoded = [encode_payload(payload) for payload in payloads]
+        encoded = [_encoded_item(index, payload) for index, payload in enumerate(payloads)]
         if not encoded:
-            raise InvalidRequest("there is nothing to publish")
+            return 0
         numbered = self._ask_whether_kept(topic, timeout)
         if numbered.kept is None:
             raise TopicNotFound(f"topic {topic!r} is not kept", topic=topic)
@@ -197,3 +197,12 @@ class TopicPublisher:
             if len(known) >= MOST_TOPICS and topic not in known:
                 del known[next(iter(known))]
             return known.setdefault(topic, numbered)
+
+
+def _encoded_item(index: int, payload: Any) -> tuple[int, bytes]:
+    try:
+        kind, body = encode_payload(payload)
+        check_kept_size(len(body))
+    except HubError as error:
+        raise type(error)(f"payloads[{index}]: {error.message}", **error.details) from None
+    return kind, body

@@ -4,7 +4,8 @@ Rule 1: the receiving thread never waits for a reader that does not read. One th
 buffer, since on few cores it may only lack the processor; a slow one earns the next such moment by reading on.
 Rule 2: every message that does not reach the reader is counted: `lost_in_transit` on the way to this process, by the
 gaps in each publisher's numbers, `lost_in_buffer` by the overflow policy.
-Rule 3: a subscription ends once. What was in its buffer can still be read.
+Rule 3: a subscription ends once. What was in its buffer can still be read. Once `close` has returned, its callback is
+not called any more: what it has not had is counted and logged. So is what comes after its event loop has ended.
 Rule 4: whoever reads with `async` lets other tasks of the loop run every few milliseconds, however much is buffered.
 """
 
@@ -90,6 +91,9 @@ class Subscription(ClosedWhenForgotten):
         self._has_warned = False
         self._thread: threading.Thread | None = None
         self._task: asyncio.Task[None] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None  # in which the callback is awaited, if that is not ours
+        self._has_lost_loop = False
+        self._is_cut = False  # the callback is not called any more
         self._share = LoopShare()
 
     def hand_out(self, keeps: object) -> "Subscription":
@@ -191,7 +195,7 @@ class Subscription(ClosedWhenForgotten):
         is_awaited = is_async(callback)
         loop = running_loop()
         if is_awaited and loop is not None:
-            self._task = loop.create_task(self._await_calls(callback))
+            self._loop, self._task = loop, loop.create_task(self._await_calls(callback))
             return
 
         def run() -> None:
@@ -207,6 +211,9 @@ class Subscription(ClosedWhenForgotten):
         runner = asyncio.Runner()  # opens a loop when it is first used
         try:
             for message in self:
+                if self._is_cut:  # it came to the buffer while that was emptied
+                    self.lost_in_buffer += 1
+                    continue
                 try:
                     result = callback(message)
                     if result is not None and inspect.isawaitable(result):
@@ -222,6 +229,9 @@ class Subscription(ClosedWhenForgotten):
     async def _await_calls(self, callback: Callback) -> None:
         try:
             async for message in self:
+                if self._is_cut:
+                    self.lost_in_buffer += 1
+                    continue
                 try:
                     await cast("Awaitable[object]", callback(message))
                 except BaseException as error:
@@ -231,8 +241,36 @@ class Subscription(ClosedWhenForgotten):
                     log.exception("the callback of %r failed at %r", self.pattern, message)
         except HubError as ended:
             log.warning("%s", ended.message)
-        finally:  # where the task is cancelled, nobody reads any more
-            self._give_up()
+        except asyncio.CancelledError:
+            self._lose_loop()
+            raise
+
+    def _lose_loop(self) -> None:
+        """The event loop that awaits the callback has ended. Stay subscribed, and count what comes as lost."""
+        self._has_lost_loop = True
+        self._warn_of_lost_loop("`lost` counts them")
+        self._lose_buffered("its event loop has ended")
+
+    def _warn_of_lost_loop(self, consequence: str) -> None:
+        if not self.is_closed:
+            log.warning(
+                "the event loop that awaits the callback of %r has ended: messages do not reach it any more, %s. Close"
+                " the subscription before its loop ends",
+                self.pattern,
+                consequence,
+            )
+
+    def _lose_buffered(self, why: str) -> None:
+        count = 0
+        while self._buffer:
+            try:
+                self._buffer.popleft()
+            except IndexError:
+                break  # the reader took the last one
+            count += 1
+        if count:
+            self.lost_in_buffer += count
+            log.warning("the callback of %r was not called for %d messages: %s", self.pattern, count, why)
 
     def _give_up(self) -> None:
         """End without waiting for anything."""
@@ -244,26 +282,37 @@ class Subscription(ClosedWhenForgotten):
 
     @checks_arguments
     def close(self, *, timeout: float = 5.0) -> None:
-        """Unsubscribe. Iterating ends after what is buffered; a callback has had it all when this returns.
+        """Unsubscribe. Iterating ends after what is buffered.
 
-        An `async def` callback in an event loop goes on with what is buffered: `close_async` waits for it.
+        A callback has the timeout for what is buffered. It is not called any more when this returns, and what it has
+        not had is counted in `lost_in_buffer` and logged; that is all of it where the callback itself closes. An
+        `async def` callback in an event loop goes on with what is buffered: `close_async` waits for it.
         """
         self._on_close(self)
         self.end()
-        if self._thread is not None and self._thread is not threading.current_thread():
+        if self._thread is None:
+            return
+        if self._thread is not threading.current_thread():
             self._thread.join(timeout)
+        self._cut()
 
     @checks_arguments
     async def close_async(self, *, timeout: float = 5.0) -> None:
-        """As `close`, and wait in the event loop until a callback has had all that is buffered."""
+        """As `close`, and wait in the event loop until a callback has had all that is buffered, or for the timeout."""
         self._on_close(self)
         self.end()
         if self._thread is threading.current_thread():
-            return  # called by the callback itself, which does not wait for itself
-        if self._thread is not None:
+            self._cut()  # called by the callback itself, which does not wait for itself
+        elif self._thread is not None:
             await asyncio.to_thread(self.close, timeout=timeout)
-        elif self._task is not None and self._task is not asyncio.current_task():
-            await asyncio.wait({self._task}, timeout=timeout)
+        elif self._task is not None:
+            if self._task is not asyncio.current_task():
+                await asyncio.wait({self._task}, timeout=timeout)
+            self._cut()
+
+    def _cut(self) -> None:
+        self._is_cut = True
+        self._lose_buffered("the subscription was closed before it came to them")
 
     def _is_forgotten(self) -> bool:
         return not self.is_closed
@@ -307,6 +356,11 @@ class Subscription(ClosedWhenForgotten):
         Not at once: two threads that both run hand the interpreter back and forth at every frame received.
         """
         if self.is_closed:
+            return False
+        if self._loop is not None and (self._has_lost_loop or self._loop.is_closed()):
+            if not self._has_lost_loop:
+                self._lose_loop()
+            self.lost_in_buffer += 1
             return False
         buffer = self._buffer
         count = len(buffer)
@@ -358,7 +412,7 @@ class Subscription(ClosedWhenForgotten):
         """In a forked child: the parent's lock may be held by a thread that is not here."""
         self._changed = threading.Condition()
         self._sleepers = Sleepers()
-        self._thread = self._task = None
+        self._thread = self._task = self._loop = None
         self._on_close = _nothing
         self.is_closed = True
         _called.discard(self)

@@ -77,7 +77,7 @@ class Topic:
     publish_async = awaitable(publish)
 
     def publish_all(self, payloads: Sequence[Any], *, timeout: float | None = None) -> int:
-        """Many at once to a kept topic, which costs little more than one. Returns the first offset.
+        """Many at once to a kept topic, which costs little more than one. Returns the first offset, 0 of an empty list.
 
         They are stored in pieces of up to 500, each within the timeout; when one fails, those before it are stored.
         """
@@ -196,6 +196,11 @@ def _bounds(keep: Any) -> Keep:
     try:
         if isinstance(keep, datetime.timedelta) and keep > datetime.timedelta():
             return Keep(seconds=keep.total_seconds())
+        if isinstance(keep, str) and keep.isdecimal():
+            raise ConfigurationError(
+                f'keep={keep!r} has no unit: write keep={keep} for so many messages, or keep="{keep}s" for so many'
+                " seconds"
+            )
         if isinstance(keep, str):
             return Keep(seconds=seconds_of(keep))
         if not isinstance(keep, bool) and (messages := operator.index(keep)) >= 1:

@@ -72,6 +72,10 @@ class ServiceDecisions:
         self._names = SortedNames(self._services)
         self._happened: list[ServiceChanged] = []
 
+    @property
+    def worker_count(self) -> int:
+        return len(self._workers)
+
     def decide(self, command: commands.Command, now: float) -> replies.Reply:
         return SERVICE_COMMANDS[type(command)](self, command, now)
 

@@ -59,6 +59,14 @@ class Positions:
         self._topics = topics
         self._positions: dict[str, dict[str, _Position]] = {}
 
+    def lags(self) -> list[int]:
+        """For each position, how many messages are not acknowledged under it."""
+        return [
+            _lag(self._topics.get(topic), held)
+            for topic, positions in self._positions.items()
+            for held in positions.values()
+        ]
+
     def every(self) -> list[SavedPosition]:
         return [
             SavedPosition(held.record, {offset: one.deliveries for offset, one in sorted(held.unacked.items())})
@@ -307,11 +315,15 @@ def _is_dead(record: TopicPosition, deliveries: int) -> bool:
     return record.max_deliveries is not None and deliveries > record.max_deliveries
 
 
+def _lag(topic: KeptTopic, held: _Position) -> int:
+    return topic.next_offset - held.record.next_offset + len(held.unacked)
+
+
 def _summary(topic: KeptTopic, held: _Position) -> replies.PositionSummary:
     record, unacked = held.record, held.unacked
     return replies.PositionSummary(
         position=record,
         acknowledged_to=min(unacked, default=record.next_offset),
         unacked=len(unacked),
-        lag=topic.next_offset - record.next_offset + len(unacked),
+        lag=_lag(topic, held),
     )

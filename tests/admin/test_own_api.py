@@ -82,6 +82,46 @@ def test_topics_can_be_kept_read_and_deleted(web: Web, hub: MessageHub) -> None:
     assert web.ask("DELETE", "/api/v1/topics/web.orders").status_code == 404
 
 
+def test_messages_of_a_topic_are_read_page_by_page(web: Web, hub: MessageHub) -> None:
+    topic = hub.topic("web.pages", keep=100)
+    topic.publish_all(list(range(7)))
+    path = "/api/v1/topics/web.pages/messages"
+    found, following, offset = [], "?limit=3", 0
+    for has_more in (True, True, False):
+        answer = web.ask("GET", path + following)
+        page = answer.json()
+        assert page == web.ask("GET", f"{path}?limit=3&offset={offset}").json()
+        found += [message["offset"] for message in page["messages"]]
+        offset = page["next_offset"]
+        assert (offset, page["end_offset"]) == (found[-1] + 1, 8)
+        assert ("link" in answer.headers) == has_more
+        following = answer.headers.get("link", "")[1:].partition(">")[0]
+    assert found == list(range(1, 8))
+    assert web.ask("GET", f"{path}?offset={offset}").json()["messages"] == []
+    topic.delete()
+
+
+def test_the_metrics_say_how_far_durable_names_are_behind(web: Web, hub: MessageHub) -> None:
+    def gauge(name: str) -> int:
+        (line,) = [line for line in web.ask("GET", "/metrics").text.splitlines() if line.startswith(f"{name} ")]
+        return int(line.split()[1])
+
+    names = ("messages_behind", "most_messages_behind", "dead_letters", "workers")
+    before = [gauge(f"messagehub_{name}") for name in names]
+    assert before[0] == before[1] == 0
+    topic = hub.topic("web.lag", keep=100)
+    for durable in ("one", "two"):
+        hub.subscribe("web.lag", durable=durable).close()
+    topic.publish_all(list(range(7)))
+    with pytest.raises(ServiceNotFound):
+        hub.send("service:web.nobody", 1)
+    eventually(lambda: hub.dead_letters("service:web.nobody").letters)
+    with hub.serve("service:web.one", lambda message, _: None):
+        assert [gauge(f"messagehub_{name}") for name in names] == [14, 7, before[2] + 1, before[3] + 1]
+    topic.delete()
+    assert gauge("messagehub_messages_behind") == 0
+
+
 def test_services_are_listed_with_their_workers_but_not_their_keys(web: Web, hub: MessageHub) -> None:
     with hub.serve("service:web.echo", lambda message, context: message.payload):
         (found,) = web.ask("GET", "/api/v1/services?prefix=service:web.").json()
@@ -95,14 +135,17 @@ def test_services_are_listed_with_their_workers_but_not_their_keys(web: Web, hub
 
 def test_dead_letters_are_sent_again_over_http(web: Web, hub: MessageHub) -> None:
     path = "/api/v1/dead-letters/resend"
-    with pytest.raises(ServiceNotFound):
-        hub.send("service:web.away", {"n": 1})
-    eventually(lambda: hub.dead_letters("service:web.away").letters)
+    for number in range(105):
+        with pytest.raises(ServiceNotFound):
+            hub.send("service:web.away", number)
+    eventually(lambda: len(hub.dead_letters("service:web.away", limit=200).letters) == 105)
     seen: list[object] = []
-    with hub.serve("service:web.away", lambda message, _: seen.append(message.payload)):
+    with hub.serve("service:web.away", lambda message, _: seen.append(message.payload), mailbox=200):
+        answer = web.ask("POST", path, {"address": "service:web.away", "limit": 2}).json()
+        assert answer == {"sent": 2, "without_payload": 0, "left": 103, "failed": []}
         answer = web.ask("POST", path, {"address": "service:web.away"}).json()
-        assert answer == {"sent": 1, "without_payload": 0, "left": 0, "failed": []}
-        eventually(lambda: seen == [{"n": 1}])
+        assert answer == {"sent": 103, "without_payload": 0, "left": 0, "failed": []}
+        eventually(lambda: seen == list(range(105)))
     assert hub.dead_letters("service:web.away").letters == []
     for wrong in ({"limit": 0}, {"adress": "service:web.away"}, [1]):
         assert web.ask("POST", path, wrong).status_code == 422

@@ -29,6 +29,13 @@ def catches(pid: int, number: int) -> bool:
     return bool(int(caught[1], 16) >> (number - 1) & 1)
 
 
+def is_pending(pid: int, number: int) -> bool:
+    """Whether a signal was sent to a process that it has not got yet; another of the same number would be lost."""
+    pending = re.search(r"^ShdPnd:\s*(\w+)$", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
+    assert pending is not None
+    return bool(int(pending[1], 16) >> (number - 1) & 1)
+
+
 @pytest.fixture
 def start(broker: Served) -> Iterator[Start]:
     started: list[subprocess.Popen[str]] = []
@@ -86,15 +93,40 @@ def test_a_worker_waits_no_longer_than_it_was_told(start: Start, caller: Message
     assert process.wait(SECONDS) == 0
 
 
-def test_a_second_signal_ends_a_worker_at_once(start: Start, caller: MessageHub, tmp_path: Path) -> None:
-    process = start("served", "plain", "60")
+@pytest.mark.parametrize("is_async", ["async", "plain"])
+def test_a_signal_after_a_while_ends_a_worker_at_once(
+    is_async: str, start: Start, caller: MessageHub, tmp_path: Path
+) -> None:
+    process = start("served", is_async, "60")
     job = {"name": "a", "begun": str(tmp_path / "begun"), "until": str(tmp_path / "never")}
     caller.begin_request("service:work", job, timeout=60)
     eventually((tmp_path / "begun").exists)
     process.send_signal(signal.SIGTERM)
     eventually(lambda: not caller.services("service:work"))
+
+    def is_impatient() -> bool:
+        process.send_signal(signal.SIGTERM)
+        return process.poll() is not None
+
+    eventually(is_impatient)
+    assert process.returncode == -signal.SIGTERM
+
+
+@pytest.mark.parametrize("way", ["served", "hub"])
+@pytest.mark.parametrize("is_async", ["async", "plain"])
+def test_two_signals_at_once_are_one(is_async: str, way: str, start: Start, caller: MessageHub, tmp_path: Path) -> None:
+    """`timeout` of coreutils signals the process, and then the group that it is in."""
+    process = start(way, is_async, "60")
+    job = {"name": "a", "begun": str(tmp_path / "begun"), "until": str(tmp_path / "go")}
+    pending = caller.begin_request("service:work", job, timeout=60)
+    eventually((tmp_path / "begun").exists)
     process.send_signal(signal.SIGTERM)
-    assert process.wait(SECONDS) == -signal.SIGTERM
+    eventually(lambda: not is_pending(process.pid, signal.SIGTERM))
+    process.send_signal(signal.SIGTERM)
+    eventually(lambda: not caller.services("service:work"))
+    (tmp_path / "go").touch()
+    assert pending.result() == "a"
+    assert process.wait(SECONDS) == 0
 
 
 def test_only_the_main_thread_can_wait_for_signals(caller: MessageHub) -> None:

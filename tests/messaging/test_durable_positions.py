@@ -326,6 +326,29 @@ def test_what_was_buffered_and_never_read_is_not_counted_as_delivered(server: Se
         assert hub.dead_letters().letters == []
 
 
+@pytest.mark.parametrize("ack", ["manual", "auto"])
+def test_what_came_again_before_it_was_acknowledged_is_not_handed_out(broker: AnyBroker, ack: Any) -> None:
+    with hub_of(broker) as hub:
+        filled(hub, 1)
+        with hub.subscribe("orders", durable="billing", ack=ack, ack_wait=0.2) as subscription:
+            slow = subscription.receive(SECONDS)
+            eventually(lambda: subscription.buffered == 1)  # it came again
+            if ack == "manual":
+                slow.ack()
+            hub.topic("orders").publish("next")
+            assert (slow.offset, subscription.receive(SECONDS).offset, subscription.received) == (1, 2, 2)
+
+
+def test_what_was_acknowledged_comes_again_after_a_reset(broker: AnyBroker) -> None:
+    with hub_of(broker) as hub:
+        filled(hub, 2)
+        with hub.subscribe("orders", durable="billing", ack="manual") as subscription:
+            for message in read(subscription, 2):
+                message.ack()
+            hub.topic("orders").reset_position("billing", "oldest")
+            assert [message.offset for message in read(subscription, 2)] == [1, 2]
+
+
 # -- forms of reading ------------------------------------------------------------------------------------------
 
 

@@ -76,6 +76,8 @@ def test_the_app_publishes_asks_and_streams(url: str, prices: "subprocess.Popen[
         received = orders.receive(timeout=SECONDS)
         assert (received.topic, received.payload) == ("orders.eu", {"quantity": 2})
         assert client.get(f"{url}/prices/eu").json() == {"price": 10}
+        assert client.get(f"{url}/prices/mars").status_code == 404
+        assert client.post(f"{url}/orders/a b?quantity=2").status_code == 422
         assert client.get(f"{url}/countdown").text == "3\n2\n1\n"
 
 

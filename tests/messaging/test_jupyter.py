@@ -663,3 +663,10 @@ def test_messages_that_cannot_be_read_are_skipped_with_a_warning(puppet, caplog)
         assert kernel.is_alive
     warnings = [record for record in caplog.records if record.name == "messagehub.jupyter"]
     assert len(warnings) == 5
+
+
+def test_without_its_extra_the_import_says_what_to_install() -> None:
+    program = "import sys; sys.modules['jupyter_client'] = None; import messagehub.jupyter.kernel"
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert ended.returncode == 1
+    assert 'pip install "messagehub[jupyter]"' in ended.stderr.splitlines()[-1]

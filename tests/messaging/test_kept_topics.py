@@ -431,8 +431,13 @@ def test_what_cannot_be_kept_or_read_is_refused(broker: AnyBroker) -> None:
             hub.subscribe("not.kept", since=0)
         with pytest.raises(TopicNotFound):
             hub.topic("not.kept").publish_all([1])
-        with pytest.raises(InvalidRequest):
-            topic.publish_all([])
+        with pytest.raises(InvalidRequest, match=r"payloads\[1\]"):
+            topic.publish_all([1, {1, 2}])
+        with pytest.raises(MessageTooLarge, match=r"payloads\[2\]"):
+            topic.publish_all([1, 2, b"x" * (700 * 1024 + 1)])
+        assert topic.publish_all([]) == 0
+        with pytest.raises(ConfigurationError, match='keep=100 for so many messages, or keep="100s"'):
+            hub.topic("unit", keep="100")
         for overflow in ("drop_oldest", "drop_newest", "disconnect"):
             with pytest.raises(ConfigurationError):
                 hub.subscribe("small", since=0, overflow=overflow)

@@ -5,6 +5,7 @@ import datetime
 import decimal
 import enum
 import os
+import re
 import uuid
 from collections.abc import Iterator
 from typing import Any
@@ -174,7 +175,7 @@ class Text(str):
         (Text("a"), r"str\(value\)"),
         ({"a": np.arange(3)}, r"value\.tolist\(\)"),
         ([np.longdouble(1)], r"value\.tolist\(\)"),
-        ([np.datetime64("2026-01-01")], r"value\.tolist\(\)"),
+        ([np.datetime64("2026-01-01")], r"value\.astype\(str\)\.tolist\(\)"),
         ([pd.DataFrame({"a": [1]})], "as the whole payload"),
         (pd.Series([1]), "as the whole payload"),
         ([pa.table({"a": [1]})], "as the whole payload"),
@@ -215,3 +216,13 @@ def test_an_array_of_a_column_that_is_none_is_malformed(column: pa.Array) -> Non
         kind, body = encode_payload(batch)
         with pytest.raises(MalformedRequest):
             decode_payload(kind, memoryview(body), "t")
+
+
+@pytest.mark.parametrize("value", [np.datetime64("2026-11-17T22:00"), np.timedelta64(5, "s")])
+def test_the_advice_for_times_of_numpy_works(value: Any) -> None:
+    for each in (value, np.array([value])):
+        with pytest.raises(InvalidRequest) as refused:
+            encode_payload({"at": each})
+        call = re.search(r"send (?:the seconds, )?(.*\.tolist\(\))", refused.value.message)
+        assert call is not None, refused.value.message
+        encode_payload({"at": eval(call[1], {"value": each, "numpy": np})})  # what the advice says

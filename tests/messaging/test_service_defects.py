@@ -23,6 +23,7 @@ from messagehub.errors import (
     NameNotFound,
     NotInitialised,
     RequestCancelled,
+    RequestTimeout,
     ServiceNotFound,
 )
 from messagehub.services import server as service_server
@@ -436,3 +437,41 @@ def test_who_waits_for_room_is_told_when_the_service_closes(broker: Served, call
         with pytest.raises(MailboxClosed):
             waiting.result(SECONDS)
         gate.opened.set()
+
+
+@pytest.mark.parametrize("error", [ValueError("no such order 7"), KeyError("k"), TimeoutError("x")])
+def test_a_handler_fails_with_any_exception_and_its_text(caller: MessageHub, error: Exception) -> None:
+    def deferred(message: ServiceMessage, context: ServiceContext) -> None:
+        context.defer()
+        context.fail(error)
+
+    for handler in (deferred, lambda message, context: context.fail(error)):
+        with (
+            caller.serve("service:fails", handler),
+            pytest.raises(HandlerFailed, match=str(error)) as failed,
+        ):
+            caller.request("service:fails", 1, timeout=SECONDS)
+        assert failed.value.details == {"error": type(error).__name__, "address": "service:fails"}
+
+
+@pytest.mark.parametrize("wrong", ["text", None, ValueError, {"error": 1}])
+def test_what_is_no_exception_is_no_failure(caller: MessageHub, wrong: Any) -> None:
+    with (
+        caller.serve("service:fails", lambda message, context: context.fail(wrong)),
+        pytest.raises(HubError, match="fail takes an exception"),
+    ):
+        caller.request("service:fails", 1, timeout=SECONDS)
+
+
+def test_a_slow_reader_is_told_that_the_stream_had_not_ended(caller: MessageHub) -> None:
+    def flood(message: ServiceMessage, context: ServiceContext) -> None:
+        for _ in range(40):  # more than the reader's side holds
+            context.stream(b"x" * 2**20)
+
+    with caller.serve("service:flood", flood):
+        deadline = time.monotonic() + 1.0
+        with caller.stream("service:flood", timeout=1.0) as partials:
+            next(partials)
+            eventually(lambda: time.monotonic() > deadline)
+            with pytest.raises(RequestTimeout, match="the stream of service:flood had not ended"):
+                list(partials)

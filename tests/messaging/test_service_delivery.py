@@ -13,6 +13,7 @@ import pytest
 from messagehub import MessageHub
 from messagehub.errors import (
     BrokerRequired,
+    ConfigurationError,
     DuplicateRegistration,
     HubError,
     MailboxClosed,
@@ -499,3 +500,55 @@ def test_resending_ends_at_its_deadline_and_leaves_the_rest(broker: Served, call
         assert caller.resend_dead_letters().sent == 3
         eventually(lambda: sorted(gate.seen[-3:], key=str) == [0, 1, 2])
     assert caller.dead_letters().letters == []
+
+
+def test_all_dead_letters_are_sent_again_oldest_first_and_a_limit_says_what_it_left(caller: MessageHub) -> None:
+    for number in range(150):
+        with pytest.raises(ServiceNotFound):
+            caller.send("service:many", number)
+    eventually(lambda: caller.dead_letters().kept == 150)
+    assert [letter.address for letter in caller.dead_letters(limit=2)] == ["service:many"] * 2
+    seen: list[Any] = []
+    with caller.serve("service:many", lambda message, _: seen.append(message.payload), mailbox=1000):
+        done = caller.resend_dead_letters("service:many", limit=20, timeout=SECONDS)
+        assert (done.sent, done.left, done.failed) == (20, 130, [])
+        done = caller.resend_dead_letters(timeout=SECONDS)
+        assert (done.sent, done.left, done.failed) == (130, 0, [])
+        eventually(lambda: len(seen) == 150)
+    assert seen == list(range(150))
+    for wrong in (0, -1, "5", 1001):
+        with pytest.raises(ConfigurationError, match="limit"):
+            caller.resend_dead_letters(limit=wrong)  # type: ignore[arg-type]
+
+
+def test_letters_that_fail_keep_no_others_from_being_sent_again(broker: Served, caller: MessageHub) -> None:
+    for address, error in (("service:gone", ServiceNotFound), ("name:full", NameNotFound), ("name:back", NameNotFound)):
+        for number in range(3):
+            with pytest.raises(error):
+                caller.send(address, number)
+    eventually(lambda: caller.dead_letters().kept == 9)
+    gate, seen = Gate(), list[Any]()
+    with patient_hub(broker) as hub, hub.serve("name:full", gate, mailbox=2, overflow="block"):
+        fill(hub, caller, "name:full", gate, 2)
+        with hub.serve("name:back", lambda message, _: seen.append(message.payload)):
+            done = caller.resend_dead_letters(limit=3, timeout=2)
+            eventually(lambda: len(seen) == 3)
+        gate.opened.set()
+    assert (done.sent, done.left, seen) == (3, 2, [0, 1, 2])
+    assert [one.address for one in done.failed] == ["service:gone"] * 3 + ["name:full"]
+
+
+@pytest.mark.parametrize("wrong", [-1, 1.5, "3", True])
+def test_retries_are_a_number_from_0_on(caller: MessageHub, wrong: Any) -> None:
+    with pytest.raises(ConfigurationError, match="retries"):
+        caller.request("service:none", 1, retries=wrong)
+    with pytest.raises(ConfigurationError, match="retries"):
+        caller.send("service:none", 1, retries=wrong)
+
+
+def test_many_retries_wait_for_a_worker_until_the_timeout(broker: Served, caller: MessageHub) -> None:
+    with ThreadPoolExecutor() as threads, patient_hub(broker) as hub:
+        asked = threads.submit(caller.request, "service:later", 1, timeout=SECONDS, retries=100)
+        eventually(lambda: metrics(caller)["retried"] >= 3)
+        with hub.serve("service:later", lambda message, _: "here"):
+            assert asked.result() == "here"

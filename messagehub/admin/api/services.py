@@ -18,10 +18,10 @@ operations = Operations()
 
 
 class ResendBody(msgspec.Struct, forbid_unknown_fields=True):
-    """Which dead letters to send again: the newest, or the newest to one address."""
+    """Which dead letters to send again: all, or those to one address, until `limit` were sent."""
 
     address: Annotated[str, msgspec.Meta(max_length=1024)] | None = None
-    limit: Annotated[int, msgspec.Meta(ge=1, le=10_000)] = 100
+    limit: Annotated[int, msgspec.Meta(ge=1, le=1000)] | None = None
 
 
 @operations.add("GET", "/api/v1/services", "observe", codes=(42202,))
@@ -48,5 +48,5 @@ async def dead_letters(backend: BrokerClient, address: str = "", limit: Limit = 
 @operations.add("POST", "/api/v1/dead-letters/resend", "admin", writes=True, codes=(422,))
 async def resend(backend: BrokerClient, body: Annotated[ResendBody, Depends(JsonBody(ResendBody))]) -> Resent:
     """Send dead letters again, oldest first, and forget those that were sent."""
-    backend.callers.check(commands.ListDeadLetters(address=body.address, limit=body.limit))
+    backend.callers.check(commands.ListDeadLetters(address=body.address))
     return await run_in_threadpool(backend.hub.resend_dead_letters, body.address, limit=body.limit)

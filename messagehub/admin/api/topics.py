@@ -39,6 +39,18 @@ class ResetBody(msgspec.Struct, forbid_unknown_fields=True):
             raise ValueError("give one of offset, since and place")
 
 
+class MessagePage(msgspec.Struct, kw_only=True):
+    """Messages that follow each other. The next page begins at `next_offset`; `end_offset` is what will be published
+    next, so that there is no more when both are the same."""
+
+    topic: str
+    incarnation: int
+    first_offset: int
+    next_offset: int
+    end_offset: int
+    messages: list[replies.StoredMessage]
+
+
 @operations.add("GET", "/api/v1/topics", "observe", codes=(42202, 42208))
 async def topics(
     backend: BrokerClient, pattern: str = ">", after: str = "", limit: Limit | NotGiven = None
@@ -77,10 +89,21 @@ async def delete_topic(backend: BrokerClient, topic: Name) -> replies.TopicDelet
 @operations.add("GET", "/api/v1/topics/{topic}/messages", "consume", codes=(404, 42202, 42208))
 async def messages(
     backend: BrokerClient, topic: Name, offset: Offset = 0, since: Seconds | NotGiven = None, limit: Limit = 100
-) -> replies.TopicPage:
+) -> Outcome[MessagePage]:
     """A page of what a kept topic holds; payloads in base64."""
     command = commands.ReadTopic(topic=topic, offset=offset, since=since, limit=limit)
-    return await backend.ask(command, replies.TopicPage)
+    page = await backend.ask(command, replies.TopicPage)
+    following = page.messages[-1].offset + 1 if page.messages else page.next_offset
+    found = MessagePage(
+        topic=page.topic,
+        incarnation=page.incarnation,
+        first_offset=page.first_offset,
+        next_offset=following,
+        end_offset=page.next_offset,
+        messages=page.messages,
+    )
+    has_more = following < page.next_offset
+    return Outcome(found, following=str(following) if has_more else None, following_by="offset")
 
 
 @operations.add("GET", "/api/v1/topics/{topic}/positions", "observe", codes=(404, 42202, 42208))

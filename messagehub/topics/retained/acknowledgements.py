@@ -24,8 +24,8 @@ class Acknowledgements:
     """Of one subscription. Every message of it has this, and nothing else of the subscription."""
 
     def __init__(self, connection: Connection, position: TopicPosition, member_id: str, lease: str) -> None:
-        self.on_said: Callable[[int], None] = _nothing
-        """Called with the offset of a message that its reader has acknowledged or given back."""
+        self.on_said: Callable[[int, bool], None] = _nothing
+        """Called with the offset of a message that its reader has acknowledged (True) or given back (False)."""
         self.is_abandoned = False
         self._connection = connection
         self._position = position
@@ -34,7 +34,7 @@ class Acknowledgements:
 
     def acknowledge(self, offset: int, timeout: float | None) -> None:
         self.say_done([offset], timeout)
-        self.on_said(offset)
+        self.on_said(offset, True)
 
     def say_done(self, offsets: Sequence[int], timeout: float | None) -> None:
         """On the broker's disk when this returns."""
@@ -50,7 +50,7 @@ class Acknowledgements:
 
     def give_back(self, offset: int, timeout: float | None) -> None:
         self._say(self._return([offset], unseen=False), timeout)
-        self.on_said(offset)
+        self.on_said(offset, False)
 
     def say_unseen(self, offsets: Sequence[int], timeout: float) -> None:
         """Give back what nobody was handed, so that it does not count as delivered."""
@@ -95,5 +95,5 @@ class Acknowledgements:
         ) from why
 
 
-def _nothing(_: int) -> None:
+def _nothing(_: int, __: bool) -> None:
     """Nobody wants to know."""

@@ -2,7 +2,8 @@
 
 Rule 1: a message is handed to one subscriber at a time, which holds it until it is acknowledged, given back, or its
 time (`ack_wait`) is over. What waits in the buffer here is held too, and renewed in time.
-Rule 2: at least once: a message comes again until it is acknowledged, and never after that.
+Rule 2: at least once: a message comes again until it is acknowledged, and never after that. One that came here again
+before its reader acknowledged it is not handed out.
 Rule 3: one thread fetches, reads and sends what was acknowledged automatically; nothing of it is lost while the broker
 is away, and when the subscription is closed whatever it holds is free for others at once.
 Rule 4: what cannot be known to be held any more, because nothing could be renewed in time, is not handed to the reader.
@@ -131,6 +132,7 @@ class DurableSubscription(Subscription):
         self._is_auto = ack == "auto"
         self._current: int | None = None  # what the reader has, to be acknowledged when it asks for the next
         self._done: deque[int] = deque()
+        self._acknowledged: set[int] = set()  # that may be in the buffer, or on the way there
         self._assigned: deque[replies.Delivery] = deque()  # held by us, and not yet read from the store
         self._unseen: list[int] = []  # held by us at the end, and never handed out
         self._first_offset = 0
@@ -180,6 +182,11 @@ class DurableSubscription(Subscription):
         self._acknowledgements.is_abandoned = True
         self._wanted, self._fetcher = threading.Event(), None
 
+    def _lose_loop(self) -> None:
+        """Nothing is lost: what is not acknowledged comes to the next subscriber of the name."""
+        self._warn_of_lost_loop("and stay in the store")
+        self._give_up()
+
     def _give_up(self) -> None:
         self.end()
         self._begin_leaving()
@@ -195,11 +202,15 @@ class DurableSubscription(Subscription):
         current, self._current = self._current, None
         if current is not None:
             self._done.append(current)
+            self._acknowledged.add(current)  # last, see `_forget_acknowledged`
             self._has_news = self._has_news or not self._buffer
             self._wanted.set()
         if self._buffer and time.monotonic() >= self._renewed_at + self._position.ack_wait_seconds:
             self._buffer.clear()
         message = super()._take()
+        while message is not None and message.number in self._acknowledged:
+            self.received -= 1
+            message = super()._take()
         if message is None:
             return None
         if self._is_auto:
@@ -213,8 +224,10 @@ class DurableSubscription(Subscription):
         if self._current == message.number:
             self._current = None
 
-    def _said(self, offset: int) -> None:
+    def _said(self, offset: int, is_done: bool) -> None:
         """On any thread."""
+        if is_done:
+            self._acknowledged.add(offset)
         if self._current == offset:
             self._current = None
         self._has_news = True
@@ -294,7 +307,15 @@ class DurableSubscription(Subscription):
         is_due = time.monotonic() >= self._look_at
         return is_due or (room > 0 and self._has_news) or (self._has_more and room >= max(self._size // 2, 1))
 
+    def _forget_acknowledged(self) -> None:
+        """What the broker has as acknowledged is in none of its answers any more, so that only what is here counts."""
+        known = self._acknowledged.copy()  # first: what is acknowledged meanwhile is not forgotten
+        here = {message.number for message in self._buffer.copy()}
+        here.update(self._done.copy(), (delivery.offset for delivery in self._assigned))
+        self._acknowledged.difference_update(known - here)
+
     def _fetch(self) -> None:
+        self._forget_acknowledged()
         self._has_news = False
         of, limit = self._position, self._room()
         asked_at = time.monotonic()
@@ -312,6 +333,7 @@ class DurableSubscription(Subscription):
         if fetched.revision != self._revision:  # reset: what was fetched before is not ours any more
             self._revision = fetched.revision
             self._buffer.clear()
+            self._acknowledged.clear()
         self._renewed_at = asked_at
         if fetched.passed:
             self.lost_to_retention += fetched.passed

@@ -81,6 +81,11 @@ class RetainedSubscription(Subscription):
         received = self._received_to.copy()
         return {topic: saved_position(offset, int.from_bytes(of, "little")) for topic, (offset, of) in received.items()}
 
+    def _lose_loop(self) -> None:
+        """Nothing is lost: `positions` says where to go on."""
+        self._warn_of_lost_loop("and stay in the store")
+        self._give_up()
+
     def abandon(self) -> None:
         super().abandon()
         self._wants_room = False  # nobody reads on for it here
