@@ -52,11 +52,11 @@ class Shape(NamedTuple):
     def config(self) -> dict[str, Any]:
         return self._asdict() | {"capacity": _SLOTS.get(self.policy, self.capacity)}
 
-    def spec(self, command: RegisterProducer, lanes: str) -> RingSpec:
+    def spec(self, command: RegisterProducer, readers_path: str) -> RingSpec:
         return RingSpec(
             channel=command.channel,
             producer_id=command.producer_id or "",
-            lanes=lanes,
+            readers_path=readers_path,
             slot_bytes=self.page_size,
             slot_count=self.capacity,
             page_bytes=_PAGE_BYTES if self.page_size >= _PAGE_BYTES else _LINE_BYTES,
@@ -203,7 +203,7 @@ def open_producer(
     """`register` tells the broker, if there is one, within so many seconds, and goes on wanting to."""
     deadline = time.monotonic() + timeout
     path = ring_path(files, command)
-    spec = shape.spec(command, files.directory.lanes(path, command.channel))
+    spec = shape.spec(command, files.directory.readers_path(path, command.channel))
     files.check(command)
     registration = register(command, max(deadline - time.monotonic(), 0.0))
     try:

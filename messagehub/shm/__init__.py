@@ -1,1 +1,1 @@
-"""Shared memory: blocks, tables, lanes and the directory of them, with no broker and no daemon."""
+"""Shared memory: blocks, tables, reader files and the directory of them, with no broker and no daemon."""

@@ -24,12 +24,12 @@ from .locks import OWNER, Descriptor, exclusive, is_locked, try_lock
 from .manifests import Retention
 from .mapped_file import open_trusted, read_head, read_header, remove_file, write_file
 from .ownership import list_directory, parent_of
-from .reader_files import remove_lane_directory
-from .ring import lane_directory
+from .reader_files import remove_reader_directory
+from .ring import reader_directory
 from .tables import COMMIT_LOCK, TableStore
 
 LINGER_SECONDS: Final = 30.0
-_LANES: Final = "lanes"
+_READERS: Final = "lanes"
 _CONSUMERS: Final = "consumers"
 _TABLES: Final = "tables"
 _TICK_SECONDS: Final = 1.0
@@ -98,7 +98,7 @@ def clean_channel(locked: LockedChannel, report: Cleaned, *, now: float, linger_
     for producer_id in sorted({name[:-5] for name in names if name.endswith((".lock", ".json", ".dead"))}):
         if producer_id != "channel":
             _clean_producer(locked, producer_id, report, now, linger_seconds)
-    _clean_lanes(locked)
+    _clean_reader_directories(locked)
 
 
 def _clean_producer(
@@ -148,45 +148,45 @@ def _remove_ring(directory: Directory, path: str, report: Cleaned) -> bool:
     try:
         if not try_lock(descriptor.fd, _OWNER_AND_READERS):
             return is_locked(descriptor.fd, _OWNED)
-        lanes = _lanes_of(path)
+        readers_path = _reader_directory_of(path)
         with contextlib.suppress(DataBlockError):  # a damaged ring, or one that cannot be noted, is removed too
             header, head = read_head(path)
             note_ended(directory, header.block_id, head)
         if remove_file(path):
             report.blocks.append(path)
-        if lanes is not None:
-            remove_lane_directory(lanes)
+        if readers_path is not None:
+            remove_reader_directory(readers_path)
         return True
     finally:
         descriptor.close()
 
 
-def _lanes_of(path: str) -> str | None:
+def _reader_directory_of(path: str) -> str | None:
     try:
-        return lane_directory(path, read_header(path))
+        return reader_directory(path, read_header(path))
     except DataBlockError:
-        return None  # nothing there, damaged, or another user's: its lanes are found as orphans
+        return None  # nothing there, damaged, or another user's: its reader files are found as orphans
 
 
-def _clean_lanes(locked: LockedChannel) -> None:
-    """Directories of lanes whose block is gone (its remover died in between)."""
-    parent = os.path.join(locked.path, _LANES)
+def _clean_reader_directories(locked: LockedChannel) -> None:
+    """Remove the directories of reader files whose block is gone (a cleaner died in between)."""
+    parent = os.path.join(locked.path, _READERS)
     try:
         orphans = set(os.listdir(parent))
     except FileNotFoundError:
         return
     candidates = [os.path.join(locked.path, name) for name in os.listdir(locked.path) if name.endswith(".ring")]
     for path in [*candidates, locked.directory.exclusive_block(locked.channel)]:
-        lanes = _lanes_of(path)
-        if lanes is not None:
-            orphans.discard(os.path.basename(lanes))
+        readers_path = _reader_directory_of(path)
+        if readers_path is not None:
+            orphans.discard(os.path.basename(readers_path))
     for listed in locked.producers():
         for name in listed.entry.blocks if listed.entry else ():
-            lanes = _lanes_of(os.path.join(locked.directory.root, name))
-            if lanes is not None:
-                orphans.discard(os.path.basename(lanes))
+            readers_path = _reader_directory_of(os.path.join(locked.directory.root, name))
+            if readers_path is not None:
+                orphans.discard(os.path.basename(readers_path))
     for orphan in orphans:
-        remove_lane_directory(os.path.join(parent, orphan))
+        remove_reader_directory(os.path.join(parent, orphan))
 
 
 def _clean_consumers(locked: LockedChannel) -> None:
@@ -212,12 +212,12 @@ def _clean_consumers(locked: LockedChannel) -> None:
 def _remove_if_empty(locked: LockedChannel, *, now: float, linger_seconds: float) -> bool:
     """Remove the channel's directory, and its lock just before: a process that waits for the lock sees it removed."""
     names = set(list_directory(locked.path))
-    if not names <= {CHANNEL_LOCK, _LANES, _CONSUMERS, _TABLES}:
+    if not names <= {CHANNEL_LOCK, _READERS, _CONSUMERS, _TABLES}:
         return False
     if abs(now - os.stat(locked.path).st_mtime) < linger_seconds:  # also where a clock was set back
         return False
     try:
-        for name in (_LANES, _CONSUMERS):
+        for name in (_READERS, _CONSUMERS):
             with contextlib.suppress(FileNotFoundError):
                 _remove_directory(os.path.join(locked.path, name))
         if _TABLES in names:

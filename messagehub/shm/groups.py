@@ -1,4 +1,4 @@
-"""Group lanes: how far a consumer group has come, kept while its members come and go.
+"""Group cursors: how far a consumer group has come, kept while its members come and go.
 
 An assignment {epoch, index, count} gives member `index` the sequences s with s % count == index. Each epoch
 has one file with a word per member: "all my sequences up to here are done". The writer honours the lowest.

@@ -174,7 +174,7 @@ class Header:
     checksum: Checksum = Checksum.NONE
     schema_hash: str = ""
     schema_id: int = 0
-    lanes: str = ""  # directory of the readers' lanes, relative to the directory of the block
+    readers_path: str = ""  # directory of the reader files, relative to the directory of the block
 
     def pack(self, schema: bytes = b"") -> bytes:
         """Return the bytes of the header, with the checksum over itself and the schema that will follow it."""
@@ -205,7 +205,7 @@ class Header:
             _text(self.block_id, 32),
             _text(self.host, 64),
             _text(self.boot_id, 40),
-            _text(self.lanes, 512),
+            _text(self.readers_path, 512),
         )
         struct.pack_into("=I", packed, CRC_OFFSET, zlib.crc32(schema, zlib.crc32(packed)))
         return bytes(packed)
@@ -240,9 +240,9 @@ class Header:
             texts = [field.rstrip(b"\0").decode() for field in fields[16:]]
             if any("\0" in text for text in texts):
                 raise ValueError("a name with a zero byte in it")
-            lanes = texts[6]
-            if lanes.startswith("/") or ".." in lanes.split("/"):
-                raise ValueError(f"lanes at {lanes!r}")
+            readers_path = texts[6]
+            if readers_path.startswith("/") or ".." in readers_path.split("/"):
+                raise ValueError(f"reader files at {readers_path!r}")
             return cls(
                 kind=Kind(kind),
                 geometry=geometry,
@@ -257,7 +257,7 @@ class Header:
                 block_id=texts[3],
                 host=texts[4],
                 boot_id=texts[5],
-                lanes=lanes,
+                readers_path=readers_path,
             )
         except ValueError as error:
             raise HeaderInconsistent(path, str(error)) from None

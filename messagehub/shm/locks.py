@@ -5,7 +5,7 @@ closes, so at death at the latest; it survives SIGSTOP; nobody else can end it.
 Rule 2: a forked child shares the description, so every `Descriptor` is closed in the child before its first
 line of Python runs, and does nothing there afterwards. Opening and forking wait for each other.
 Rule 3: a mapping keeps the description open that it was made through, and its locks; it is therefore made through one
-of its own (`segment.map_file`), never through one that holds locks.
+of its own (`mapped_file.map_file`), never through one that holds locks.
 Rule 4: to find out whether a lock is held, probe it (`is_locked`); taking it would disturb its owner.
 """
 
@@ -27,7 +27,7 @@ from .errors import Busy, HandleClosed, NotLinux, TooManyOpenFiles
 from .holders import HeldSlots
 
 # Bytes far beyond any file: locks need no bytes to exist.
-OWNER: Final = 1 << 40  # exclusive: the writer of a block, the owner of an entry or a lane
+OWNER: Final = 1 << 40  # exclusive: the writer of a block, the owner of an entry or a reader file
 ATTACHED: Final = OWNER + 1  # shared: a reader is attached
 FIRST_SLOT: Final = OWNER + 16
 

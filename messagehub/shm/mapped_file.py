@@ -232,7 +232,7 @@ def open_lock(path: str) -> Descriptor:
     return open_trusted(path, os.O_RDWR)
 
 
-def open_bell(path: str, flags: int) -> Descriptor:
+def open_fifo(path: str, flags: int) -> Descriptor:
     """Open a FIFO, with OSError as from open(2). In a group's place anything else under its name is refused."""
     with parent_of(path) as (parent, name):
         descriptor = Descriptor.open(name, flags | os.O_NONBLOCK | os.O_NOFOLLOW, dir_fd=parent)

@@ -54,9 +54,9 @@ from .locks import ATTACHED, FIRST_SLOT, OWNER, Descriptor, Pins, exclusive, is_
 from .mapped_file import Segment
 from .payloads import Codec
 from .read_results import Gap, Item, Position, Producers, Start
-from .reader_files import CURSOR, HELD, TICKET, WRITER_BELL, NoReaderFile, ReaderFile, has_lane_index
+from .reader_files import CURSOR, HELD, TICKET, WRITER_FIFO, NoReaderFile, ReaderFile, has_reader_index
 from .reader_start import live_items, start_after
-from .wake_up import PROBE_SECONDS, ProcessWatch, Ringer, WriterBell, sleep_async
+from .wake_up import PROBE_SECONDS, ProcessWatch, Waker, WriterWakeUp, sleep_async
 
 log = logging.getLogger("messagehub")
 
@@ -73,7 +73,7 @@ class RingReader:
         self,
         segment: Segment,
         codec: Codec,
-        lanes: str,
+        readers_path: str,
         *,
         start: Start = "latest",
         lossless: bool = True,
@@ -111,8 +111,8 @@ class RingReader:
         self._pins = Pins(self._descriptor, segment.mapping, geometry.slot_count, held_slots(self.header.block_id))
         self._most_held = geometry.slot_count if copy == "never" else share_of(geometry.slot_count)
         self._room = None if copy == "never" else _room_for_more(self._descriptor, geometry.slot_count)
-        self._writer_bell = WriterBell(segment.words, Ringer(f"{lanes}/{WRITER_BELL}"))
-        self._pins.on_free = self._writer_bell.ring
+        self._writer_wake_up = WriterWakeUp(segment.words, Waker(f"{readers_path}/{WRITER_FIFO}"))
+        self._pins.on_free = self._writer_wake_up.wake
         self._watch: ProcessWatch | None = None
         self._watch_fired = False
         self._told_epoch = 0
@@ -122,25 +122,25 @@ class RingReader:
             raise ValueError("a group and an assignment go together")
         self._may_be_lossless = group is None and self.header.when_full != WhenFull.OVERWRITE
         honoured = lossless and self._may_be_lossless
-        self._lane: ReaderFile | NoReaderFile
+        self._file: ReaderFile | NoReaderFile
         try:
             if group is not None and assignment is not None:
-                self._member = Membership(lanes, group, assignment, start_after(segment, self.header, start))
-            self._lane = ReaderFile(lanes, lossless=honoured)
+                self._member = Membership(readers_path, group, assignment, start_after(segment, self.header, start))
+            self._file = ReaderFile(readers_path, lossless=honoured)
         except (RootUnusable, NothingThere):
-            self._lane = self._without_files(segment, lanes, is_needed=honoured or group is not None)
-        self._lane_words = self._lane.words
-        self._pins.held_word = self._lane_words[HELD : HELD + 1]
-        # Until here the lane's cursor was 0: a blocking writer overwrites nothing once it sees the lane.
+            self._file = self._without_files(segment, readers_path, is_needed=honoured or group is not None)
+        self._file_words = self._file.words
+        self._pins.held_word = self._file_words[HELD : HELD + 1]
+        # Until here the cursor in the file was 0: a blocking writer overwrites nothing once it sees the file.
         self._cursor = start_after(segment, self.header, start) if self._member is None else self._member.position
-        self._lane_words[CURSOR] = self._cursor
+        self._file_words[CURSOR] = self._cursor
 
-    def _without_files(self, segment: Segment, lanes: str, *, is_needed: bool) -> NoReaderFile:
+    def _without_files(self, segment: Segment, readers_path: str, *, is_needed: bool) -> NoReaderFile:
         """What to read with where the readers' files cannot be used, unless the writer or a group relies on them."""
-        if not segment.is_published() or has_lane_index(lanes):
+        if not segment.is_published() or has_reader_index(readers_path):
             raise NothingThere(self.path) from None  # replaced, cleaned or shared out anew at this moment
         if is_needed:
-            raise ReaderFilesGone(lanes) from None
+            raise ReaderFilesGone(readers_path) from None
         return NoReaderFile()
 
     # --- reading
@@ -160,9 +160,9 @@ class RingReader:
                 return found
             left = None if deadline is None else deadline - time.monotonic()
             if left is not None and left <= 0:
-                self._lane_words[TICKET] = 0
+                self._file_words[TICKET] = 0
                 return None
-            self._watch_fired = self._lane.bell.sleep(left, self._watch)
+            self._watch_fired = self._file.wake_up.sleep(left, self._watch)
             found = self._take()
             if found is not None:
                 return found
@@ -178,9 +178,9 @@ class RingReader:
                 return found
             left = None if deadline is None else deadline - time.monotonic()
             if left is not None and left <= 0:
-                self._lane_words[TICKET] = 0
+                self._file_words[TICKET] = 0
                 return None
-            self._watch_fired = await sleep_async(self._lane.bell, left, self._watch)
+            self._watch_fired = await sleep_async(self._file.wake_up, left, self._watch)
             self._share.restart()
 
     def latest(self) -> Item | None:
@@ -205,16 +205,16 @@ class RingReader:
     def set_lossless(self, lossless: bool) -> None:
         """Whether a blocking writer waits for this reader from now on."""
         if self._may_be_lossless:
-            self._lane.set_lossless(lossless)
+            self._file.set_lossless(lossless)
             if self._words[WRITER_TICKET]:
-                self._writer_bell.ring()
+                self._writer_wake_up.wake()
 
     def acknowledge(self, sequence: int) -> None:
         """For members of a group: this share is done up to `sequence`. Unacknowledged items go to others."""
         if self._member is not None:
             self._member.acknowledge(sequence)
             if self._words[WRITER_TICKET]:
-                self._writer_bell.ring()
+                self._writer_wake_up.wake()
 
     def __iter__(self) -> Iterator[Item | Gap]:
         while True:
@@ -245,24 +245,24 @@ class RingReader:
         return self._arm()
 
     def disarm(self) -> None:
-        self._lane_words[TICKET] = 0
+        self._file_words[TICKET] = 0
 
     def wake_fds(self) -> list[int]:
-        """The bell, and the writer's process while it can be watched."""
+        """Return the descriptor that wakes this reader, and that of the writer's process while it can be watched."""
         watched = -1 if self._watch is None else self._watch.fileno()
-        return [fd for fd in (self._lane.bell.fileno(), watched) if fd >= 0]
+        return [fd for fd in (self._file.wake_up.fileno(), watched) if fd >= 0]
 
     def woken(self, fd: int) -> None:
         """One of `wake_fds` was ready."""
-        if fd == self._lane.bell.fileno():
-            self._lane.bell.has_rung = True  # else it would be heard for ever, and no sleep would last
+        if fd == self._file.wake_up.fileno():
+            self._file.wake_up.was_woken = True  # else it would stay readable, and no sleep would last
         else:
             self._watch_fired = True
 
     def look_seconds(self) -> float | None:
         """How long at most to sleep on `wake_fds`: its writer does not know of this reader, or cannot be watched."""
         is_unwatched = self._watch is not None and self._watch.fileno() < 0
-        return self._lane.bell.look_seconds or (PROBE_SECONDS if is_unwatched else None)
+        return self._file.wake_up.look_seconds or (PROBE_SECONDS if is_unwatched else None)
 
     # --- what it knows
 
@@ -292,7 +292,7 @@ class RingReader:
     @property
     def is_known(self) -> bool:
         """Whether the writer can know of this reader. If not, the reader looks for new items now and then."""
-        return isinstance(self._lane, ReaderFile)
+        return isinstance(self._file, ReaderFile)
 
     def is_writer_alive(self) -> bool:
         self._check_open()
@@ -314,7 +314,7 @@ class RingReader:
         """Views that were handed out stay valid and keep their slots."""
         if self._descriptor.fd < 0:
             return
-        self._lane.close()
+        self._file.close()
         if self._member is not None:
             self._member.close()
         if self._watch is not None:
@@ -390,15 +390,15 @@ class RingReader:
         return kind, first, second, third
 
     def _advance(self, item: Item) -> Item:
-        self._cursor = self._lane_words[CURSOR] = item.sequence
+        self._cursor = self._file_words[CURSOR] = item.sequence
         if self._words[WRITER_TICKET]:
-            self._writer_bell.ring()
+            self._writer_wake_up.wake()
         return item
 
     def _lost(self, first: int, last: int) -> Gap:
-        self._cursor = self._lane_words[CURSOR] = last
+        self._cursor = self._file_words[CURSOR] = last
         if self._words[WRITER_TICKET]:
-            self._writer_bell.ring()
+            self._writer_wake_up.wake()
         return Gap(first, last)
 
     def _live(self, lowest: int) -> list[tuple[int, int]]:
@@ -407,12 +407,12 @@ class RingReader:
     def _arm(self) -> Item | Gap | None:
         """Say that this reader sleeps, then look once more; raises if nothing can come any more."""
         self._check_open()
-        self._lane_words[TICKET] = self._lane.bell.next_ticket()
+        self._file_words[TICKET] = self._file.wake_up.next_ticket()
         is_alive = is_locked(self._descriptor.fd, _WRITER)
         has_ended = self._words[STATE] == State.ENDED
         found = self._take()
         if found is not None:
-            self._lane_words[TICKET] = 0
+            self._file_words[TICKET] = 0
             return found
         if has_ended:
             raise StreamEnded(self.path)
@@ -433,7 +433,7 @@ class RingReader:
         pid, start_time = self._words[WRITER_PID], self._words[WRITER_START]
         watch = self._watch
         if not is_alive:
-            self._watch = None  # a new writer rings all lanes
+            self._watch = None  # a new writer wakes all readers
         elif watch is None or (watch.pid, watch.start_time) != (pid, start_time):
             self._watch = ProcessWatch(pid, start_time)
         elif self._watch_fired:

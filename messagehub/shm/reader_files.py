@@ -1,14 +1,16 @@
-"""Lanes: what a writer knows of its readers.
+"""Reader files: what a writer knows of its readers.
 
-A lane is a small file made by one reader and mapped read-only by the writer: the reader's cursor, its ticket
-(not 0 while it sleeps), whether it must not lose anything, its process and how many slots it keeps. Beside it
-lies the reader's bell. The lanes of a block share a directory and an index file.
+A reader makes a small file, which the writer maps read-only: the reader's cursor, its ticket (not 0 while it sleeps),
+whether it must not lose anything, its process and how many slots it keeps. Beside it lies the FIFO that wakes the
+reader. The reader files of a block share a directory and an index file. Their names on disk are those of the first
+version: `.lane` for the file, `.bell` for the FIFO.
 
-Rule 1: a lane's owner holds its lock from before it has a name, so a lane with a free lock is dead.
-Rule 2: lane, then bell, then a new random token in the index. A writer that reads the token before it lists
-the directory misses no lane: a later one changes the token again. (Counting fails: two increments can meet.)
-Rule 3: only lanes of the writer's own user, or of its group in a group's place, are mapped; anybody else could shorten
-the file under it.
+Rule 1: a reader holds the lock of its file from before the file has a name, so a file with a free lock is dead.
+Rule 2: a reader makes its file, then its FIFO, and then stores a new random token in the index. A writer that reads the
+token before it lists the directory misses no file: a later one changes the token again. (A counter would not do: two
+increments at the same time can count as one.)
+Rule 3: a writer maps only files of its own user or, in a group's place, of its group: anybody else could shorten the
+file under it.
 """
 
 import contextlib
@@ -33,136 +35,136 @@ from .holders import Holder
 from .locks import OWNER, exclusive, is_locked, try_lock
 from .mapped_file import Segment, make_own_directory, map_file, open_trusted, remove_file
 from .ownership import group_of, list_directory, parent_of
-from .wake_up import Bell, NoBell, Ringer
+from .wake_up import NoWakeUp, Waker, WakeUp
 
 CURSOR: Final = 0
 TICKET: Final = 8
 LOSSLESS: Final = 16
-PID: Final = 24  # 0 in lanes of earlier versions, which do not count their slots either
+PID: Final = 24  # 0 in files of earlier versions, which do not count their slots either
 HELD: Final = 32
-LANE_BYTES: Final = 4096
+READER_FILE_BYTES: Final = 4096
 INDEX: Final = "index"
-WRITER_BELL: Final = "writer.bell"
+WRITER_FIFO: Final = "writer.bell"
 _UNLIMITED: Final = (1 << 64) - 1
 _OWNED: Final = exclusive(OWNER)
 
 
-def make_lane_directory(directory: str) -> None:
+def make_reader_directory(directory: str) -> None:
     if group_of(directory) is None:
         os.makedirs(directory, mode=0o700, exist_ok=True)
     else:
         make_own_directory(os.path.dirname(directory))
         make_own_directory(directory)
-    index = Segment.create(os.path.join(directory, INDEX), LANE_BYTES)
+    index = Segment.create(os.path.join(directory, INDEX), READER_FILE_BYTES)
     try:
         index.publish()
     except NameTaken:
-        pass  # a writer before this one made it; lanes in it stay valid
+        pass  # a writer before this one made it; reader files in it stay valid
 
 
 def announce(directory: str) -> None:
-    """Tell the writer to look at the lanes again."""
+    """Tell the writer to list the reader files again."""
     index = Segment.attach(os.path.join(directory, INDEX), writable=True)
     index.words[0] = secrets.randbits(64)
 
 
-def has_lane_index(directory: str) -> bool:
-    """Whether readers can announce themselves there."""
+def has_reader_index(directory: str) -> bool:
+    """Return whether readers can announce themselves there."""
     return os.path.lexists(os.path.join(directory, INDEX))
 
 
-def remove_lane_directory(directory: str) -> None:
-    """For a block that is gone. Readers that still have a lane here keep it, without its name."""
+def remove_reader_directory(directory: str) -> None:
+    """Remove the reader files of a block that is gone. Readers that still use one keep it, without its name."""
     try:
         for name in list_directory(directory):
             remove_file(os.path.join(directory, name))
         with parent_of(directory) as (parent, name):
             os.rmdir(name, dir_fd=parent)
     except (SymlinkRefused, RootUnusable):
-        remove_file(directory)  # a member put it there; what it leads to is not ours
+        remove_file(directory)  # a member put a link there; its target is not ours
     except FileNotFoundError:
         return  # another cleaner was here first
     except OSError as error:
-        if error.errno != errno.ENOTEMPTY:  # a reader came in between; the next cleaner has another go
+        if error.errno != errno.ENOTEMPTY:  # a reader came in between; the next cleaner tries again
             raise
 
 
 class ReaderFile:
-    """The reader's side: one file, one bell, removed when the reader closes."""
+    """The reader's side: its file and its FIFO, which are removed when the reader closes."""
 
     def __init__(self, directory: str, *, lossless: bool) -> None:
         name = secrets.token_hex(16)
         self.directory = directory
         self._path = os.path.join(directory, f"{name}.lane")
-        self._segment = Segment.create(self._path, LANE_BYTES)
+        self._segment = Segment.create(self._path, READER_FILE_BYTES)
         self.words = self._segment.words
         self.words[LOSSLESS] = lossless
         self.words[PID] = os.getpid()
         if not try_lock(self._segment.descriptor.fd, _OWNED):
-            raise HandleClosed("lane")
+            raise HandleClosed("reader file")
         self._segment.publish()
-        self.bell = Bell(_bell_path(self._path))
+        self.wake_up = WakeUp(_fifo_path(self._path))
         try:
             announce(directory)
         except BaseException:
-            self.close()  # nobody would, and its files would stay
+            self.close()  # the caller has no object to close, and the files would stay
             raise
 
     def set_lossless(self, lossless: bool) -> None:
-        """Whether a blocking writer waits for this reader from now on; it looks at the lanes again before it writes."""
+        """Set whether a blocking writer waits for this reader. It lists the reader files again before it writes."""
         if self._segment.descriptor.fd >= 0 and bool(self.words[LOSSLESS]) != lossless:
             self.words[LOSSLESS] = lossless
-            with contextlib.suppress(NothingThere):  # the ring was replaced: nobody writes it any more
+            with contextlib.suppress(NothingThere):  # the ring was replaced and has no writer any more
                 announce(self.directory)
 
     def close(self) -> None:
         if self._segment.descriptor.fd >= 0:  # in a forked child the files are the parent's
-            self.bell.close(remove=True)
+            self.wake_up.close(remove=True)
             remove_file(self._path)
             self._segment.descriptor.close()
             with contextlib.suppress(DataBlockError):  # the ring is gone too
-                announce(self.directory)  # so that the writer closes what it has open of this lane
+                announce(self.directory)  # so that the writer closes this file too
 
 
 class NoReaderFile:
-    """In the place of a lane whose directory is gone: its writer does not know of the reader, and does not wake it."""
+    """Stands in for a reader file whose directory is gone: the writer neither knows nor wakes the reader."""
 
     def __init__(self) -> None:
-        self.words = memoryview(bytearray(LANE_BYTES)).cast("Q")
-        self.bell = NoBell()
+        self.words = memoryview(bytearray(READER_FILE_BYTES)).cast("Q")
+        self.wake_up = NoWakeUp()
 
     def set_lossless(self, lossless: bool) -> None:
-        """Its writer cannot wait for it."""
+        """Do nothing: the writer cannot wait for this reader."""
 
     def close(self) -> None:
-        """There is nothing to close."""
+        """Do nothing: there is no file."""
 
 
 class _Seen:
-    """The writer's side of one lane."""
+    """The writer's side of one reader file."""
 
-    __slots__ = ("descriptor", "path", "ringer", "rung", "words")
+    __slots__ = ("descriptor", "path", "waker", "woken_ticket", "words")
 
     def __init__(self, path: str) -> None:
         self.path = path
         self.descriptor = open_trusted(path, os.O_RDONLY)
         size = os.fstat(self.descriptor.fd).st_size
-        if size < LANE_BYTES:
-            raise TruncatedBlock(path, LANE_BYTES, size)
-        self.words = memoryview(map_file(self.descriptor.fd, LANE_BYTES, writable=False)).cast("Q")
-        self.ringer = Ringer(_bell_path(path))
-        self.rung = 0
+        if size < READER_FILE_BYTES:
+            raise TruncatedBlock(path, READER_FILE_BYTES, size)
+        self.words = memoryview(map_file(self.descriptor.fd, READER_FILE_BYTES, writable=False)).cast("Q")
+        self.waker = Waker(_fifo_path(path))
+        self.woken_ticket = 0
 
     def is_dead(self) -> bool:
         return not is_locked(self.descriptor.fd, _OWNED)
 
     def close(self) -> None:
-        self.ringer.close()
+        self.waker.close()
         self.descriptor.close()
 
 
 class ReaderFiles:
-    """All lanes of a block as its writer sees them; cheap while nothing changes."""
+    """All reader files of a block as its writer sees them; cheap while nothing changes."""
 
     def __init__(self, directory: str) -> None:
         self.directory = directory
@@ -170,13 +172,13 @@ class ReaderFiles:
         index.descriptor.close()  # a process may have a thousand writers; the mapping needs none
         self.index = index.words
         self.token: int | None = None
-        self._lanes: dict[str, _Seen] = {}
+        self._files: dict[str, _Seen] = {}
         self._groups: dict[str, GroupCursors] = {}
         self._all: list[_Seen] = []
         self.refresh()
 
     def refresh(self) -> bool:
-        """Look for new lanes if any reader announced one; True if it did."""
+        """List the files again if a reader announced a change, and return whether one did."""
         token = self.index[0]
         if token == self.token:
             return False
@@ -185,38 +187,38 @@ class ReaderFiles:
         while not self._follow_groups(names):
             names = os.listdir(self.directory)
         for name in names:
-            if name.endswith(".lane") and name not in self._lanes:
+            if name.endswith(".lane") and name not in self._files:
                 self._add(name)
-        for gone in self._lanes.keys() - set(names):
-            self._lanes.pop(gone).close()
-        for name in [name for name, lane in self._lanes.items() if lane.is_dead()]:
+        for gone in self._files.keys() - set(names):
+            self._files.pop(gone).close()
+        for name in [name for name, file in self._files.items() if file.is_dead()]:
             self._remove(name)
-        self._all = list(self._lanes.values())
+        self._all = list(self._files.values())
         return True
 
     def floor(self) -> int:
-        """The highest sequence that every lossless lane and every group is done with."""
+        """Return the highest sequence that every lossless reader and every group is done with."""
         lowest = _UNLIMITED
-        for lane in self._all:
-            if lane.words[LOSSLESS]:
-                cursor = lane.words[CURSOR]  # once: read again it may have passed a slower reader's
+        for file in self._all:
+            if file.words[LOSSLESS]:
+                cursor = file.words[CURSOR]  # read once: a second read may be larger than the minimum so far
                 lowest = min(lowest, cursor)
         for group in self._groups.values():
             lowest = min(lowest, group.floor())
         return lowest
 
     def drop_dead(self) -> bool:
-        """Forget lanes whose reader died; True if there were any."""
-        dead = [name for name, lane in self._lanes.items() if lane.is_dead()]
+        """Remove the files of dead readers, and return whether there were any."""
+        dead = [name for name, file in self._files.items() if file.is_dead()]
         for name in dead:
             self._remove(name)
         if dead:
-            self._all = list(self._lanes.values())
+            self._all = list(self._files.values())
         return bool(dead)
 
     def holders(self, head: int) -> list[Holder]:
-        """Every reader and group, with what it keeps from a writer that has come to `head`."""
-        found = [_holder(lane.words, head) for lane in self._all]
+        """Return every reader and group, with the slots and items that it holds of a writer that has come to `head`."""
+        found = [_holder(file.words, head) for file in self._all]
         for name, group in self._groups.items():
             with contextlib.suppress(NothingThere):  # it was deleted
                 members = member_count(os.path.join(self.directory, name))
@@ -224,26 +226,30 @@ class ReaderFiles:
                 found.append(Holder(None, 0, unread, group_name(name), members, unread))
         return found
 
-    def ring(self) -> None:
-        """Wake every reader that says it sleeps, once a ticket."""
-        for lane in self._all:
-            ticket = lane.words[TICKET]
-            if ticket and ticket != lane.rung:
-                lane.rung = ticket
-                lane.ringer.ring()
+    def wake(self) -> None:
+        """Wake every reader whose ticket says that it sleeps, once for each ticket."""
+        for file in self._all:
+            ticket = file.words[TICKET]
+            if ticket and ticket != file.woken_ticket:
+                file.woken_ticket = ticket
+                file.waker.wake()
 
     def close(self) -> None:
-        for lane in self._lanes.values():
-            lane.close()
+        for file in self._files.values():
+            file.close()
         for group in self._groups.values():
             group.close()
-        self._lanes, self._groups, self._all = {}, {}, []
+        self._files, self._groups, self._all = {}, {}, []
 
     def _follow_groups(self, names: list[str]) -> bool:
-        """False if a new epoch took a file's place since they were listed: the group must not be without one."""
+        """Open the cursors of new groups and close those that are gone.
+
+        False if a new epoch replaced a file since the names were listed: they have to be listed again, because no group
+        may be missed.
+        """
         wanted = group_files(names)
         for name in [name for name, group in self._groups.items() if group.is_superseded()]:
-            self._groups.pop(name).close()  # deleted; a file that is there under its name now is another one
+            self._groups.pop(name).close()  # it was deleted; a file with its name is a new one
         for name in wanted - self._groups.keys():
             try:
                 self._groups[name] = GroupCursors(os.path.join(self.directory, name))
@@ -255,15 +261,15 @@ class ReaderFiles:
 
     def _add(self, name: str) -> None:
         try:
-            self._lanes[name] = _Seen(os.path.join(self.directory, name))
+            self._files[name] = _Seen(os.path.join(self.directory, name))
         except (NothingThere, AccessRefused, DamagedBlock):
-            return  # its reader left meanwhile, or it is no lane of this user
+            return  # its reader left meanwhile, or the file is not this user's
 
     def _remove(self, name: str) -> None:
-        lane = self._lanes.pop(name)
-        lane.close()
-        remove_file(_bell_path(lane.path))
-        remove_file(lane.path)
+        file = self._files.pop(name)
+        file.close()
+        remove_file(_fifo_path(file.path))
+        remove_file(file.path)
 
 
 def live_readers(directory: str, head: int) -> list[Holder]:
@@ -281,7 +287,7 @@ def live_readers(directory: str, head: int) -> list[Holder]:
             except NothingThere:
                 continue
             if is_locked(descriptor.fd, _OWNED):
-                content = os.pread(descriptor.fd, LANE_BYTES, 0).ljust(LANE_BYTES, b"\0")
+                content = os.pread(descriptor.fd, READER_FILE_BYTES, 0).ljust(READER_FILE_BYTES, b"\0")
                 found.append(_holder(memoryview(content).cast("Q"), head))
             descriptor.close()
     for name in sorted(group_files(names)):
@@ -297,5 +303,5 @@ def _holder(words: memoryview, head: int) -> Holder:
     return Holder(words[PID] or None, words[HELD], lag if words[LOSSLESS] else None, lag=lag)
 
 
-def _bell_path(lane_path: str) -> str:
-    return lane_path.removesuffix(".lane") + ".bell"
+def _fifo_path(file_path: str) -> str:
+    return file_path.removesuffix(".lane") + ".bell"

@@ -39,7 +39,7 @@ def live_items(words: memoryview, first_line: int, slot_count: int, lowest: int)
 
 def _before_oldest(segment: Segment, geometry: Geometry) -> int:
     """Oldest is where the unbroken run up to the newest begins; an older item that someone still holds is
-    not worth a gap, and what the writer took before it could know of this lane is gone.
+    not worth a gap, and what the writer took before it could know of this reader is gone.
 
     Items after `head` are left out: one that is published while the slots are looked at may be seen without the
     one before it, which would look like the beginning of the run.

@@ -46,10 +46,10 @@ from .reader import Copy, RingReader
 from .reader_files import (
     ReaderFiles,
     announce,
-    has_lane_index,
+    has_reader_index,
     live_readers,
-    make_lane_directory,
-    remove_lane_directory,
+    make_reader_directory,
+    remove_reader_directory,
 )
 from .reader_start import live_items
 from .writer import RingWriter
@@ -60,11 +60,11 @@ _MOST_ITEMS = 1 << 62  # more than a century of writing: a ring with a higher nu
 
 @dataclass(frozen=True)
 class RingSpec:
-    """What a producer asks for. `lanes` is relative to the directory of the block, which adds its id."""
+    """What a producer asks for. `readers_path` is relative to the directory of the block, whose id is added to it."""
 
     channel: str
     producer_id: str
-    lanes: str
+    readers_path: str
     slot_bytes: int = 4096
     slot_count: int = 16
     page_bytes: int = 4096
@@ -115,7 +115,7 @@ def open_reader(
         return RingReader(
             segment,
             codec_of(header.payload_format, description, path, checks_cells=verify or is_written_by_others(path)),
-            lane_directory(path, header),
+            reader_directory(path, header),
             start=start,
             lossless=lossless,
             group=group,
@@ -129,11 +129,14 @@ def open_reader(
         raise
 
 
-def lane_directory(path: str, header: Header) -> str:
-    """A group's blocks lie in their channel's directory; where their lanes are is not left to what a member wrote."""
-    if group_of(path) is not None and header.lanes != f"lanes/{header.block_id}":
-        raise HeaderInconsistent(path, f"lanes at {header.lanes!r}")
-    return os.path.join(os.path.dirname(path), header.lanes)
+def reader_directory(path: str, header: Header) -> str:
+    """Return the directory of a ring's reader files.
+
+    In a group's place it follows from the block's id: no member can choose another by what it writes into a header.
+    """
+    if group_of(path) is not None and header.readers_path != f"lanes/{header.block_id}":
+        raise HeaderInconsistent(path, f"reader files at {header.readers_path!r}")
+    return os.path.join(os.path.dirname(path), header.readers_path)
 
 
 def _header(path: str, spec: RingSpec, codec: Codec) -> Header:
@@ -164,7 +167,7 @@ def _header(path: str, spec: RingSpec, codec: Codec) -> Header:
         checksum=spec.checksum,
         schema_hash=spec.schema_hash,
         schema_id=spec.schema_id,
-        lanes=f"{spec.lanes}/{block_id}",
+        readers_path=f"{spec.readers_path}/{block_id}",
     )
 
 
@@ -179,8 +182,8 @@ class _Replaced(NamedTuple):
 def _create(path: str, header: Header, codec: Codec, replaced: _Replaced | None) -> RingWriter | None:
     """Create the ring; None if another process created it first."""
     if replaced is not None:
-        lanes = os.path.join(os.path.dirname(header.lanes), replaced.block_id)
-        header = replace(header, block_id=replaced.block_id, lanes=lanes)
+        readers_path = os.path.join(os.path.dirname(header.readers_path), replaced.block_id)
+        header = replace(header, block_id=replaced.block_id, readers_path=readers_path)
     segment = Segment.create(path, header.geometry.file_bytes)
     packed = header.pack(codec.description)
     segment.data[: len(packed)] = packed
@@ -190,14 +193,14 @@ def _create(path: str, header: Header, codec: Codec, replaced: _Replaced | None)
         segment.words[HEAD], segment.words[EPOCH] = replaced.head, replaced.epoch
     if not try_lock(segment.descriptor.fd, exclusive(OWNER)):
         raise NameTaken(path, None)
-    lanes = lane_directory(path, header)
-    make_lane_directory(lanes)
+    readers_path = reader_directory(path, header)
+    make_reader_directory(readers_path)
     try:
         segment.publish()
     except NameTaken:
         segment.descriptor.close()
         return None
-    return RingWriter(segment, codec, lanes)
+    return RingWriter(segment, codec, readers_path)
 
 
 def _take_over(path: str, header: Header, codec: Codec) -> RingWriter | _Replaced | None:
@@ -215,15 +218,15 @@ def _take_over(path: str, header: Header, codec: Codec) -> RingWriter | _Replace
         raise WrongMagic(path)
     if not try_lock(segment.descriptor.fd, exclusive(OWNER)):
         raise NameTaken(path, segment.words[WRITER_PID])
-    lanes = lane_directory(path, found)
+    readers_path = reader_directory(path, found)
     if not segment.is_published():
         return None
-    make_lane_directory(lanes)
+    make_reader_directory(readers_path)
     if _same_stream(segment, found, header, codec) and _has_room_for_name(segment, found, header.producer_id):
         if header.producer_id != _last_producer(segment, found):  # before the epoch changes, so that readers look
             add_successor(segment.words, segment.data, _head_of(segment, found) + 1, header.producer_id)
-        return RingWriter(segment, codec, lanes)
-    return _replace(segment, found, lanes)
+        return RingWriter(segment, codec, readers_path)
+    return _replace(segment, found, readers_path)
 
 
 def _same_stream(segment: Segment, found: Header, header: Header, codec: Codec) -> bool:
@@ -231,7 +234,7 @@ def _same_stream(segment: Segment, found: Header, header: Header, codec: Codec) 
     return description == codec.description and found == replace(
         header,
         block_id=found.block_id,
-        lanes=os.path.join(os.path.dirname(header.lanes), found.block_id),
+        readers_path=os.path.join(os.path.dirname(header.readers_path), found.block_id),
         producer_id=found.producer_id,
         created_at=found.created_at,
     )
@@ -254,7 +257,7 @@ def _has_room_for_name(segment: Segment, found: Header, producer_id: str) -> boo
 
 
 def _discard(segment: Segment) -> None:
-    """A damaged ring whose writer is gone. Cleaners find its lanes, and readers keep what they have."""
+    """Remove a damaged ring whose writer is gone. Cleaners find its reader files, and readers keep what they have."""
     if not try_lock(segment.descriptor.fd, exclusive(OWNER)):
         raise NameTaken(segment.path, None)
     if segment.is_published():
@@ -262,15 +265,15 @@ def _discard(segment: Segment) -> None:
     segment.descriptor.close()
 
 
-def _replace(segment: Segment, found: Header, lanes: str) -> _Replaced | None:
+def _replace(segment: Segment, found: Header, readers_path: str) -> _Replaced | None:
     """End and remove a ring whose writer lock is ours."""
     head, epoch = _head_of(segment, found), segment.words[EPOCH]
     segment.words[STATE] = State.ENDED
-    board = ReaderFiles(lanes)
-    board.ring()
+    board = ReaderFiles(readers_path)
+    board.wake()
     board.close()
     remove_file(segment.path)
-    remove_lane_directory(lanes)
+    remove_reader_directory(readers_path)
     segment.descriptor.close()
     return _Replaced(found.block_id, epoch, head) if max(head, epoch) < _MOST_ITEMS else None
 
@@ -293,15 +296,15 @@ def peek(path: str) -> tuple[Header, dict[str, Any]]:
 def describe(path: str) -> tuple[Header, dict[str, Any]]:
     """Return what `peek` does, with the readers; it costs a look at the file of each."""
     header, state = peek(path)
-    found = live_readers(lane_directory(path, header), state["head"]) if header.lanes else []
+    found = live_readers(reader_directory(path, header), state["head"]) if header.readers_path else []
     readers = sum(holder.group is None for holder in found)
     return header, state | {"readers": readers, "held": _held_slots(path, header), "holders": found}
 
 
 def group_members(path: str, group: str) -> int:
     """Return how many members of a group read a ring now."""
-    lanes = _lanes_of(path)
-    return members_of(lanes, group) if lanes is not None else 0
+    readers_path = _reader_directory_of(path)
+    return members_of(readers_path, group) if readers_path is not None else 0
 
 
 def left_by_group(path: str, group: str) -> int:
@@ -311,25 +314,25 @@ def left_by_group(path: str, group: str) -> int:
         header = segment.header()
         head, geometry = segment.words[HEAD], header.geometry
         live = live_items(segment.words, geometry.line(0), geometry.slot_count, 1)
-        return len(undone_items(lane_directory(path, header), group, (each for each, _ in live if each <= head)))
+        return len(undone_items(reader_directory(path, header), group, (each for each, _ in live if each <= head)))
     except (NothingThere, FileNotFoundError):
         return 0  # it is gone, or its readers' files are
 
 
 def delete_group(path: str, group: str) -> bool:
     """Forget how far a group has come in a ring; False if it never read it. A writer that waits sees it soon."""
-    lanes = _lanes_of(path)
-    if lanes is None or not remove_group(lanes, group):
+    readers_path = _reader_directory_of(path)
+    if readers_path is None or not remove_group(readers_path, group):
         return False
-    announce(lanes)
+    announce(readers_path)
     return True
 
 
-def _lanes_of(path: str) -> str | None:
+def _reader_directory_of(path: str) -> str | None:
     """Return where the readers of a ring have their files; None where they have none."""
     header, _ = peek(path)
-    lanes = lane_directory(path, header)
-    return lanes if header.lanes and has_lane_index(lanes) else None
+    readers_path = reader_directory(path, header)
+    return readers_path if header.readers_path and has_reader_index(readers_path) else None
 
 
 def _held_slots(path: str, header: Header) -> int:

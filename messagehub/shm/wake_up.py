@@ -1,9 +1,9 @@
-"""Waking a sleeping process without a daemon and without polling.
+"""Wake a sleeping process without a daemon and without polling.
 
-A bell is a FIFO that its owner sleeps on. The owner first stores a ticket in a word that the other side can
-see; the other side writes one byte per ticket, so a busy reader costs its writer no system call.
-The owner keeps the FIFO open for reading and writing: it never hangs up, and for everyone else an owner that
-died is EPIPE or ENXIO. Death of the other side comes through a pidfd (`ProcessWatch`), exactly once, at once.
+The owner of a FIFO sleeps on it. It first stores a ticket in a word that the other side can see; the other side writes
+one byte for each ticket, so a busy reader costs its writer no system call.
+The owner keeps the FIFO open for reading and writing, so it never sees an end of file; when the owner died, the other
+side gets EPIPE or ENXIO. The death of the other side shows on a pidfd (`ProcessWatch`), exactly once and at once.
 """
 
 import contextlib
@@ -17,17 +17,17 @@ from .errors import DataBlockError
 from .identity import ProcessIdentity
 from .layout import WRITER_TICKET
 from .locks import Descriptor
-from .mapped_file import open_bell, remove_file
+from .mapped_file import open_fifo, remove_file
 from .ownership import FILE_MODE, parent_of, share
 
-# Where no pidfd can be had (a writer in another pid namespace) its lock is probed this often instead.
+# How often the lock of a process is probed that has no pidfd here (a writer in another pid namespace).
 PROBE_SECONDS: Final = 0.25
-# Where nobody can ring, the owner looks for itself this often.
+# How often the owner looks by itself where nobody can wake it.
 LOOK_SECONDS: Final = 0.01
 
 
-class Bell:
-    """The owner's end."""
+class WakeUp:
+    """The owner's end of the FIFO."""
 
     look_seconds: float | None = None
 
@@ -38,54 +38,54 @@ class Bell:
             with parent_of(path) as (parent, name):
                 os.mkfifo(name, FILE_MODE if parent is not None else 0o600, dir_fd=parent)
         except FileExistsError:
-            is_new = False  # a bell of a writer before this one; the owner's lock says whose it is now
+            is_new = False  # a writer before this one made it; the owner's lock says whose it is now
         self._watched = -1
         self.ticket = 1
-        self._listen(open_bell(path, os.O_RDWR))
+        self._listen_on(open_fifo(path, os.O_RDWR))
         if is_new:
             share(self._descriptor.fd, path)
 
-    def _listen(self, descriptor: Descriptor) -> None:
+    def _listen_on(self, descriptor: Descriptor) -> None:
         self._descriptor = descriptor
         self._poll = select.poll()
         self._poll.register(descriptor.fd, select.POLLIN)
-        self.has_rung = True  # unknown: look once
+        self.was_woken = True  # it is not known: read once
 
-    def rest(self) -> None:
-        """Hold no descriptor until `wait_for_rings`: nobody needs to be heard until then."""
+    def stop_listening(self) -> None:
+        """Close the descriptor until `listen` is called: nobody has to wake the owner before that."""
         self._descriptor.close()
         self._poll = select.poll()
 
-    def wait_for_rings(self) -> None:
-        """Be heard again. Where that cannot be (no file, no descriptor left), sleeping ends at its timeout only."""
+    def listen(self) -> None:
+        """Open the FIFO again. If that fails (no file, no descriptor left), only the timeout ends a sleep."""
         if self._descriptor.fd < 0:
             with contextlib.suppress(OSError, DataBlockError):
-                self._listen(open_bell(self.path, os.O_RDWR))
+                self._listen_on(open_fifo(self.path, os.O_RDWR))
 
     def fileno(self) -> int:
         return self._descriptor.fd
 
     def next_ticket(self) -> int:
-        """What to store before looking once more and going to sleep; what rang before is forgotten."""
-        if self.has_rung and self._descriptor.fd >= 0:
-            self.has_rung = False
+        """Return the ticket to store before looking once more and going to sleep; forget wake-ups before it."""
+        if self.was_woken and self._descriptor.fd >= 0:
+            self.was_woken = False
             try:
                 os.read(self._descriptor.fd, 4096)
             except BlockingIOError:
-                pass  # a forked child of the owner heard it
+                pass  # a forked child of the owner has read it
         self.ticket += 1
         return self.ticket
 
     def sleep(self, timeout_seconds: float | None, watch: "ProcessWatch | None" = None) -> bool:
-        """Until the bell rings, the watched process dies (True), or the time is up."""
+        """Sleep until the owner is woken, the watched process dies (True), or the time is up."""
         self._listen_also(-1 if watch is None else watch.fileno())
         if watch is not None and self._watched < 0:
             timeout_seconds = PROBE_SECONDS if timeout_seconds is None else min(timeout_seconds, PROBE_SECONDS)
         events = self._poll.poll(None if timeout_seconds is None else max(0.0, timeout_seconds) * 1000)
         if not events:
             return False
-        self.has_rung = events[0][0] == self._descriptor.fd
-        return events[-1][0] == self._watched  # registered after the bell
+        self.was_woken = events[0][0] == self._descriptor.fd
+        return events[-1][0] == self._watched  # registered after the FIFO
 
     def close(self, *, remove: bool) -> None:
         if remove and self._descriptor.fd >= 0:
@@ -102,13 +102,13 @@ class Bell:
         self._watched = fd
 
 
-class NoBell:
-    """In the place of a bell that nobody would find: sleeping ends by itself, after LOOK_SECONDS."""
+class NoWakeUp:
+    """Stands in for a FIFO that nobody would find: a sleep ends by itself after LOOK_SECONDS."""
 
     look_seconds: float | None = LOOK_SECONDS
 
     def __init__(self) -> None:
-        self.has_rung = False
+        self.was_woken = False
 
     def fileno(self) -> int:
         return -1
@@ -122,41 +122,41 @@ class NoBell:
         return bool(wait_readable([watched] if watched >= 0 else [], seconds))
 
 
-class Ringer:
-    """The other end. The FIFO is opened at the first ring, because it may not exist yet before that."""
+class Waker:
+    """The other end of the FIFO, which is opened at the first wake-up, because it may not exist before that."""
 
     def __init__(self, path: str) -> None:
         self._path = path
         self._descriptor: Descriptor | None = None
 
-    def ring(self) -> None:
-        """Neither blocks nor raises: finalizers call it. Whether anyone lives to hear it, locks tell."""
+    def wake(self) -> None:
+        """Wake the owner. This neither blocks nor raises, since finalizers call it. A lock tells if the owner lives."""
         try:
             if self._descriptor is None:
-                self._descriptor = open_bell(self._path, os.O_WRONLY)
+                self._descriptor = open_fifo(self._path, os.O_WRONLY)
             os.write(self._descriptor.fd, b"!")
         except (OSError, DataBlockError):
-            return  # full of rings not yet heard (it will wake), nobody there, or no bell
+            return  # full of wake-ups that were not read yet, no owner, or no FIFO
 
     def close(self) -> None:
         if self._descriptor is not None:
             self._descriptor.close()
 
 
-class WriterBell:
+class WriterWakeUp:
     """Wakes a writer that waits for room, once a ticket. Runs in finalizers; refers to no reader, so that
     dropping a reader frees it at once."""
 
-    def __init__(self, words: memoryview, ringer: Ringer) -> None:
+    def __init__(self, words: memoryview, waker: Waker) -> None:
         self._words = words
-        self._ringer = ringer
-        self._rung = 0
+        self._waker = waker
+        self._woken_ticket = 0
 
-    def ring(self) -> None:
+    def wake(self) -> None:
         ticket = self._words[WRITER_TICKET]
-        if ticket and ticket != self._rung:
-            self._rung = ticket
-            self._ringer.ring()
+        if ticket and ticket != self._woken_ticket:
+            self._woken_ticket = ticket
+            self._waker.wake()
 
 
 class ProcessWatch:
@@ -169,7 +169,7 @@ class ProcessWatch:
         try:
             self._descriptor = Descriptor(lambda: os.pidfd_open(pid))
         except (OSError, OverflowError):
-            return  # gone, in another namespace, no pid at all: the lock has the last word in every case
+            return  # ended, in another namespace, or no pid at all: in every case the lock decides
         found = ProcessIdentity.of(pid)
         if found is None or found.start_time != start_time:
             self.close()
@@ -182,15 +182,15 @@ class ProcessWatch:
             self._descriptor.close()
 
 
-async def sleep_async(bell: Bell | NoBell, timeout_seconds: float | None, watch: ProcessWatch | None) -> bool:
-    """As `sleep` of a bell, in the running event loop."""
-    import asyncio  # which takes longer to load than all else that a writer needs
+async def sleep_async(wake_up: WakeUp | NoWakeUp, timeout_seconds: float | None, watch: ProcessWatch | None) -> bool:
+    """Do what `WakeUp.sleep` does, in the running event loop."""
+    import asyncio  # it takes longer to load than all else that a writer needs
 
     loop = asyncio.get_running_loop()
     woken = asyncio.Event()
     has_died = False
     watched = -1 if watch is None else watch.fileno()
-    limits = [seconds for seconds in (timeout_seconds, bell.look_seconds) if seconds is not None]
+    limits = [seconds for seconds in (timeout_seconds, wake_up.look_seconds) if seconds is not None]
     limits += [PROBE_SECONDS] if watch is not None and watched < 0 else []
 
     def died() -> None:
@@ -198,7 +198,7 @@ async def sleep_async(bell: Bell | NoBell, timeout_seconds: float | None, watch:
         has_died = True
         woken.set()
 
-    listening = [fd for fd in (bell.fileno(), watched) if fd >= 0]
+    listening = [fd for fd in (wake_up.fileno(), watched) if fd >= 0]
     for fd in listening:
         loop.add_reader(fd, died if fd == watched else woken.set)
     try:
@@ -208,5 +208,5 @@ async def sleep_async(bell: Bell | NoBell, timeout_seconds: float | None, watch:
     finally:
         for fd in listening:
             loop.remove_reader(fd)
-        bell.has_rung = True  # perhaps: look
+        wake_up.was_woken = True  # perhaps: the next ticket reads it
     return has_died

@@ -7,7 +7,7 @@ Rule 1: sequences are not tied to slots: the oldest slot that nobody holds is ne
 view never stops an overwriting writer. If readers hold every slot, an overwriting writer skips the item: its number is
 used up, so that readers count it as missed, and `skipped` counts it too.
 Rule 2: a number is never used twice, over all epochs of a block.
-Rule 3: with BLOCK and ERROR no slot is taken before every live lossless lane and every group is done with it.
+Rule 3: with BLOCK and ERROR no slot is taken before every live lossless reader and every group is done with it.
 Rule 4: a payload of several items gets all its slots before the first of them is changed: it is written, or not.
 """
 
@@ -49,8 +49,8 @@ from .loans import Loan, check_whole_items
 from .locks import FIRST_SLOT, OFD_SETLK, exclusive, free, set_lock, unlock
 from .mapped_file import Segment
 from .payloads import Codec, Piece
-from .reader_files import WRITER_BELL, ReaderFiles
-from .wake_up import Bell
+from .reader_files import WRITER_FIFO, ReaderFiles
+from .wake_up import WakeUp
 
 _UNLIMITED: Final = (1 << 64) - 1
 # How often a writer that waits for room looks whether the reader it waits for still lives.
@@ -80,7 +80,7 @@ class Written(NamedTuple):
 class RingWriter:
     """Made by `ring.open_writer`, which has taken the writer lock on `segment`. Safe to use from threads."""
 
-    def __init__(self, segment: Segment, codec: Codec, lanes: str) -> None:
+    def __init__(self, segment: Segment, codec: Codec, readers_path: str) -> None:
         self.header = segment.header()
         self.path = segment.path
         self._segment = segment
@@ -98,15 +98,15 @@ class RingWriter:
         self._unlock = [free(FIRST_SLOT + slot) for slot in slots]
         self._has_checksum = self.header.checksum != Checksum.NONE
         self._has_shapes = self.header.payload_format == PayloadFormat.NUMPY
-        self._honours_lanes = self.header.when_full != WhenFull.OVERWRITE
+        self._honours_readers = self.header.when_full != WhenFull.OVERWRITE
         self._mutex = threading.Lock()
         self._share = LoopShare()
         self._is_closing = False
         self._dropped: deque[int] = deque()
-        self._board = ReaderFiles(lanes)
+        self._board = ReaderFiles(readers_path)
         self._index = self._board.index
-        self._bell = Bell(f"{lanes}/{WRITER_BELL}")
-        self._bell.rest()
+        self._wake_up = WakeUp(f"{readers_path}/{WRITER_FIFO}")
+        self._wake_up.stop_listening()
         self._sequences = [self._words[line + SEQUENCE] for line in self._line]
         self._order = deque(sorted(slots, key=self._sequences.__getitem__))
         self._held: list[int] = []  # slots that a reader held when their turn came; tried again at `_look_at`
@@ -114,8 +114,8 @@ class RingWriter:
         self._times = geometry.times
         self._head = max(self._words[HEAD], *self._sequences)
         self._begin_epoch()
-        self._floor = self._board.floor() if self._honours_lanes else _UNLIMITED
-        self._board.ring()
+        self._floor = self._board.floor() if self._honours_readers else _UNLIMITED
+        self._board.wake()
 
     @property
     def head(self) -> int:
@@ -260,9 +260,9 @@ class RingWriter:
             self._words[STATE] = State.ENDED
             self._board.refresh()
             self._descriptor.close()
-            self._board.ring()
+            self._board.wake()
             self._board.close()
-            self._bell.close(remove=False)
+            self._wake_up.close(remove=False)
 
     def __enter__(self) -> "RingWriter":
         return self
@@ -310,7 +310,7 @@ class RingWriter:
                 if found:
                     self._held += found
                     self._look_again()  # which sorts them among those that are held, by age
-                    self._board.ring()  # who found one of them locked meanwhile sleeps
+                    self._board.wake()  # who found one of them locked meanwhile sleeps
                 return []
             found.append(slot)
         return found
@@ -334,11 +334,11 @@ class RingWriter:
                 self._held.append(order.popleft())
                 self._look_at = time.monotonic() + _HELD_SECONDS
                 continue
-            # Only now: a new reader announces its lane, then looks which slots are locked. So either it is
+            # Only now: a new reader announces its file, then looks which slots are locked. So either it is
             # seen here, or it sees that this slot is taken.
             if self._index[0] != self._board.token and self._is_needed(slot):
                 unlock(fd, self._unlock[slot])
-                self._board.ring()  # who found the slot locked meanwhile sleeps, with unread data in it
+                self._board.wake()  # who found the slot locked meanwhile sleeps, with unread data in it
                 return None
             order.popleft()
             return slot
@@ -357,9 +357,9 @@ class RingWriter:
         self._held = []
 
     def _is_needed(self, slot: int) -> bool:
-        """Whether a lane that has just appeared is not done with a slot."""
+        """Return whether a reader that has just appeared is not done with a slot."""
         self._board.refresh()
-        if self._honours_lanes:
+        if self._honours_readers:
             self._floor = self._board.floor()
         return self._sequences[slot] > self._floor
 
@@ -374,12 +374,12 @@ class RingWriter:
         started = time.monotonic()
         skips_at = started + (_GRACE_SECONDS if started >= self._no_grace_until else 0.0)
         has_told = False
-        self._bell.wait_for_rings()
+        self._wake_up.listen()
         try:
             while True:
                 if self._is_closing:
                     raise HandleClosed("producer")
-                self._words[WRITER_TICKET] = self._bell.next_ticket()
+                self._words[WRITER_TICKET] = self._wake_up.next_ticket()
                 self._look_for_room()
                 slots = self._free_slots(count)
                 if slots:
@@ -387,7 +387,7 @@ class RingWriter:
                 now = time.monotonic()
                 waited = now - started
                 lent = self._lent()
-                may_skip = not self._honours_lanes and count <= self._slot_count - lent
+                may_skip = not self._honours_readers and count <= self._slot_count - lent
                 if may_skip and (now >= skips_at or (timeout_seconds is not None and waited >= timeout_seconds)):
                     return []
                 if timeout_seconds is not None and waited >= timeout_seconds:
@@ -396,16 +396,16 @@ class RingWriter:
                     has_told = True
                     self._tell_of_wait(waited, lent)
                 left = _PROBE_SECONDS if timeout_seconds is None else timeout_seconds - waited
-                self._bell.sleep(min(left, _PROBE_SECONDS, max(skips_at - now, 0.0) if may_skip else left))
+                self._wake_up.sleep(min(left, _PROBE_SECONDS, max(skips_at - now, 0.0) if may_skip else left))
         finally:
             self._words[WRITER_TICKET] = 0
-            self._bell.rest()
+            self._wake_up.stop_listening()
 
     def _look_for_room(self) -> None:
         """Look anew at which readers there are, how far they are, and which slots they hold."""
         self._board.refresh()
         self._board.drop_dead()
-        if self._honours_lanes:
+        if self._honours_readers:
             self._floor = self._board.floor()
         self._take_back()
         self._look_again()
@@ -423,10 +423,10 @@ class RingWriter:
 
     def _full(self, waited: float, lent: int) -> RingFull:
         held_back_by = self._held_back_by(lent)
-        return RingFull(self.path, self._slot_count, waited, held_back_by, overwrites=not self._honours_lanes)
+        return RingFull(self.path, self._slot_count, waited, held_back_by, overwrites=not self._honours_readers)
 
     def _held_back_by(self, lent: int) -> str:
-        if lent == self._slot_count or (lent and not self._honours_lanes):
+        if lent == self._slot_count or (lent and not self._honours_readers):
             return f"loans of this producer that were not committed hold {lent} of them"
         return told(self._board.holders(self._head), self.header.channel)
 
@@ -437,7 +437,7 @@ class RingWriter:
         first, self._head = self._head + 1, self._head + count
         self._words[SKIPPED] += count
         self._words[HEAD] = self._head
-        self._board.ring()
+        self._board.wake()
         if now >= self._tell_at:
             self._tell_at = now + _TELL_AGAIN_SECONDS
             log.warning(
@@ -469,14 +469,14 @@ class RingWriter:
         self._order.append(slot)
         # The unlock is also the barrier between storing the head and reading the readers' tickets.
         set_lock(self._descriptor.fd, OFD_SETLK, self._unlock[slot])
-        self._board.ring()
+        self._board.wake()
         return sequence
 
     def _abandon(self, slot: int) -> None:
         """Give back a claimed slot; it is empty now and the first to be used again."""
         self._order.appendleft(slot)
         unlock(self._descriptor.fd, self._unlock[slot])
-        self._board.ring()
+        self._board.wake()
 
     def _take_back(self) -> None:
         """The slots of dropped loans; the caller has the mutex."""

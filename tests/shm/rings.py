@@ -18,7 +18,7 @@ def spec(**changes: Any) -> RingSpec:
     values = {
         "channel": "c",
         "producer_id": "p",
-        "lanes": "lanes",
+        "readers_path": "lanes",
         "slot_bytes": SLOT_BYTES,
         "slot_count": 4,
         "kind": Kind.RING_BUFFER,

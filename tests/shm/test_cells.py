@@ -39,7 +39,7 @@ def ring(root: str, gid: int | None, batch: pa.RecordBatch) -> str:
     directory = Directory(root=root, gid=gid)
     directory.make_channel("c")
     path = directory.exclusive_block("c")
-    spec = RingSpec("c", "p", directory.lanes(path, "c"))
+    spec = RingSpec("c", "p", directory.readers_path(path, "c"))
     with open_writer(path, spec, codec_for(batch.schema)) as made:
         made.write(batch)
     return path

@@ -125,14 +125,14 @@ def test_a_writer_with_an_impossible_pid_is_judged_by_its_lock(root: str) -> Non
         assert reader.read(0) is None
 
 
-def test_a_reader_that_finds_no_index_leaves_no_lane(root: str) -> None:
+def test_a_reader_that_finds_no_index_leaves_no_file(root: str) -> None:
     with writer(root) as made:
-        lanes = os.path.join(root, made.header.lanes)
-        os.unlink(os.path.join(lanes, "index"))
-        before = os.listdir(lanes)
+        readers_path = os.path.join(root, made.header.readers_path)
+        os.unlink(os.path.join(readers_path, "index"))
+        before = os.listdir(readers_path)
         with open_reader(os.path.join(root, "ring")) as reader:
             assert not reader.is_known
-        assert os.listdir(lanes) == before
+        assert os.listdir(readers_path) == before
 
 
 def group_file(root: str, shares: list[MemberShare]) -> str:
@@ -141,7 +141,7 @@ def group_file(root: str, shares: list[MemberShare]) -> str:
         for share in shares:
             made.write(payload(made.head + 1))
             open_reader(os.path.join(root, "ring"), start="oldest", group="g", assignment=share).close()
-        return os.path.join(root, made.header.lanes, f"g@{shares[-1].epoch}.group")
+        return os.path.join(root, made.header.readers_path, f"g@{shares[-1].epoch}.group")
 
 
 def test_a_group_that_has_done_more_than_a_stream_can_hold_is_refused(root: str) -> None:

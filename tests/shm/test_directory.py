@@ -34,7 +34,7 @@ def produce(directory: Directory, producer_id: str, *, exclusive: bool) -> tuple
     block = directory.exclusive_block("c") if exclusive else directory.shared_block("c", producer_id)
     with directory.locked("c") as channel:
         registration = channel.register(entry(directory, producer_id, "c", block))
-        spec = RingSpec("c", producer_id, directory.lanes(block, "c"), slot_bytes=256)
+        spec = RingSpec("c", producer_id, directory.readers_path(block, "c"), slot_bytes=256)
         return registration, open_writer(block, spec, codec_for(None))
 
 
@@ -66,8 +66,8 @@ def test_domains_and_channels_have_names_of_their_own(root: str) -> None:
     assert other.exclusive_block("a.b") == os.path.join(root, "pylabhub_a.b@lab")
     assert default.channel_path("a.b") != other.channel_path("a.b")
     block = default.exclusive_block("a.b")
-    assert default.lanes(block, "a.b") == f"messagehub-{os.geteuid()}/default/channels/a.b/lanes"
-    assert default.lanes(default.shared_block("a.b", "p"), "a.b") == "lanes"
+    assert default.readers_path(block, "a.b") == f"messagehub-{os.geteuid()}/default/channels/a.b/lanes"
+    assert default.readers_path(default.shared_block("a.b", "p"), "a.b") == "lanes"
 
 
 def test_a_producer_id_is_refused_while_it_lives_and_succeeded_when_it_died(root: str) -> None:

@@ -113,9 +113,11 @@ def test_an_old_assignment_is_refused(root: str) -> None:
             member(root, 4, 0, 1)
         with pytest.raises(errors.AssignmentChanged):
             member(root, 5, 0, 2)
-        lanes = os.path.join(root, "lanes")
-        (block,) = os.listdir(lanes)
-        assert [name for name in os.listdir(os.path.join(lanes, block)) if name.endswith(".group")] == ["g@5.group"]
+        readers_path = os.path.join(root, "lanes")
+        (block,) = os.listdir(readers_path)
+        assert [name for name in os.listdir(os.path.join(readers_path, block)) if name.endswith(".group")] == [
+            "g@5.group"
+        ]
 
 
 def test_with_overwrite_a_group_is_told_of_its_loss(root: str) -> None:
@@ -155,7 +157,7 @@ def test_a_member_that_had_done_all_its_share_does_not_hold_up_the_writer_in_a_n
 def test_a_writer_that_comes_while_epochs_change_finds_the_group(root: str) -> None:
     """An epoch's file may be gone a moment after it was listed: the next one took its place."""
     with writer(root, slot_count=4, when_full=WhenFull.BLOCK):
-        (lanes,) = glob.glob(os.path.join(root, "lanes", "*"))
+        (readers_path,) = glob.glob(os.path.join(root, "lanes", "*"))
         member(root, 1, 0, 1).close()
 
         def change_epochs() -> None:
@@ -164,7 +166,7 @@ def test_a_writer_that_comes_while_epochs_change_finds_the_group(root: str) -> N
 
         pid = fork(change_epochs)
         for _ in range(2000):
-            board = ReaderFiles(lanes)
+            board = ReaderFiles(readers_path)
             assert board.floor() == 0  # never without the group, which has done nothing yet
             board.close()
         assert wait(pid) == 0

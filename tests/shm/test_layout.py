@@ -23,7 +23,7 @@ def header(**changes: object) -> Header:
         created_at=12.5,
         schema_hash="abc",
         schema_id=7,
-        lanes="lanes/0",
+        readers_path="lanes/0",
     )
     return replace(made, **changes)
 
@@ -73,10 +73,10 @@ def test_a_header_that_lies_is_refused_by_its_own_error(
         Header.unpack(bytes(data), "x", header().geometry.file_bytes)
 
 
-def test_lanes_outside_the_directory_of_the_block_are_refused() -> None:
-    for lanes in ("/etc", "../up", "a/../../b"):
+def test_reader_files_outside_the_directory_of_the_block_are_refused() -> None:
+    for readers_path in ("/etc", "../up", "a/../../b"):
         with pytest.raises(errors.HeaderInconsistent):
-            Header.unpack(padded(header(lanes=lanes).pack()), "x", header().geometry.file_bytes)
+            Header.unpack(padded(header(readers_path=readers_path).pack()), "x", header().geometry.file_bytes)
 
 
 def test_a_name_that_does_not_fit_the_header_is_too_long() -> None:

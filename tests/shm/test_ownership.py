@@ -63,7 +63,7 @@ def produce(root: str, channel: str = "c") -> tuple[Any, Any]:
     with directory.locked(channel) as locked:
         entry = ProducerEntry(channel, "p", ProcessIdentity.current(), 1.0, (directory.relative(block),))
         held = locked.register(entry)
-        made = open_writer(block, RingSpec(channel, "p", directory.lanes(block, channel)), codec_for(None))
+        made = open_writer(block, RingSpec(channel, "p", directory.readers_path(block, channel)), codec_for(None))
     made.write(payload(1))
     return held, made
 
@@ -286,7 +286,7 @@ def test_an_entry_that_names_what_is_not_its_channels_removes_nothing(place: str
     private = Directory(root=place)
     private.make_channel("mine")
     ring = private.exclusive_block("mine")
-    open_writer(ring, RingSpec("mine", "p", private.lanes(ring, "mine")), codec_for(None)).close()
+    open_writer(ring, RingSpec("mine", "p", private.readers_path(ring, "mine")), codec_for(None)).close()
     directory = left_by(ALICE, place)
     other = produce(place, "other")
     named = (directory.relative(ring), "precious/_exclusive.ring", directory.relative(other[1].path))
@@ -305,7 +305,7 @@ def test_an_entry_that_names_what_is_not_its_channels_removes_nothing(place: str
     assert all(os.path.exists(os.path.join(place, name)) for name in named)
 
 
-def test_a_header_that_puts_its_lanes_elsewhere_removes_nothing(place: str) -> None:
+def test_a_header_that_puts_its_reader_files_elsewhere_removes_nothing(place: str) -> None:
     directory = left_by(ALICE, place)
     block = directory.exclusive_block("c")
     victim = os.path.join(directory.make_channel("victim"), "precious")
@@ -316,7 +316,7 @@ def test_a_header_that_puts_its_lanes_elsewhere_removes_nothing(place: str) -> N
             header = Header.unpack(data, block, len(data))
             schema = bytes(data[HEADER_BYTES : HEADER_BYTES + header.geometry.schema_bytes])
             file.seek(0)
-            file.write(replace(header, lanes="tables/keep").pack(schema))
+            file.write(replace(header, readers_path="tables/keep").pack(schema))
         os.makedirs(os.path.join(os.path.dirname(block), "tables", "keep"))
 
     write_file(victim, b"1")
@@ -325,7 +325,7 @@ def test_a_header_that_puts_its_lanes_elsewhere_removes_nothing(place: str) -> N
     os.chmod(os.path.dirname(keep), 0o2770)
     os.chmod(keep, 0o2770)
     write_file(os.path.join(keep, "part"), b"1")
-    with pytest.raises(errors.HeaderInconsistent, match="lanes"):
+    with pytest.raises(errors.HeaderInconsistent, match="reader files"):
         open_reader(block)
     cleaned(place)
     assert os.path.exists(os.path.join(keep, "part"))

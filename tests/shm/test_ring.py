@@ -122,8 +122,8 @@ def test_a_killed_lossless_reader_does_not_block_the_writer(root: str) -> None:
             made.write(payload(5), timeout_seconds=0.05)
         kill(pid)
         assert made.write(payload(5), timeout_seconds=2).first == 5
-        lanes = os.path.join(root, made.header.lanes)
-        assert sorted(os.listdir(lanes)) == ["index", "writer.bell"]
+        readers_path = os.path.join(root, made.header.readers_path)
+        assert sorted(os.listdir(readers_path)) == ["index", "writer.bell"]
 
 
 def test_a_batch_larger_than_a_slot_is_refused_with_the_size_that_would_do(root: str) -> None:
@@ -339,7 +339,7 @@ def test_the_slowest_reader_counts_however_the_others_move_meanwhile(root: str) 
     made.write(payload(1))
     made.write(payload(2))
     assert drain(slow) == drain(quick) == [1, 2]
-    board = ReaderFiles(os.path.join(root, made.header.lanes))
+    board = ReaderFiles(os.path.join(root, made.header.readers_path))
     # private: nothing public moves a cursor between two looks at it
     board._all[1].words = Advancing()  # type: ignore[assignment]
     assert board.floor() == 1
@@ -376,17 +376,17 @@ def test_a_reader_that_met_a_locked_slot_is_woken_when_the_writer_lets_go_of_it(
         handle.close()
 
 
-def test_a_bell_that_was_heard_is_silent_until_it_is_rung_again(root: str) -> None:
-    """As `waiting.Sleeper` uses a reader: a bell that stays audible is a busy loop."""
+def test_a_reader_that_was_woken_sleeps_until_it_is_woken_again(root: str) -> None:
+    """As `waiting.Sleeper` uses a reader: a FIFO that stays readable is a busy loop."""
     made = writer(root)
     reader = open_reader(made.path)
-    bell = reader.wake_fds()[0]
+    fifo = reader.wake_fds()[0]
     for number in (1, 2, 3):
         assert reader.arm() is None
-        assert not select.select([bell], [], [], 0)[0]
+        assert not select.select([fifo], [], [], 0)[0]
         made.write(payload(number))
-        assert select.select([bell], [], [], 5)[0] == [bell]
-        reader.woken(bell)
+        assert select.select([fifo], [], [], 5)[0] == [fifo]
+        reader.woken(fifo)
         assert checked(reader.take()) == number
     reader.close()
     made.close()

@@ -52,7 +52,7 @@ def test_an_idle_reader_uses_no_cpu(root: str) -> None:
         assert after.ru_nvcsw - before.ru_nvcsw < 10
 
 
-def test_no_bell_is_rung_for_a_reader_that_does_not_sleep(root: str) -> None:
+def test_a_reader_that_does_not_sleep_is_not_woken(root: str) -> None:
     with writer(root) as made, open_reader(ring(root), start="oldest") as reader:
         for number in range(1, 5):
             made.write(payload(number))

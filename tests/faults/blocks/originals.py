@@ -47,7 +47,7 @@ def make_all(root: str, hub: MessageHub) -> list[Original]:
         for checksum in CHECKSUMS
     ]
     tables = [original for checksum in CHECKSUMS for original in _table(root, checksum)]
-    return [*rings, *tables, *_lanes(root), *_channel(hub)]
+    return [*rings, *tables, *_reader_files(root), *_channel(hub)]
 
 
 def payload_of(name: str) -> tuple[Any, Any]:
@@ -107,8 +107,8 @@ def _table(root: str, checksum: Checksum) -> list[Original]:
     return found
 
 
-def _lanes(root: str) -> list[Original]:
-    """What lies beside a ring: the index of its lanes, and how far a group has come in its second epoch."""
+def _reader_files(root: str) -> list[Original]:
+    """What lies beside a ring: the index of its reader files, and how far a group has come in its second epoch."""
     directory = os.path.join(root, "lanes")
     os.mkdir(directory, 0o700)
     path = os.path.join(directory, "ring")
@@ -117,8 +117,8 @@ def _lanes(root: str) -> list[Original]:
         for share in (MemberShare(1, 0, 3), MEMBER):
             writer.write(b"x")
             open_reader(path, start="oldest", group=GROUP, assignment=share).close()
-        lanes = os.path.join(directory, writer.header.lanes)
-    index, group = os.path.join(lanes, "index"), os.path.join(lanes, f"{GROUP}@{MEMBER.epoch}.group")
+        readers_path = os.path.join(directory, writer.header.readers_path)
+    index, group = os.path.join(readers_path, "index"), os.path.join(readers_path, f"{GROUP}@{MEMBER.epoch}.group")
     return [
         Original("index", "ring", path, index, _read(index), ((0, 64), (0, 4096)), False),
         Original("group", "member", path, group, _read(group), ((0, 24), (64, 72), (128, 328)), False),

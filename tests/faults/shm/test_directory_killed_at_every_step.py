@@ -25,7 +25,7 @@ def produce(directory: Directory, producer_id: str) -> tuple[object, RingWriter]
             ProducerEntry("c", producer_id, ProcessIdentity.current(), time.time(), (directory.relative(block),))
         )
         made = open_writer(
-            block, RingSpec("c", producer_id, directory.lanes(block, "c"), slot_bytes=512), codec_for(None)
+            block, RingSpec("c", producer_id, directory.readers_path(block, "c"), slot_bytes=512), codec_for(None)
         )
     made.write(payload(made.head + 1))
     return registration, made

@@ -52,7 +52,7 @@ class Scene:
         spec = RingSpec(
             channel,
             "p",
-            self.directory.lanes(block, channel),
+            self.directory.readers_path(block, channel),
             slot_count=8,
             checksum=Checksum.VERIFY,
             when_full=WhenFull.BLOCK if channel == "blocking" else WhenFull.OVERWRITE,

@@ -139,7 +139,7 @@ def test_a_lossless_reader_loses_nothing_over_all_deaths(root: str) -> None:
 
 
 def test_a_writer_that_dies_at_any_change_of_a_file_leaves_a_ring_or_nothing(root: str) -> None:
-    """The same for system calls: creation, lanes, bells, replacing a ring of another shape."""
+    """The same for system calls: creation, reader files, wake-ups, replacing a ring of another shape."""
     path = os.path.join(root, "ring")
     for length in count(1):
         with writer(root, slot_count=2) as made:
