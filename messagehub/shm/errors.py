@@ -291,6 +291,8 @@ class PayloadSchemaMismatch(PayloadRefused):
 class UnexpectedSchema(PayloadSchemaMismatch):
     """For a reader: the ring has another schema than those it can read."""
 
+    code = "UNEXPECTED_SCHEMA"
+
     def __init__(self, schema_hash: str, expected: str, written: Any) -> None:
         """`written` is the Arrow schema or dtype of the ring; None of raw bytes."""
         self.written = written
