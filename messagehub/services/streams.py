@@ -116,7 +116,7 @@ class StreamCall:
         if form == REFUSED:
             self.lose(read_failure(memoryview(frame)[ANSWER.size :]))
         elif form == EXPIRED:
-            self.lose(RequestTimeout(self._why_expired()))
+            self.lose(RequestTimeout(self.why_late("the worker did not come to it in time")))
         elif form == FAILED:  # by its handler, so that it is not tried again
             self.end(read_failure(memoryview(frame)[ANSWER.size :]))
         else:
@@ -130,9 +130,10 @@ class StreamCall:
             if form != PARTIAL:
                 self.has_ended = True
 
-    def _why_expired(self) -> str:
+    def why_late(self, where_nothing_came: str) -> str:
+        """Say why the deadline passed: of a stream that had begun, its reader is the one who knows."""
         if not self._bytes_in:
-            return "the worker did not come to it in time"
+            return where_nothing_came
         return f"the stream of {self.outgoing.address} had not ended at its deadline: read it faster, or give it longer"
 
     def wake(self) -> bool:
@@ -294,7 +295,7 @@ class StreamedReply:
 
     def _too_late(self) -> BaseException:
         self._metrics.count("timeouts")
-        return self._failed(RequestTimeout(f"{self.address} did not answer in time"))
+        return self._failed(RequestTimeout(self._call.why_late(f"{self.address} did not answer in time")))
 
     def _failed(self, error: BaseException) -> BaseException:
         self._error = error

@@ -5,7 +5,7 @@ buffer, since on few cores it may only lack the processor; a slow one earns the 
 Rule 2: every message that does not reach the reader is counted: `lost_in_transit` on the way to this process, by the
 gaps in each publisher's numbers, `lost_in_buffer` by the overflow policy.
 Rule 3: a subscription ends once. What was in its buffer can still be read. Once `close` has returned, its callback is
-not called any more: what it has not had is counted and logged. So is what comes after its event loop has ended.
+not called any more: what it has not had is counted and logged. One whose event loop has ended is closed, and warns.
 Rule 4: whoever reads with `async` lets other tasks of the loop run every few milliseconds, however much is buffered.
 """
 
@@ -92,7 +92,6 @@ class Subscription(ClosedWhenForgotten):
         self._thread: threading.Thread | None = None
         self._task: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None  # in which the callback is awaited, if that is not ours
-        self._has_lost_loop = False
         self._is_cut = False  # the callback is not called any more
         self._share = LoopShare()
 
@@ -246,9 +245,9 @@ class Subscription(ClosedWhenForgotten):
             raise
 
     def _lose_loop(self) -> None:
-        """The event loop that awaits the callback has ended. Stay subscribed, and count what comes as lost."""
-        self._has_lost_loop = True
-        self._warn_of_lost_loop("`lost` counts them")
+        """The event loop that awaits the callback has ended, so that nobody can read any more: end, and say so."""
+        self._warn_of_lost_loop("and the subscription is closed")
+        self._give_up()
         self._lose_buffered("its event loop has ended")
 
     def _warn_of_lost_loop(self, consequence: str) -> None:
@@ -357,9 +356,8 @@ class Subscription(ClosedWhenForgotten):
         """
         if self.is_closed:
             return False
-        if self._loop is not None and (self._has_lost_loop or self._loop.is_closed()):
-            if not self._has_lost_loop:
-                self._lose_loop()
+        if self._loop is not None and self._loop.is_closed():
+            self._lose_loop()
             self.lost_in_buffer += 1
             return False
         buffer = self._buffer

@@ -445,13 +445,15 @@ def test_a_handler_fails_with_any_exception_and_its_text(caller: MessageHub, err
         context.defer()
         context.fail(error)
 
-    for handler in (deferred, lambda message, context: context.fail(error)):
+    handlers = {"deferred": deferred, "at-once": lambda message, context: context.fail(error)}
+    for name, handler in handlers.items():
+        address = f"service:fails-{name}-{type(error).__name__}"
         with (
-            caller.serve("service:fails", handler),
+            caller.serve(address, handler),
             pytest.raises(HandlerFailed, match=str(error)) as failed,
         ):
-            caller.request("service:fails", 1, timeout=SECONDS)
-        assert failed.value.details == {"error": type(error).__name__, "address": "service:fails"}
+            caller.request(address, 1, timeout=SECONDS)
+        assert failed.value.details == {"error": type(error).__name__, "address": address}
 
 
 @pytest.mark.parametrize("wrong", ["text", None, ValueError, {"error": 1}])
