@@ -93,7 +93,7 @@ class ProducerEntry:
                 if not isinstance(value.get(name, kind()), kind):
                     raise TypeError(f"{name} is {value[name]!r}")
             return cls(**value)
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
             raise EntryDamaged(path, repr(error)) from None
 
 

@@ -31,7 +31,7 @@ class ProcessIdentity(NamedTuple):
 
     @classmethod
     def from_json(cls, value: Any) -> "ProcessIdentity":
-        """Raises KeyError, TypeError or ValueError for anything `to_json` does not make."""
+        """Raises KeyError, TypeError, ValueError or OverflowError for anything `to_json` does not make."""
         pid, start_time = int(value["pid"]), int(value["start_time"])
         if not (0 < pid < 1 << 31 and 0 <= start_time < 1 << 63):
             raise ValueError(f"no process has pid {pid} and start time {start_time}")

@@ -270,7 +270,7 @@ class TableStore:
             value = json.loads(os.read(descriptor.fd, 65536))
             is_alive = ProcessIdentity.from_json(value["keeper"]).is_alive()
             return not is_alive if is_alive is not None else now - value["begun_at"] > foreign_seconds
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
+        except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
             raise EntryDamaged(path, repr(error)) from None
         finally:
             descriptor.close()

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -105,6 +106,22 @@ def test_what_a_killed_producer_left_is_dead_until_it_is_cleaned(killed: Program
     assert killed.call("blocks").stdout == "no blocks\n"
     assert not os.path.exists(path_of(killed))
     assert "0 blocks" in killed.call("doctor", code=1).stdout
+
+
+def test_rings_with_another_prefix_are_shown_and_cleaned(alone: Program) -> None:
+    alone.dir.mkdir(mode=0o700, exist_ok=True)
+    (alone.dir / "messagehub.toml").write_text('shm_prefix = "lab_"\n')
+    ring = Path(f"/dev/shm/lab_sensors@{alone.environment['MESSAGEHUB_DOMAIN']}")
+    with producing(alone) as process:
+        (block,) = alone.call_json("blocks", "list")
+        assert (block["shm_name"], block["state"]) == (f"/{ring.name}", "live")
+        process.kill()
+        process.wait()
+    assert ring.exists()
+    assert "whose producer is gone" in alone.call("doctor", code=1).stdout
+    assert alone.call_json("blocks", "verify")[0]["checked"] == 3
+    assert alone.run("blocks", "clean", "--now").stdout == "removed 1 dead producers and 1 blocks\n"
+    assert not ring.exists()
 
 
 def test_a_changed_byte_is_found(killed: Program) -> None:

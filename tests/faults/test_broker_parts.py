@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -26,6 +27,7 @@ from messagehub.settings import Settings
 from messagehub.store.memory import MemoryStore
 from tests.access.shared import SharedHub
 from tests.conftest import QUICK
+from tests.faults.chaos.storm import command_line, descendants
 from tests.faults.test_schema_worker_killed import schema_workers
 from tests.integration.harness import (
     PATIENCE_SECONDS,
@@ -220,6 +222,39 @@ def test_a_broker_that_says_ready_has_a_judge_that_is_ready(served: Callable[...
     assert "stopped" in server.log()
 
 
+HELD = """
+import sys
+from messagehub.broker.schema_worker import checker
+gate = sys.argv.pop(1)
+start = checker.module_command
+checker.module_command = lambda *module: ["sh", "-c", 'read -r _ < "$0" && exec "$@"', gate, *start(*module)]
+from messagehub.cli import app
+app()
+"""
+
+
+def test_ready_is_not_said_before_the_judge_has_said_it(tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    os.mkfifo(gate)
+    serve = ["serve", "--dir", str(tmp_path / "hub"), "--no-http"]
+    with subprocess.Popen(
+        [sys.executable, "-c", HELD, str(gate), *serve],
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+        env=clean_environment(),
+    ) as process:
+        try:
+            assert process.stdout is not None
+            eventually(lambda: [pid for pid in descendants(process.pid) if str(gate) in command_line(pid)])
+            assert select.select([process.stdout], [], [], 0.5)[0] == []
+            gate.write_text("go\n")
+            assert " ready: " in process.stdout.readline()
+        finally:
+            process.terminate()
+            process.wait(PATIENCE_SECONDS)
+
+
 @pytest.mark.parametrize(
     "part", ["SchemaChecker", "HostWatcher", "Publisher", "RequestQueue", "RetainedTopics", "BrokerStats"]
 )
@@ -261,8 +296,9 @@ def in_a_terminal(directory: Path) -> Iterator["subprocess.Popen[str]"]:
         process.communicate()
 
 
-def test_ctrl_c_ends_without_a_traceback_and_says_so(tmp_path: Path) -> None:
-    with in_a_terminal(tmp_path / "hub") as process:
+@pytest.mark.parametrize("attempt", range(5))
+def test_ctrl_c_ends_without_a_traceback_and_says_so(tmp_path: Path, attempt: int) -> None:
+    with in_a_terminal(tmp_path / f"hub{attempt}") as process:
         assert process.stdout is not None
         assert "ready" in process.stdout.readline()
         os.killpg(process.pid, signal.SIGINT)

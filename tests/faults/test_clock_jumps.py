@@ -26,7 +26,11 @@ def test_nobody_is_lost_when_the_clock_jumps(
         Peer(broker.endpoint) as peer,
         hub.producer("ring") as producer,
         hub.consumer("ring", start="oldest") as consumer,
+        hub.producer("shared", capacity=8) as sharing,
+        hub.consumer("shared", group="crew", start="oldest") as member,
     ):
+        sharing.write(b"1")
+        assert bytes(member.read(timeout=30.0)) == b"1"
         hub.publish_table("table", pa.table({"x": [1, 2]}))
         hub.topic("kept", keep=10)
         hub.publish("kept", b"before")
@@ -41,6 +45,9 @@ def test_nobody_is_lost_when_the_clock_jumps(
         assert (found["status"], found["revision"], found["consumer_count"]) == ("active", revision, 1)
         producer.write(b"after")
         assert [bytes(consumer.read(timeout=30.0)) for _ in range(2)] == [b"before", b"after"]
+        sharing.write(b"2")
+        assert bytes(member.read(timeout=30.0)) == b"2", "it has its share of the group still"
+        assert len(hub.consumers("shared")) == 1
         with hub.consumer("table", start="oldest") as reader:
             assert reader.read(timeout=30.0)["x"].to_pylist() == [1, 2]
         hub.publish("kept", b"after")

@@ -25,7 +25,7 @@ from messagehub.store.memory import MemoryStore
 from registry.formats import arrow
 from registry.schemas.checks import SchemaCheck, run_check
 from tests.conftest import QUICK
-from tests.integration.harness import Embedded, Peer, eventually
+from tests.integration.harness import Embedded, Listener, Peer, eventually
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 
@@ -229,23 +229,45 @@ class GatedStore(MemoryStore):
         super().write(rows, revision=revision, durable=durable)
 
 
-def test_an_adopted_schema_is_shown_only_when_it_is_stored(embedded: Callable[..., Embedded], tmp_path: Path) -> None:
-    """A crash in between would give its id to another schema."""
+@pytest.mark.parametrize("kind", ["ring", "table"])
+@pytest.mark.parametrize("moment", ["before the broker", "while it runs"])
+def test_an_adopted_schema_is_shown_only_when_it_is_stored(
+    embedded: Callable[..., Embedded], tmp_path: Path, kind: str, moment: str
+) -> None:
+    """By no request, no discovery and no event: a crash in between would give its id to another schema."""
     store = GatedStore()
-    hub = MessageHub(dir=tmp_path / "none")
-    with hub.producer("born", schema=SCHEMA):
+    with ExitStack() as stack:
+        hub = stack.enter_context(MessageHub(dir=tmp_path / "none"))
+
+        def bear() -> None:
+            if kind == "ring":
+                stack.enter_context(hub.producer("born", schema=SCHEMA))
+            else:
+                hub.publish_table("born", pa.table({"n": [1]}))
+
+        if moment == "before the broker":
+            bear()
         broker = embedded(store=store, **QUICK)
-        try:
-            with Peer(broker.endpoint) as peer, Peer(broker.endpoint) as other:
-                assert store.is_waiting.wait(30)
-                peer.send({"type": "SCHEMA_REQUEST", "subject": "born"})
-                assert other.ask({"type": "PING"})["type"] == "PONG"
-                assert peer.hears_nothing(0.3)
-                store.gate.set()
-                assert peer.receive()["schema"]["schema_id"] == 1
-        finally:
-            store.gate.set()
-    hub.close()
+        stack.callback(store.gate.set)
+        peer, discovering, other = (stack.enter_context(Peer(broker.endpoint)) for _ in range(3))
+        listener = stack.enter_context(Listener(broker.endpoint, b"schema/"))
+        if moment == "while it runs":
+            bear()
+        assert store.is_waiting.wait(30)
+        peer.send({"type": "SCHEMA_REQUEST", "subject": "born"})
+        discovering.send({"type": "DISCOVERY_REQUEST", "channel": "born"})
+        assert other.ask({"type": "PING"})["type"] == "PONG"
+        assert peer.hears_nothing(0.3)
+        assert discovering.hears_nothing(0.0)
+        heard = []
+        while listener.socket.poll(0):
+            heard.append(listener.next()[1]["type"])
+        assert set(heard) <= {"BEACON"}
+        store.gate.set()
+        assert peer.receive()["schema"]["schema_id"] == 1
+        assert discovering.receive()["schema_id"] == 1
+        if moment == "while it runs":  # or else it happened before anybody listened
+            assert listener.event()[1]["type"] == "SCHEMA_REGISTERED"
 
 
 def test_a_flood_of_new_channels_does_not_hold_up_requests(

@@ -151,6 +151,9 @@ def test_a_real_refusal_is_raised(code: str) -> None:
         for call in (
             lambda: hub.register_producer("a", schema_hash="h"),
             lambda: hub.producer("b"),
+            lambda: hub.discover("a"),
+            lambda: hub.consumer("a"),
+            lambda: hub.publish_table("t", pa.table({"x": [1]})),
             hub.channels,
         ):
             with pytest.raises(Exception, match=f"this peer says {code}") as refused:

@@ -1,4 +1,4 @@
-"""What a schema was checked against changes while the process that checks it is stopped."""
+"""The process that checks schemas is stopped: nothing is checked elsewhere, and what it checks against may change."""
 
 import os
 import signal
@@ -8,6 +8,7 @@ from contextlib import contextmanager
 import pytest
 import zmq
 
+from messagehub import protocol
 from tests.conftest import QUICK
 from tests.faults.chaos.storm import command_line, descendants
 from tests.integration.harness import Message, Peer, Served, eventually, producer
@@ -64,3 +65,41 @@ def test_verdict_about_what_is_no_more_does_not_count(server: Served, case: str)
             assert (changed["id"], changed["type"] == "ERROR") == ("change", False), changed
         answered = peer.receive()
         assert (answered["id"], answered.get("code")) == ("asked", code), answered
+
+
+TABLE = {"schema": '{"fields":[{"name":"id","type":"int64"}]}', "schema_type": "ARROW"}
+COMMITTED = {"generation": 1, "shm_name": "/t", "rows": 1, "size_bytes": 8, "parts": 1, "hosts": {"there": 1}}
+COMMITTED |= {"host": "there", "pid": 1, "user": "ada", "committed_at": 20.0}
+JSON = {"schema": EITHER, "schema_type": "JSON"}
+READS = {"channel": "c", "expected_schema_hash": digest_of(EITHER)}
+WITH_A_SCHEMA: dict[str, Message] = {
+    "PRODUCER_REGISTER": producer("new", schema_hash=digest_of(EITHER)) | JSON,
+    "CONSUMER_REGISTER": READS | {"consumer_id": "r"},
+    "DISCOVERY_REQUEST": READS,
+    "CHANNEL_CREATE": {"channel": "made"} | JSON,
+    "TABLE_CHECK": {"channel": "asked"} | TABLE,
+    "TABLE_REGISTER": {"channel": "committed"} | TABLE | COMMITTED,
+    "SCHEMA_REGISTER": {"subject": "s"} | JSON,
+    # the same schema in another text, which only a check can tell
+    "SCHEMA_LOOKUP_REQUEST": {"subject": "r"} | JSON | {"schema": '{ "type" : [ "integer", "string" ] }'},
+    "SCHEMA_CHECK": {"subject": "r"} | JSON,
+}
+
+
+def test_no_command_with_a_schema_is_checked_by_the_broker_itself(server: Served) -> None:
+    """While the process that checks is stopped, none is answered, and whoever asks something else is."""
+    about = {
+        kind
+        for kind, command in protocol.COMMANDS_BY_TYPE.items()
+        if {"schema", "expected_schema_hash"} & set(command.__struct_fields__)
+    }
+    assert about == set(WITH_A_SCHEMA)
+    with Peer(server.endpoint, zmq.DEALER) as peer, Peer(server.endpoint) as other:
+        with stopped_judge(server):
+            for kind, asked in WITH_A_SCHEMA.items():
+                peer.send(asked | {"type": kind, "id": kind})
+                assert other.ask({"type": "PING"})["type"] == "PONG"
+            assert peer.hears_nothing(0.3), peer.receive()
+        answers = [peer.receive() for _ in WITH_A_SCHEMA]
+    assert {answer["id"] for answer in answers} == about
+    assert [answer for answer in answers if answer["type"] == "ERROR"] == []

@@ -11,7 +11,7 @@ import zmq
 
 from registry.events import ConsumerUnregistered
 from tests.conftest import QUICK
-from tests.integration.harness import AnyBroker, Listener, Message, Peer, eventually, hub_of, producer
+from tests.integration.harness import REGISTER, AnyBroker, Listener, Message, Peer, eventually, hub_of, producer
 
 SHORT = {"heartbeat_seconds": 0.1, "stall_seconds": 0.5, "lease_seconds": 1.5, "beacon_seconds": 0.1}
 
@@ -150,6 +150,15 @@ def test_beacons_repeat_the_newest_revision_of_each_watched_topic(broker: AnyBro
         with Listener(broker.endpoint, topic) as listener:
             for heard in (listener.echo, listener.beacon(), listener.beacon()):
                 assert heard == (topic, {"type": "BEACON", "revision": revision, "broker_id": broker_id})
+
+
+def test_a_watcher_that_missed_the_end_of_its_channel_hears_of_it_by_a_beacon(broker: AnyBroker, peer: Peer) -> None:
+    assert peer.ask(REGISTER)["type"] == "PRODUCER_REGISTER_ACK"
+    with Listener(broker.endpoint, b"channel/sensor_data/") as listener:
+        assert listener.echo[1]["revision"] > 0
+        assert peer.ask({"type": "PRODUCER_UNREGISTER", "channel": "sensor_data"})["type"] == "PRODUCER_UNREGISTER_ACK"
+        eventually(lambda: peer.snapshot() == {})
+        assert eventually(lambda: listener.beacon()[1]["revision"] == 0)
 
 
 def test_odd_subscriptions_stop_nobody(broker: AnyBroker, peer: Peer) -> None:

@@ -380,6 +380,41 @@ def test_notes_of_tables_that_somebody_holds_or_that_cannot_be_written_stop_nobo
         shutil.rmtree(Path(Directory(f"{lonely.domain}-elsewhere").path).parent, ignore_errors=True)
 
 
+HOSTILE_NOTES = [
+    b"\xff\xfe\x00",
+    b"[" * 1000,
+    b'["%s", "../../etc", 1]',
+    b'["%s", "/etc/passwd", 1]',
+    b'["%s", "\\ud800", 1]',
+    b'["%s", "unknown", 1]',
+    b'["%s", "unknown", ' + b"9" * 400 + b"]",
+    b'["%s", "left"',
+    b"7",
+    b'{"a": 1}',
+]
+
+
+def test_whatever_the_notes_of_tables_say_what_is_left_is_registered(lonely: Place, tmp_path: Path) -> None:
+    endpoint = fixed_endpoint()
+    there = {"endpoint": endpoint, "domain": lonely.domain, "request_timeout_seconds": 0.2}
+    with MessageHub(**there) as gone:
+        gone.publish_table("left", PRICES)
+    notes = Path(lonely.directory.path).parent / "pending-tables"
+    hostile = b"".join(note.replace(b"%s", endpoint.encode()) + b"\n" for note in HOSTILE_NOTES)
+    notes.write_bytes(hostile + notes.read_bytes() + b"cut off")
+    os.environ["MESSAGEHUB_DOMAIN"] = f"{lonely.domain}-elsewhere"
+    server = Served(tmp_path / "elsewhere", "--endpoint", endpoint)
+    try:
+        with MessageHub(**there) as other:
+            assert other.connect(timeout=30.0)
+            eventually(lambda: (other.discover("left") or found_nothing).source == "broker")
+            eventually(lambda: pending(lonely.directory, endpoint) == [])
+            assert other.metrics()["defects"] == 0
+    finally:
+        server.close()
+        shutil.rmtree(Path(Directory(f"{lonely.domain}-elsewhere").path).parent, ignore_errors=True)
+
+
 HOLD = """
 from messagehub.shm.locks import OWNER, exclusive, lock_within
 from messagehub.shm.mapped_file import open_lock

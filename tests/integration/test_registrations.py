@@ -5,6 +5,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,8 @@ from tests.integration.harness import (
     hub_of,
     run_script,
 )
+from tests.integration.invariants import gauge
+from tests.integration.other_host import OtherHost
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 
@@ -102,6 +105,25 @@ def test_a_process_that_ends_without_closing_says_goodbye(served: Callable[..., 
         raises = script + "raise SystemExit(0)\n"
         run_script(raises, server.endpoint)
         assert peer.snapshot() == {}
+
+
+def test_a_process_of_another_host_that_ends_without_closing_says_goodbye(tmp_path: Path) -> None:
+    """Nobody here could see that it ended: without its goodbye, it would be there until its lease ends, in an hour."""
+    hour = {"heartbeat_seconds": 600.0, "stall_seconds": 1800.0, "lease_seconds": 3600.0}
+    text = """
+    kept = [hub.producer("a"), hub.register_producer("b", schema_hash="h", required=True)]
+    hub.register_consumer("b", required=True)
+    """
+    with (
+        Served(tmp_path / "hub", "--endpoint", "tcp://127.0.0.1:0", **hour) as server,
+        Listener(server.endpoint, b"channel/") as listener,
+        Peer(server.endpoint) as peer,
+        closing(OtherHost({"endpoint": server.endpoint, "dir": str(tmp_path / "there")}, text)) as there,
+    ):
+        there.finish()
+        assert reasons(listener, 2) == ["released"] * 2
+        assert peer.snapshot() == {}
+        assert gauge(peer, "watched_processes") == 0
 
 
 CHILDREN = """

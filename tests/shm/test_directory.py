@@ -4,6 +4,7 @@ import shutil
 import subprocess
 import time
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -108,15 +109,21 @@ def test_damaged_entries_are_shown_and_hide_nobody(root: str) -> None:
             ("half", entry(directory, "half").to_json()[:100]),
             (
                 "escape",
-                json.dumps({**json.loads(entry(directory, "x").to_json()), "blocks": ["../x"]}).encode(),
+                changed(entry(directory, "x"), blocks=["../x"]),
             ),
+            ("endless", changed(entry(directory, "x"), process={"pid": float("inf"), "start_time": 1})),
+            ("late", changed(entry(directory, "x"), registered_at=10**400)),
         ):
             channel.register(entry(directory, name)).close()
             with open(os.path.join(channel.path, f"{name}.json"), "wb") as file:
                 file.write(content)
         listed = {found.producer_id: found for found in directory.producers("c")}
         assert listed["good"].entry is not None
-        assert all(listed[name].flaw for name in ("empty", "text", "list", "half", "escape"))
+        assert all(listed[name].flaw for name in ("empty", "text", "list", "half", "escape", "endless", "late"))
+
+
+def changed(made: ProducerEntry, **fields: Any) -> bytes:
+    return json.dumps({**json.loads(made.to_json()), **fields}).encode()
 
 
 def test_a_dead_ring_is_cleaned_after_its_linger_time_and_nothing_is_left(root: str) -> None:
@@ -247,14 +254,33 @@ def test_entry_round_trip_refuses_unknown_fields(root: str) -> None:
         ProducerEntry.from_json(content[:-1] + b', "extra": 1}', "x")
 
 
-def test_damage_in_one_channel_is_reported_and_the_others_are_cleaned(root: str) -> None:
+ELSEWHERE = '{"keeper": {"pid": 1, "start_time": 1, "boot_id": "b", "host": "elsewhere"}, "begun_at": %s}'
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"{",
+        b"",
+        b"\xff\xfe",
+        b"[]",
+        b"[" * 60_000,
+        b'{"keeper": {"pid": Infinity, "start_time": 1, "boot_id": "b", "host": "h"}, "begun_at": 1}',
+        (ELSEWHERE % '"now"').encode(),
+        (ELSEWHERE % ("9" * 400)).encode(),
+        (ELSEWHERE % ("9" * 5000)).encode(),
+        (ELSEWHERE % ("1" + " " * 70_000)).encode(),
+    ],
+    ids=range(10),
+)
+def test_damage_in_one_channel_is_reported_and_the_others_are_cleaned(root: str, content: bytes) -> None:
     directory = Directory(root=root)
     kill(parked(lambda: produce(directory, "p", exclusive=True)))
     tables = directory.tables_path("a-damaged")
     directory.make_channel("a-damaged")
     os.mkdir(tables)
     with open(os.path.join(tables, "x.txn"), "wb") as file:
-        file.write(b"{")
+        file.write(content)
     with open(os.path.join(directory.path, "stray file"), "wb") as file:
         file.write(b"")
     report = clean(directory, now=1.0, linger_seconds=0)
