@@ -15,6 +15,7 @@ import pytest
 from messagehub import MessageHub
 from messagehub.errors import ConfigurationError, HandlerFailed, MailboxClosed, ServiceNotFound, TopicNotFound
 from messagehub.services.context import ServiceContext, ServiceMessage
+from messagehub.shm.errors import GroupInUse
 from messagehub.topics.topic import Topic
 from tests.integration.harness import Served, eventually
 from tests.messaging.service_harness import SECONDS, Gate, WorkerProcess, metrics, patient_hub
@@ -371,6 +372,11 @@ def test_what_a_hub_does_with_its_broker_can_be_awaited(broker: Served) -> None:
             assert await hub.describe_async("sensor", timeout=SECONDS) is not None
             await hub.register_schema_async("readings", pa.schema([("n", pa.int64())]), timeout=SECONDS)
             assert await hub.subjects_async(timeout=SECONDS) == ["readings"]
+            assert (await hub.health_async(timeout=SECONDS))["status"] == "healthy"
+            async with await hub.register_producer_async("left", schema_hash="abc", timeout=SECONDS) as left:
+                assert left.source == "broker"
+            assert left.is_closed
+            assert [each.channel for each in await hub.channels_async(timeout=SECONDS)] == ["sensor"]
             assert await hub.topics_async(timeout=SECONDS) == []
             assert await hub.services_async(timeout=SECONDS) == []
             with hub.subscribe("news.>", timeout=SECONDS) as subscription:
@@ -381,15 +387,62 @@ def test_what_a_hub_does_with_its_broker_can_be_awaited(broker: Served) -> None:
     asyncio.run(run())
 
 
-def test_everything_of_a_topic_that_waits_can_be_awaited(broker: Served) -> None:
-    waiting = {
+def test_what_a_hub_does_with_tables_and_groups_can_be_awaited(broker: Served) -> None:
+    async def run() -> None:
+        async with MessageHub(endpoint=broker.endpoint, hello_timeout_seconds=5) as hub:
+            table = pa.table({"n": [1, 2]})
+            for channel in ("dropped", "destroyed"):
+                manifest = await hub.publish_table_async(channel, table)
+                assert await hub.register_table_async(channel, manifest, timeout=SECONDS)
+            assert await hub.check_table_async("dropped", table.schema, timeout=SECONDS)
+            assert [each.channel for each in await hub.tables_async(timeout=SECONDS)] == ["destroyed", "dropped"]
+            assert (await hub.drop_table_async("dropped", timeout=SECONDS)).channel == "dropped"
+            assert (await hub.destroy_channel_async("destroyed", data=True, timeout=SECONDS)).channel == "destroyed"
+            assert await hub.tables_async(timeout=SECONDS) == []
+            async with (
+                await hub.producer_async("shared", timeout=SECONDS),
+                await hub.consumer_async("shared", group="g", timeout=SECONDS),
+            ):
+                with pytest.raises(GroupInUse):
+                    await hub.delete_group_async("shared", "g")
+
+    asyncio.run(run())
+
+
+def waiting_methods(cls: type) -> set[str]:
+    """The public methods that take a timeout, but for those that are awaited themselves."""
+    return {
         name
-        for name, method in vars(Topic).items()
+        for name, method in inspect.getmembers(cls, inspect.isfunction)
         if not name.startswith("_")
         and not name.endswith("_async")
-        and callable(method)
         and "timeout" in inspect.signature(method).parameters
     }
+
+
+def test_everything_of_a_hub_that_waits_can_be_awaited() -> None:
+    twins = {f"{name}_async" for name in waiting_methods(MessageHub) - {"begin_request", "stream"}}  # awaited as such
+    assert {"request_async", "discover_async", "health_async"} <= twins
+    assert {name for name in twins if not inspect.iscoroutinefunction(getattr(MessageHub, name, None))} == set()
+
+
+async def unawaited(*_: Any) -> None:
+    raise AssertionError("nobody calls it")
+
+
+@pytest.mark.parametrize("given", [unawaited, functools.partial(unawaited, 1)])
+def test_an_async_callback_that_nobody_would_await_is_refused(hub: MessageHub, caller: MessageHub, given: Any) -> None:
+    with pytest.raises(ConfigurationError, match=r"on_event .* is an async function"):
+        caller.tap(b"channel/", given)
+    with hub.serve("service:echo", echo):
+        pending = caller.begin_request("service:echo", 1, timeout=SECONDS)
+        with pytest.raises(ConfigurationError, match=r"callback .* is an async function"):
+            pending.add_done_callback(given)
+        assert pending.result() == 1
+
+
+def test_everything_of_a_topic_that_waits_can_be_awaited(broker: Served) -> None:
+    waiting = waiting_methods(Topic)
     assert {"keep", "publish", "positions"} <= waiting
     assert {f"{name}_async" for name in waiting} <= vars(Topic).keys()
 
