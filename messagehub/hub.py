@@ -153,9 +153,11 @@ class MessageHub(ClosedWhenForgotten):
     ask = delegate("_parts.registry", RegistryClient.ask)
     ask_async = awaitable(ask)
     health = delegate("_parts.diagnostics", Diagnostics.health)
+    health_async = awaitable(health)
     stats = delegate("_parts.diagnostics", Diagnostics.stats)
     stats_async = awaitable(stats)
     trace = delegate("_parts.diagnostics", Diagnostics.trace)
+    trace_async = awaitable(trace)
 
     @property
     def is_connected(self) -> bool:
@@ -209,6 +211,7 @@ class MessageHub(ClosedWhenForgotten):
     check_table = delegate("_parts.tables", ChannelTables.check_table)
     check_table_async = awaitable(check_table)
     register_table = delegate("_parts.tables", ChannelTables.register_table)
+    register_table_async = awaitable(register_table)
     drop_table = delegate("_parts.tables", ChannelTables.drop_table)
     drop_table_async = awaitable(drop_table)
     compact_table = delegate("_parts.tables", ChannelTables.compact_table)

@@ -202,7 +202,7 @@ class ChannelReader:
             self._attached.look(self._enrolment.told)
         except UnexpectedSchema as unexpected:
             if not self._enrolment.ask_again():
-                raise self._expected.unreadable(unexpected.written) from None
+                raise self._expected.unreadable(unexpected.written, unexpected.schema_hash) from None
             self._attach()
         else:
             self._enrolment.told = []

@@ -46,7 +46,7 @@ class ExpectedSchema:
             actual=written,
         )
 
-    def unreadable(self, written: Any) -> SchemaMismatch:
+    def unreadable(self, written: Any, schema_hash: str) -> SchemaMismatch:
         """The refusal of a ring with this Arrow schema or dtype (None: raw bytes), by its fields and types."""
         wanted = f"schema {self._hash!r}" if self._schema is None else _described(self._schema)
         return SchemaMismatch(
@@ -55,6 +55,7 @@ class ExpectedSchema:
             " it as it is",
             channel=self._channel,
             expected=self._hash,
+            actual=schema_hash,
         )
 
     def applied(self, value: Any) -> Any:

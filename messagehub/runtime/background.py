@@ -216,13 +216,13 @@ def awaitable(method: Callable[Concatenate[Self, P], T]) -> Callable[Concatenate
 
     A method that takes no timeout copies or writes data here, and is awaited until it has.
     """
-    has_timeout = "timeout" in inspect.signature(method).parameters
+    own = inspect.signature(method).parameters.get("timeout")
 
     @functools.wraps(method, updated=())  # not its attributes: a twin is not itself delegated
     async def call(self: Self, /, *arguments: P.args, **options: P.kwargs) -> T:
-        if not has_timeout:
+        if own is None:
             return await self._background.call(lambda _: method(self, *arguments, **options), timeout=MOST_SECONDS)
-        given: Any = options.get("timeout")
+        given: Any = options.get("timeout", own.default)
         timeout = self._limit(given)
 
         def run(remaining: float) -> T:

@@ -296,6 +296,7 @@ class UnexpectedSchema(PayloadSchemaMismatch):
     def __init__(self, schema_hash: str, expected: str, written: Any) -> None:
         """`written` is the Arrow schema or dtype of the ring; None of raw bytes."""
         self.written = written
+        self.schema_hash = schema_hash
         advice = "Expect the schema that is written, or none, to read it as it is."
         DataBlockError.__init__(
             self, f"the block holds schema {schema_hash!r}, its reader expects {expected}. {advice}"

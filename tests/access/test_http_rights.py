@@ -2,6 +2,7 @@
 
 import hmac
 import json
+import os
 import ssl
 import stat
 import subprocess
@@ -158,6 +159,15 @@ def test_http_beyond_loopback_takes_a_certificate(tmp_path: Path) -> None:
     key.chmod(0o644)
     code, complaint = refused_web(tmp_path / "c", "--http-cert", str(cert), "--http-key", str(key))
     assert "open to other users" in complaint
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="giving a file away needs root")
+def test_a_certificates_key_of_another_user_is_refused(tmp_path: Path) -> None:
+    cert, key = certificate(tmp_path)
+    os.chown(key, 65534, 65534)
+    code, complaint = refused_web(tmp_path / "hub", "--http-cert", str(cert), "--http-key", str(key))
+    assert code == 1
+    assert f"{key} belongs to another user" in complaint
 
 
 def test_https_is_served_and_lets_nobody_look_from_elsewhere(tmp_path: Path) -> None:

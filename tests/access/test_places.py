@@ -181,7 +181,7 @@ def test_a_symlink_in_the_place_of_a_file_is_refused_and_its_target_left_alone(t
 
 
 @needs_root
-@pytest.mark.parametrize("name", ["registry.db", "access.json", "broker.lock"])
+@pytest.mark.parametrize("name", ["registry.db", "access.json", "broker.lock", "http.token"])
 def test_a_file_of_another_user_is_refused(tmp_path: Path, name: str) -> None:
     def give_away(path: Path) -> None:
         path.write_bytes(b"")
@@ -334,6 +334,25 @@ def test_keys_that_are_open_to_others_are_refused(tmp_path: Path, name: str, mod
     curve = QUICK | {"curve": True, "endpoint": "tcp://127.0.0.1:0"}
     with pytest.raises(ConfigurationError, match="open to other users"), embedded_broker(dir=tmp_path / "hub", **curve):
         pytest.fail("it must not start")
+
+
+@needs_root
+def test_keys_of_another_user_are_refused(tmp_path: Path) -> None:
+    server_keys(tmp_path / "hub" / "keys")
+    (tmp_path / "hub").chmod(0o700)
+    key = tmp_path / "hub" / "keys" / "server.key"
+    os.chown(key, 65534, 65534)
+    curve = QUICK | {"curve": True, "endpoint": "tcp://127.0.0.1:0"}
+    with (
+        pytest.raises(ConfigurationError, match=f"{key} belongs to another user"),
+        embedded_broker(dir=tmp_path / "hub", **curve),
+    ):
+        pytest.fail("it must not start")
+    with (
+        pytest.raises(ConfigurationError, match=f"{key} belongs to another user"),
+        MessageHub(endpoint="tcp://127.0.0.1:9", key_file=str(key), server_key="x" * 40) as hub,
+    ):
+        hub.connect(required=True, timeout=30)
 
 
 def test_loopback_sockets_are_what_they_say(tmp_path: Path) -> None:

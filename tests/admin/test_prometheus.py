@@ -30,9 +30,9 @@ ITEM = b"one item"
 class MonitoredWeb(Web):
     """A hub in the domain of this process, whose HTTP lets nobody look without a token."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *lines: str) -> None:
         directory.mkdir(mode=0o700)
-        (directory / "messagehub.toml").write_text('http_anonymous = ""\n')
+        (directory / "messagehub.toml").write_text("\n".join(['http_anonymous = ""', *lines, ""]))
         super().__init__(directory)
         self.domain = f"pytest-{os.getpid()}-{directory.name}"
 
@@ -103,6 +103,14 @@ class Prometheus:
 
 
 @pytest.fixture
+def patient(tmp_path: Path) -> Iterator[MonitoredWeb]:
+    """Whose ordinary requests wait for the broker much longer than any test may take."""
+    running = MonitoredWeb(tmp_path / "patient", "request_timeout_seconds = 300")
+    yield running
+    running.close()
+
+
+@pytest.fixture
 def prometheus(tmp_path: Path, monitored: MonitoredWeb) -> Iterator[Prometheus]:
     running = Prometheus(program_or_skip("prometheus", "prometheus"), tmp_path, monitored)
     yield running
@@ -147,7 +155,7 @@ def test_a_real_prometheus_computes_what_happened(monitored: MonitoredWeb, prome
                 return prometheus.value(rate) > 0
 
             eventually(grows, timeout=60)
-        for name in ("resident_memory_bytes", "open_fds", "start_time_seconds"):
+        for name in ("resident_memory_bytes", "open_fds", "start_time_seconds", "cpu_seconds_total"):
             assert prometheus.known(f'process_{name}{{process="broker"}} > 0') > 0
             assert prometheus.known(f'process_{name}{{process="http"}} > 0') > 0
 
@@ -238,34 +246,33 @@ def test_a_stuck_broker_is_reported_as_down_and_the_rest_is_still_there(monitore
     try:
         assert monitored.samples("messagehub_broker_up") == {"": 0.0}
         assert monitored.samples("process_open_fds").keys() == {'{process="http"}'}
+        assert monitored.samples("process_cpu_seconds_total")['{process="http"}'] > 0
     finally:
         os.kill(monitored.process.pid, signal.SIGCONT)
     eventually(lambda: monitored.samples("messagehub_broker_up") == {"": 1.0}, timeout=60)
 
 
-def test_ready_says_so_in_time_while_the_broker_is_stuck_and_all_threads_wait_for_it(monitored: MonitoredWeb) -> None:
+def test_ready_says_so_in_time_while_the_broker_is_stuck_and_all_threads_wait_for_it(patient: MonitoredWeb) -> None:
     def ask() -> None:
-        with httpx.Client(base_url=monitored.url, timeout=60) as client:
-            client.get("/subjects", headers={"authorization": f"Bearer {monitored.token}"})
+        with httpx.Client(base_url=patient.url, timeout=60) as client:
+            client.get("/subjects", headers={"authorization": f"Bearer {patient.token}"})
 
     waiting = [threading.Thread(target=ask) for _ in range(60)]
-    os.kill(monitored.process.pid, signal.SIGSTOP)
+    os.kill(patient.process.pid, signal.SIGSTOP)
     try:
         for thread in waiting:
             thread.start()
-        times = []
-        for _ in range(5):
-            started = time.monotonic()
-            answer = monitored.ask("GET", "/readyz")
-            times.append(time.monotonic() - started)
+        started = time.monotonic()
+        for _ in range(3):
+            answer = patient.ask("GET", "/readyz")
             assert (answer.status_code, answer.json()["status"]) == (503, "unavailable")
             assert answer.json()["reason"]
-        assert min(times) < 2.0, times  # a second is promised; without that it is the five of any other request
+        assert time.monotonic() - started < 30.0  # a second each is promised; any other request takes 300
     finally:
-        os.kill(monitored.process.pid, signal.SIGCONT)
+        os.kill(patient.process.pid, signal.SIGCONT)
         for thread in waiting:
             thread.join(60)
-    eventually(lambda: monitored.ask("GET", "/readyz").status_code == 200, timeout=60)
+    eventually(lambda: patient.ask("GET", "/readyz").status_code == 200, timeout=60)
 
 
 def test_metrics_come_in_time_while_all_threads_wait_for_slow_checks(monitored: MonitoredWeb) -> None:

@@ -96,6 +96,23 @@ def test_a_bad_setting_of_the_environment_or_an_argument_names_that(
         Settings.load(dir=tmp_path, log="INFO", http="8081")
 
 
+@pytest.mark.parametrize(
+    ("line", "above"),
+    [("audit_bytes = -5", {"audit_bytes": 1}), ('log = "LOUD"', {}), ('http = "8081"', {"http": "127.0.0.1:0"})],
+)
+def test_a_bad_setting_of_the_file_is_refused_also_where_another_stands_above_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str, above: dict[str, object]
+) -> None:
+    """The next start, without the flag or the variable, would use it."""
+    file = tmp_path / "messagehub.toml"
+    file.write_text(line + "\n")
+    monkeypatch.setenv("MESSAGEHUB_LOG", "INFO")
+    with pytest.raises(ConfigurationError, match=f"bad setting in {file}: {line.partition(' ')[0]}"):
+        Settings.load(dir=tmp_path, **above)
+    file.write_text("")
+    assert Settings.load(dir=tmp_path, **above).log == "INFO"
+
+
 def test_what_may_be_set_is_taken(tmp_path: Path) -> None:
     (tmp_path / "messagehub.toml").write_text(
         'http_anonymous = ""\nhttp_cors = "https://a.example:8443 http://[::1]:3000 *"\nrequests_per_second = 0\n'

@@ -5,21 +5,29 @@ Without a deadline of its own every call here would take `request_timeout_second
 
 import asyncio
 import contextlib
+import inspect
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from messagehub import MessageHub
-from messagehub.errors import HubError
+from messagehub import Consumer, Message, MessageHub, Producer, Registration, Subscription, Topic, Watch
+from messagehub.errors import HubError, NotInitialised
+from messagehub.services.replies import PendingReply
+from messagehub.services.streams import StreamedReply
+from messagehub.services.workers import Served as Worker
+from registry import commands
 from tests.integration.harness import Served, hub_of
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 
-TERMS = {"heartbeat_seconds": 0.5, "stall_seconds": 200.0, "lease_seconds": 400.0, "beacon_seconds": 0.1}
+TERMS = {"heartbeat_seconds": 60.0, "stall_seconds": 200.0, "lease_seconds": 400.0, "beacon_seconds": 30.0}
+"""So rare heartbeats and beacons that no hub notices the silence: one that has does not wait for an answer."""
 NEVER_SECONDS = 600.0
 SLACK_SECONDS = 20.0
 """For a loaded machine; far below what a call without a deadline would take."""
@@ -89,99 +97,205 @@ def test_what_is_here_is_read_while_the_broker_is_paused(server: Served, hub: Me
         assert consumer.read(timeout=NEVER_SECONDS) == b"1"
 
 
-CALLS: dict[str, Callable[[MessageHub], object]] = {
-    "producer": lambda hub: hub.producer("new", timeout=0.3).close(),
-    "consumer": lambda hub: hub.consumer("new", timeout=0.3).close(),
-    "consumer_here": lambda hub: hub.consumer("here", timeout=0.3).close(),
-    "expected": lambda hub: hub.consumer("here", expected_schema=pa.schema({"x": pa.int8()}), timeout=0.3).close(),
-    "member": lambda hub: hub.consumer("here", group="g", timeout=0.3).close(),
-    "register_producer": lambda hub: hub.register_producer("p", schema_hash="h", timeout=0.3),
-    "register_consumer": lambda hub: hub.register_consumer("here", timeout=0.3),
-    "discover": lambda hub: hub.discover("unknown", timeout=0.3),
-    "discover_wait": lambda hub: hub.discover("unknown", wait=True, timeout=0.3),
-    "discover_expected": lambda hub: hub.discover("here", expected_schema="h", wait=True, timeout=0.3),
-    "channels": lambda hub: hub.channels(timeout=0.3),
-    "consumers": lambda hub: hub.consumers("here", timeout=0.3),
-    "describe": lambda hub: hub.describe("here", timeout=0.3),
-    "connect": lambda hub: hub.connect(timeout=0.3),
-    "stats": lambda hub: hub.stats(timeout=0.3),
-    "health": lambda hub: hub.health(timeout=0.3),
-    "create_channel": lambda hub: hub.create_channel("c", timeout=0.3),
-    "register_schema": lambda hub: hub.register_schema("s", {"type": "object"}, timeout=0.3),
-    "schema": lambda hub: hub.schema("s", timeout=0.3),
-    "subjects": lambda hub: hub.subjects(timeout=0.3),
-    "schema_versions": lambda hub: hub.schema_versions("s", timeout=0.3),
-    "check_table": lambda hub: hub.check_table("t", pa.schema({"x": pa.int8()}), timeout=0.3),
-    "drop_table": lambda hub: hub.drop_table("t", timeout=0.3),
-    "publish": lambda hub: hub.publish("topic", 1, timeout=0.3),
-    "publish_kept": lambda hub: hub.topic("kept").publish(1, timeout=0.3),
-    "publish_all": lambda hub: hub.topic("kept").publish_all([1], timeout=0.3),
-    "subscribe": lambda hub: hub.subscribe("topic", timeout=0.3).close(),
-    "subscribe_kept": lambda hub: hub.subscribe("kept", since="oldest", timeout=0.3).close(),
-    "keep": lambda hub: hub.topic("other", keep=10, timeout=0.3),
-    "describe_topic": lambda hub: hub.topic("kept").describe(timeout=0.3),
-    "topics": lambda hub: hub.topics(timeout=0.3),
-    "serve": lambda hub: hub.serve("service:new", lambda message, context: None, timeout=0.3).close(timeout=0.3),
-    "request": lambda hub: hub.request("service:unknown", timeout=0.3, retries=3),
-    "begin_request": lambda hub: hub.begin_request("service:unknown", timeout=0.3).result(),
-    "send": lambda hub: hub.send("service:unknown", timeout=0.3),
-    "stream": lambda hub: list(hub.stream("service:unknown", timeout=0.3)),
-    "services": lambda hub: hub.services(timeout=0.3),
-    "remove_pool": lambda hub: hub.remove_pool("pool:p", timeout=0.3),
-    "dead_letters": lambda hub: hub.dead_letters(timeout=0.3),
-    "resend": lambda hub: hub.resend_dead_letters(timeout=0.3),
+TIMEOUT = 0.3
+SCHEMA = pa.schema({"x": pa.int8()})
+CLASSES = (MessageHub, Topic, Producer, Consumer, Subscription, Message, Watch, Registration, Worker)
+NOT_CALLED = {
+    "MessageHub.run_forever_async": "it waits for a signal to this process",
+    "Served.run_async": "it waits for a signal to this process",
+    "Served.stream_async": "it is for the contexts of handlers, which no broker serves",
 }
-
-
-@pytest.mark.parametrize("call", CALLS)
-def test_a_call_ends_at_its_deadline(server: Served, hub: MessageHub, call: str) -> None:
-    hub.topic("kept", keep=10, timeout=30)
-    producer = hub.producer("here", schema=pa.schema({"x": pa.int8()}), timeout=30)
-    with producer, paused(server), within(0.3), contextlib.suppress(HubError):
-        CALLS[call](hub)
-
-
-AWAITED: dict[str, Callable[[MessageHub], Any]] = {
-    "discover": lambda hub: hub.discover_async("unknown", timeout=0.3),
-    "channels": lambda hub: hub.channels_async(timeout=0.3),
-    "connect": lambda hub: hub.connect_async(timeout=0.3),
-    "register_producer": lambda hub: hub.register_producer_async("p", schema_hash="h", timeout=0.3),
-    "register_schema": lambda hub: hub.register_schema_async("s", {"type": "object"}, timeout=0.3),
-    "publish": lambda hub: hub.publish_async("topic", 1, timeout=0.3),
-    "topic": lambda hub: hub.topic_async("other", keep=10, timeout=0.3),
-    "request": lambda hub: hub.request_async("service:unknown", timeout=0.3),
-    "send": lambda hub: hub.send_async("service:unknown", timeout=0.3),
-    "serve": lambda hub: hub.serve_async("service:new", lambda message, context: None, timeout=0.3),
-    "services": lambda hub: hub.services_async(timeout=0.3),
-    "pending": lambda hub: _awaited(hub.begin_request("service:unknown", timeout=0.3)),
-    "stream": lambda hub: _awaited(hub.stream("service:unknown", timeout=0.3)),
+AT_ONCE = {
+    "MessageHub.close_async": "it has nothing registered",
+    "MessageHub.compact_table_async": "there is no table to compact",
+    "MessageHub.delete_group_async": "groups are files of this host",
+    "Consumer.close_async": "nobody produces its channel, so that it is not registered",
+    "Subscription.close_async": "no callback is to be waited for",
 }
+"""Awaited calls that have nothing to wait for here, so that the event loop has no time to show that it runs."""
+GIVEN: dict[str, Any] = {
+    "command": commands.Ping(),
+    "schema": SCHEMA,
+    "schema_hash": "h",
+    "subject": "s",
+    "topic": "plain",
+    "pattern": "plain",
+    "payload": b"1",
+    "payloads": [b"1"],
+    "keep": 10,
+    "durable": "d",
+    "since": "oldest",
+    "table": pa.table({"x": [1]}),
+    "handler": lambda message, context: None,
+    "group": "g",
+    "size": 1,
+}
+"""Arguments that are required, by their names; a channel, a name and an address are new ones for each call."""
+OPTIONS: dict[str, dict[str, Any]] = {
+    "schema": {"subject": "s"},
+    "topic": {"keep": 10},
+    "wait_current": {"revision": 10**9},
+    "remove_pool": {"address": "pool:p"},
+    "request": {"retries": 3},
+}
+VARIANTS: list[tuple[str, dict[str, Any]]] = [
+    ("MessageHub.consumer", {"channel": "here"}),
+    ("MessageHub.consumer", {"channel": "here", "expected_schema": SCHEMA}),
+    ("MessageHub.consumer", {"channel": "here", "group": "g"}),
+    ("MessageHub.register_consumer", {"channel": "here"}),
+    ("MessageHub.describe", {"channel": "here"}),
+    ("MessageHub.discover", {"wait": True}),
+    ("MessageHub.discover", {"channel": "here", "expected_schema": "h", "wait": True}),
+    ("MessageHub.publish", {"topic": "kept"}),
+    ("MessageHub.subscribe", {"pattern": "kept", "since": "oldest"}),
+    ("MessageHub.subscribe", {"pattern": "kept", "durable": "d"}),
+    ("MessageHub.subscribe", {"pattern": "plain", "group": "g"}),
+]
 
 
-async def _awaited(reply: Any) -> object:
-    return await reply
+def calls(is_wanted: Callable[[str, Any], bool]) -> list[str]:
+    """The public methods of these classes of which that is true, by their full names."""
+    return [
+        f"{cls.__name__}.{name}"
+        for cls in CLASSES
+        for name, function in inspect.getmembers(cls, inspect.isfunction)
+        if not name.startswith("_") and f"{cls.__name__}.{name}" not in NOT_CALLED and is_wanted(name, function)
+    ]
 
 
-@pytest.mark.parametrize("call", AWAITED)
-def test_what_is_awaited_ends_at_its_deadline_and_lets_the_loop_run(server: Served, hub: MessageHub, call: str) -> None:
-    async def run() -> float:
-        waiting = asyncio.ensure_future(_run(hub, call))
-        longest = 0.0
-        while not waiting.done():
-            began = time.monotonic()
-            await asyncio.sleep(0.01)
-            longest = max(longest, time.monotonic() - began)
+def takes_timeout(name: str, function: Any) -> bool:
+    return not name.endswith("_async") and "timeout" in inspect.signature(function).parameters
+
+
+def is_awaited(name: str, function: Any) -> bool:
+    return name.endswith("_async")
+
+
+class Call:
+    """One call, with a hub and all else that it needs made while the broker still answers."""
+
+    def __init__(self, server: Served, number: int, call: str, options: dict[str, Any], closing: ExitStack) -> None:
+        self.name = f"{call} {options}" if options else call
+        self._number = number
+        kind, method = call.split(".")
+        limit = TIMEOUT if method.endswith("_async") else NEVER_SECONDS
+        self._hub = closing.enter_context(hub_of(server, request_timeout_seconds=limit))
+        self._hub.connect(timeout=30, required=True)
+        self._method = getattr(self._opened(kind, closing), method)
+        self._arguments = self._given(method) | options
+        self._made: Any = None
+        closing.callback(self._close)
+
+    def _close(self) -> None:
+        """When the broker answers again: what it could not be told of meanwhile, such as services, it is told first."""
+        with contextlib.suppress(NotInitialised):  # of a hub that the call has closed
+            self._hub.connect(timeout=30, required=True)
+        if hasattr(self._made, "close"):
+            self._made.close()
+
+    def _opened(self, kind: str, closing: ExitStack) -> Any:
+        hub, name = self._hub, f"c{self._number}"
+        match kind:
+            case "MessageHub":
+                return hub
+            case "Topic":
+                return hub.topic("kept", timeout=30)
+            case "Producer":  # whose reader reads nothing: the next item has to wait
+                producer = closing.enter_context(hub.producer(name, capacity=1, when_full="block", timeout=30))
+                closing.enter_context(hub.consumer(name, copy="never", timeout=30)).read(timeout=0)
+                producer.write(b"1")
+                return producer
+            case "Consumer":
+                return closing.enter_context(hub.consumer(name, timeout=30))
+            case "Subscription":
+                return closing.enter_context(hub.subscribe("quiet", timeout=30))
+            case "Message":
+                durable = hub.subscribe("kept", durable=name, since="oldest", ack="manual", timeout=30)
+                return closing.enter_context(durable).receive(30)
+            case "Watch":
+                return closing.enter_context(hub.watch("nobody"))
+            case "Registration":
+                return closing.enter_context(hub.register_consumer("here", timeout=30))
+            case Worker.__name__:
+                return closing.enter_context(hub.serve(f"service:{name}", GIVEN["handler"], timeout=30))
+        raise AssertionError(kind)
+
+    def _given(self, method: str) -> dict[str, Any]:
+        new = {"channel": f"new{self._number}", "name": f"new{self._number}", "address": f"service:new{self._number}"}
+        parameters = inspect.signature(self._method).parameters
+        required = {name for name, each in parameters.items() if each.default is each.empty} - {"timeout", "options"}
+        if "manifest" in required:
+            new["manifest"] = self._hub.publish_table(new["channel"], GIVEN["table"])
+        given = {name: (GIVEN | new)[name] for name in required}
+        timeout = {"timeout": TIMEOUT} if "timeout" in parameters else {}
+        return given | OPTIONS.get(method.removesuffix("_async"), {}) | timeout
+
+    def run(self) -> float:
+        """Return how many seconds it took, whatever came of it."""
+        began = time.monotonic()
+        with contextlib.suppress(HubError, TimeoutError):
+            self._made = self._method(**self._arguments)
+            if isinstance(self._made, PendingReply):
+                self._made.result()
+            elif isinstance(self._made, StreamedReply):
+                list(self._made)
+        return time.monotonic() - began
+
+    def run_async(self) -> int:
+        """Return how often another task ran meanwhile."""
+        return asyncio.run(ticks_during(self._awaited))
+
+    async def _awaited(self) -> None:
+        self._made = await self._method(**self._arguments)
+
+
+async def ticks_during(call: Callable[[], Awaitable[Any]]) -> int:
+    """Return how often another task of the event loop ran until the call ended, whatever came of it."""
+    waiting = asyncio.ensure_future(call())
+    ticks = 0
+    while not waiting.done():
+        await asyncio.sleep(0.01)
+        ticks += 1
+    with contextlib.suppress(HubError, TimeoutError):
         await waiting
-        return longest
+    return ticks
 
+
+@contextlib.contextmanager
+def prepared(server: Served, hub: MessageHub, wanted: list[tuple[str, dict[str, Any]]]) -> Iterator[list[Call]]:
+    """Each call with a hub of its own: one that has timed out before may know that the broker does not answer."""
+    hub.topic("kept", keep=10, timeout=30).publish(b"1", timeout=30)
+    with hub.producer("here", schema=SCHEMA, timeout=30), ExitStack() as closing:
+        yield [Call(server, number, *each, closing) for number, each in enumerate(wanted)]
+
+
+def results(ran: Callable[[Call], Any], made: list[Call]) -> dict[str, Any]:
+    with ThreadPoolExecutor(16) as pool:
+        running = {call.name: pool.submit(ran, call) for call in made}
+        return {name: future.result(SLACK_SECONDS) for name, future in running.items()}
+
+
+def test_every_call_ends_at_its_deadline(server: Served, hub: MessageHub) -> None:
+    wanted = [(call, {}) for call in calls(takes_timeout)]
+    assert len(wanted) > 50
+    with prepared(server, hub, wanted + VARIANTS) as made, paused(server):
+        took = results(Call.run, made)
+    assert {name: seconds for name, seconds in took.items() if seconds > TIMEOUT + SLACK_SECONDS} == {}
+
+
+def test_nothing_that_is_awaited_blocks_the_event_loop(server: Served, hub: MessageHub) -> None:
+    wanted = [(call, {}) for call in calls(is_awaited)]
+    assert len(wanted) > 50
+    with prepared(server, hub, wanted) as made, paused(server):
+        ticks = results(Call.run_async, made)
+    assert {name: count for name, count in ticks.items() if count < 4 and name not in AT_ONCE} == {}
+
+
+@pytest.mark.parametrize("call", ["begin_request", "stream"])
+def test_awaiting_a_reply_lets_the_event_loop_run(server: Served, hub: MessageHub, call: str) -> None:
     hub.connect(timeout=30)
-    with paused(server), within(0.3):
-        assert asyncio.run(run()) < SLACK_SECONDS
-
-
-async def _run(hub: MessageHub, call: str) -> None:
-    with contextlib.suppress(HubError):
-        await AWAITED[call](hub)
+    with paused(server), within(TIMEOUT):
+        assert asyncio.run(ticks_during(lambda: getattr(hub, call)("service:unknown", timeout=TIMEOUT))) > 3
 
 
 def test_closing_a_service_keeps_its_deadline(server: Served, hub: MessageHub) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from messagehub.channels.payload_schema import hash_of
 from messagehub.errors import ProducerAlreadyRegistered, SchemaMismatch
 from messagehub.shm.groups import MemberShare
 from messagehub.shm.location import directory_of
@@ -175,13 +176,15 @@ def test_a_wrong_schema_is_refused_by_the_broker_before_anything_is_touched(
     serve()
     hub = place.hub()
     hub.create_channel("declared", schema_hash="agreed")
-    with pytest.raises(SchemaMismatch):
+    with pytest.raises(SchemaMismatch) as refused:
         hub.producer("declared", schema=SCHEMA)
+    assert (refused.value.details["expected"], refused.value.details["actual"]) == ("agreed", hash_of(SCHEMA))
     assert place.blocks() == []
     with hub.producer("declared", schema_hash="agreed") as producer:
         assert producer.source == "broker"
-        with pytest.raises(SchemaMismatch):
+        with pytest.raises(SchemaMismatch) as refused:
             hub.consumer("declared", expected_schema="another")
+        assert (refused.value.details["expected"], refused.value.details["actual"]) == ("another", "agreed")
 
 
 def test_the_stream_goes_on_whatever_happens_to_the_broker(place: Place, serve: Callable[[], Served]) -> None:

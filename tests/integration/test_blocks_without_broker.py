@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 from messagehub import HubError, MessageHub
+from messagehub.channels.payload_schema import hash_of
 from messagehub.errors import BrokerRequired, DataLost, ProducerAlreadyRegistered, SchemaMismatch
 from messagehub.shm.errors import HandleClosed
 from messagehub.shm.read_results import Gap
@@ -82,8 +83,10 @@ def test_without_directory_the_derived_name_is_found_and_checked(place: Place) -
     found = hub.discover("sensor_data")
     assert found is not None
     assert found.source == "shm"
-    with pytest.raises(SchemaMismatch):
-        hub.consumer("sensor_data", expected_schema=pa.schema([("other", pa.int8())]))
+    other = pa.schema([("other", pa.int8())])
+    with pytest.raises(SchemaMismatch) as refused:
+        hub.consumer("sensor_data", expected_schema=other)
+    assert refused.value.details == {"channel": "sensor_data", "expected": hash_of(other), "actual": hash_of(SCHEMA)}
     with hub.consumer("sensor_data", start="oldest", expected_schema=SCHEMA) as consumer:
         assert consumer.source == "shm"
         assert consumer.read(timeout=10.0).to_pydict() == {"n": [0], "text": ["item 0"]}

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 from messagehub import HubError
+from messagehub.channels.payload_schema import hash_of
 from messagehub.errors import DataLost, SchemaMismatch
 from messagehub.shm.errors import ReaderFilesGone
 from messagehub.shm.read_results import Gap
@@ -325,3 +326,5 @@ def test_a_reader_is_told_by_fields_and_types_what_it_cannot_read(place: Place) 
                     eventually(lambda: consumer.read(timeout=0.1))
                 assert "is written as (n: int64, text: string); the consumer expects (n: int32)" in str(refused.value)
                 assert "leave expected_schema out" in str(refused.value)
+                expected, actual = hash_of(narrow), hash_of(SCHEMA)
+                assert refused.value.details == {"channel": "wider", "expected": expected, "actual": actual}

@@ -58,13 +58,19 @@ async def ticks_while(source: AsyncIterator[Any]) -> int:
     return ticks
 
 
-@pytest.mark.parametrize("kind", ["plain", "retained", "local"])
+@pytest.mark.parametrize("kind", ["plain", "retained", "local", "group", "durable"])
 def test_a_subscription_shares_the_event_loop(broker: Embedded, kind: str) -> None:
     with hub_of(broker) as hub:
-        if kind == "retained":
+        if kind in ("retained", "durable"):
             hub.topic("t", keep=1000)
-        since = "oldest" if kind == "retained" else None
-        with hub.subscribe("t", since=since, local=kind == "local") as subscription:
+        options: dict[str, Any] = {
+            "plain": {},
+            "retained": {"since": "oldest"},
+            "local": {"local": True},
+            "group": {"group": "g"},
+            "durable": {"durable": "d", "buffer": ITEMS},
+        }[kind]
+        with hub.subscribe("t", **options) as subscription:
             for number in range(ITEMS):
                 hub.publish("t", number, local=kind == "local")
             deadline = time.monotonic() + SECONDS

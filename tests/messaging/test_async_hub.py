@@ -2,22 +2,19 @@
 
 import asyncio
 import functools
-import inspect
 import signal
 import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any, TypeVar
 
-import pyarrow as pa
 import pytest
 
 from messagehub import MessageHub
-from messagehub.errors import ConfigurationError, HandlerFailed, MailboxClosed, ServiceNotFound, TopicNotFound
+from messagehub.errors import ConfigurationError, HandlerFailed, MailboxClosed, ServiceNotFound
 from messagehub.services.context import ServiceContext, ServiceMessage
-from messagehub.topics.topic import Topic
 from tests.integration.harness import Served, eventually
-from tests.messaging.service_harness import SECONDS, Gate, WorkerProcess, metrics, patient_hub
+from tests.messaging.service_harness import SECONDS, WorkerProcess, metrics, patient_hub
 
 T = TypeVar("T")
 
@@ -350,128 +347,3 @@ def test_a_sent_message_is_handled_by_a_generator_too(hub: MessageHub, caller: M
     with hub.serve("service:count", count):
         caller.send("service:count", timeout=SECONDS)
         eventually(lambda: seen == [0, 1, 2])
-
-
-# -- the other methods -----------------------------------------------------------------------------------------
-
-
-def test_what_a_hub_does_with_its_broker_can_be_awaited(broker: Served) -> None:
-    async def run() -> None:
-        async with MessageHub(endpoint=broker.endpoint, hello_timeout_seconds=5) as hub:
-            assert await hub.connect_async(timeout=SECONDS)
-            registration = await hub.register_producer_async("sensor", schema_hash="abc", timeout=SECONDS)
-            assert registration
-            found = await hub.discover_async("sensor", timeout=SECONDS)
-            assert found is not None
-            assert found.schema_hash == "abc"
-            assert await hub.discover_async("other", timeout=SECONDS) is None
-            assert [each.channel for each in await hub.channels_async(timeout=SECONDS)] == ["sensor"]
-            assert await hub.register_consumer_async("sensor", timeout=SECONDS)
-            assert len(await hub.consumers_async("sensor", timeout=SECONDS)) == 1
-            assert await hub.describe_async("sensor", timeout=SECONDS) is not None
-            await hub.register_schema_async("readings", pa.schema([("n", pa.int64())]), timeout=SECONDS)
-            assert await hub.subjects_async(timeout=SECONDS) == ["readings"]
-            assert await hub.topics_async(timeout=SECONDS) == []
-            assert await hub.services_async(timeout=SECONDS) == []
-            with hub.subscribe("news.>", timeout=SECONDS) as subscription:
-                await hub.publish_async("news.today", {"n": 1}, timeout=SECONDS)
-                async with asyncio.timeout(SECONDS):
-                    assert (await anext(aiter(subscription))).payload == {"n": 1}
-
-    asyncio.run(run())
-
-
-def test_everything_of_a_topic_that_waits_can_be_awaited(broker: Served) -> None:
-    waiting = {
-        name
-        for name, method in vars(Topic).items()
-        if not name.startswith("_")
-        and not name.endswith("_async")
-        and callable(method)
-        and "timeout" in inspect.signature(method).parameters
-    }
-    assert {"keep", "publish", "positions"} <= waiting
-    assert {f"{name}_async" for name in waiting} <= vars(Topic).keys()
-
-    async def run() -> None:
-        async with MessageHub(endpoint=broker.endpoint, hello_timeout_seconds=5) as hub:
-            topic = await hub.topic_async("jobs", timeout=SECONDS)
-            await topic.keep_async(100, timeout=SECONDS)
-            assert await topic.publish_async("one", timeout=SECONDS) == 1
-            assert await topic.publish_all_async(["two", "three"], timeout=SECONDS) == 2
-            assert (await topic.describe_async(timeout=SECONDS)).messages == 3
-            async with await topic.subscribe_async(durable="billing", timeout=SECONDS) as subscription:
-                async with asyncio.timeout(SECONDS):
-                    assert (await anext(aiter(subscription))).payload == "one"
-                assert [each.position.name for each in await topic.positions_async(timeout=SECONDS)] == ["billing"]
-                assert len((await topic.position_async("billing", timeout=SECONDS)).members) == 1
-            assert (await topic.reset_position_async("billing", 3, timeout=SECONDS)).next_offset == 3
-            await topic.delete_position_async("billing", timeout=SECONDS)
-            await topic.delete_async(timeout=SECONDS)
-            with pytest.raises(TopicNotFound):
-                await topic.describe_async(timeout=SECONDS)
-
-    asyncio.run(run())
-
-
-def test_an_awaited_call_of_a_topic_leaves_the_event_loop_free(broker: Served) -> None:
-    """A topic becomes retained only when nobody publishes to it plainly any more, which takes a moment."""
-
-    async def run() -> None:
-        async with MessageHub(endpoint=broker.endpoint, hello_timeout_seconds=5) as hub:
-            await hub.publish_async("busy", b"plain", timeout=SECONDS)
-            topic = await hub.topic_async("busy", timeout=SECONDS)
-            keeping = asyncio.create_task(topic.keep_async(10, timeout=SECONDS))
-            ticks = 0
-            while not keeping.done():
-                ticks += 1
-                await asyncio.sleep(0.01)
-            await keeping
-            assert ticks > 10
-
-    asyncio.run(run())
-
-
-def test_a_channel_is_awaited_until_it_is_active(broker: Served, hub: MessageHub) -> None:
-    async def run() -> None:
-        waiting = asyncio.create_task(hub.discover_async("later", wait=True, timeout=SECONDS))
-        await hub.register_producer_async("later", schema_hash="abc", timeout=SECONDS)
-        found = await waiting
-        assert found is not None
-        assert found.is_active
-
-    asyncio.run(run())
-
-
-def test_a_registration_that_nobody_waits_for_any_more_is_ended(broker: Served, hub: MessageHub) -> None:
-    async def run() -> None:
-        task = asyncio.create_task(hub.register_producer_async("dropped", schema_hash="abc", timeout=SECONDS))
-        await asyncio.sleep(0)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        await asyncio.to_thread(eventually, is_free)
-
-    def is_free() -> bool:
-        found = hub.discover("dropped", timeout=SECONDS)
-        return found is None or not found.is_active
-
-    asyncio.run(run())
-
-
-def test_awaiting_ends_when_the_hub_is_closed(broker: Served, caller: MessageHub) -> None:
-    gate = Gate()
-
-    async def run() -> None:
-        hub = MessageHub(endpoint=broker.endpoint, hello_timeout_seconds=5)
-        asked = asyncio.create_task(hub.request_async("service:gate", timeout=600))
-        assert await asyncio.to_thread(gate.entered.acquire, timeout=SECONDS)
-        await hub.close_async()
-        with pytest.raises(Exception, match="closed"):
-            await asked
-        with pytest.raises(Exception, match="closed"):
-            await hub.request_async("service:gate", timeout=SECONDS)
-
-    with caller.serve("service:gate", gate):
-        asyncio.run(run())
-        gate.opened.set()

@@ -2,6 +2,8 @@
 
 import asyncio
 import contextlib
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -12,7 +14,8 @@ import pytest
 from messagehub import MessageHub
 from messagehub.errors import RequestCancelled, RequestTimeout
 from messagehub.services.context import ServiceContext, ServiceMessage
-from tests.integration.harness import Served, eventually
+from tests import preloaded
+from tests.integration.harness import Served, clean_environment, eventually
 from tests.messaging.service_harness import SECONDS, Gate, has_nothing_open, metrics, patient_hub
 
 
@@ -117,6 +120,27 @@ def test_an_asynchronous_generator_is_closed_when_its_reader_leaves(hub: Message
 
 
 def test_a_killed_caller_stops_the_handler_of_its_stream(hub: MessageHub, broker: Served) -> None:
+    program = """
+import sys
+from messagehub import MessageHub
+hub = MessageHub(endpoint=sys.argv[1])
+for _ in hub.stream("service:endless", timeout=600):
+    print("begun", flush=True)
+"""
+    endless = Endless()
+    with hub.serve("service:endless", endless):
+        command = [sys.executable, "-c", program, broker.endpoint]
+        with preloaded.Popen(command, stdout=subprocess.PIPE, text=True, env=clean_environment()) as caller:
+            try:
+                assert caller.stdout.readline() == "begun\n"
+                assert not endless.ended.is_set()
+            finally:
+                caller.kill()
+        assert endless.ended.wait(SECONDS)
+        assert isinstance(endless.error, RequestCancelled)
+
+
+def test_a_caller_whose_hub_is_closed_stops_the_handler_of_its_stream(hub: MessageHub, broker: Served) -> None:
     endless = Endless()
     with hub.serve("service:endless", endless):
         with patient_hub(broker) as other:
