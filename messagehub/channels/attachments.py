@@ -9,7 +9,7 @@ directory of all channels. Only while an entry's ring is about to be there is it
 stream until a group has done all of it.
 Rule 4: a stream that was over before the consumer came is not the stream whose end it waits for.
 Rule 5: a stream ends for a member of a group when the whole group is done with it: what another member leaves undone,
-because it dies or leaves, needs somebody who takes it over.
+because it dies or leaves, needs somebody who takes it over. Until then its rings stay attached, and so stay there.
 """
 
 import logging
@@ -18,6 +18,7 @@ import time
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
+from messagehub.channels.group_mates import GroupMate
 from messagehub.channels.start import Positions
 from messagehub.channels.start import Start as ConsumerStart
 from messagehub.shm import inotify
@@ -37,6 +38,7 @@ log = logging.getLogger("messagehub")
 SOON_SECONDS = 0.005
 MOST_SECONDS = 0.25
 UNWATCHED_SECONDS = 0.25
+TELL_SECONDS = 5.0  # so long a member waits for its group before it says so
 _NEWS = inotify.MOVED_TO | inotify.CLOSE_WRITE | inotify.CREATE | inotify.DELETE
 
 
@@ -67,6 +69,7 @@ class Attachments:
         self.schema: Any = None  # of the ring that was attached last
         self.is_listed = False
         self.look_at: float | None = None
+        self.mate: GroupMate | None = None  # of a member of a group, once its consumer is made
         self._directory = directory
         self._channel = channel
         self._choice = choice
@@ -79,6 +82,9 @@ class Attachments:
         self._has_seen_end = False
         self._is_producing = False
         self._is_group_done = choice.group is None
+        self._spent: dict[str, RingReader] = {}  # read to the end, by path, while the group is not done
+        self._awaits_group_since: float | None = None
+        self._has_told_of_wait = False
         self._wait_seconds = SOON_SECONDS
         self._assignment: replies.Assignment | None = None
         self._news = inotify.Inotify()
@@ -120,16 +126,22 @@ class Attachments:
         alive, dead = self._directory_rings()
         paths = dict.fromkeys([*alive, *dead, self._directory.exclusive_block(self._channel)])
         group = self._choice.group
-        return group is not None and any(left_by_group(path, group) for path in paths)
+        return group is not None and any(left_by_group(path, self._channel, group) for path in paths)
+
+    def member_share(self, path: str) -> MemberShare | None:
+        """What this member reads of a ring, as it was dealt; None: nothing."""
+        share = self._share(path)
+        if self._assignment is None or share is None or share.count == 0:
+            return None
+        return MemberShare(self._assignment.epoch, share.index, share.count)
 
     def deal(self, assignment: replies.Assignment) -> None:
         """Read as this member of a group from the next `look` on. What was not acknowledged will come again, here or
         elsewhere."""
         self._assignment = assignment
         self._is_group_done = False
-        for reader in self.readers:
-            reader.close()
-        self.readers, self._left = [], {}
+        self._close_readers()
+        self._left = {}
 
     def set_waited_for(self, is_waited_for: bool) -> None:
         """Whether blocking producers wait for this consumer from now on, if it was made lossless."""
@@ -141,6 +153,8 @@ class Attachments:
     def look(self, told: Iterable[str]) -> None:
         """Attach to what is there and not yet attached: the directory's rings and those that others `told` of."""
         self._is_group_done = self._choice.group is None  # until it is known
+        if self.look_at is not None:
+            self.look_at = time.monotonic() + MOST_SECONDS  # also if attaching is refused: nobody looks without a pause
         self._watch()
         alive, waiting = self._directory_rings()
         listed = [*alive, *waiting, self._directory.exclusive_block(self._channel)]
@@ -157,11 +171,14 @@ class Attachments:
         if is_first:
             self._tell_of_lost_position()
         self._is_producing = bool(alive)
-        self._is_group_done = self._is_done_by_group(paths)
+        awaited = 0 if self._is_producing else self._awaited(paths)
+        self._is_group_done = self._choice.group is None or not (self._is_producing or awaited)
+        if self._is_group_done:
+            self._close_spent()
+        self._tell_of_wait(awaited)
         self.is_listed |= bool(alive or waiting)
         self.has_tables = os.path.isdir(self._directory.tables_path(self._channel))
-        is_group_awaited = not self._is_group_done and not self._is_producing
-        self._schedule(is_waiting=is_group_awaited or any(path in alive for path in missing))
+        self._schedule(is_waiting=awaited > 0 or any(path in alive for path in missing))
 
     def ended(self, reader: RingReader) -> None:
         """Its producer ended it and everything was read."""
@@ -171,12 +188,13 @@ class Attachments:
         self._left[reader.path] = position
         self._has_seen_end |= not self._was_over(position.block_id, position.epoch)
         self.readers.remove(reader)
-        reader.close()
+        if self._choice.group is None:
+            reader.close()
+        else:
+            self._spent[reader.path] = reader
 
     def close(self) -> None:
-        for reader in self.readers:
-            reader.close()
-        self.readers = []
+        self._close_readers()
         self._news.close()
         self._is_watched = self._is_parent_watched = False
 
@@ -207,6 +225,8 @@ class Attachments:
                 return True
             if self._is_still_over(path, header, state):
                 return False
+            if path in self._spent:
+                self._spent.pop(path).close()  # it is written again, and this member's share is taken once
             reader = self._open(path, self._start(path, header), share)
         except NothingThere:
             return False
@@ -225,10 +245,47 @@ class Attachments:
         self.has_met_any = True
         return True
 
-    def _is_done_by_group(self, paths: Iterable[str]) -> bool:
-        """Whether nothing is left, of rings that nobody writes, for a member of another process or for nobody."""
+    def _awaited(self, paths: Iterable[str]) -> int:
+        """How many items are left, of rings that nobody writes, to others of the group or to nobody."""
         group = self._choice.group
-        return group is None or not (self._is_producing or any(left_by_group(path, group) for path in paths))
+        if group is None:
+            return 0
+        unread = [] if self.mate is None else self.mate.others_unread()
+        awaited = 0
+        for path in paths:
+            shares = [share_in(path) for share_in in unread]
+            awaited += left_by_group(path, self._channel, group, [share for share in shares if share is not None])
+        return awaited
+
+    def _tell_of_wait(self, awaited: int) -> None:
+        if not awaited or self.readers:
+            self._awaits_group_since, self._has_told_of_wait = None, False
+            return
+        now = time.monotonic()
+        if self._awaits_group_since is None:
+            self._awaits_group_since = now
+        if now - self._awaits_group_since >= TELL_SECONDS and not self._has_told_of_wait:
+            self._has_told_of_wait = True
+            here = [] if self.mate is None else self.mate.others_read_by()
+            log.warning(
+                "channel %r: nobody produces it, and this member of group %r has done its share; it waits for %d items"
+                " that %s not done yet, and takes over from a member that leaves or dies",
+                self._channel,
+                self._choice.group,
+                awaited,
+                f"others of the group ({', '.join(here)} of this process) have" if here else "other processes have",
+            )
+
+    def _close_readers(self) -> None:
+        for reader in self.readers:
+            reader.close()
+        self.readers = []
+        self._close_spent()
+
+    def _close_spent(self) -> None:
+        for reader in self._spent.values():
+            reader.close()
+        self._spent = {}
 
     def _is_still_over(self, path: str, header: Header, state: dict[str, Any]) -> bool:
         """Whether this is a ring that was read to its end, and nobody has written it since."""

@@ -22,6 +22,7 @@ from messagehub.channels.channel_reader import ChannelReader
 from messagehub.channels.consumer_share import ConsumerShare
 from messagehub.channels.enrolment import Enrolment, RegistryCalls
 from messagehub.channels.expected_schema import ExpectedSchema
+from messagehub.channels.group_mates import GroupMate, GroupName, ShareIn
 from messagehub.channels.items import ReadItem, item_from, producer_id_of
 from messagehub.channels.sleeping import WakeableSleep
 from messagehub.channels.start import Positions
@@ -30,6 +31,7 @@ from messagehub.channels.turns import Turns
 from messagehub.channels.wanted import Wanted
 from messagehub.client.heartbeats import Registration
 from messagehub.discovery import Source
+from messagehub.errors import HubError
 from messagehub.runtime.event_loop import LoopShare
 from messagehub.runtime.forgotten import ClosedWhenForgotten
 from messagehub.shm.directory import Directory
@@ -92,6 +94,10 @@ class Consumer(ClosedWhenForgotten):
         self._left_at: Positions | None = None  # where it stood when it was closed
         self._is_closed, self._releasing = False, threading.Lock()
         self._inside: list[None] = []  # one for each call that uses what `close` releases
+        self._mate: GroupMate | None = None
+        if wanted.group is not None:
+            name = GroupName(directory.path, channel, wanted.group)
+            self._mate = attached.mate = GroupMate(name, self._keep_up)
         try:
             listen(self)  # before anybody is asked: an event that comes after the answer changes it
             self._reader.look()
@@ -127,6 +133,8 @@ class Consumer(ClosedWhenForgotten):
 
     def _read(self, deadline: float | None) -> Any:
         """With the turn."""
+        if self._mate is not None:
+            self._mate.is_read_by(threading.current_thread())
         if self._share.unacknowledged is not None:
             self._share.done_with_last()
         while not self._is_closed:
@@ -166,6 +174,8 @@ class Consumer(ClosedWhenForgotten):
 
     async def _read_async(self, deadline: float | None) -> Any:
         """With the turn."""
+        if self._mate is not None:
+            self._mate.is_read_by(asyncio.current_task())
         if self._share.unacknowledged is not None:
             self._share.done_with_last()
         while not self._is_closed:
@@ -270,6 +280,27 @@ class Consumer(ClosedWhenForgotten):
         if value is None or isinstance(value, Gap):
             return value
         return item_from(self.channel, self._reader.last.origin, value)
+
+    def _keep_up(self) -> ShareIn | None:
+        """For another member of the group in this process, which waits: take the share that holds now, unless somebody
+        reads this one, or it is closed."""
+        try:
+            self._enter()
+        except HandleClosed:
+            return None
+        try:
+            if not self._turns.take_now():
+                return None
+            try:
+                if self._share.is_open():
+                    self._reader.look()
+            except HubError as error:
+                log.debug("a member of group %r cannot take its share: %s", self._wanted.group, error)
+            finally:
+                self._turns.give()
+            return self._attached.member_share
+        finally:
+            self._leave()
 
     def _is_unusable(self) -> bool:
         return self._is_closed or not self._sleep.is_possible

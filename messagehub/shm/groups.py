@@ -15,7 +15,7 @@ import contextlib
 import math
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -40,7 +40,6 @@ _LOCK_SECONDS: Final = 5.0
 _MOST_MEMBERS: Final = 4096
 _ATTEMPTS: Final = 3
 _MOST: Final = 1 << 62  # items of a stream: more than a century of writing
-_members_here: set[tuple[int, int, int, int]] = set()  # process, device and inode of the epoch's file, index
 
 
 @dataclass(frozen=True)
@@ -102,11 +101,12 @@ def members_of(directory: str, group: str) -> int:
     return found
 
 
-def undone_items(directory: str, group: str, sequences: Iterable[int]) -> list[int]:
+def undone_items(
+    directory: str, group: str, sequences: Iterable[int], left_out: Collection[MemberShare] = ()
+) -> list[int]:
     """Return which of these items no member of the group has done yet; all of them, where the group has never read.
 
-    What a member in this process has yet to do is left out: it cannot be lost before this process ends, and whoever
-    reads one member after the other would wait for itself.
+    What belongs to a share that is `left_out` is not among them, if that share is of the epoch that counts.
     """
     wanted = list(sequences)
     for _ in range(_ATTEMPTS):
@@ -118,7 +118,8 @@ def undone_items(directory: str, group: str, sequences: Iterable[int]) -> list[i
         except NothingThere:
             continue  # a new epoch has taken its place
         try:
-            here = {index for index in range(cursors.count) if cursors.key(index) in _members_here}
+            epoch = max(_epochs(found, group))
+            here = {share.index for share in left_out if (share.epoch, share.count) == (epoch, cursors.count)}
             return [each for each in wanted if not cursors.is_done(each) and each % cursors.count not in here]
         finally:
             cursors.close()
@@ -159,6 +160,11 @@ def _is_of(name: str, group: str) -> bool:
     return found is not None and found["group"] == group
 
 
+def _epochs(names: Iterable[str], group: str) -> list[int]:
+    """Return those of a group's files, the highest last."""
+    return sorted(int(found["epoch"]) for found in map(_NAME.fullmatch, names) if found and found["group"] == group)
+
+
 class GroupCursors:
     """The file of one epoch, as the writer and the members use it."""
 
@@ -184,11 +190,6 @@ class GroupCursors:
 
     def is_done(self, sequence: int) -> bool:
         return sequence <= self.done(sequence % self.count) or self.was_done_before(sequence)
-
-    def key(self, index: int) -> tuple[int, int, int, int]:
-        """What names a member in this process."""
-        found = os.fstat(self.segment.descriptor.fd)
-        return os.getpid(), found.st_dev, found.st_ino, index
 
     def was_done_before(self, sequence: int) -> bool:
         """Return whether a member of the epoch before had already acknowledged the item."""
@@ -244,8 +245,6 @@ class Membership:
         # What this share had already done in the epoch before counts at once: it may be all that the ring holds, and
         # a writer that waits for this member would write nothing it could acknowledge.
         self.position = self.next_after(self._cursors.done(assignment.index)) - 1
-        self._key = self._cursors.key(assignment.index)
-        _members_here.add(self._key)
         self._cursors.set_done(assignment.index, self.position)
 
     def next_after(self, sequence: int) -> int:
@@ -265,7 +264,6 @@ class Membership:
             raise AssignmentChanged(self.group, self.assignment.epoch)
 
     def close(self) -> None:
-        _members_here.discard(self._key)
         self._cursors.close()
 
 
@@ -274,11 +272,7 @@ def _open_epoch(directory: str, group: str, assignment: MemberShare, start_after
     lock = open_trusted(lock_path, os.O_RDWR)
     try:
         lock_within(lock, exclusive(OWNER), lock_path, _LOCK_SECONDS)
-        epochs = sorted(
-            int(found["epoch"])
-            for found in map(_NAME.fullmatch, os.listdir(directory))
-            if found and found["group"] == group
-        )
+        epochs = _epochs(os.listdir(directory), group)
         path = os.path.join(directory, f"{group}@{assignment.epoch}.group")
         if epochs and epochs[-1] > assignment.epoch:
             raise AssignmentChanged(group, assignment.epoch)

@@ -8,6 +8,7 @@ Rule 1: before sleeping: store a ticket, probe the writer's lock (which is the b
 Rule 2: a slot that is published but still locked is not lost: its writer will unlock it, and ring then.
 """
 
+import contextlib
 import logging
 import os
 import time
@@ -89,8 +90,7 @@ class RingReader:
         self.header = segment.header()
         self.path = path = segment.path
         self._codec = codec
-        self._words = segment.words
-        self._data = segment.data
+        self._words, self._data = segment.words, segment.data
         self._descriptor = segment.descriptor
         self._wait_for_writer = wait_for_writer
         self._verify = self.header.checksum == Checksum.VERIFY or (verify and self.header.checksum == Checksum.WRITE)
@@ -104,18 +104,15 @@ class RingReader:
         self._epoch, self._producers = 0, self._known_producers()
         self._address = pa.py_buffer(segment.mapping).address
         self._foreign_buffer, self._own_buffer = pa.foreign_buffer, pa.py_buffer
-        if not try_lock(self._descriptor.fd, shared(ATTACHED)):
-            raise NothingThere(path)  # a cleaner has it, and is about to unlink it
-        if not segment.is_published():
-            raise NothingThere(path)
+        if not try_lock(self._descriptor.fd, shared(ATTACHED)) or not segment.is_published():
+            raise NothingThere(path)  # a cleaner has it, and is about to unlink it, or has done so
         self._pins = Pins(self._descriptor, segment.mapping, geometry.slot_count, held_slots(self.header.block_id))
         self._most_held = geometry.slot_count if copy == "never" else share_of(geometry.slot_count)
         self._room = None if copy == "never" else _room_for_more(self._descriptor, geometry.slot_count)
         self._writer_wake_up = WriterWakeUp(segment.words, Waker(f"{readers_path}/{WRITER_FIFO}"))
         self._pins.on_free = self._writer_wake_up.wake
         self._watch: ProcessWatch | None = None
-        self._watch_fired = False
-        self._told_epoch = 0
+        self._watch_fired, self._told_epoch = False, 0
         self._share = LoopShare()
         self._member: Membership | None = None
         if (group is None) != (assignment is None):
@@ -124,9 +121,13 @@ class RingReader:
         honoured = lossless and self._may_be_lossless
         self._file: ReaderFile | NoReaderFile
         try:
-            if group is not None and assignment is not None:
-                self._member = Membership(readers_path, group, assignment, start_after(segment, self.header, start))
-            self._file = ReaderFile(readers_path, lossless=honoured)
+            with contextlib.ExitStack() as undo:  # a member without a file leaves its place
+                if group is not None and assignment is not None:
+                    new_after = start_after(segment, self.header, start)
+                    self._member = Membership(readers_path, group, assignment, new_after)
+                    undo.callback(self._member.close)
+                self._file = ReaderFile(readers_path, lossless=honoured)
+                undo.pop_all()
         except (RootUnusable, NothingThere):
             self._file = self._without_files(segment, readers_path, is_needed=honoured or group is not None)
         self._file_words = self._file.words

@@ -307,14 +307,17 @@ def group_members(path: str, group: str) -> int:
     return members_of(readers_path, group) if readers_path is not None else 0
 
 
-def left_by_group(path: str, group: str) -> int:
-    """Return how many items of a ring that nobody writes no member of the group has done (see `undone_items`)."""
+def left_by_group(path: str, channel: str, group: str, left_out: Collection[MemberShare] = ()) -> int:
+    """Return how many items of a ring of the channel no member of the group has done (see `undone_items`)."""
     try:
         segment = Segment.attach(path)
         header = segment.header()
+        if header.channel != channel:
+            return 0  # somebody registered a block of another channel as one of this
         head, geometry = segment.words[HEAD], header.geometry
         live = live_items(segment.words, geometry.line(0), geometry.slot_count, 1)
-        return len(undone_items(reader_directory(path, header), group, (each for each, _ in live if each <= head)))
+        written = (each for each, _ in live if each <= head)
+        return len(undone_items(reader_directory(path, header), group, written, left_out))
     except (NothingThere, FileNotFoundError):
         return 0  # it is gone, or its readers' files are
 

@@ -1,14 +1,19 @@
 """The end of a stream that a group shares: members that leave, die or come then lose nothing of it."""
 
+import asyncio
+import contextlib
 import os
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from messagehub.channels import attachments
+from messagehub.channels.consumers import Consumer
 from tests.conftest import QUICK
 from tests.integration.block_processes import Place, Process, place_in
-from tests.integration.harness import PATIENCE_SECONDS, Served
+from tests.integration.harness import PATIENCE_SECONDS, Served, eventually
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 
@@ -117,3 +122,60 @@ def test_a_member_that_comes_after_the_producer_has_closed_reads_what_its_group_
         assert member.missed == 0
     with hub.consumer("work", group="crew", start="oldest", follow=False) as member:
         assert list(member) == []
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0), (0, 1, 2), (1, 2, 0), (2, 1, 0)])
+def test_members_of_one_process_are_read_one_after_the_other(place: Place, order: tuple[int, ...]) -> None:
+    hub = place.hub()
+    with contextlib.ExitStack() as stack:
+        with hub.producer("work", capacity=ITEMS, when_full="block") as producer:
+            members = [stack.enter_context(hub.consumer("work", group="crew", start="oldest")) for _ in order]
+            for number in range(ITEMS):
+                producer.write(b"%d" % number)
+        read = [list(members[index]) for index in order]
+        assert all(member.has_ended for member in members)
+    assert sorted(int(bytes(item)) for items in read for item in items) == list(range(ITEMS))
+
+
+def test_tasks_of_one_event_loop_read_one_member_each(place: Place) -> None:
+    async def read(member: Consumer) -> list[int]:
+        return [int(bytes(item)) async for item in member]
+
+    async def read_all(members: list[Consumer]) -> list[list[int]]:
+        return await asyncio.gather(*map(read, members))
+
+    hub = place.hub()
+    with contextlib.ExitStack() as stack:
+        with hub.producer("work", capacity=ITEMS, when_full="block") as producer:
+            members = [stack.enter_context(hub.consumer("work", group="crew", start="oldest")) for _ in range(3)]
+            for number in range(ITEMS):
+                producer.write(b"%d" % number)
+        found = asyncio.run(read_all(members))
+    assert {number for numbers in found for number in numbers} == set(range(ITEMS))
+
+
+def test_a_thread_takes_over_from_a_member_of_its_process_that_fails_after_the_end(
+    place: Place, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attachments, "TELL_SECONDS", 0.0)
+    hub = place.hub()
+    done: list[int] = []
+
+    def read_to_the_end(member: Consumer) -> None:
+        done.extend(int(bytes(item)) for item in member)
+
+    with hub.producer("work", capacity=ITEMS, when_full="block") as producer:
+        staying = hub.consumer("work", group="crew", start="oldest")
+        failing = hub.consumer("work", group="crew", start="oldest")
+        for number in range(ITEMS):
+            producer.write(b"%d" % number)
+    with staying:
+        assert failing.read(timeout=PATIENCE_SECONDS) is not None
+        thread = threading.Thread(target=read_to_the_end, args=(staying,))
+        thread.start()
+        waits = f"it waits for {ITEMS // 2} items that others of the group (MainThread of this process) have not done"
+        eventually(lambda: waits in caplog.text)
+        failing.close()  # as its `with` does when what it has read cannot be handled
+        thread.join(PATIENCE_SECONDS)
+        assert not thread.is_alive()
+    assert set(done) == set(range(ITEMS))

@@ -96,7 +96,8 @@ def test_a_producer_whose_slots_are_all_kept_goes_on_and_names_the_process(
         assert f"process {process.pid} holds 4 slots, and 10 items were skipped" in findings[0]["message"]
         (block,) = run(place, "blocks", "list", "--json")
         assert (block["slots"], block["held"], block["skipped"]) == (4, 4, 10)
-        assert block["holders"] == [{"pid": process.pid, "held": 4, "unread": None, "group": None, "members": None}]
+        holder = {"pid": process.pid, "held": 4, "unread": None, "group": None, "members": None, "lag": 10}
+        assert block["holders"] == [holder]
 
         process.kill()
         producer.write(np.array([0]))
