@@ -39,7 +39,8 @@ def compact_appended(store: TableStore, appended: Manifest, *, now: float) -> Ma
     try:
         return compact(store, now=now, small_bytes=SMALL_BYTES)
     except Exception as error:  # whoever heard of it would append the rows again
-        log.warning("the table of %s has %d parts and is not compacted: %s", store.path, len(appended.parts), error)
+        said = "the table of %s has %d parts and is not compacted: %s"
+        log.warning(said, store.path, len(appended.parts), error, exc_info=True)
         return None
 
 
