@@ -29,11 +29,12 @@ from messagehub.broker.status import BrokerInfo
 from messagehub.broker.topics.proxy import TopicProxy
 from messagehub.broker.topics.retained import RetainedTopics
 from messagehub.broker.tracing import TraceRing
+from messagehub.errors import ConfigurationError
 from messagehub.runtime.metrics import Metrics
 from messagehub.runtime.supervision import Supervisor
 from messagehub.settings import Settings
 from messagehub.shm.domain_lock import DomainLock
-from messagehub.shm.errors import DataBlockError
+from messagehub.shm.errors import Busy, DataBlockError
 from messagehub.shm.location import directory_of
 from messagehub.store import Store
 from messagehub.store.commit import GroupCommit
@@ -108,6 +109,11 @@ class Parts:
         self.others_of_domain = 0
         try:
             lock = DomainLock(directory_of(settings))
+        except Busy as error:
+            raise ConfigurationError(
+                f"domain {settings.domain!r} is being removed by `messagehub purge`: start the hub again when that has"
+                f" ended. {error.message}"
+            ) from None
         except (OSError, DataBlockError) as error:  # a broker serves without shared memory too
             log.warning("domain %r is not held, so `messagehub purge` may remove it: %s", settings.domain, error)
             return

@@ -27,10 +27,10 @@ log = logging.getLogger("messagehub.broker")
 
 MAX_BACKLOG = 16_384
 MAX_RATE_LIMITED = 8
-UNKNOWN = "unknown"
-"""The type under which messages are counted that are no request of any type."""
 """After so many refusals for rate a turn stops receiving, and after one if a request waits to be served: a peer that
 floods must not keep the others waiting."""
+UNKNOWN = "unknown"
+"""The type under which messages are counted that are no request of any type."""
 MAX_SKIPPED = 1024
 """How many frames of a message that has too many are discarded at a time; then the connection is ended."""
 COUNTERS = ["malformed", "unknown_type", "too_large", "bad_frames", "undeliverable", "not_found"]

@@ -4,7 +4,7 @@ import os
 import shutil
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
@@ -43,33 +43,51 @@ def purge(
     if settings.dir.exists() and settings.dir.stat().st_uid != os.geteuid():
         raise ConfigurationError(f"{settings.dir} is another user's: only that user removes what is in it")
     directory = directory_of(settings)
+    told = None
     with ExitStack() as held:
-        _keep_hub_out(settings, held)
-        files = sorted({path for pattern in _FILES for path in settings.dir.glob(pattern)})
-        is_served = not _keep_brokers_out(directory, held)
-        if not is_served:
-            _check_no_producers(directory)
-        blocks = [] if is_served else _shared_memory(directory)
-        kept = _why_kept(settings) if is_served else None
-        size_bytes = sum(map(_bytes_of, [*files, *blocks]))
-        if files or blocks:
-            if not yes:
-                if kept is not None:
-                    complain(f"messagehub: {kept}")
-                typer.confirm(_question(settings, directory, len(files), len(blocks), size_bytes), abort=True, err=True)
-            for path in [*blocks, *files]:
+        found = _found(settings, directory, held)
+    if found.files or found.blocks:
+        if not yes:
+            told = found.kept
+            if told is not None:
+                complain(f"messagehub: {told}")
+            typer.confirm(_question(settings, directory, found), abort=True, err=True)
+        with ExitStack() as held:  # nobody was kept out while the question stood, so all is looked at again
+            found = _found(settings, directory, held)
+            for path in [*found.blocks, *found.files]:
                 _remove(path)
             if settings.dir.is_dir() and not any(settings.dir.iterdir()):
                 settings.dir.rmdir()
+    files, blocks = len(found.files), len(found.blocks)
     if as_json:
-        echo_json({"removed": list(map(str, [*files, *blocks])), "size_bytes": size_bytes, "kept": kept})
+        removed = list(map(str, [*found.files, *found.blocks]))
+        echo_json({"removed": removed, "size_bytes": found.size_bytes, "kept": found.kept})
         return
     if files or blocks:
-        echo(f"removed {len(files)} files in {settings.dir} and {len(blocks)} in shared memory, {size(size_bytes)}")
+        echo(f"removed {files} files in {settings.dir} and {blocks} in shared memory, {size(found.size_bytes)}")
     else:
         echo(f"nothing is left of a hub in {settings.dir}")
-    if kept is not None and (yes or not files):
-        complain(f"messagehub: {kept}")
+    if found.kept is not None and told is None:
+        complain(f"messagehub: {found.kept}")
+
+
+class _Found(NamedTuple):
+    files: list[Path]
+    blocks: list[Path]
+    size_bytes: int
+    kept: str | None
+    """Why the shared memory stays, where it does."""
+
+
+def _found(settings: Settings, directory: "Directory", held: ExitStack) -> _Found:
+    """Return what is to be removed. Nobody begins to use it while `held` is open; whoever uses it now is a refusal."""
+    _keep_hub_out(settings, held)
+    files = sorted({path for pattern in _FILES for path in settings.dir.glob(pattern)})
+    if not _keep_brokers_out(directory, held):
+        return _Found(files, [], sum(map(_bytes_of, files)), _why_kept(settings))
+    _check_no_producers(directory)
+    blocks = _shared_memory(directory)
+    return _Found(files, blocks, sum(map(_bytes_of, [*files, *blocks])), None)
 
 
 def _settings(dir: Path | None, domain: str | None) -> Settings:
@@ -121,11 +139,12 @@ def _why_kept(settings: Settings) -> str:
     )
 
 
-def _question(settings: Settings, directory: "Directory", files: int, blocks: int, size_bytes: int) -> str:
+def _question(settings: Settings, directory: "Directory", found: _Found) -> str:
+    files, blocks = len(found.files), len(found.blocks)
     shared = f" (of group {directory.gid}, whose members may use it)" if directory.gid is not None and blocks else ""
     return (
         f"Remove {files} files in {settings.dir} and {blocks} in shared memory of domain {settings.domain}{shared},"
-        f" {size(size_bytes)}?"
+        f" {size(found.size_bytes)}?"
     )
 
 

@@ -14,7 +14,6 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from .column_statistics import COLUMNS
-from .errors import DataBlockError
 from .identity import host
 from .manifests import Manifest, Part
 from .mapped_file import read_header
@@ -39,8 +38,9 @@ def compact_appended(store: TableStore, appended: Manifest, *, now: float) -> Ma
         return None
     try:
         return compact(store, now=now, small_bytes=SMALL_BYTES)
-    except DataBlockError as error:
-        log.warning("the table of %s has %d parts and is not compacted: %s", store.path, len(appended.parts), error)
+    except Exception as error:  # whoever heard of it would append the rows again
+        said = "the table of %s has %d parts and is not compacted: %s"
+        log.warning(said, store.path, len(appended.parts), error, exc_info=True)
         return None
 
 
@@ -101,16 +101,23 @@ def _packed(snapshot: Snapshot, run: list[int], transaction: Transaction) -> Ite
         return
     tables = [(index, snapshot.part(index)) for index in run]
     for _, alike in itertools.groupby(tables, key=lambda one: one[1].schema.serialize().to_pybytes()):
-        yield _joined(snapshot, list(alike), transaction)
+        yield from _joined(snapshot, list(alike), transaction)
 
 
-def _joined(snapshot: Snapshot, alike: list[tuple[int, Any]], transaction: Transaction) -> Part:
+def _joined(snapshot: Snapshot, alike: list[tuple[int, Any]], transaction: Transaction) -> Iterator[Part]:
+    """Write parts of one Arrow schema as one; as they are where Arrow cannot join them (too many categories)."""
     import pyarrow as pa
 
     first = alike[0][0]
     if len(alike) == 1:
-        return snapshot.manifest.parts[first]
-    together = pa.concat_tables([table for _, table in alike]).combine_chunks()
+        yield snapshot.manifest.parts[first]
+        return
+    try:
+        together = pa.concat_tables([table for _, table in alike]).combine_chunks()
+    except pa.ArrowException as error:
+        log.info("%d parts of the table of %s stay apart: %s", len(alike), transaction.store.path, error)
+        yield from (snapshot.manifest.parts[index] for index, _ in alike)
+        return
     checksum = read_header(os.path.join(transaction.store.path, snapshot.manifest.parts[first].name)).checksum
     batches = together.to_batches(max_chunksize=_BATCH_ROWS)
-    return transaction.write_part(batches, together.schema, part=first, checksum=checksum, text_columns=COLUMNS)
+    yield transaction.write_part(batches, together.schema, part=first, checksum=checksum, text_columns=COLUMNS)

@@ -56,13 +56,19 @@ class Retention:
 @dataclass(frozen=True)
 class Manifest:
     generation: int
-    committed_at: float
+    committed_at: float  # a compaction leaves it as it was: it changes no row
     transaction: str
     parts: tuple[Part, ...]
     schema_hash: str = ""
     recent: tuple[str, ...] = ()  # transactions already contained or superseded, newest last
     retention: Retention = Retention()
     details: dict[str, Any] = field(default_factory=dict)
+    compacted_at: float | None = None  # of a generation that has the rows of the one before it, in other parts
+
+    @property
+    def superseded_before_at(self) -> float:
+        """Return when the generation before this one was superseded."""
+        return self.committed_at if self.compacted_at is None else self.compacted_at
 
     @property
     def rows(self) -> int:
@@ -82,7 +88,11 @@ class Manifest:
             if not all(part.name and not {"/", "\0"} & set(part.name) for part in found.parts):
                 raise ValueError("a part outside the directory")
             numbers = [found.generation, *(n for part in found.parts for n in (part.rows, part.size_bytes))]
-            if not (all(0 <= number < 1 << 63 for number in numbers) and 0 <= found.committed_at < 1e15):
+            if not (
+                all(0 <= number < 1 << 63 for number in numbers)
+                and 0 <= found.committed_at < 1e15
+                and 0 <= (found.compacted_at or 0) < 1e15
+            ):
                 raise ValueError("a number that no commit writes")
             if max(len(found.schema_hash), len(str(found.details.get("schema_version", "")))) > _TEXT:
                 raise ValueError("a text that no commit writes")

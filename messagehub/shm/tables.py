@@ -13,6 +13,8 @@ such garbage.
 Rule 3: a committed table belongs to nobody: it ends by being superseded, by retention or by being dropped, never
 because a process died. The generation just superseded stays for the grace time: a Spark job planned with it may be on
 its way to open it.
+Rule 4: a compaction takes nothing from those before it: it shares the place of the generation that it compacts, among
+those that are kept, and leaves the age of the rows as it was.
 """
 
 import contextlib
@@ -202,7 +204,7 @@ class TableStore:
             manifest = replace(
                 current,
                 generation=_next_generation(lock, visible),
-                committed_at=now,
+                compacted_at=now,
                 transaction=transaction.id,
                 parts=(*parts, *current.parts[len(names) :]),
                 recent=_remembered(current, transaction),
@@ -247,13 +249,17 @@ class TableStore:
         retention = retention or visible[-1].retention
         sizes: dict[str, int] = {}
         newer: Manifest | None = None
-        for place, manifest in enumerate(reversed(visible)):
+        place = 0
+        for manifest in reversed(visible):
+            is_compacted = newer is not None and newer.compacted_at is not None
+            if newer is not None and not is_compacted:
+                place += 1
             sizes |= {part.name: part.size_bytes for part in manifest.parts}
-            since = manifest.committed_at if newer is None else newer.committed_at
+            since = manifest.committed_at if newer is None else newer.superseded_before_at
             age = now - since
             is_over = retention.max_age_seconds is not None and age > retention.max_age_seconds
             if newer is not None:
-                is_over |= place >= retention.generations
+                is_over |= place + is_compacted >= retention.generations
                 is_over |= retention.max_bytes is not None and sum(sizes.values()) > retention.max_bytes
                 is_over &= place > 1 or age > retention.grace_seconds
             if is_over:

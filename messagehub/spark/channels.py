@@ -93,7 +93,8 @@ def _data_schema(options: Options) -> pa.Schema:
     if options.is_of_many_channels:
         from messagehub.spark.rings import rings
 
-        for ring in rings(options):
+        # By name: block ids are random, and the same channels are to give the same schema.
+        for ring in sorted(rings(options), key=lambda each: each.channel):
             return ring.schema()
         raise ChannelNotFound(
             f"no channel in domain {options.directory().domain!r} on this host matches {options.channel!r} and has a"

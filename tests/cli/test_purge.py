@@ -2,13 +2,19 @@
 
 import json
 import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pyarrow as pa
 
 from messagehub import MessageHub
 from messagehub.shm.directory import Directory
-from tests.cli.program import Program
+from messagehub.shm.domain_lock import take_domain
+from tests.cli.program import DEADLINE_SECONDS, Program, until
+from tests.integration.harness import end_at_once
 
 
 def shared_memory(domain: str) -> list[str]:
@@ -89,3 +95,60 @@ def test_the_domain_that_the_hub_ran_with_is_removed_and_no_other(alone: Program
     assert (alone.dir / "registry.db").exists()
     alone.run("purge", "--yes", MESSAGEHUB_DOMAIN="")
     assert shared_memory(domain) == []
+
+
+@contextmanager
+def asked(program: Program) -> Iterator["subprocess.Popen[str]"]:
+    """A purge that waits for the answer to its question."""
+    complaints = program.place / "purge.err"
+    with complaints.open("w") as err:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "messagehub", "purge"],
+            env=program.environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=err,
+            text=True,
+        )
+    try:
+        until(lambda: "?" in complaints.read_text(), "the question")
+        yield process
+    finally:
+        if process.poll() is None:
+            end_at_once(process)
+        process.communicate(timeout=DEADLINE_SECONDS)
+
+
+def test_who_comes_while_the_question_stands_is_seen(alone: Program) -> None:
+    domain = alone.environment["MESSAGEHUB_DOMAIN"]
+    alone.configure()
+    with alone.serve() as running:
+        assert running.end() == 0
+    with asked(alone) as process, MessageHub(dir=alone.dir, domain=domain) as hub, hub.producer("alive"):
+        process.communicate("y\n", timeout=DEADLINE_SECONDS)
+        assert process.returncode == 1
+        assert "channel 'alive' has a living producer" in (alone.place / "purge.err").read_text()
+    assert (alone.dir / "registry.db").exists()
+    with asked(alone) as process, alone.serve() as running:
+        process.communicate("y\n", timeout=DEADLINE_SECONDS)
+        assert process.returncode == 1
+        assert "a hub runs in" in (alone.place / "purge.err").read_text()
+        assert running.end() == 0
+    alone.run("purge", "--yes")
+    assert shared_memory(domain) == []
+
+
+def test_no_hub_begins_in_a_domain_that_is_being_removed(alone: Program) -> None:
+    domain = alone.environment["MESSAGEHUB_DOMAIN"]
+    alone.configure()
+    directory = Directory(domain)
+    directory.make()
+    lock = take_domain(directory)
+    assert lock is not None
+    try:
+        refused = alone.run("serve", code=1)
+        assert f"domain {domain!r} is being removed by `messagehub purge`" in refused.stderr
+    finally:
+        lock.close()
+    with alone.serve() as running:
+        assert running.end() == 0

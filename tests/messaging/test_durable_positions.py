@@ -23,6 +23,8 @@ from messagehub.errors import (
     TopicNotFound,
 )
 from messagehub.topics.messages import Message
+from messagehub.topics.retained import durable_subscriptions
+from messagehub.topics.retained.durable_subscriptions import DurableSubscription
 from messagehub.topics.subscriptions import Subscription
 from tests import preloaded
 from tests.conftest import QUICK
@@ -349,6 +351,22 @@ def test_what_was_acknowledged_comes_again_after_a_reset(broker: AnyBroker) -> N
             assert [message.offset for message in read(subscription, 2)] == [1, 2]
 
 
+def test_more_is_fetched_at_once_when_all_that_was_buffered_is_done(
+    broker: AnyBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(durable_subscriptions, "LOOK_SECONDS", LONG)
+    with hub_of(broker) as hub:
+        filled(hub, 3)
+        options = {"durable": "billing", "ack": "manual", "buffer": 1, "ack_wait": LONG}
+        with hub.subscribe("orders", **options) as subscription:  # type: ignore[arg-type]
+            assert isinstance(subscription, DurableSubscription)
+            assert subscription.receive(SECONDS).offset == 1
+            eventually(lambda: subscription.buffered == 1)
+            subscription._buffer[0].ack()
+            eventually(lambda: not subscription._wanted.is_set())
+            assert subscription.receive(SECONDS).offset == 3
+
+
 # -- forms of reading ------------------------------------------------------------------------------------------
 
 
@@ -406,6 +424,24 @@ def test_an_async_callback_acknowledges_what_it_has_handled(broker: AnyBroker) -
     with hub_of(broker) as hub:
         filled(hub, 20)
         assert asyncio.run(run(hub)) == list(range(1, 21))
+
+
+def test_an_async_callback_on_its_own_thread_closes_without_waiting_for_itself(broker: AnyBroker) -> None:
+    subscribed: list[Subscription] = []
+    is_subscribed, is_closed = threading.Event(), threading.Event()
+
+    async def handle(_: Message) -> None:
+        assert is_subscribed.wait(SECONDS)
+        await subscribed[0].close_async(timeout=LONG)
+        is_closed.set()
+
+    with hub_of(broker) as hub:
+        filled(hub, 2)
+        subscribed.append(hub.subscribe("orders", handle, durable="billing"))
+        is_subscribed.set()
+        assert is_closed.wait(SECONDS)
+        with hub.subscribe("orders", durable="billing", ack="manual") as other:
+            assert offsets(read(other, 2)) == [1, 2], "nothing is held any more"
 
 
 def test_a_forked_child_does_not_read_or_acknowledge_for_its_parent(broker: AnyBroker) -> None:

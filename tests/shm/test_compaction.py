@@ -217,3 +217,90 @@ def test_retention_and_names_of_transactions_outlive_a_compaction(store: TableSt
 def test_a_missing_table_is_said(store: TableStore) -> None:
     with pytest.raises(errors.TableMissing):
         compact(store, now=1000.0)
+
+
+def coded(turn: int) -> pa.Table:
+    """Three categories of its own: over 64 such parts they are more than an int8 can number."""
+    codes = pa.array([0, 1, 2], pa.int8())
+    return pa.table({"n": [turn] * 3, "s": pa.DictionaryArray.from_arrays(codes, [f"{turn}{x}" for x in "abc"])})
+
+
+def test_parts_that_arrow_cannot_join_stay_apart(store: TableStore) -> None:
+    for turn in range(MOST_SMALL_PARTS + 1):
+        appended = append(store, coded(turn))
+    assert compact_appended(store, appended, now=1000.0) is None
+    assert len(appended.parts) == MOST_SMALL_PARTS + 1
+    for turn in range(MOST_SMALL_PARTS + 1, MOST_SMALL_PARTS + 4):
+        append(store, rows(turn, 1))
+    packed = compact(store, now=1000.0)
+    assert packed is not None
+    assert packed.parts[:-1] == appended.parts
+    assert packed.parts[-1].rows == 3
+    assert blocks(store) == MOST_SMALL_PARTS + 1 + 3 + 1
+
+
+def test_whatever_goes_wrong_after_an_append_is_logged(
+    store: TableStore, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for turn in range(MOST_SMALL_PARTS + 1):
+        appended = append(store, rows(turn, 1))
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(TableStore, "commit_in_place", full)
+    assert compact_appended(store, appended, now=1000.0) is None
+    assert "is not compacted: [Errno 28]" in caplog.text
+    assert numbers(store) == list(range(MOST_SMALL_PARTS + 1))
+
+
+def test_a_compaction_takes_no_grace_time_from_those_before_it(store: TableStore) -> None:
+    append(store, rows(0), now=1000.0)
+    append(store, rows(10), now=2000.0)
+    assert compact(store, now=2000.1) is not None
+    assert store.generations() == [1, 2, 3]
+    store.sweep(now=2300.0)
+    assert store.generations() == [1, 2, 3]
+    store.sweep(now=2300.05)
+    assert store.generations() == [2, 3], "superseded at 2000"
+    store.sweep(now=2300.2)
+    assert store.generations() == [3]
+    assert numbers(store) == list(range(20))
+
+
+def test_a_compaction_long_after_the_last_append_has_the_grace_time_too(store: TableStore) -> None:
+    append(store, rows(0), now=1000.0)
+    append(store, rows(10), now=1000.0)
+    assert compact(store, now=5000.0) is not None
+    assert store.generations() == [2, 3]
+    append(store, rows(20), now=5001.0)
+    assert store.generations() == [2, 3, 4]
+    append(store, rows(30), now=5002.0)
+    assert store.generations() == [4, 5]
+
+
+def test_a_compaction_is_none_of_the_generations_that_are_kept(store: TableStore) -> None:
+    keep = Retention(generations=3, grace_seconds=0.0)
+    for turn in range(3):
+        table = rows(turn * 10)
+        store.publish(table.to_batches(), table.schema, now=1000.0 + turn, mode="append", retention=keep)
+    assert compact(store, now=1003.0) is not None
+    store.sweep(now=9000.0)
+    assert store.generations() == [1, 2, 3, 4]
+    append_as_before = rows(30)
+    store.publish(append_as_before.to_batches(), append_as_before.schema, now=9000.0, mode="append")
+    assert store.generations() == [2, 3, 4, 5]
+
+
+def test_a_compaction_does_not_make_the_rows_younger(store: TableStore) -> None:
+    ends = Retention(max_age_seconds=100.0, grace_seconds=0.0)
+    for turn in range(2):
+        table = rows(turn * 10)
+        store.publish(table.to_batches(), table.schema, now=1000.0, mode="append", retention=ends)
+    packed = compact(store, now=1090.0)
+    assert packed is not None
+    assert packed.committed_at == 1000.0
+    store.sweep(now=1101.0)
+    assert 3 not in store.generations()
+    store.sweep(now=1200.0)
+    assert store.generations() == []

@@ -166,6 +166,11 @@ class DurableSubscription(Subscription):
 
     async def close_async(self, *, timeout: float = CLOSE_SECONDS) -> None:
         self.end()
+        if self._thread is threading.current_thread():  # called by the callback itself, which does not wait for itself
+            self._begin_leaving()
+            if self._fetcher is not None:
+                await asyncio.to_thread(self._fetcher.join, timeout)
+            return
         if self._task is not None and self._task is not asyncio.current_task():
             await asyncio.wait({self._task}, timeout=timeout)
         await asyncio.to_thread(self.close, timeout=timeout)
@@ -208,10 +213,14 @@ class DurableSubscription(Subscription):
         if self._buffer and time.monotonic() >= self._renewed_at + self._position.ack_wait_seconds:
             self._buffer.clear()
         message = super()._take()
+        is_emptied = message is not None
         while message is not None and message.number in self._acknowledged:
             self.received -= 1
             message = super()._take()
         if message is None:
+            if is_emptied:  # what was buffered is done, so that nobody else asks for more
+                self._has_news = True
+                self._wanted.set()
             return None
         if self._is_auto:
             self._current = message.number
