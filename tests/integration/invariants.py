@@ -37,7 +37,7 @@ def kept_in_vain(endpoint: str, domain: str = "") -> list[str]:
         "lease owners": gauges.get("lease_owners", 0),
     }
     wrong = [f"{count} {what} for {members} members" for what, count in kept.items() if count > members]
-    if gauges["subscriptions"] and _connections(hello.get("endpoints", {}).get("events", "")) == 0:
+    if gauges["subscriptions"] and connections(hello.get("endpoints", {}).get("events", "")) == 0:
         wrong.append(f"{gauges['subscriptions']} subscriptions of nobody")
     if domain and gauges["watched_directories"] > (existing := _directories(domain)):
         wrong.append(f"{gauges['watched_directories']} watched directories where {existing} exist")
@@ -58,7 +58,7 @@ def _workers(peer: Peer) -> int:
     return count
 
 
-def _connections(endpoint: str) -> int | None:
+def connections(endpoint: str) -> int | None:
     """How many peers are connected, as the kernel says; None where it is no ipc endpoint."""
     if not endpoint.startswith("ipc://"):
         return None
