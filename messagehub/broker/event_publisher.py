@@ -91,6 +91,8 @@ class Publisher:
 
     def cut(self) -> None:
         """End the connections from other hosts, so that each is authenticated anew."""
+        if self._subscriptions is not None:
+            self._subscriptions.end_remote()
         rebind(self.socket, self._endpoint)
 
     def reset(self, revision: int) -> None:

@@ -10,6 +10,8 @@ from typing import Any, Final
 
 from pyspark.sql import SparkSession
 
+from messagehub.runtime.supervision import Supervisor
+
 LOOK_SECONDS: Final = 0.2
 WIDTH: Final = 30
 Show = Callable[[int, int], None]
@@ -91,8 +93,7 @@ def _told_by_tracker(spark: SparkSession, show: Show) -> Iterator[None]:
             known = [stage for stage in stages if stage is not None]
             show(sum(stage.numCompletedTasks for stage in known), sum(stage.numTasks for stage in known))
 
-    watcher = threading.Thread(target=follow, name="messagehub-progress", daemon=True)
-    watcher.start()
+    watcher = Supervisor().start("messagehub-progress", follow)
     try:
         yield
     finally:

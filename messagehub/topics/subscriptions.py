@@ -25,6 +25,7 @@ from messagehub.errors import ConfigurationError, HubError, ReceiveTimeout, Subs
 from messagehub.runtime.callbacks import awaited, check_callback, is_async
 from messagehub.runtime.event_loop import LoopShare, Sleepers, running_loop
 from messagehub.runtime.forgotten import ClosedWhenForgotten
+from messagehub.runtime.supervision import keep_turning
 from messagehub.topics.messages import Message
 from registry.topics.patterns import Patterns
 from registry.topics.subscriber_groups import Mark
@@ -208,20 +209,28 @@ class Subscription(ClosedWhenForgotten):
 
     def _make_calls(self, callback: Callback) -> None:
         runner = asyncio.Runner()  # opens a loop when it is first used
+        has_ended = threading.Event()
+
+        def call_for_each() -> None:
+            try:
+                for message in self:
+                    if self._is_cut:  # it came to the buffer while that was emptied
+                        self.lost_in_buffer += 1
+                        continue
+                    try:
+                        result = callback(message)
+                        if result is not None and inspect.isawaitable(result):
+                            runner.run(awaited(result))
+                    except BaseException:  # also an exit: a callback's defect concerns one message
+                        self._call_failed(message)
+                        log.exception("the callback of %r failed at %r", self.pattern, message)
+            except HubError as ended:  # why there will be no more, as `failure` says too
+                log.warning("%s", ended.message)
+            has_ended.set()
+
         try:
-            for message in self:
-                if self._is_cut:  # it came to the buffer while that was emptied
-                    self.lost_in_buffer += 1
-                    continue
-                try:
-                    result = callback(message)
-                    if result is not None and inspect.isawaitable(result):
-                        runner.run(awaited(result))
-                except BaseException:  # also an exit: a callback's defect concerns one message
-                    self._call_failed(message)
-                    log.exception("the callback of %r failed at %r", self.pattern, message)
-        except HubError as ended:  # why there will be no more, as `failure` says too
-            log.warning("%s", ended.message)
+            what = f"reading for the callback of {self.pattern!r}"
+            keep_turning(call_for_each, what=what, log=log, is_over=lambda: has_ended.is_set() or self._is_cut)
         finally:
             runner.close()
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import zmq
 
-from messagehub import MessageHub, embedded_broker
+from messagehub import MessageHub
 from messagehub.security.credentials import AccessFile, KeyPair, allow_key, revoke, server_keys
 from messagehub.security.private_files import private_directory
 from tests.conftest import QUICK
-from tests.integration.harness import Peer
+from tests.integration.harness import Peer, checked_broker
 
 ROLES = {
     "watcher": ["observe"],
@@ -68,5 +68,5 @@ class SharedHub:
     @contextmanager
     def running(self, **settings: Any) -> Iterator["SharedHub"]:
         given = QUICK | {"endpoint": "tcp://127.0.0.1:0", "curve": True, "dir": self.dir} | settings
-        with embedded_broker(**given) as self.endpoint:
+        with checked_broker(f"ipc://{self.dir}/broker.sock", **given) as self.endpoint:
             yield self

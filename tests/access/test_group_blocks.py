@@ -29,7 +29,7 @@ from messagehub.shm.errors import NotInGroup, RingFull
 from messagehub.shm.location import directory_of, shared_with
 from messagehub.shm.ring import describe
 from tests.conftest import QUICK
-from tests.integration.harness import PATIENCE_SECONDS, Served, eventually
+from tests.integration.harness import PATIENCE_SECONDS, Served, checked_broker, eventually
 from tests.shm.children import die_with_parent, fork, wait
 
 GID = 1
@@ -56,7 +56,7 @@ class Person:
 
 def warm(place: Path) -> None:
     """What the work imports, loaded before a user comes who may not read our Python."""
-    with embedded_broker(**QUICK) as endpoint, MessageHub(dir=place / "warm", endpoint=endpoint) as hub:
+    with checked_broker(**QUICK) as endpoint, MessageHub(dir=place / "warm", endpoint=endpoint) as hub:
         hub.publish_table("warm.table", TABLE)
         with hub.producer("warm") as producer, hub.consumer("warm", start="oldest") as consumer:
             producer.write(b"x")

@@ -11,7 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from messagehub import MessageHub, embedded_broker
+from messagehub import MessageHub
 from messagehub.admin.api import events as event_routes
 from messagehub.admin.app import create_app
 from messagehub.admin.authentication import Caller, HttpAuthentication, caller
@@ -23,7 +23,7 @@ from registry.access import ADMIN
 from tests.access.test_http_rights import SCHEMA, WebOfMany
 from tests.admin.conftest import Web
 from tests.conftest import QUICK
-from tests.integration.harness import PATIENCE_SECONDS, Peer, eventually
+from tests.integration.harness import PATIENCE_SECONDS, Peer, checked_broker, eventually
 
 SECURITY = {
     "x-content-type-options": "nosniff",
@@ -134,7 +134,7 @@ def test_a_defect_is_told_without_its_text(tmp_path: Path, monkeypatch: pytest.M
     def fail(*_: object, **__: object) -> None:
         raise RuntimeError("what nobody should read")
 
-    with embedded_broker(**QUICK) as endpoint, MessageHub(dir=tmp_path / "hub", endpoint=endpoint) as hub:
+    with checked_broker(**QUICK) as endpoint, MessageHub(dir=tmp_path / "hub", endpoint=endpoint) as hub:
         app = create_app(hub, HttpAuthentication(AccessFile(tmp_path / "access.json"), token=None, anonymous=ADMIN))
         monkeypatch.setattr(hub, "ask", fail)
 
@@ -287,7 +287,7 @@ def test_a_stream_whose_reader_is_behind_is_told_of_the_gap(tmp_path: Path, monk
         return said
 
     with (
-        embedded_broker(**QUICK) as endpoint,
+        checked_broker(**QUICK) as endpoint,
         Peer(endpoint) as peer,
         MessageHub(dir=tmp_path / "hub", endpoint=endpoint) as hub,
     ):
@@ -307,7 +307,7 @@ def test_a_stream_shows_that_it_is_alive_though_only_beacons_come(
         await stream.aclose()  # type: ignore[attr-defined]
 
     with (
-        embedded_broker(**QUICK | {"beacon_seconds": 0.1}) as endpoint,
+        checked_broker(**QUICK | {"beacon_seconds": 0.1}) as endpoint,
         MessageHub(dir=tmp_path / "hub", endpoint=endpoint) as hub,
     ):
         beacons = threading.Semaphore(0)

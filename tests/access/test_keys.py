@@ -17,6 +17,7 @@ from messagehub.errors import (
 from messagehub.security.credentials import KeyPair, allow_key
 from tests.access.shared import SharedHub
 from tests.integration.harness import Peer, eventually, producer
+from tests.integration.invariants import gauge
 
 
 def test_an_unlisted_key_gets_nothing_and_is_counted(shared: SharedHub) -> None:
@@ -138,6 +139,18 @@ def test_a_revoked_key_hears_no_more_events_and_others_go_on(shared: SharedHub) 
             local.ask(producer("sensors.a"))
         assert kept.socket.poll(30_000)
         assert lost.hears_nothing(0.3)
+
+
+def test_a_connection_that_was_cut_and_does_not_come_back_leaves_no_subscription(shared: SharedHub) -> None:
+    """libzmq says nothing of the end of a connection that it ends itself."""
+    with shared.peer("reader") as peer, shared.local() as local:
+        endpoint = peer.ask({"type": "HELLO"})["endpoints"]["events"]
+        with shared.peer("reader", zmq.SUB, endpoint=endpoint, RECONNECT_IVL=-1) as watching:
+            watching.socket.subscribe(b"channel/")
+            assert watching.socket.poll(30_000)  # a beacon
+            assert gauge(local, "subscriptions") == 1
+            shared.revoke("boss")
+            eventually(lambda: gauge(local, "subscriptions") == 0)
 
 
 def test_a_revoked_key_hears_no_more_topics_and_others_go_on(shared: SharedHub) -> None:

@@ -23,7 +23,7 @@ from messagehub.shm.directory import Directory, component
 from messagehub.shm.errors import DataBlockError
 from registry import names
 from tests.conftest import QUICK
-from tests.integration.harness import PATIENCE_SECONDS, Peer, Served
+from tests.integration.harness import PATIENCE_SECONDS, Peer, Served, checked_broker
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="becoming another user needs root")
@@ -102,7 +102,7 @@ def test_another_user_of_the_host_gets_neither_in_nor_a_byte(tmp_path: Path) -> 
 def test_a_socket_outside_the_directory_is_private_too(tmp_path: Path) -> None:
     place = tmp_path / "sockets"
     place.mkdir()
-    with embedded_broker(dir=tmp_path / "hub", endpoint=f"ipc://{place}/hub.sock", **QUICK) as endpoint:
+    with checked_broker(dir=tmp_path / "hub", endpoint=f"ipc://{place}/hub.sock", **QUICK) as endpoint:
         reachable(place / "x")
         place.chmod(0o755)
         assert as_nobody(lambda: connect_to(f"{place}/hub.sock")) == ["PermissionError"]
@@ -260,7 +260,7 @@ def test_no_name_leads_out_of_its_place(tmp_path: Path, name: str) -> None:
 
 @pytest.mark.parametrize("name", [name for name in TRAVERSALS if "\0" not in name])
 def test_no_name_that_a_peer_sends_leads_out(name: str) -> None:
-    with embedded_broker(**QUICK) as endpoint, Peer(endpoint) as peer:
+    with checked_broker(**QUICK) as endpoint, Peer(endpoint) as peer:
         for message in (
             {"type": "PRODUCER_REGISTER", "channel": name, "schema_hash": "h"},
             {"type": "PRODUCER_REGISTER", "channel": "c", "producer_id": name or "..", "schema_hash": "h"},
@@ -284,7 +284,7 @@ def test_no_name_that_a_peer_sends_leads_out(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["../x", "..", "a/../b", "/etc/passwd", ".hidden"])
 def test_a_subject_may_be_any_text_because_it_never_becomes_a_path(tmp_path: Path, name: str) -> None:
-    with embedded_broker(dir=tmp_path / "hub", **QUICK) as endpoint, Peer(endpoint) as peer:
+    with checked_broker(dir=tmp_path / "hub", **QUICK) as endpoint, Peer(endpoint) as peer:
         before = sorted(path.name for path in tmp_path.rglob("*"))
         registered = peer.ask({"type": "SCHEMA_REGISTER", "subject": name, "schema": {"type": "object"}})
         assert registered["type"] == "SCHEMA_REGISTER_ACK"
@@ -319,7 +319,7 @@ def test_a_directory_that_is_another_users_link_is_refused(tmp_path: Path) -> No
     own.mkdir(mode=0o700)
     link = tmp_path / "link"
     link.symlink_to(own)
-    with embedded_broker(dir=link, **QUICK) as endpoint, Peer(endpoint) as peer:
+    with checked_broker(dir=link, **QUICK) as endpoint, Peer(endpoint) as peer:
         assert peer.ask({"type": "PING"})["type"] == "PONG"  # one's own is fine
     os.lchown(link, 65534, 65534)
     with pytest.raises(ConfigurationError, match="another user"), embedded_broker(dir=link, **QUICK):
@@ -357,7 +357,7 @@ def test_keys_of_another_user_are_refused(tmp_path: Path) -> None:
 
 def test_loopback_sockets_are_what_they_say(tmp_path: Path) -> None:
     """`localhost` must not be a way to listen elsewhere."""
-    with embedded_broker(dir=tmp_path / "hub", endpoint="tcp://127.0.0.1:0", **QUICK) as endpoint:
+    with checked_broker(dir=tmp_path / "hub", endpoint="tcp://127.0.0.1:0", **QUICK) as endpoint:
         port = int(endpoint.rpartition(":")[2])
         with socket.create_connection(("127.0.0.1", port), 10):
             pass

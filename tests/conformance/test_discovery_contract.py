@@ -12,7 +12,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from messagehub import embedded_broker
 from messagehub.client.connection import Connection
 from messagehub.discovery import RegistryAccess
 from messagehub.discovery.via_broker import ViaBroker
@@ -35,6 +34,7 @@ from messagehub.shm.identity import ProcessIdentity
 from registry import commands, replies
 from registry.registry import Registry
 from tests.integration.block_processes import place_in
+from tests.integration.harness import checked_broker
 
 ME = ProcessIdentity.current()
 OWNER: dict[str, Any] = {"host": ME.host, "pid": ME.pid, "start_time": ME.start_time, "boot_id": ME.boot_id}
@@ -70,7 +70,7 @@ def doors(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[
             for each in made:
                 each.close()
         else:
-            with embedded_broker(domain=domain) as endpoint:
+            with checked_broker(domain=domain) as endpoint:
                 settings = Settings.load(endpoint=endpoint, dir=tmp_path / "client", domain=domain)
                 connections: list[Connection] = []
 

@@ -33,7 +33,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from messagehub import embedded_broker, protocol
+from messagehub import protocol
 from messagehub.client.connection import Connection
 from messagehub.discovery import Discovery
 from messagehub.discovery.via_broker import ViaBroker
@@ -49,7 +49,7 @@ from registry.errors import Refusal
 from registry.formats import arrow
 from registry.registry import Registry
 from tests.conformance.files_process import PREFIX, FilesProcess, answer_of, plain
-from tests.integration.harness import eventually
+from tests.integration.harness import checked_broker, eventually
 from tests.levels import examples
 
 ME = ProcessIdentity.current()
@@ -437,7 +437,7 @@ def _unregistration(member: Member, process: str) -> commands.Command:
 def broker(tmp_path: Path) -> Iterator[dict[str, ViaBroker]]:
     domain = f"{os.environ['MESSAGEHUB_DOMAIN']}-broker"
     with ExitStack() as stack:
-        endpoint = stack.enter_context(embedded_broker(domain=domain))
+        endpoint = stack.enter_context(checked_broker(domain=domain))
         found = {}
         for process in PROCESSES:
             place = Settings.load(endpoint=endpoint, dir=tmp_path / process, domain=domain)

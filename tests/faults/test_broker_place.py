@@ -13,7 +13,17 @@ from messagehub import MessageHub, embedded_broker
 from messagehub.client.broker_file import is_held
 from messagehub.errors import BrokerAlreadyRunning, ConfigurationError
 from tests.conftest import QUICK
-from tests.integration.harness import REGISTER, Embedded, Peer, Served, eventually, fixed_endpoint, launch, refused
+from tests.integration.harness import (
+    REGISTER,
+    Embedded,
+    Peer,
+    Served,
+    checked_broker,
+    eventually,
+    fixed_endpoint,
+    launch,
+    refused,
+)
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 
@@ -94,7 +104,7 @@ def test_serve_refuses_an_endpoint_beyond_this_host(tmp_path: Path) -> None:
 
 
 def test_a_tcp_endpoint_without_a_port_takes_free_ones() -> None:
-    with embedded_broker(endpoint="tcp://127.0.0.1:0") as endpoint, MessageHub(endpoint=endpoint) as hub:
+    with checked_broker(endpoint="tcp://127.0.0.1:0") as endpoint, MessageHub(endpoint=endpoint) as hub:
         assert not endpoint.endswith(":0")
         assert hub.register_producer("a", schema_hash="h")
         with hub.watch() as watch:

@@ -24,6 +24,8 @@ ROOT = Path(__file__).parents[2]
 PATIENCE_SECONDS = 30.0
 """Far more than anything here takes, so that a loaded machine fails no test."""
 
+ANSWER_SECONDS = 10.0
+
 T = TypeVar("T")
 Message = dict[str, Any]
 
@@ -191,6 +193,9 @@ class Served:
         self.dir = directory
         self.arguments = arguments
         self.with_http = with_http
+        self.domain = (
+            "" if "--group" in arguments else settings.get("domain") or os.environ.get("MESSAGEHUB_DOMAIN", "")
+        )
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         if settings:
             lines = [f"{name} = {json.dumps(value)}" for name, value in settings.items()]
@@ -206,7 +211,7 @@ class Served:
         assert self.process.stdout is not None
         ready = self.process.stdout.readline()
         if " ready: " not in ready:
-            self.close()
+            self.end_at_once()
             raise AssertionError(f"the broker said {ready!r}, and {self.log()!r}")
         self.endpoint = ready.split("endpoint=")[1].split()[0]
         self.http = ready.split("http=")[1].split()[0]
@@ -228,8 +233,16 @@ class Served:
 
     def stop(self) -> int:
         """SIGTERM; the exit code."""
+        self._check()
         self.signal(signal.SIGTERM)
         return self._end()
+
+    def _check(self) -> None:
+        """Fail where the broker keeps what belongs to nobody; one that has ended or is paused is passed over."""
+        if self.process is None or self.process.poll() is not None or _is_paused(self.pid):
+            return
+        with contextlib.suppress(FileNotFoundError):  # it has just begun, or is about to end
+            check_broker(json.loads((self.dir / "broker.json").read_text())["endpoint"], self.domain)
 
     def _end(self) -> int:
         assert self.process is not None
@@ -240,6 +253,12 @@ class Served:
         return code
 
     def close(self) -> None:
+        try:
+            self._check()
+        finally:
+            self.end_at_once()
+
+    def end_at_once(self) -> None:
         if self.process is not None:
             if self.process.poll() is None:
                 end_at_once(self.process)
@@ -248,8 +267,37 @@ class Served:
     def __enter__(self) -> "Served":
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self.close() if kind is None else self.end_at_once()
+
+
+def _is_paused(pid: int) -> bool:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+
+
+def check_broker(endpoint: str, domain: str = "") -> None:
+    """Fail unless everything that the broker keeps belongs to somebody; `domain` is its directory of channels."""
+    from tests.integration.invariants import kept_in_vain  # which asks through a Peer
+
+    found: list[str] = []
+
+    def is_true() -> bool:
+        found[:] = kept_in_vain(endpoint, domain)
+        return not found
+
+    try:
+        eventually(is_true, timeout=ANSWER_SECONDS)
+    except AssertionError:
+        raise AssertionError(f"the broker keeps what belongs to nobody: {found}") from None
+
+
+@contextlib.contextmanager
+def checked_broker(local: str = "", **settings: Any) -> Iterator[str]:
+    """`embedded_broker`, with `check_broker` at its end; `local` is where a peer of this host needs no key."""
+    domain = "" if "group" in settings else settings.get("domain") or os.environ.get("MESSAGEHUB_DOMAIN", "")
+    with embedded_broker(**settings) as endpoint:
+        yield endpoint
+        check_broker(local or endpoint, domain)
 
 
 class Embedded:
@@ -259,7 +307,7 @@ class Embedded:
 
     def __init__(self, **settings: Any) -> None:
         before = _cleaners()
-        self._running = embedded_broker(**settings)
+        self._running = checked_broker(**settings)
         self.endpoint = self._running.__enter__()
         eventually(lambda: _cleaners() > before)  # its last thread; or else it is taken for somebody's leak
 

@@ -16,6 +16,7 @@ import zmq
 from messagehub import MessageHub
 from messagehub.client.connection import Connection
 from messagehub.settings import Settings
+from messagehub.topics.subscriptions import Subscription
 from registry import commands
 from tests.conftest import QUICK
 from tests.faults.sick_peers import HELLO_ACK, SickBroker
@@ -152,6 +153,27 @@ def test_a_callback_of_a_subscription_that_raises_hears_the_next_message(
             for _ in range(3):
                 hub.publish("a", b"x")
             eventually(lambda: len(heard) == 3)
+
+
+def test_a_thread_of_callbacks_outlives_a_defect_of_the_subscription(
+    endpoint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There is no known way to break it from outside: the break is made here, once."""
+    receive, broken = Subscription.receive, threading.Event()
+
+    def break_once(subscription: Subscription, timeout: float | None = None) -> object:
+        if not broken.is_set():
+            broken.set()
+            raise ValueError("a defect of ours")
+        return receive(subscription, timeout)
+
+    monkeypatch.setattr(Subscription, "receive", break_once)
+    with hub_of(endpoint) as hub, hub.subscribe("a") as subscription:
+        heard: list[object] = []
+        subscription.call(heard.append)
+        assert broken.wait(30.0)
+        hub.publish("a", b"x")
+        eventually(lambda: len(heard) == 1)
 
 
 def test_a_thread_of_services_outlives_a_caller_that_breaks_it(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,15 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from messagehub import MessageHub, embedded_broker
+from messagehub import MessageHub
 from messagehub.errors import ConfigurationError
 from messagehub.settings import Settings
+from tests.integration.harness import checked_broker
 
 
 @pytest.mark.parametrize("source", ["broker", "files"])
 def test_rings_have_the_prefix_that_the_setting_says(source: str, tmp_path: Path) -> None:
     domain = os.environ["MESSAGEHUB_DOMAIN"]
-    with embedded_broker(shm_prefix="lab_") as endpoint:
+    with checked_broker(shm_prefix="lab_") as endpoint:
         at = {"endpoint": endpoint} if source == "broker" else {}
         with MessageHub(dir=tmp_path, shm_prefix="lab_", **at) as hub, hub.producer("sensor") as producer:
             ring = Path(f"/dev/shm/lab_sensor@{domain}")

@@ -646,6 +646,25 @@ def test_an_execution_ends_with_reply_and_idle_in_either_order(puppet):
             assert execution.wait(LONG).status == "ok"
 
 
+def test_a_thread_of_a_kernel_that_fails_is_logged_and_ends_what_waits(puppet, caplog, monkeypatch):
+    """There is no known way to break it from outside: the break is made here."""
+
+    def fail(*_, **__):
+        raise ZeroDivisionError
+
+    with puppet.accept() as kernel:
+        execution = kernel.execute("")
+        _, request = puppet.next_request()
+        monkeypatch.setattr(type(kernel.router), "route", fail)
+        puppet.session.send(puppet.iopub, "stream", {"name": "stdout", "text": "x"}, request)
+        with pytest.raises(KernelDied, match="the thread that served the kernel failed"):
+            execution.wait(LONG)
+        with pytest.raises(KernelDied):
+            kernel.execute("")
+        assert not kernel.is_alive
+    assert "ZeroDivisionError" in caplog.text
+
+
 def test_messages_that_cannot_be_read_are_skipped_with_a_warning(puppet, caplog):
     with puppet.accept() as kernel:
         before = kernel.router.stats().received

@@ -1,9 +1,12 @@
 """Retained topics on a path of their own, and queues that are bounded in bytes: with raw sockets beside real hubs."""
 
+import signal
 import struct
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -29,7 +32,10 @@ from messagehub.topics.routes import TopicRoutes
 from messagehub.topics.subscriptions import Subscription
 from registry.topics.patterns import Patterns
 from tests.conftest import QUICK
-from tests.integration.harness import Peer, Served
+from tests.faults.test_fuzz import resident_bytes
+from tests.integration.block_processes import Process
+from tests.integration.harness import Peer, Served, eventually
+from tests.integration.invariants import connections
 from tests.messaging.service_harness import SECONDS, patient_hub
 
 KEPT_FLAG = 0x80
@@ -159,6 +165,34 @@ def test_what_subscribers_queue_is_bounded_in_bytes(hub: MessageHub, served: Ser
                         frame = peer.socket.recv()
                         assert len(frame) <= MAX_FRAME_BYTES
                         size += len(frame)
+
+
+@pytest.mark.slow
+def test_subscribers_that_stopped_are_hung_up_on_and_their_queues_are_freed(tmp_path: Path) -> None:
+    """The allocator keeps what was freed, so the queue of the second takes the room that the first one's had."""
+    text = """
+    with hub.subscribe("much") as subscription:
+        say(ready=True)
+        sys.stdin.readline()
+    """
+    sizes = []
+    with Served(tmp_path / "hub", "--no-http", **QUICK) as broker, patient_hub(broker) as hub:
+        there = endpoints(broker)["topics_out"]
+        hub.publish("much", b"x", timeout=SECONDS)
+        for _ in range(2):
+            with closing(Process({"endpoint": broker.endpoint, "dir": str(tmp_path / "there")}, text)) as stopped:
+                stopped.hear()
+                connected = connections(there)
+                assert connected
+                stopped.signal(signal.SIGSTOP)
+                before = resident_bytes(broker.pid)
+                for _ in range(3000):
+                    hub.publish("much", b"x" * 60_000)
+                if not sizes:
+                    eventually(lambda: resident_bytes(broker.pid) > before + 100 * 2**20)  # noqa: B023
+                eventually(lambda: connections(there) == connected - 1, timeout=60.0)  # noqa: B023
+                sizes.append(resident_bytes(broker.pid))
+    assert sizes[1] < sizes[0] + 60 * 2**20, sizes
 
 
 def test_whoever_pushes_a_larger_frame_loses_its_connection(hub: MessageHub, stranger: Peer, served: Served) -> None:

@@ -5,7 +5,7 @@ import time
 import pyarrow as pa
 import pytest
 
-from messagehub import MessageHub, embedded_broker
+from messagehub import MessageHub
 from messagehub.errors import ConfigurationError, SchemaIncompatible
 from messagehub.shm.entries import table_details
 from messagehub.shm.tables import TableStore
@@ -14,6 +14,7 @@ from messagehub.spark.registration import check, register
 from messagehub.spark.schema_mapping import schema_hash, schema_text
 from registry import commands
 from registry.records import SchemaConfig
+from tests.integration.harness import checked_broker
 
 PRICES = pa.schema([("id", pa.int64()), ("price", pa.float64())])
 EXTENDED = PRICES.append(pa.field("note", pa.string()))
@@ -60,11 +61,13 @@ def test_append_keeps_the_schema_as_it_is(options: Options, schema: pa.Schema, s
 
 
 def test_with_a_broker_only_the_commit_registers_the_schema(domain: str) -> None:
-    with embedded_broker(domain=domain) as endpoint, MessageHub(endpoint=endpoint, domain=domain) as hub:
+    with checked_broker(domain=domain) as endpoint, MessageHub(endpoint=endpoint, domain=domain) as hub:
         options = Options.parse({"channel": "sales", "domain": domain, "endpoint": endpoint})
         check(options, schema_text(PRICES), "overwrite")
         assert hub.subjects() == []
         publish(options, PRICES)
+        commits = MessageHub.get_instance(endpoint=endpoint, domain=domain).metrics()["requests"]
+        assert commits["TABLE_REGISTER"]["count"] == 1, "by the singleton of the process that commits"
         assert hub.subjects() == ["sales"]
         found = hub.discover("sales")
         assert found is not None
@@ -73,7 +76,7 @@ def test_with_a_broker_only_the_commit_registers_the_schema(domain: str) -> None
 
 
 def test_with_a_broker_the_subjects_level_decides(domain: str) -> None:
-    with embedded_broker(domain=domain) as endpoint, MessageHub(endpoint=endpoint, domain=domain) as hub:
+    with checked_broker(domain=domain) as endpoint, MessageHub(endpoint=endpoint, domain=domain) as hub:
         options = Options.parse({"channel": "sales", "domain": domain, "endpoint": endpoint})
         publish(options, PRICES)
         with pytest.raises(SchemaIncompatible, match="price"):
@@ -87,7 +90,7 @@ def test_with_a_broker_the_subjects_level_decides(domain: str) -> None:
 
 
 def test_the_users_own_singleton_is_not_made_by_a_write(domain: str) -> None:
-    with embedded_broker(domain=domain) as endpoint:
+    with checked_broker(domain=domain) as endpoint:
         options = Options.parse({"channel": "sales", "domain": domain, "endpoint": endpoint})
         check(options, schema_text(PRICES), "overwrite", is_users_process=True)
         try:

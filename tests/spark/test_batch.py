@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyspark import TaskContext
+from pyspark import StatusTracker, TaskContext
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.types import StructType
@@ -17,6 +17,8 @@ from pyspark.sql.types import StructType
 from messagehub import MessageHub
 from messagehub import spark as hub_spark
 from messagehub.shm.tables import TableStore
+from messagehub.spark.progress import showing_progress
+from tests.integration.harness import eventually
 
 pytestmark = pytest.mark.timeout(300, func_only=True)
 
@@ -95,6 +97,23 @@ def test_append_projection_generations_and_filters(
         assert pushed.collect() == [Row(id=98, half=49.0, name="98")]
     finally:
         spark.conf.unset("spark.sql.python.filterPushdown.enabled")
+
+
+def test_a_display_of_progress_that_fails_goes_on(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    real, calls = StatusTracker.getJobIdsForGroup, []
+
+    def fail_first(tracker: StatusTracker, group: str | None = None) -> list[int]:
+        calls.append(group)
+        if len(calls) == 1:
+            raise ValueError("a defect")
+        return list(real(tracker, group))
+
+    monkeypatch.setattr(StatusTracker, "getJobIdsForGroup", fail_first)
+    with showing_progress(spark, "publish", is_wanted=True):
+        eventually(lambda: len(calls) > 1)
+    assert "the thread messagehub-progress failed and is started again" in caplog.text
 
 
 def test_filters_skip_parts_and_a_count_without_columns_reads_none(

@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import datasource as spark
 from pyspark.sql.types import StructType
 
-from messagehub import MessageHub, embedded_broker
+from messagehub import MessageHub
 from messagehub.errors import ChannelNotFound, ChannelNotReady, SchemaMismatch
 from messagehub.shm.errors import BlockOnOtherHost, NothingThere, PayloadDamaged
 from messagehub.shm.manifests import Manifest, Part, manifest_path
@@ -23,6 +23,7 @@ from messagehub.spark.options import Options
 from messagehub.spark.reader import TableReader, partitions_of
 from messagehub.spark.schema_mapping import schema_hash, schema_text, struct_of
 from registry.records import Block
+from tests.integration.harness import checked_broker
 
 TABLE = pa.table({"id": list(range(1000)), "price": [0.5] * 1000})
 
@@ -97,7 +98,7 @@ def test_a_part_on_another_host_is_refused_with_its_host(hub: MessageHub, option
 
 
 def test_a_channel_that_lives_on_another_host_is_refused_with_that_host(domain: str, tmp_path: Path) -> None:
-    with embedded_broker(domain=domain) as endpoint, MessageHub(endpoint=endpoint, domain=domain) as hub:
+    with checked_broker(domain=domain) as endpoint, MessageHub(endpoint=endpoint, domain=domain) as hub:
         blocks = [Block(shm_name="/pylabhub_far", host="elsewhere")]
         with hub.register_producer("far", schema_hash="h", blocks=blocks, shm_name="/pylabhub_far", required=True):
             options = Options.parse({"channel": "far", "domain": domain, "endpoint": endpoint})

@@ -18,7 +18,7 @@ from messagehub.shm.identity import host
 from registry import commands
 from registry.formats import arrow
 from registry.records import SchemaConfig
-from tests.integration.harness import eventually
+from tests.integration.harness import Served, eventually
 
 pytestmark = pytest.mark.timeout(300, func_only=True)
 
@@ -68,6 +68,17 @@ def test_a_write_shows_what_a_ring_shows(spark: SparkSession, hub: MessageHub, c
     write(spark.range(3), channel_options, "append")
     again = eventually(lambda: _later(hub, "sales", 2))
     assert (again.schema_version, again.schema_id) == ("1", found.schema_id)
+
+
+def test_what_was_written_without_a_broker_is_registered_when_one_comes(
+    spark: SparkSession, domain: str, channel_options: Options, tmp_path: Path
+) -> None:
+    write(spark.range(10), channel_options)
+    with Served(tmp_path / "hub", domain=domain), MessageHub(dir=tmp_path / "hub", domain=domain) as hub:
+        found = eventually(lambda: hub.discover("sales"))
+        assert (found.source, found.schema, found.schema_version) == ("broker", "verified", "1")
+        assert found.table is not None
+        assert (found.table.rows, found.table.application) == (10, spark.sparkContext.applicationId)
 
 
 def test_a_failed_job_leaves_neither_table_nor_schema_version(

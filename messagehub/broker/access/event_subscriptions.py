@@ -59,6 +59,12 @@ class Subscriptions:
             if event == zmq.EVENT_ACCEPTED:
                 self._connections[number] = {}
 
+    def end_remote(self) -> None:
+        """Forget the connections from other hosts, before the socket ends them: of those the monitor says nothing."""
+        self.read_monitor()
+        for number in [number for number in self._connections if not _is_local(number)]:
+            self._end(number)
+
     def connection(self, number: int, user: str) -> PeerConnection | None:
         """Return the connection that a frame of this user came over; None if it has ended meanwhile."""
         self.read_monitor()
@@ -99,6 +105,15 @@ class Subscriptions:
             counts[key] -= 1
             if not counts[key]:
                 del counts[key]
+
+
+def _is_local(number: int) -> bool:
+    """Whether a connection is one of this host's ipc endpoint; False also when it has ended."""
+    try:
+        with socket.socket(fileno=os.dup(number)) as connection:
+            return connection.family == socket.AF_UNIX
+    except OSError:
+        return False
 
 
 def number_of(frame: zmq.Frame) -> int:
