@@ -28,6 +28,7 @@ from messagehub.shm.entries import is_about_members
 from messagehub.shm.errors import DataBlockError, NothingThere, PositionUnknown
 from messagehub.shm.groups import MemberShare
 from messagehub.shm.layout import Header
+from messagehub.shm.locks import open_files_limited
 from messagehub.shm.read_results import LastItems, Position, Start
 from messagehub.shm.reader import Copy, RingReader
 from messagehub.shm.ring import left_by_group, open_reader, peek
@@ -150,6 +151,7 @@ class Attachments:
             for reader in self.readers:
                 reader.set_lossless(is_waited_for)
 
+    @open_files_limited()
     def look(self, told: Iterable[str]) -> None:
         """Attach to what is there and not yet attached: the directory's rings and those that others `told` of."""
         self._is_group_done = self._choice.group is None  # until it is known

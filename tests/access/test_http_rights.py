@@ -122,6 +122,19 @@ def test_tokens_come_and_go_without_a_restart_and_are_kept_as_hashes(many: WebOf
     eventually(lambda: many.try_with(token, "GET", "/subjects").status_code == 401)
 
 
+def test_a_token_with_rights_to_some_names_lists_them(many: WebOfMany) -> None:
+    for channel in ("mine.listed", "theirs.listed"):
+        many.ask("POST", f"/api/v1/channels/{channel}", {})
+    listed = many.try_with(many.tokens["limited"], "GET", "/api/v1/channels?prefix=mine.l")
+    assert [channel["channel"] for channel in listed.json()] == ["mine.listed"]
+    for prefix in ("", "?prefix=theirs."):
+        refused = many.try_with(many.tokens["limited"], "GET", f"/api/v1/channels{prefix}")
+        assert refused.status_code == 403
+        assert "list one of these prefixes: mine." in refused.json()["message"]
+    for channel in ("mine.listed", "theirs.listed"):
+        many.ask("DELETE", f"/api/v1/channels/{channel}")
+
+
 def test_a_token_is_compared_with_every_one_in_constant_time(monkeypatch: pytest.MonkeyPatch) -> None:
     tokens = {
         name: ListedCredential(proof=token_hash(name), rights=["observe"]) for name in ("first", "second", "third")

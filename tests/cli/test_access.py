@@ -63,6 +63,21 @@ def test_a_key_with_rights_to_some_names_can_ask_for_the_status(alone: Program) 
         assert hub.end() == 0
 
 
+def test_a_key_with_rights_to_some_names_lists_them(alone: Program) -> None:
+    alone.configure()
+    key = alone.call_json("keys", "new", "camera7", "--role", "produce:cameras.*")["file"]
+    with alone.serve("--endpoint", "tcp://127.0.0.1:0", "--curve") as hub:
+        endpoint = hub.out.split("endpoint=")[1].split()[0]
+        for channel in ("cameras.a", "other"):
+            alone.call("channels", "create", channel)
+        narrow = ("--endpoint", endpoint, "--dir", str(alone.place / "elsewhere"))
+        listed = alone.json("channels", "list", "cameras.", *narrow, MESSAGEHUB_KEY=key)
+        assert [channel["channel"] for channel in listed] == ["cameras.a"]
+        refused = alone.run("channels", "list", *narrow, code=1, MESSAGEHUB_KEY=key)
+        assert "list one of these prefixes: cameras." in refused.stderr
+        assert hub.end() == 0
+
+
 def test_a_key_that_a_peer_made_is_listed_by_its_public_half(alone: Program, tmp_path: Path) -> None:
     made = alone.call_json("keys", "new", "me", "--out", str(tmp_path / "me.key"))
     assert alone.call_json("keys")["keys"] == []

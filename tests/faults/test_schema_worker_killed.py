@@ -3,14 +3,20 @@
 import json
 import os
 import signal
+import subprocess
+import sys
+import sysconfig
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 import zmq
 
+from tests import preloaded
 from tests.conftest import QUICK
 from tests.faults.chaos.storm import command_line, descendants
-from tests.integration.harness import Peer, Served, eventually
+from tests.integration.harness import PATIENCE_SECONDS, ROOT, Peer, Served, clean_environment, eventually
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 
@@ -54,3 +60,42 @@ def test_many_schemas_at_once_keep_their_own_verdicts_while_judges_are_killed(se
             assert found["schema"]["schema_id"] == given[subject]
             assert json.loads(found["schema"]["schema"]) == {"title": title}
     assert server.stop() == 0
+
+
+def said_by(command: str, directory: Path) -> Any:
+    asked = [sys.executable, "-m", "messagehub", command, "--json", "--dir", str(directory)]
+    return json.loads(preloaded.run(asked, timeout=60, env=clean_environment(), cwd=ROOT).stdout)
+
+
+def test_a_worker_that_cannot_be_started_is_told_by_status_and_doctor(tmp_path: Path) -> None:
+    """The interpreter is gone, as after an upgrade of the host."""
+    python, directory = tmp_path / "python", tmp_path / "hub"
+    python.symlink_to(sys.executable)
+    paths = f"{ROOT}:{sysconfig.get_path('purelib')}"
+    command = [str(python), "-m", "messagehub", "serve", "--dir", str(directory), "--no-http"]
+    with (
+        (tmp_path / "log").open("w") as log,
+        subprocess.Popen(
+            command, env=clean_environment() | {"PYTHONPATH": paths}, stdout=subprocess.PIPE, stderr=log, text=True
+        ) as hub,
+    ):
+        try:
+            assert hub.stdout is not None
+            assert " ready: " in hub.stdout.readline(), (tmp_path / "log").read_text()
+            assert said_by("status", directory)["problems"] == []
+            python.unlink()
+            (worker,) = [pid for pid in descendants(hub.pid) if "schema_worker" in command_line(pid)]
+            os.kill(worker, signal.SIGKILL)
+            with Peer(f"ipc://{directory}/broker.sock") as peer:
+                refused = peer.ask({"type": "SCHEMA_REGISTER", "subject": "s", "schema": {"type": "object"}})
+                assert (refused["code"], refused["retryable"]) == ("RATE_LIMITED", True)
+            (problem,) = eventually(lambda: said_by("status", directory)["problems"])
+            assert "schemas cannot be checked, because their process does not start" in problem
+            assert said_by("status", directory)["health"] == "degraded"
+            found = said_by("doctor", directory)["findings"]
+            assert problem in [each["message"] for each in found if each["severity"] == "error"]
+            python.symlink_to(sys.executable)
+            eventually(lambda: said_by("status", directory)["problems"] == [])
+        finally:
+            hub.terminate()
+            hub.wait(PATIENCE_SECONDS)

@@ -11,6 +11,7 @@ import ssl
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
@@ -22,11 +23,12 @@ import pytest
 from messagehub import MessageHub
 from messagehub.errors import RateLimited
 from messagehub.security.private_files import write_private
+from tests.access.shared import SharedHub
 from tests.access.test_http_rights import SecureWeb, certificate
 from tests.admin.conftest import Web
 from tests.faults.chaos.storm import command_line, descendants
 from tests.faults.test_http_process import answers, http_pid, is_gone
-from tests.integration.harness import ROOT, Peer, Served, clean_environment, eventually
+from tests.integration.harness import ROOT, Peer, Served, clean_environment, eventually, producer
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 
@@ -54,9 +56,9 @@ def test_a_signal_that_is_no_order_to_stop_stops_nothing(hub: Served, number: in
 
 
 def test_settings_that_can_change_are_taken_over_and_others_are_named(tmp_path: Path) -> None:
-    with Served(tmp_path / "hub", audit=True, log="INFO", trace_size=10) as served, Peer(served.endpoint) as peer:
+    with Served(tmp_path / "hub", audit=True, trace_size=10) as served, Peer(served.endpoint) as peer:
         file = served.dir / "messagehub.toml"
-        file.write_text('audit = true\nlog = "WARNING"\ntrace_size = 20\nkept_limit_bytes = 1\n')
+        file.write_text("audit = true\ntrace_size = 20\nkept_limit_bytes = 1\n")
         served.signal(signal.SIGHUP)
         eventually(lambda: "trace_size changed, which takes effect when the hub is started again" in served.log())
 
@@ -67,6 +69,60 @@ def test_settings_that_can_change_are_taken_over_and_others_are_named(tmp_path: 
             return peer.ask(keep).get("code") == "TOPIC_LIMIT_EXCEEDED"
 
         eventually(is_refused)
+
+
+def test_the_level_of_the_log_is_taken_over(tmp_path: Path) -> None:
+    with (
+        Served(tmp_path / "hub", audit=True, log="INFO", registrations_per_peer=1, trace_size=10) as served,
+        Peer(served.endpoint) as peer,
+    ):
+        file = served.dir / "messagehub.toml"
+        settings = file.read_text()
+        assert peer.ask(producer("a"))["type"] == "PRODUCER_REGISTER_ACK"
+        assert peer.ask(producer("b"))["code"] == "TOO_MANY_REGISTRATIONS"
+        file.write_text(settings.replace("INFO", "WARNING").replace("trace_size = 10", "trace_size = 20"))
+        served.signal(signal.SIGHUP)
+        eventually(lambda: "trace_size changed" in served.log())
+        assert peer.ask(producer("c"))["code"] == "TOO_MANY_REGISTRATIONS"
+        file.write_text(settings)
+        served.signal(signal.SIGHUP)
+        eventually(lambda: "reloaded settings" in served.log())
+        assert peer.ask(producer("d"))["code"] == "TOO_MANY_REGISTRATIONS"
+        assert served.stop() == 0
+        assert served.log().count("refused PRODUCER_REGISTER") == 2
+        assert served.log().count("reloaded settings") == 1
+
+
+def test_limits_of_a_peer_and_of_the_audit_log_are_taken_over(tmp_path: Path) -> None:
+    shared = SharedHub(tmp_path / "hub")
+    with (
+        Served(shared.dir, endpoint="tcp://127.0.0.1:0", curve=True) as served,
+        shared.peer("writer", endpoint=served.endpoint) as peer,
+    ):
+        with (served.dir / "messagehub.toml").open("a") as file:
+            file.write("requests_per_second = 1\nregistrations_per_peer = 1\naudit_bytes = 1\n")
+        assert all(peer.ask(producer(f"before{number}"))["type"] == "PRODUCER_REGISTER_ACK" for number in range(3))
+        served.signal(signal.SIGHUP)
+        eventually(lambda: peer.ask({"type": "PING"}).get("code") == "RATE_LIMITED")
+        eventually(lambda: peer.ask(producer("after")).get("code") == "TOO_MANY_REGISTRATIONS")
+        assert (served.dir / "audit.log.1").exists()
+
+
+def test_what_http_answers_and_logs_is_taken_over(hub: Served) -> None:
+    token = (hub.dir / "http.token").read_text().strip()
+    headers = {"origin": "https://lab.example", "authorization": f"Bearer {token}"}
+
+    def allowed() -> str | None:
+        answer = httpx.get(f"{hub.http}/subjects", headers=headers)
+        assert answer.status_code == 200
+        return answer.headers.get("access-control-allow-origin")
+
+    assert allowed() is None
+    assert "/subjects" not in hub.log()
+    (hub.dir / "messagehub.toml").write_text('http_cors = "https://lab.example"\nhttp_access_log = true\n')
+    hub.signal(signal.SIGHUP)
+    eventually(lambda: allowed() == "https://lab.example")
+    eventually(lambda: "/subjects" in hub.log())
 
 
 def test_a_reload_that_is_refused_changes_nothing(hub: Served) -> None:
@@ -168,8 +224,11 @@ def test_sigterm_ends_a_hub_with_an_open_event_stream_at_once(tmp_path: Path) ->
         lines = stream.iter_lines()
         assert next(lines) == ": connected"
         web.process.send_signal(signal.SIGTERM)
+        began = time.monotonic()
         for _ in lines:
             pass  # it ends as it should; an answer that is cut off would raise
+        web.process.wait(30)
+        assert time.monotonic() - began < 4.0  # a reader that is waited for costs five seconds, one that is told none
     web.close()
     said = json.dumps([path.name for path in web.directory.iterdir()])
     assert "broker.json" not in said

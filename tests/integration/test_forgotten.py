@@ -51,6 +51,15 @@ def descriptors() -> int:
     return len(os.listdir("/proc/self/fd"))
 
 
+def test_a_service_that_nobody_holds_goes_on_until_its_hub_is_closed(server: Served, other: MessageHub) -> None:
+    with hub_of(server) as hub:
+        forget(lambda: hub.serve("service:echo", lambda message, context: message.payload))
+        assert other.request("service:echo", 1, timeout=30) == 1
+        gc.collect()
+        assert other.request("service:echo", 2, timeout=30) == 2
+    assert other.services(timeout=30) == []
+
+
 def test_forgotten_consumers_leave_no_registration_and_no_descriptor(server: Served, other: MessageHub) -> None:
     with hub_of(server) as hub, hub.producer("a") as producer:
         with hub.consumer("a") as first:  # opens what all of them share

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from messagehub import MessageHub
-from tests.integration.harness import Served
+from tests.integration.harness import Served, run_script
 from tests.levels import IS_QUICK
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
@@ -54,6 +54,51 @@ def test_no_descriptor_left_is_an_error_that_names_the_limit(tmp_path: Path, spa
     program = [sys.executable, "-c", PROGRAM, str(tmp_path), str(spare)]
     run = subprocess.run(program, capture_output=True, text=True, timeout=60, check=False)
     assert run.returncode == 0, run.stderr
+
+
+LATEST = """
+import os, resource, sys, time
+from messagehub import MessageHub
+from messagehub.errors import TooManyOpenFiles
+
+def is_refused(read):
+    try:
+        return read()  # nothing, while it is being asked where the channel is
+    except TooManyOpenFiles as error:
+        return "ulimit -n" in error.message
+
+def value(read):
+    try:
+        return read()
+    except TooManyOpenFiles:
+        return None  # as it was when that was asked
+
+def outcome(look, read):
+    until = time.monotonic() + 30
+    while (found := look(read)) is None and time.monotonic() < until:
+        time.sleep(0.01)
+    return found
+
+with MessageHub(dir=sys.argv[1]) as hub, hub.consumer("later") as consumer, hub.producer("later") as producer:
+    producer.write(b"1")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+    held = []
+    try:
+        while True:
+            held.append(os.open("/dev/null", os.O_RDONLY))
+    except OSError:
+        print(len(held) > 0)
+    for read in (consumer.latest, lambda: consumer.read(timeout=1)):
+        print(outcome(is_refused, read))
+    for each in held:
+        os.close(each)
+    for read in (consumer.latest, lambda: consumer.read(timeout=1)):
+        print(outcome(value, read))
+"""
+
+
+def test_what_cannot_be_opened_is_an_error_for_a_reader_and_not_nothing(tmp_path: Path) -> None:
+    assert run_script(LATEST, str(tmp_path)).splitlines() == ["True", "True", "True", "b'1'", "b'1'"]
 
 
 WITH_A_BROKER = """

@@ -46,6 +46,16 @@ def test_a_reference_nested_without_end_harms_no_other_message(broker: Served) -
         assert subscription.receive(SECONDS).payload == b"after it"
 
 
+def test_a_burst_to_a_subscription_that_nobody_reads_yet_arrives_whole(broker: Served) -> None:
+    """With the buffer that a subscription has by default."""
+    count = 20_000
+    with hub_of(broker) as publisher, hub_of(broker) as hub, hub.subscribe("burst") as subscription:
+        for number in range(count):
+            publisher.publish("burst", number)
+        assert [subscription.receive(SECONDS).payload for _ in range(count)] == list(range(count))
+        assert subscription.lost == 0
+
+
 def test_who_comes_and_goes_while_others_publish_is_told_of_no_loss(broker: Served) -> None:
     is_over = threading.Event()
 
