@@ -28,7 +28,7 @@ class ConsumerDecisions:
 
     def register(self, command: commands.RegisterConsumer, now: float, result: CheckResult | None) -> replies.Reply:
         if command.group is not None and not command.required:
-            name = names.check_channel(command.channel)
+            name = names.check_channel(names.logical(command.channel))
             _consumer(command, name)  # refuses a wrong name before anything is made
             self._log.create_if_missing(name, now, priority=command.priority)
         channel = self._log.channel(command.channel)

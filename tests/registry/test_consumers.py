@@ -45,6 +45,11 @@ def test_a_member_of_a_group_that_is_refused_makes_no_channel(hub: Driver) -> No
     hub.refused(ChannelNotFound, "DISCOVERY_REQUEST", channel="c")
 
 
+def test_a_member_of_a_group_names_its_channel_as_it_is_displayed(hub: Driver) -> None:
+    assert hub.consume("c | pid:1-0", "reader", group="crew").channel == "c"
+    assert hub.consume("c | pid:1-0", "other", group="crew").channel == "c"
+
+
 def test_wrong_expected_schema_is_refused_with_both_hashes(hub: Driver) -> None:
     hub.produce()
     refusal = hub.refused(
