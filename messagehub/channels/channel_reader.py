@@ -18,7 +18,7 @@ from messagehub.channels.start import Positions
 from messagehub.channels.table_generations import TableGenerations
 from messagehub.channels.wanted import Wanted
 from messagehub.errors import DataLost
-from messagehub.shm.errors import AssignmentChanged, MemberTaken, StreamEnded, TooManyOpenFiles, UnexpectedSchema
+from messagehub.shm.errors import AssignmentChanged, MemberTaken, StreamEnded, UnexpectedSchema
 from messagehub.shm.read_results import Gap, Item
 from messagehub.shm.reader import RingReader
 
@@ -187,9 +187,6 @@ class ChannelReader:
             self._share.supersede()
         except Undecided:
             return
-        except TooManyOpenFiles:
-            self._attached.look_at = time.monotonic()  # the next read looks again, and says the same
-            raise
         if self._enrolment.source is None and self.has_met_any():
             is_known = self._attached.is_listed or self._attached.has_tables
             self._enrolment.source = "files" if is_known else "shm"

@@ -22,7 +22,7 @@ from messagehub.services.replies import PendingReply
 from messagehub.services.streams import StreamedReply
 from messagehub.services.workers import Served as Worker
 from registry import commands
-from tests.integration.harness import Served, hub_of
+from tests.integration.harness import Served, eventually, hub_of
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 
@@ -179,8 +179,8 @@ class Call:
         self._number = number
         kind, method = call.split(".")
         limit = TIMEOUT if method.endswith("_async") else NEVER_SECONDS
-        self._hub = closing.enter_context(hub_of(server, request_timeout_seconds=limit))
-        self._hub.connect(timeout=30, required=True)
+        self._hub = closing.enter_context(hub_of(server, request_timeout_seconds=limit, hello_timeout_seconds=5))
+        eventually(lambda: self._hub.connect(timeout=30))
         self._method = getattr(self._opened(kind, closing), method)
         self._arguments = self._given(method) | options
         self._made: Any = None
@@ -189,7 +189,7 @@ class Call:
     def _close(self) -> None:
         """When the broker answers again: what it could not be told of meanwhile, such as services, it is told first."""
         with contextlib.suppress(NotInitialised):  # of a hub that the call has closed
-            self._hub.connect(timeout=30, required=True)
+            eventually(lambda: self._hub.connect(timeout=30))
         if hasattr(self._made, "close"):
             self._made.close()
 

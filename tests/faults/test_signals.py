@@ -118,11 +118,19 @@ def test_what_http_answers_and_logs_is_taken_over(hub: Served) -> None:
         return answer.headers.get("access-control-allow-origin")
 
     assert allowed() is None
-    assert "/subjects" not in hub.log()
-    (hub.dir / "messagehub.toml").write_text('http_cors = "https://lab.example"\nhttp_access_log = true\n')
+    assert "messagehub.http.access" not in hub.log()
+    elsewhere = {"x-forwarded-for": "10.9.8.7", "x-forwarded-proto": "https"}
+    assert httpx.get(f"{hub.http}/subjects", headers=elsewhere).status_code == 401
+    eventually(lambda: "of anonymous, 127.0.0.1" in hub.log())
+    assert "10.9.8.7" not in hub.log()
+    (hub.dir / "messagehub.toml").write_text(
+        'http_cors = "https://lab.example"\nhttp_access_log = true\nhttp_trusted_proxies = "127.0.0.1"\n'
+    )
     hub.signal(signal.SIGHUP)
     eventually(lambda: allowed() == "https://lab.example")
-    eventually(lambda: "/subjects" in hub.log())
+    eventually(lambda: "messagehub.http.access" in hub.log())
+    assert httpx.get(f"{hub.http}/subjects", headers=elsewhere).status_code == 401
+    eventually(lambda: "of anonymous, 10.9.8.7" in hub.log())
 
 
 def test_a_reload_that_is_refused_changes_nothing(hub: Served) -> None:
@@ -227,7 +235,6 @@ def test_sigterm_ends_a_hub_with_an_open_event_stream_at_once(tmp_path: Path) ->
         began = time.monotonic()
         for _ in lines:
             pass  # it ends as it should; an answer that is cut off would raise
-        web.process.wait(30)
         assert time.monotonic() - began < 4.0  # a reader that is waited for costs five seconds, one that is told none
     web.close()
     said = json.dumps([path.name for path in web.directory.iterdir()])
