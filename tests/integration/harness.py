@@ -193,9 +193,8 @@ class Served:
         self.dir = directory
         self.arguments = arguments
         self.with_http = with_http
-        self.domain = (
-            "" if "--group" in arguments else settings.get("domain") or os.environ.get("MESSAGEHUB_DOMAIN", "")
-        )
+        named = os.environ.get("MESSAGEHUB_DOMAIN") or settings.get("domain", "")
+        self.domain = "" if "--group" in arguments else named  # a group's directory is elsewhere
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         if settings:
             lines = [f"{name} = {json.dumps(value)}" for name, value in settings.items()]

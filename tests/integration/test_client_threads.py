@@ -155,6 +155,19 @@ def test_a_callback_of_a_subscription_that_raises_hears_the_next_message(
             eventually(lambda: len(heard) == 3)
 
 
+@pytest.mark.parametrize("callback", [fail, leave])
+def test_a_callback_of_a_request_that_raises_harms_no_other(endpoint: str, callback: Callable[..., None]) -> None:
+    with hub_of(endpoint) as hub, hub_of(endpoint) as caller:
+        hub.serve("service:echo", lambda message, _: message.payload)
+        for number in range(3):
+            answered = threading.Event()
+            pending = caller.begin_request("service:echo", number, timeout=30.0)
+            pending.add_done_callback(callback)
+            pending.add_done_callback(lambda _, answered=answered: answered.set())
+            assert answered.wait(30.0)
+            assert pending.result() == number
+
+
 def test_a_thread_of_callbacks_outlives_a_defect_of_the_subscription(
     endpoint: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

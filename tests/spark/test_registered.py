@@ -71,10 +71,12 @@ def test_a_write_shows_what_a_ring_shows(spark: SparkSession, hub: MessageHub, c
 
 
 def test_what_was_written_without_a_broker_is_registered_when_one_comes(
-    spark: SparkSession, domain: str, channel_options: Options, tmp_path: Path
+    spark: SparkSession, domain: str, channel_options: Options, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(spark.range(10), channel_options)
-    with Served(tmp_path / "hub", domain=domain), MessageHub(dir=tmp_path / "hub", domain=domain) as hub:
+    monkeypatch.setenv("MESSAGEHUB_DOMAIN", domain)
+    with Served(tmp_path / "hub"), MessageHub(dir=tmp_path / "hub", domain=domain) as hub:
+        assert hub.connect(timeout=30.0)
         found = eventually(lambda: hub.discover("sales"))
         assert (found.source, found.schema, found.schema_version) == ("broker", "verified", "1")
         assert found.table is not None
@@ -93,14 +95,19 @@ def test_a_failed_job_leaves_neither_table_nor_schema_version(
     assert hub.discover("sales") is None
 
 
+@pytest.mark.parametrize("is_adaptive", ["true", "false"])
 def test_an_incompatible_write_is_refused_before_any_task_runs(
-    spark: SparkSession, hub: MessageHub, channel_options: Options, tmp_path: Path
+    spark: SparkSession, hub: MessageHub, channel_options: Options, tmp_path: Path, is_adaptive: str
 ) -> None:
+    """Adaptive execution, Spark's default, runs what is before a shuffle first; here is none."""
+    before = spark.conf.get("spark.sql.adaptive.enabled")
+    spark.conf.set("spark.sql.adaptive.enabled", is_adaptive)
     declare(hub, "bound")
     hub.publish_table("levelled", pa.table({"id": [1]}))
     for channel, said in (("bound", "SchemaMismatch"), ("levelled", "SchemaIncompatible")):
         with pytest.raises(PySparkException, match=said):
             write(marked(spark, tmp_path / "mark", "cast(id as string) as id"), channel_options | {"channel": channel})
+    spark.conf.set("spark.sql.adaptive.enabled", before)
     assert not (tmp_path / "mark").exists()
     assert [len(hub.schema_versions(name)) for name in ("bound", "levelled")] == [1, 1]
 
