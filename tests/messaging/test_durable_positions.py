@@ -362,7 +362,9 @@ def test_more_is_fetched_at_once_when_all_that_was_buffered_is_done(
             assert isinstance(subscription, DurableSubscription)
             assert subscription.receive(SECONDS).offset == 1
             eventually(lambda: subscription.buffered == 1)
+            # private: nobody but another subscriber could acknowledge what was not handed out yet.
             subscription._buffer[0].ack()
+            # private: nothing public tells that the fetching thread waits.
             eventually(lambda: not subscription._wanted.is_set())
             assert subscription.receive(SECONDS).offset == 3
 
