@@ -1,6 +1,7 @@
 """What Spark asks the source of topics for, asked without Spark: which messages are read, and what is published."""
 
 import os
+import shutil
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from messagehub import MessageHub
 from messagehub.errors import DataLost, HubError, InvalidRequest
+from messagehub.shm.directory import Directory
 from messagehub.spark import topic_reader, topic_writer
 from messagehub.spark.errors import RowsReordered
 from messagehub.spark.hubs import hub_of
@@ -388,6 +390,7 @@ def test_a_broker_that_restarts_is_waited_for(tmp_path: Path, monkeypatch: pytes
         assert query.run() == [b"2"]
     back.join()
     server.close()
+    shutil.rmtree(Path(Directory(f"restart{os.getpid()}").path).parent)
 
 
 def test_without_a_broker_both_ways_say_so(make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
