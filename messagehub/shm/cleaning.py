@@ -29,7 +29,7 @@ from .ring import reader_directory
 from .tables import COMMIT_LOCK, TableStore
 
 LINGER_SECONDS: Final = 30.0
-_READERS: Final = "lanes"
+_READERS: Final = "readers"
 _CONSUMERS: Final = "consumers"
 _TABLES: Final = "tables"
 _TICK_SECONDS: Final = 1.0

@@ -6,7 +6,7 @@
         <producer_id>.lock       held while the producer lives (see `entry_locks`)
         <producer_id>.dead       when a cleaner first saw that lock free
         <producer_id>.ring       the block of a producer that shares its channel
-        lanes/<block_id>/        the files of its readers (see `reader_files`)
+        readers/<block_id>/      the files of its readers (see `reader_files`)
         tables/                  committed tables (see `tables`)
     <root>/messagehub-<uid>/<domain>/ended-rings                how far rings went that are gone (see `ended_rings`)
     <root>/messagehub-<uid>/<domain>/pending-tables             not yet registered with a broker elsewhere
@@ -156,7 +156,7 @@ class Directory:
 
     def readers_path(self, block: str, channel: str) -> str:
         """Return where the readers of a block put their files, relative to the directory of the block."""
-        return os.path.relpath(os.path.join(self.channel_path(channel), "lanes"), os.path.dirname(block))
+        return os.path.relpath(os.path.join(self.channel_path(channel), "readers"), os.path.dirname(block))
 
     def tables_path(self, channel: str) -> str:
         return os.path.join(self.channel_path(channel), "tables")

@@ -20,7 +20,7 @@ DataBlockError                  a HubError
 ├── TooManyOpenFiles            no descriptor left in this process, or on this host
 ├── DamagedBlock                the file is not a block that can be read
 │   ├── WrongMagic
-│   ├── NewerLayout
+│   ├── OtherLayout
 │   ├── ForeignByteOrder
 │   ├── TruncatedBlock
 │   ├── HeaderInconsistent      sizes that contradict each other
@@ -233,12 +233,14 @@ class WrongMagic(DamagedBlock):
         super().__init__(f"{path} is not a DataBlock (wrong magic). Remove the file if it is not needed.")
 
 
-class NewerLayout(DamagedBlock):
-    code = "BLOCK_NEWER_LAYOUT"
+class OtherLayout(DamagedBlock):
+    code = "BLOCK_OTHER_LAYOUT"
 
     def __init__(self, path: str, found: int, known: int) -> None:
+        older, newer = ("producer", "reader") if found < known else ("reader", "producer")
         super().__init__(
-            f"{path} has layout {found}; this version reads layout {known} only. Use the producer's version."
+            f"{path} has layout {found}, and this version reads layout {known} only: the {older} runs an older version of"
+            f" MessageHub than the {newer}. Upgrade the {older} and start it again."
         )
 
 

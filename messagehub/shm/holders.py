@@ -1,19 +1,17 @@
 """The readers that hold a writer back: those that keep slots, and those that it must wait for.
 
 Rule 1: a process keeps at most its share of a ring's slots (`share_of`); what it reads beyond that are copies.
-Rule 2: all processes together keep at most three quarters of them (`RoomForMore`). So values that are kept in lists
+Rule 2: all processes together keep at most three quarters of them (`most_of_all`). So values that are kept in lists
 never stop the writer, however many processes keep them.
 """
 
 import os
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
-from time import monotonic
 from typing import Final
 
-_LOOK_SECONDS: Final = 0.01
-_MOST_LOCKS: Final = 64  # locking a slot becomes slow when the process holds hundreds of locks on the file
+_MOST_HELD: Final = 64  # the writer passes over every slot that is held, for each item
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +53,7 @@ def share_of(slot_count: int) -> int:
     """Return how many slots of a ring one process may hold before it gets copies; of one or two slots, none."""
     if slot_count <= 3:
         return max(0, slot_count - 2)
-    return max(2, min(slot_count // 4, _MOST_LOCKS))
+    return max(2, min(slot_count // 4, _MOST_HELD))
 
 
 def most_of(slot_count: int) -> int:
@@ -72,46 +70,31 @@ def slots_for(pieces: int) -> int:
     return found
 
 
-class RoomForMore:
-    """Tells whether a value may stay in its slot, given what the other processes keep.
-
-    The kernel is asked when this process keeps more values than the last time, and every 10 ms: a loop that keeps only
-    the newest value, at whatever speed, costs no system calls.
-    """
-
-    def __init__(self, slot_count: int, held_by_others: Callable[[], int]) -> None:
-        self._held_by_others = held_by_others
-        self._most = slot_count * 3 // 4
-        self._own = self._others = 0
-        self._until = 0.0
-
-    def is_there(self, own: int) -> bool:
-        """`own` is how many slots this process would keep, this one included."""
-        now = monotonic()
-        if own > self._own or now >= self._until:
-            self._others = self._held_by_others()
-            self._own, self._until = own, now + _LOOK_SECONDS
-        return self._others + own <= self._most
+def most_of_all(slot_count: int) -> int:
+    """Return how many slots of a ring all processes together may hold before they get copies."""
+    return slot_count * 3 // 4
 
 
-class HeldSlots(set[int]):
-    """The slots of one ring that this process holds, over all its readers: an entry for each pair of reader and slot.
+class HeldCount:
+    """How many slots of one ring this process holds, over all its readers: a word that their cores count in."""
 
-    A set, because adding and removing an entry needs no lock: entries are removed in finalizers.
-    """
+    __slots__ = ("__weakref__", "memory")
+
+    def __init__(self) -> None:
+        self.memory = bytearray(8)
 
 
-_held_slots: "weakref.WeakValueDictionary[str, HeldSlots]" = weakref.WeakValueDictionary()
+_held_counts: "weakref.WeakValueDictionary[str, HeldCount]" = weakref.WeakValueDictionary()
 
 
-def held_slots(block_id: str) -> HeldSlots:
-    found = _held_slots.get(block_id)
+def held_count(block_id: str) -> HeldCount:
+    found = _held_counts.get(block_id)
     if found is None:
-        found = _held_slots.setdefault(block_id, HeldSlots())
+        found = _held_counts.setdefault(block_id, HeldCount())
     return found
 
 
-os.register_at_fork(after_in_child=_held_slots.clear)
+os.register_at_fork(after_in_child=_held_counts.clear)
 
 
 def _count(number: int, what: str) -> str:

@@ -10,8 +10,8 @@
 Rule 1: a word is stored with one aligned 8-byte store (`memoryview.cast("Q")`), never with `struct`.
 Rule 2: a reader believes nothing before `unpack` has compared all sizes with the file, and the fixed header and the
 schema with their checksum.
-Rule 3: stores become visible in program order. x86-64 promises that; on weaker machines the lock and unlock
-around every slot are the only barriers, and checksums should be on.
+Rule 3: what the writer and the readers of a ring store, and in which order, is in `core/ring.h`.
+Rule 4: rings have layout 3. Tables, which are written once, still have layout 2.
 """
 
 import struct
@@ -20,10 +20,12 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, Final, Literal
 
-from .errors import ForeignByteOrder, HeaderInconsistent, NameTooLong, NewerLayout, TruncatedBlock, WrongMagic
+from .errors import ForeignByteOrder, HeaderInconsistent, NameTooLong, OtherLayout, TruncatedBlock, WrongMagic
 
 MAGIC: Final = b"MHUBDATA"
-LAYOUT_VERSION: Final = 2
+LAYOUT_VERSION: Final = 3
+_TABLE_LAYOUT_VERSION: Final = 2
+CLAIM: Final = 1 << 63  # set in the sequence of a slot that the writer wants and has not touched
 HEADER_BYTES: Final = 4096
 LINE_BYTES: Final = 64
 MAX_SLOTS: Final = 1 << 20
@@ -68,7 +70,6 @@ class State(IntEnum):
 
 
 # Indexes into the block seen as 8-byte words.
-HAS_TIMES: Final = 255  # 1 where the block has a word a slot for times; blocks of earlier versions have 0 here
 HEAD: Final = 256
 EPOCH: Final = 264
 STATE: Final = 272
@@ -97,6 +98,10 @@ _COLUMNS_FIRST: Final = 1 << 8
 _FIXED = struct.Struct("=8sQIIIIIIQQQQQQQd256s256s128s32s64s40s512s")
 
 CRC_OFFSET: Final = 36
+
+
+def _version(kind: int) -> int:
+    return _TABLE_LAYOUT_VERSION if kind == Kind.TABLE else LAYOUT_VERSION
 
 
 def _up(value: int, step: int) -> int:
@@ -145,6 +150,17 @@ class Geometry:
     def slot_offset(self, slot: int) -> int:
         return self.data_offset + slot * self.stride_bytes
 
+    def places(self) -> dict[str, int]:
+        """Return where things are, for the `core` of a writer or reader."""
+        return {
+            "table": self.line(0),
+            "times": self.times,
+            "data_offset": self.data_offset,
+            "stride_bytes": self.stride_bytes,
+            "slot_bytes": self.slot_bytes,
+            "slot_count": self.slot_count,
+        }
+
     def flaw(self) -> str | None:
         if not 1 <= self.slot_count <= MAX_SLOTS:
             return f"{self.slot_count} slots, not 1 to {MAX_SLOTS}"
@@ -185,7 +201,7 @@ class Header:
             0,
             MAGIC,
             _BYTE_ORDER_MARK,
-            LAYOUT_VERSION,
+            _version(self.kind),
             self.kind,
             self.when_full,
             self.checksum,
@@ -224,10 +240,12 @@ class Header:
             raise WrongMagic(path)
         if mark != _BYTE_ORDER_MARK:
             raise ForeignByteOrder(path)
-        if version != LAYOUT_VERSION:
-            raise NewerLayout(path, version, LAYOUT_VERSION)
+        if version != _version(kind):
+            raise OtherLayout(path, version, _version(kind))
         geometry = Geometry(*fields[8:13])
         flaw = geometry.flaw()
+        if flaw is None and kind != Kind.TABLE and geometry.scratch_bytes < times_bytes(geometry.slot_count):
+            flaw = f"times of {geometry.slot_count} slots in {geometry.scratch_bytes} bytes"
         if flaw is None and fields[13] != geometry.file_bytes:
             flaw = f"it claims {fields[13]} bytes, its parts need {geometry.file_bytes}"
         if flaw is not None:
@@ -309,16 +327,6 @@ def times_bytes(slot_count: int) -> int:
 def scratch_bytes(encoder_bytes: int, slot_count: int) -> int:
     """Return the bytes for the writer's encoder and for the times behind it."""
     return _up(encoder_bytes, LINE_BYTES) + times_bytes(slot_count)
-
-
-def times_of(header: "Header", words: memoryview, path: str) -> int:
-    """Return the first word of the slots' times; 0 in a block of an earlier version, which has none."""
-    geometry = header.geometry
-    if words[HAS_TIMES] == 0:
-        return 0
-    if geometry.scratch_bytes < times_bytes(geometry.slot_count):
-        raise HeaderInconsistent(path, f"times of {geometry.slot_count} slots in {geometry.scratch_bytes} bytes")
-    return geometry.times
 
 
 def checksum(payload: Any, sequence: int, shape: Shape = FLAT) -> int:

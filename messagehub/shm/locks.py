@@ -1,4 +1,4 @@
-"""Kernel locks that end with their owner: OFD locks, and the pins of a reader.
+"""Kernel locks that end with their owner: OFD locks.
 
 Rule 1: a lock belongs to an open file description. It ends when the last descriptor of that description
 closes, so at death at the latest; it survives SIGSTOP; nobody else can end it.
@@ -12,29 +12,23 @@ Rule 4: to find out whether a lock is held, probe it (`is_locked`); taking it wo
 import contextlib
 import errno
 import fcntl
-import itertools
 import os
 import struct
 import sys
 import threading
 import time
 import weakref
-from collections import deque
 from collections.abc import Callable
 from typing import Any, Final, SupportsIndex
 
 from .errors import Busy, HandleClosed, NotLinux, TooManyOpenFiles
-from .holders import HeldSlots
 
 # Bytes far beyond any file: locks need no bytes to exist.
 OWNER: Final = 1 << 40  # exclusive: the writer of a block, the owner of an entry or a reader file
 ATTACHED: Final = OWNER + 1  # shared: a reader is attached
-FIRST_SLOT: Final = OWNER + 16
 
 _RETRY_SECONDS: Final = 0.002
-# For the two paths that lock and unlock for every payload; all others use `try_lock` and `unlock`.
-OFD_SETLK: Final = getattr(fcntl, "F_OFD_SETLK", 0)  # absent elsewhere: `require_linux` says so
-set_lock = fcntl.fcntl
+_OFD_SETLK: Final = getattr(fcntl, "F_OFD_SETLK", 0)  # absent elsewhere: `require_linux` says so
 
 
 def require_linux() -> None:
@@ -54,21 +48,13 @@ def exclusive(byte: int, length: int = 1) -> bytes:
     return _request(fcntl.F_WRLCK, byte, length)
 
 
-def free(byte: int, length: int = 1) -> bytes:
-    return _request(fcntl.F_UNLCK, byte, length)
-
-
 def try_lock(fd: int, request: bytes) -> bool:
     """Take the lock that `shared` or `exclusive` describes, or return False at once."""
     try:
-        set_lock(fd, OFD_SETLK, request)
+        fcntl.fcntl(fd, _OFD_SETLK, request)
     except BlockingIOError:
         return False
     return True
-
-
-def unlock(fd: int, request: bytes) -> None:
-    set_lock(fd, OFD_SETLK, request)
 
 
 def is_locked(fd: int, request: bytes) -> bool:
@@ -90,24 +76,6 @@ def exclusively_locked(fd: int, start: int, length: int) -> set[int]:
         found.update(range(max(start, first), stop))
         start = stop
     return found
-
-
-def share_locked(fd: int, start: int, length: int) -> int:
-    """Return how many bytes of a range others hold shared; a byte counts once, however many hold it."""
-    count = 0
-    ranges = [(start, start + length)]
-    while ranges:
-        start, end = ranges.pop()
-        if start >= end:
-            continue
-        answer = fcntl.fcntl(fd, fcntl.F_OFD_GETLK, exclusive(start, end - start))
-        kind, _, first, size = struct.unpack_from("hhqq", answer)
-        if kind == fcntl.F_UNLCK:
-            continue
-        first, stop = max(start, first), min(end, first + size) if size else end
-        count += stop - first if kind == fcntl.F_RDLCK else 0
-        ranges += [(start, first), (stop, end)]  # the kernel names any lock in a range, not the first
-    return count
 
 
 def lock_within(descriptor: "Descriptor", request: bytes, path: str, timeout_seconds: float) -> None:
@@ -199,116 +167,3 @@ def _after_fork_in_child() -> None:
 
 
 os.register_at_fork(before=_gate.acquire, after_in_parent=_gate.release, after_in_child=_after_fork_in_child)
-
-
-# --- pins ------------------------------------------------------------------------------------------------
-
-
-_numbers = itertools.count()
-
-
-class Pin:
-    """Holds one slot, and the mapping its view points into, for as long as anything refers to it."""
-
-    __slots__ = ("_mapping", "_pins", "_slot")
-
-    def __init__(self, pins: "Pins", slot: int, mapping: object) -> None:
-        self._pins = pins
-        self._slot = slot
-        self._mapping = mapping
-
-    def __del__(self) -> None:
-        self._pins.give_back(self._slot)
-
-
-class Pins:
-    """Shared locks on slots through one description, counted, because two pins of a slot are one lock.
-
-    `give_back` runs in finalizers: in any thread, even inside `take` of the same thread. It never waits for a
-    lock: it queues the slot, and whoever holds the mutex settles the queue after letting go.
-    """
-
-    def __init__(
-        self, descriptor: Descriptor, mapping: object, slot_count: int, held_slots: HeldSlots | None = None
-    ) -> None:
-        """`held_slots` is shared by all readers of the ring in this process."""
-        self.held_slots = HeldSlots() if held_slots is None else held_slots
-        self.held_word = memoryview(bytearray(8)).cast("Q")  # a reader replaces it with the word of its file
-        self._first_entry = next(_numbers) << 32
-        self._slots_held = 0
-        self._descriptor = descriptor
-        self._mapping = mapping
-        self._counts = [0] * slot_count
-        self._held = 0
-        self._returned: deque[int] = deque()
-        self._mutex = threading.Lock()
-        self._closing = False
-        self._lock = [shared(FIRST_SLOT + slot) for slot in range(slot_count)]
-        self._unlock = [free(FIRST_SLOT + slot) for slot in range(slot_count)]
-        self.on_free: Callable[[], None] | None = None  # finalizers call it, so it must neither block nor raise
-
-    def take(self, slot: int) -> Pin | None:
-        """Return a pin, or None while the writer holds the slot."""
-        fd = self._descriptor.fd
-        if fd < 0 or self._closing:  # before the mutex: in a forked child it may be held for ever
-            raise HandleClosed("reader")
-        with self._mutex:
-            try:
-                if not self._counts[slot]:
-                    set_lock(fd, OFD_SETLK, self._lock[slot])
-                    self.held_slots.add(self._first_entry + slot)
-                    self.held_word[0] = self._slots_held = self._slots_held + 1
-            except BlockingIOError:
-                pin = None
-            else:
-                self._counts[slot] += 1
-                self._held += 1
-                pin = Pin(self, slot, self._mapping)
-        if self._returned:
-            self._settle()
-        return pin
-
-    def give_back(self, slot: int) -> None:
-        if not self._mutex.acquire(blocking=False):
-            self._returned.append(slot)
-            self._settle()  # the thread that held the mutex may have looked at the queue before this slot was in it
-            return
-        try:
-            is_freed = self._drop(slot)
-        finally:
-            self._mutex.release()
-        if self._returned:
-            self._settle()
-        if is_freed and self.on_free is not None:
-            self.on_free()
-
-    def close(self) -> None:
-        """Let go of the description as soon as the last pin is returned."""
-        with self._mutex:
-            self._closing = True
-            if self._held == 0:
-                self._descriptor.close()
-        self._settle()
-
-    def _settle(self) -> None:
-        is_freed = False
-        while self._returned and self._mutex.acquire(blocking=False):
-            try:
-                while self._returned:
-                    is_freed |= self._drop(self._returned.popleft())
-            finally:
-                self._mutex.release()
-        if is_freed and self.on_free is not None:
-            self.on_free()
-
-    def _drop(self, slot: int) -> bool:
-        self._held -= 1
-        self._counts[slot] -= 1
-        if self._counts[slot] or self._descriptor.fd < 0:
-            return False
-        set_lock(self._descriptor.fd, OFD_SETLK, self._unlock[slot])
-        self.held_slots.discard(self._first_entry + slot)
-        self.held_word[0] = self._slots_held = self._slots_held - 1
-        if self._closing and self._held == 0:
-            self._descriptor.close()
-        return True

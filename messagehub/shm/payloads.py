@@ -39,8 +39,12 @@ class Codec(Protocol):
     description: bytes  # stored in the block: a reader needs no more to decode
     scratch_bytes: int
     schema: Any  # as users give it: an Arrow schema, a NumPy dtype, None for raw bytes
+    copied_bytes: int  # payloads up to this size are best handed to `decode` as bytes of their own
 
     def pieces(self, payload: Any, slot_bytes: int) -> list[Piece]: ...
+
+    def plain(self, payload: Any) -> tuple[Any, Shape | None] | None:
+        """Return the bytes of a payload that needs only be copied, and its shape; None: ask `pieces`."""
 
     def encoder(self, segment: Segment) -> Encoder: ...
 
@@ -53,6 +57,7 @@ SMALL_BYTES: Final = 32 << 10
 class RawCodec:
     """Bytes in; bytes out where they are small (`SMALL_BYTES`), else a read-only memoryview of the slot."""
 
+    copied_bytes = SMALL_BYTES
     payload_format = PayloadFormat.RAW
     description = b""
     scratch_bytes = 0
@@ -74,6 +79,9 @@ class RawCodec:
             raise PayloadLargerThanSlot(view.nbytes, slot_bytes)
         return [Piece(view, view.nbytes)]
 
+    def plain(self, payload: Any) -> tuple[Any, Shape | None] | None:
+        return (payload, None) if type(payload) is bytes else None
+
     def encoder(self, segment: Segment) -> Encoder:
         data = segment.data
 
@@ -83,12 +91,16 @@ class RawCodec:
         return encode
 
     def decode(self, buffer: Any, _shape: Shape) -> bytes | memoryview:
-        return buffer.to_pybytes() if buffer.size <= SMALL_BYTES else memoryview(buffer)
+        if type(buffer) is bytes and len(buffer) <= SMALL_BYTES:
+            return buffer
+        view = memoryview(buffer)
+        return bytes(view) if view.nbytes <= SMALL_BYTES else view
 
 
 class NumpyCodec:
     """Arrays of one dtype and any shape, in the order they have; values are read-only arrays."""
 
+    copied_bytes = 0
     payload_format = PayloadFormat.NUMPY
     scratch_bytes = 0
 
@@ -106,6 +118,8 @@ class NumpyCodec:
                 f"Give {base} and write arrays whose last dimensions are {shape}."
             )
         self.description = json.dumps(np.lib.format.dtype_to_descr(self.dtype)).encode()
+        # Times export no buffer, fields may be times.
+        self._is_plain = self.dtype.kind in "biufcSUV" and self.dtype.names is None
 
     @classmethod
     def from_description(cls, description: bytes, path: str) -> "NumpyCodec":
@@ -136,6 +150,14 @@ class NumpyCodec:
             )
         return [Piece(payload.reshape(-1, order="F" if columns_first else "C"), payload.nbytes, shape)]
 
+    def plain(self, payload: Any) -> tuple[Any, Shape | None] | None:
+        if type(payload) is not self._np.ndarray or payload.dtype is not self.dtype or not self._is_plain:
+            return None
+        if not payload.flags.c_contiguous:
+            return None
+        shape = FLAT if payload.ndim == 1 else pack_shape(payload.shape, columns_first=False)
+        return None if shape is None else (payload, shape)
+
     def encoder(self, segment: Segment) -> Encoder:
         np, dtype, data = self._np, self.dtype, segment.data
 
@@ -163,6 +185,7 @@ class ArrowCodec:
     sent with their dictionaries, so such a schema takes a whole stream a slot (`ArrowStreamCodec`).
     """
 
+    copied_bytes = 0
     payload_format = PayloadFormat.ARROW
 
     def __init__(self, schema: Any, *, split_rows: bool = False, checks_cells: bool = False) -> None:
@@ -205,6 +228,9 @@ class ArrowCodec:
                 raise PayloadLargerThanSlot(size, slot_bytes, is_splittable=batch.num_rows > 1)
         return found
 
+    def plain(self, payload: Any) -> None:
+        """Return None: a batch is encoded into its slot."""
+
     def _as_declared(self, batch: Any) -> Any:
         """Return the batch with the declared schema, if they differ at most in which columns may hold nulls.
 
@@ -229,7 +255,7 @@ class ArrowCodec:
 
     def decode(self, buffer: Any, _shape: Shape) -> Any:
         try:
-            batch = self._pa.ipc.read_record_batch(buffer, self.schema)
+            batch = self._pa.ipc.read_record_batch(self._pa.py_buffer(buffer), self.schema)
             batch.validate(full=self._checks_cells)  # if not full, sizes only: half a microsecond
         except arrow_flaws() as error:
             raise PayloadDamaged("a payload", error) from None
@@ -307,7 +333,7 @@ class ArrowStreamCodec(ArrowCodec):
 
     def decode(self, buffer: Any, _shape: Shape) -> Any:
         try:
-            batch = self._pa.ipc.open_stream(buffer).read_next_batch()
+            batch = self._pa.ipc.open_stream(self._pa.py_buffer(buffer)).read_next_batch()
             batch.validate(full=self._checks_cells)
         except arrow_flaws() as error:
             raise PayloadDamaged("a payload", error) from None

@@ -1,22 +1,24 @@
 """A reader of a ring: maps it read-only, pins what it hands out.
 
-Read: is the slot's sequence the one wanted (no system call)? → shared lock → look again → a view whose last
-reference unlocks, or a copy once this process keeps its share of the slots (see `holders`). What is not there any
-more is reported as a `Gap`, never skipped in silence.
+Read: is the slot's sequence the one wanted? → pin the slot → look again → a view whose last reference releases the pin,
+or a copy of what is small, and once this process keeps its share of the slots (see `holders`). `core` does that for
+every item, `ring.h` says how. What is not there any more is reported as a `Gap`, never skipped in silence.
 
-Rule 1: before sleeping: store a ticket, probe the writer's lock (which is the barrier too), look again.
-Rule 2: a slot that is published but still locked is not lost: its writer will unlock it, and ring then.
+Rule 1: before sleeping: store a ticket (and a fence), probe the writer's lock, look again.
+Rule 2: an item that its writer has claimed is not lost: the writer gives it back, and wakes its readers then, or
+overwrites it. A writer that died has not touched it.
 """
 
 import contextlib
 import logging
 import os
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any, Literal
 
 from messagehub.runtime.event_loop import LoopShare
 
+from . import core
 from .errors import (
     ChecksumMismatch,
     HandleClosed,
@@ -28,41 +30,47 @@ from .errors import (
     WriterGone,
 )
 from .groups import MemberShare, Membership
-from .holders import RoomForMore, held_slots, share_of
+from .holders import held_count, most_of_all, share_of
 from .layout import (
     CHECKSUM,
+    CLAIM,
     EPOCH,
     FLAT,
     HEAD,
     HINT,
     LENGTH,
     SEQUENCE,
-    SHAPE,
     STATE,
     WRITER_PID,
     WRITER_START,
     WRITER_TICKET,
     Checksum,
-    PayloadFormat,
-    Shape,
     State,
     WhenFull,
     checksum,
     successors,
-    times_of,
 )
-from .locks import ATTACHED, FIRST_SLOT, OWNER, Descriptor, Pins, exclusive, is_locked, share_locked, shared, try_lock
+from .locks import ATTACHED, OWNER, Descriptor, exclusive, is_locked, shared, try_lock
 from .mapped_file import Segment
 from .payloads import Codec
 from .read_results import Gap, Item, Position, Producers, Start
-from .reader_files import CURSOR, HELD, TICKET, WRITER_FIFO, NoReaderFile, ReaderFile, has_reader_index
+from .reader_files import (
+    WRITER_FIFO,
+    NoReaderFile,
+    ReaderFile,
+    has_reader_index,
+    held_slots,
+    live_readers,
+)
 from .reader_start import live_items, start_after
-from .wake_up import PROBE_SECONDS, ProcessWatch, Waker, WriterWakeUp, sleep_async
+from .wake_up import PROBE_SECONDS, ProcessWatch, WriterWakeUp, sleep_async
 
 log = logging.getLogger("messagehub")
 
 _WRITER = exclusive(OWNER)
 _LATEST_ATTEMPTS = 64
+# How long what other processes hold is believed; longer where looking takes longer than a fiftieth of it.
+_ROOM_NS = 10_000_000
 Copy = Literal["auto", "never"]
 """`auto`: copies once this process keeps its share of the slots. `never`: always the slot's own memory."""
 
@@ -83,10 +91,10 @@ class RingReader:
         wait_for_writer: bool = False,
         verify: bool = False,
         copy: Copy = "auto",
+        spin_us: int = 0,
     ) -> None:
-        """`lossless`: a blocking writer waits for this reader. `wait_for_writer`: sleep over its restarts."""
-        import pyarrow as pa
-
+        """`lossless`: a blocking writer waits for this reader. `wait_for_writer`: sleep over its restarts. `spin_us`: how
+        long to wait for an item without sleeping, where that pays."""
         self.header = segment.header()
         self.path = path = segment.path
         self._codec = codec
@@ -94,23 +102,16 @@ class RingReader:
         self._descriptor = segment.descriptor
         self._wait_for_writer = wait_for_writer
         self._verify = self.header.checksum == Checksum.VERIFY or (verify and self.header.checksum == Checksum.WRITE)
-        self._has_shapes = self.header.payload_format == PayloadFormat.NUMPY
         geometry = self.header.geometry
         self._slot_bytes, self._slot_count = geometry.slot_bytes, geometry.slot_count
-        self._first_line = geometry.line(0)
         self._line = [geometry.line(slot) for slot in range(geometry.slot_count)]
-        self._offset = [geometry.slot_offset(slot) for slot in range(geometry.slot_count)]
-        self._times = times_of(self.header, self._words, path)
+        self._times = geometry.times
         self._epoch, self._producers = 0, self._known_producers()
-        self._address = pa.py_buffer(segment.mapping).address
-        self._foreign_buffer, self._own_buffer = pa.foreign_buffer, pa.py_buffer
+        self._spin_us = spin_us
+        self._is_closed = False
         if not try_lock(self._descriptor.fd, shared(ATTACHED)) or not segment.is_published():
             raise NothingThere(path)  # a cleaner has it, and is about to unlink it, or has done so
-        self._pins = Pins(self._descriptor, segment.mapping, geometry.slot_count, held_slots(self.header.block_id))
-        self._most_held = geometry.slot_count if copy == "never" else share_of(geometry.slot_count)
-        self._room = None if copy == "never" else _room_for_more(self._descriptor, geometry.slot_count)
-        self._writer_wake_up = WriterWakeUp(segment.words, Waker(f"{readers_path}/{WRITER_FIFO}"))
-        self._pins.on_free = self._writer_wake_up.wake
+        self._writer_wake_up = WriterWakeUp(segment.words, f"{readers_path}/{WRITER_FIFO}")
         self._watch: ProcessWatch | None = None
         self._watch_fired, self._told_epoch = False, 0
         self._share = LoopShare()
@@ -126,15 +127,28 @@ class RingReader:
                     new_after = start_after(segment, self.header, start)
                     self._member = Membership(readers_path, group, assignment, new_after)
                     undo.callback(self._member.close)
-                self._file = ReaderFile(readers_path, lossless=honoured)
+                self._file = ReaderFile(readers_path, geometry.slot_count, lossless=honoured)
                 undo.pop_all()
         except (RootUnusable, NothingThere):
             self._file = self._without_files(segment, readers_path, is_needed=honoured or group is not None)
-        self._file_words = self._file.words
-        self._pins.held_word = self._file_words[HELD : HELD + 1]
+        self._held = held_count(self.header.block_id)
+        self._core = core.Reader(
+            block=segment.mapping,
+            **geometry.places(),
+            file=self._file.memory,
+            process_held=self._held.memory,
+            most_held=geometry.slot_count if copy == "never" else share_of(geometry.slot_count),
+            room_most=-1 if copy == "never" else most_of_all(geometry.slot_count),
+            # Nobody sees the pins of a reader without a file: it copies everything.
+            small_bytes=codec.copied_bytes if self.is_known else geometry.slot_bytes,
+            look_for_room=_held_by_others(readers_path, geometry.slot_count),
+            writer_waits=self._writer_wake_up.wake,
+            last_released=_Release(self._descriptor, self._file),
+        )
         # Until here the cursor in the file was 0: a blocking writer overwrites nothing once it sees the file.
-        self._cursor = start_after(segment, self.header, start) if self._member is None else self._member.position
-        self._file_words[CURSOR] = self._cursor
+        self._core.advance(
+            start_after(segment, self.header, start) if self._member is None else self._member.position
+        )
 
     def _without_files(self, segment: Segment, readers_path: str, *, is_needed: bool) -> NoReaderFile:
         """What to read with where the readers' files cannot be used, unless the writer or a group relies on them."""
@@ -142,7 +156,7 @@ class RingReader:
             raise NothingThere(self.path) from None  # replaced, cleaned or shared out anew at this moment
         if is_needed:
             raise ReaderFilesGone(readers_path) from None
-        return NoReaderFile()
+        return NoReaderFile(self._slot_count)
 
     # --- reading
 
@@ -155,13 +169,17 @@ class RingReader:
         if found is not None:
             return found
         deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
+        if timeout_seconds != 0 and self.spin():
+            found = self._take()
+            if found is not None:
+                return found
         while True:
             found = self._arm()
             if found is not None:
                 return found
             left = None if deadline is None else deadline - time.monotonic()
             if left is not None and left <= 0:
-                self._file_words[TICKET] = 0
+                self._core.set_ticket(0)
                 return None
             self._watch_fired = self._file.wake_up.sleep(left, self._watch)
             found = self._take()
@@ -179,7 +197,7 @@ class RingReader:
                 return found
             left = None if deadline is None else deadline - time.monotonic()
             if left is not None and left <= 0:
-                self._file_words[TICKET] = 0
+                self._core.set_ticket(0)
                 return None
             self._watch_fired = await sleep_async(self._file.wake_up, left, self._watch)
             self._share.restart()
@@ -201,7 +219,7 @@ class RingReader:
         live = self._live(1)
         if not live:
             return -1
-        return self._words[self._times + live[-1][1]] if self._times else 0
+        return self._words[self._times + live[-1][1]]
 
     def set_lossless(self, lossless: bool) -> None:
         """Whether a blocking writer waits for this reader from now on."""
@@ -246,7 +264,11 @@ class RingReader:
         return self._arm()
 
     def disarm(self) -> None:
-        self._file_words[TICKET] = 0
+        self._core.set_ticket(0)
+
+    def spin(self) -> bool:
+        """Wait a moment without sleeping, where that paid lately, and return whether there is something to take."""
+        return self._spin_us > 0 and self._core.spin(self._spin_us)
 
     def wake_fds(self) -> list[int]:
         """Return the descriptor that wakes this reader, and that of the writer's process while it can be watched."""
@@ -270,7 +292,7 @@ class RingReader:
     @property
     def position(self) -> Position:
         """Resume with `start=position` to go on after the last item read."""
-        return Position(self.header.block_id, self._words[EPOCH], self._cursor)
+        return Position(self.header.block_id, self._words[EPOCH], self._core.cursor)
 
     @property
     def head(self) -> int:
@@ -284,11 +306,11 @@ class RingReader:
     @property
     def lag(self) -> int:
         """How many items were written after the one read last; of a group's member, how many of its share."""
-        head = max(self._words[HEAD], self._cursor)
+        head = max(self._words[HEAD], self._core.cursor)
         if self._member is None:
-            return head - self._cursor
+            return head - self._core.cursor
         count, index = self._member.assignment.count, self._member.assignment.index
-        return (head - index) // count - (self._cursor - index) // count
+        return (head - index) // count - (self._core.cursor - index) // count
 
     @property
     def is_known(self) -> bool:
@@ -304,7 +326,7 @@ class RingReader:
         return not self.is_writer_alive() and not self.has_unread()
 
     def has_unread(self) -> bool:
-        want = self._cursor + 1 if self._member is None else self._member.next_after(self._cursor)
+        want = self._core.cursor + 1 if self._member is None else self._member.next_after(self._core.cursor)
         return self._words[HEAD] >= want
 
     def is_replaced(self) -> bool:
@@ -313,14 +335,15 @@ class RingReader:
 
     def close(self) -> None:
         """Views that were handed out stay valid and keep their slots."""
-        if self._descriptor.fd < 0:
+        if self._is_closed or self._descriptor.fd < 0:
             return
-        self._file.close()
+        self._is_closed = True
+        self._file.stop()
         if self._member is not None:
             self._member.close()
         if self._watch is not None:
             self._watch.close()
-        self._pins.close()
+        self._core.close()
 
     def __enter__(self) -> "RingReader":
         return self
@@ -334,13 +357,18 @@ class RingReader:
         """The next item or gap if it can be had at once."""
         member = self._member
         if member is None:
-            want = self._cursor + 1
+            if not self._verify:
+                buffer = self._core.take()
+                if buffer is not None:
+                    return self._item(buffer)
+            want = self._core.cursor + 1
         else:
             member.check()
-            want = member.next_after(self._cursor)
+            want = member.next_after(self._core.cursor)
         words = self._words
         if words[HEAD] < want:
             return None
+        self._check_open()
         slot = words[self._line[want % self._slot_count] + HINT]
         if slot < self._slot_count and words[self._line[slot]] == want:
             item = self._pinned(want, slot)
@@ -349,71 +377,70 @@ class RingReader:
         return self._search(want)
 
     def _search(self, want: int) -> Item | Gap | None:
-        """The hint failed: the item is elsewhere, being unlocked, or lost."""
+        """The hint failed: the item is elsewhere, claimed by the writer, or lost."""
         head = self._words[HEAD]
-        live = [pair for pair in self._live(want) if pair[0] <= head]
+        live = [pair for pair in self._live(want, claimed=True) if pair[0] <= head]
         if not live:
             return self._lost(want, head)
         sequence, slot = live[0]
         if sequence > want:
             return self._lost(want, sequence - 1)
-        item = self._pinned(sequence, slot)
+        item = self._pinned(sequence, slot) or self._left_by_the_dead(sequence, slot)
         return None if item is None else self._advance(item)
 
-    def _pinned(self, sequence: int, slot: int) -> Item | None:
-        pin = self._pins.take(slot)
-        words, line = self._words, self._line[slot]
-        if pin is None or words[line + SEQUENCE] != sequence:
+    def _left_by_the_dead(self, sequence: int, slot: int) -> Item | None:
+        """An item that a writer claimed before it died. It is pinned first: a writer that comes now sees the pin."""
+        buffer = self._core.pin(sequence | CLAIM, slot, True)
+        line = self._line[slot] + SEQUENCE
+        if buffer is None or self.is_writer_alive() or self._words[line] != sequence | CLAIM:
             return None
-        length = words[line + LENGTH]
-        if length > self._slot_bytes:
-            raise HeaderInconsistent(self.path, f"slot {slot} claims {length} bytes of {self._slot_bytes}")
-        shape = self._shape(line) if self._has_shapes else FLAT
-        offset = self._offset[slot]
-        if self._verify and words[line + CHECKSUM] != checksum(self._data[offset : offset + length], sequence, shape):
+        return self._item(buffer, sequence)
+
+    def _pinned(self, sequence: int, slot: int) -> Item | None:
+        words, line = self._words, self._line[slot]
+        buffer = self._core.pin(sequence, slot, self._verify)
+        if buffer is None:
+            self._check_open()
+            length = words[line + LENGTH]
+            if length > self._slot_bytes and words[line + SEQUENCE] == sequence:
+                raise HeaderInconsistent(self.path, f"slot {slot} claims {length} bytes of {self._slot_bytes}")
+            return None
+        if self._verify and words[line + CHECKSUM] != checksum(buffer, sequence, self._core.shape or FLAT):
             raise ChecksumMismatch(self.path, f"sequence {sequence}")
-        held = len(self._pins.held_slots)
-        if held > self._most_held or (self._room is not None and not self._room.is_there(held)):
-            buffer = self._own_buffer(bytes(self._data[offset : offset + length]))
-        else:
-            buffer = self._foreign_buffer(self._address + offset, length, base=pin)
-        epoch = words[EPOCH]
+        return self._item(buffer)
+
+    def _item(self, buffer: Any, sequence: int | None = None) -> Item:
+        """Return what the core has just handed out."""
+        epoch, found = self._words[EPOCH], self._core
         if epoch != self._epoch:
             self._epoch, self._producers = epoch, self._known_producers()
-        written_ns = words[self._times + slot] if self._times else 0
-        return Item(sequence, epoch, buffer, self._codec, shape, written_ns, self._producers)
+        return Item(
+            sequence or found.sequence, epoch, buffer, self._codec, found.shape or FLAT, found.written_ns, self._producers
+        )
 
     def _known_producers(self) -> Producers:
         return ((0, self.header.producer_id), *successors(self._words, self._data))
 
-    def _shape(self, line: int) -> Shape:
-        kind, first, second, third = self._words[line + SHAPE : line + SHAPE + 4].tolist()
-        return kind, first, second, third
-
     def _advance(self, item: Item) -> Item:
-        self._cursor = self._file_words[CURSOR] = item.sequence
-        if self._words[WRITER_TICKET]:
-            self._writer_wake_up.wake()
+        self._core.advance(item.sequence)
         return item
 
     def _lost(self, first: int, last: int) -> Gap:
-        self._cursor = self._file_words[CURSOR] = last
-        if self._words[WRITER_TICKET]:
-            self._writer_wake_up.wake()
+        self._core.advance(last)
         return Gap(first, last)
 
-    def _live(self, lowest: int) -> list[tuple[int, int]]:
-        return live_items(self._words, self._first_line, self._slot_count, lowest)
+    def _live(self, lowest: int, *, claimed: bool = False) -> list[tuple[int, int]]:
+        return live_items(self._words, self._line[0], self._slot_count, lowest, claimed=claimed)
 
     def _arm(self) -> Item | Gap | None:
         """Say that this reader sleeps, then look once more; raises if nothing can come any more."""
         self._check_open()
-        self._file_words[TICKET] = self._file.wake_up.next_ticket()
+        self._core.set_ticket(self._file.wake_up.next_ticket())
         is_alive = is_locked(self._descriptor.fd, _WRITER)
         has_ended = self._words[STATE] == State.ENDED
         found = self._take()
         if found is not None:
-            self._file_words[TICKET] = 0
+            self._core.set_ticket(0)
             return found
         if has_ended:
             raise StreamEnded(self.path)
@@ -442,9 +469,29 @@ class RingReader:
         self._watch_fired = False
 
     def _check_open(self) -> None:
-        if self._descriptor.fd < 0:
+        if self._is_closed or self._descriptor.fd < 0:
             raise HandleClosed("reader")
 
 
-def _room_for_more(descriptor: Descriptor, slot_count: int) -> RoomForMore:
-    return RoomForMore(slot_count, lambda: share_locked(descriptor.fd, FIRST_SLOT, slot_count))
+class _Release:
+    """Lets go of a ring when the reader is closed and its last view is gone. It refers to no reader, so that dropping a
+    reader frees it at once."""
+
+    def __init__(self, descriptor: Descriptor, file: ReaderFile | NoReaderFile) -> None:
+        self._descriptor = descriptor
+        self._file = file
+
+    def __call__(self) -> None:
+        self._file.remove()
+        self._descriptor.close()
+
+
+def _held_by_others(readers_path: str, slot_count: int) -> Callable[[], tuple[int, int]]:
+    """Return a function that tells how many slots other processes hold, and for how many nanoseconds to believe it."""
+
+    def look() -> tuple[int, int]:
+        started, me = time.monotonic_ns(), os.getpid()
+        others = [reader for reader in live_readers(readers_path, slot_count, 0) if reader.holder.pid != me]
+        return held_slots(others, slot_count), max(_ROOM_NS, 50 * (time.monotonic_ns() - started))
+
+    return look

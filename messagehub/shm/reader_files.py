@@ -1,11 +1,12 @@
 """Reader files: what a writer knows of its readers.
 
 A reader makes a small file, which the writer maps read-only: the reader's cursor, its ticket (not 0 while it sleeps),
-whether it must not lose anything, its process and how many slots it keeps. Beside it lies the FIFO that wakes the
-reader. The reader files of a block share a directory and an index file. Their names on disk are those of the first
-version: `.lane` for the file, `.bell` for the FIFO.
+whether it must not lose anything, how many slots it holds and its process; then a byte for each slot, which is 1 while
+the reader holds it (`core/ring.h`). Beside it lies the FIFO that wakes the reader. The reader files of a block share a
+directory and an index file.
 
-Rule 1: a reader holds the lock of its file from before the file has a name, so a file with a free lock is dead.
+Rule 1: a reader holds the lock of its file from before the file has a name until its last view is gone, so a file with
+a free lock is dead, and what it pins is free.
 Rule 2: a reader makes its file, then its FIFO, and then stores a new random token in the index. A writer that reads the
 token before it lists the directory misses no file: a later one changes the token again. (A counter would not do: two
 increments at the same time can count as one.)
@@ -17,8 +18,10 @@ import contextlib
 import errno
 import os
 import secrets
-from typing import Final
+from collections.abc import Iterable
+from typing import Any, Final, NamedTuple
 
+from .core import Writer
 from .errors import (
     AccessRefused,
     DamagedBlock,
@@ -32,21 +35,28 @@ from .errors import (
 )
 from .groups import GroupCursors, group_files, group_floor, group_name, member_count
 from .holders import Holder
-from .locks import OWNER, exclusive, is_locked, try_lock
-from .mapped_file import Segment, make_own_directory, map_file, open_trusted, remove_file
+from .locks import OWNER, Descriptor, exclusive, is_locked, try_lock
+from .mapped_file import Segment, make_own_directory, map_file, open_fifo, open_trusted, remove_file
 from .ownership import group_of, list_directory, parent_of
-from .wake_up import NoWakeUp, Waker, WakeUp
+from .wake_up import NoWakeUp, WakeUp, wake
 
+# Words of a file: all on one cache line, since all have one writer.
 CURSOR: Final = 0
-TICKET: Final = 8
-LOSSLESS: Final = 16
-PID: Final = 24  # 0 in files of earlier versions, which do not count their slots either
-HELD: Final = 32
-READER_FILE_BYTES: Final = 4096
+TICKET: Final = 1
+LOSSLESS: Final = 2
+HELD: Final = 3
+PID: Final = 4
+PINS_OFFSET: Final = 64
 INDEX: Final = "index"
-WRITER_FIFO: Final = "writer.bell"
-_UNLIMITED: Final = (1 << 64) - 1
+WRITER_FIFO: Final = "writer.fifo"
+_INDEX_BYTES: Final = 4096
+_READER: Final = ".reader"
+_FIFO: Final = ".fifo"
 _OWNED: Final = exclusive(OWNER)
+
+
+def reader_file_bytes(slot_count: int) -> int:
+    return -(-(PINS_OFFSET + slot_count) // 4096) * 4096
 
 
 def make_reader_directory(directory: str) -> None:
@@ -55,7 +65,7 @@ def make_reader_directory(directory: str) -> None:
     else:
         make_own_directory(os.path.dirname(directory))
         make_own_directory(directory)
-    index = Segment.create(os.path.join(directory, INDEX), READER_FILE_BYTES)
+    index = Segment.create(os.path.join(directory, INDEX), _INDEX_BYTES)
     try:
         index.publish()
     except NameTaken:
@@ -90,14 +100,15 @@ def remove_reader_directory(directory: str) -> None:
 
 
 class ReaderFile:
-    """The reader's side: its file and its FIFO, which are removed when the reader closes."""
+    """The reader's side: its file and its FIFO, which are removed when the reader closes and its last view is gone."""
 
-    def __init__(self, directory: str, *, lossless: bool) -> None:
+    def __init__(self, directory: str, slot_count: int, *, lossless: bool) -> None:
         name = secrets.token_hex(16)
         self.directory = directory
-        self._path = os.path.join(directory, f"{name}.lane")
-        self._segment = Segment.create(self._path, READER_FILE_BYTES)
+        self._path = os.path.join(directory, f"{name}{_READER}")
+        self._segment = Segment.create(self._path, reader_file_bytes(slot_count))
         self.words = self._segment.words
+        self.memory: Any = self._segment.mapping
         self.words[LOSSLESS] = lossless
         self.words[PID] = os.getpid()
         if not try_lock(self._segment.descriptor.fd, _OWNED):
@@ -107,7 +118,8 @@ class ReaderFile:
         try:
             announce(directory)
         except BaseException:
-            self.close()  # the caller has no object to close, and the files would stay
+            self.stop()  # the caller has no object to close, and the files would stay
+            self.remove()
             raise
 
     def set_lossless(self, lossless: bool) -> None:
@@ -117,95 +129,115 @@ class ReaderFile:
             with contextlib.suppress(NothingThere):  # the ring was replaced and has no writer any more
                 announce(self.directory)
 
-    def close(self) -> None:
+    def stop(self) -> None:
+        """Nobody reads any more: the writer neither waits for this reader nor wakes it. What it holds stays held."""
         if self._segment.descriptor.fd >= 0:  # in a forked child the files are the parent's
+            self.words[TICKET] = self.words[LOSSLESS] = 0
             self.wake_up.close(remove=True)
-            remove_file(self._path)
+
+    def remove(self) -> None:
+        """Nothing is held any more. Finalizers call it, so it waits for nobody."""
+        if self._segment.descriptor.fd >= 0:
+            with contextlib.suppress(OSError, DataBlockError):  # the ring and its files are gone too
+                remove_file(self._path)
             self._segment.descriptor.close()
-            with contextlib.suppress(DataBlockError):  # the ring is gone too
+            with contextlib.suppress(OSError, DataBlockError):
                 announce(self.directory)  # so that the writer closes this file too
 
 
 class NoReaderFile:
-    """Stands in for a reader file whose directory is gone: the writer neither knows nor wakes the reader."""
+    """Stands in for a reader file whose directory is gone: the writer neither knows nor wakes the reader.
 
-    def __init__(self) -> None:
-        self.words = memoryview(bytearray(READER_FILE_BYTES)).cast("Q")
+    Nobody sees what it pins, so what is read must be copied.
+    """
+
+    def __init__(self, slot_count: int) -> None:
+        self.memory: Any = bytearray(reader_file_bytes(slot_count))
+        self.words = memoryview(self.memory).cast("Q")
         self.wake_up = NoWakeUp()
 
     def set_lossless(self, lossless: bool) -> None:
         """Do nothing: the writer cannot wait for this reader."""
 
-    def close(self) -> None:
+    def stop(self) -> None:
+        """Do nothing: there is no file."""
+
+    def remove(self) -> None:
         """Do nothing: there is no file."""
 
 
 class _Seen:
     """The writer's side of one reader file."""
 
-    __slots__ = ("descriptor", "path", "waker", "woken_ticket", "words")
+    __slots__ = ("descriptor", "fifo", "memory", "path", "woken_ticket", "words")
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, slot_count: int) -> None:
         self.path = path
         self.descriptor = open_trusted(path, os.O_RDONLY)
-        size = os.fstat(self.descriptor.fd).st_size
-        if size < READER_FILE_BYTES:
-            raise TruncatedBlock(path, READER_FILE_BYTES, size)
-        self.words = memoryview(map_file(self.descriptor.fd, READER_FILE_BYTES, writable=False)).cast("Q")
-        self.waker = Waker(_fifo_path(path))
+        size, least = os.fstat(self.descriptor.fd).st_size, reader_file_bytes(slot_count)
+        if size < least:
+            self.descriptor.close()
+            raise TruncatedBlock(path, least, size)
+        self.memory = map_file(self.descriptor.fd, least, writable=False)
+        self.words = memoryview(self.memory)[:PINS_OFFSET].cast("Q")
+        self.fifo: Descriptor | None = None  # opened at the first wake-up, because it may not exist before that
         self.woken_ticket = 0
 
     def is_dead(self) -> bool:
         return not is_locked(self.descriptor.fd, _OWNED)
 
+    def open_fifo(self) -> int:
+        """Return the descriptor that wakes the reader; -1 if that cannot be had now."""
+        if self.fifo is None:
+            try:
+                self.fifo = open_fifo(_fifo_path(self.path), os.O_WRONLY)
+            except (OSError, DataBlockError):
+                return -1  # no owner, no FIFO, or no descriptor left
+        return self.fifo.fd
+
     def close(self) -> None:
-        self.waker.close()
+        if self.fifo is not None:
+            self.fifo.close()
         self.descriptor.close()
 
 
 class ReaderFiles:
     """All reader files of a block as its writer sees them; cheap while nothing changes."""
 
-    def __init__(self, directory: str) -> None:
+    def __init__(self, directory: str, slot_count: int) -> None:
         self.directory = directory
         index = Segment.attach(os.path.join(directory, INDEX))
         index.descriptor.close()  # a process may have a thousand writers; the mapping needs none
-        self.index = index.words
-        self.token: int | None = None
+        self.index: Any = index.mapping
+        self._slot_count = slot_count
+        self._word = index.words
+        self._token: int | None = None
         self._files: dict[str, _Seen] = {}
         self._groups: dict[str, GroupCursors] = {}
-        self._all: list[_Seen] = []
+        self._core: Writer | None = None
         self.refresh()
+
+    def tell(self, core: Writer) -> None:
+        """Keep the writer's core told who reads, from now on."""
+        self._core = core
+        self._tell()
 
     def refresh(self) -> bool:
         """List the files again if a reader announced a change, and return whether one did."""
-        token = self.index[0]
-        if token == self.token:
+        token = self._word[0]
+        if token == self._token:
             return False
-        self.token = token
+        self._token = token
         names = os.listdir(self.directory)
         while not self._follow_groups(names):
             names = os.listdir(self.directory)
         for name in names:
-            if name.endswith(".lane") and name not in self._files:
+            if name.endswith(_READER) and name not in self._files:
                 self._add(name)
-        for gone in self._files.keys() - set(names):
-            self._files.pop(gone).close()
         for name in [name for name, file in self._files.items() if file.is_dead()]:
             self._remove(name)
-        self._all = list(self._files.values())
+        self._tell()
         return True
-
-    def floor(self) -> int:
-        """Return the highest sequence that every lossless reader and every group is done with."""
-        lowest = _UNLIMITED
-        for file in self._all:
-            if file.words[LOSSLESS]:
-                cursor = file.words[CURSOR]  # read once: a second read may be larger than the minimum so far
-                lowest = min(lowest, cursor)
-        for group in self._groups.values():
-            lowest = min(lowest, group.floor())
-        return lowest
 
     def drop_dead(self) -> bool:
         """Remove the files of dead readers, and return whether there were any."""
@@ -213,12 +245,12 @@ class ReaderFiles:
         for name in dead:
             self._remove(name)
         if dead:
-            self._all = list(self._files.values())
+            self._tell()
         return bool(dead)
 
     def holders(self, head: int) -> list[Holder]:
         """Return every reader and group, with the slots and items that it holds of a writer that has come to `head`."""
-        found = [_holder(file.words, head) for file in self._all]
+        found = [_holder(file.words, head) for file in self._files.values()]
         for name, group in self._groups.items():
             with contextlib.suppress(NothingThere):  # it was deleted
                 members = member_count(os.path.join(self.directory, name))
@@ -226,20 +258,42 @@ class ReaderFiles:
                 found.append(Holder(None, 0, unread, group_name(name), members, unread))
         return found
 
-    def wake(self) -> None:
-        """Wake every reader whose ticket says that it sleeps, once for each ticket."""
-        for file in self._all:
+    def wake_unopened(self) -> None:
+        """Open the FIFOs of readers that sleep, and wake these readers."""
+        for place, file in enumerate(self._files.values()):
             ticket = file.words[TICKET]
-            if ticket and ticket != file.woken_ticket:
-                file.woken_ticket = ticket
-                file.waker.wake()
+            if ticket and file.fifo is None:
+                fd = file.open_fifo()
+                if fd >= 0:
+                    file.woken_ticket = ticket
+                    wake(fd)
+                    if self._core is not None:
+                        self._core.set_fifo(place, fd, ticket)
+
+    def wake_all(self) -> None:
+        """Wake every reader, for a ring that has no writer any more."""
+        for file in self._files.values():
+            if file.words[TICKET]:
+                fd = file.open_fifo()
+                if fd >= 0:
+                    wake(fd)
 
     def close(self) -> None:
+        if self._core is not None:
+            self._core.set_peers(0, [], [])
+            self._core = None
         for file in self._files.values():
             file.close()
         for group in self._groups.values():
             group.close()
-        self._files, self._groups, self._all = {}, {}, []
+        self._files, self._groups = {}, {}
+
+    def _tell(self) -> None:
+        if self._core is None:
+            return
+        peers = [(file.memory, -1 if file.fifo is None else file.fifo.fd, 0) for file in self._files.values()]
+        groups = [(group.segment.mapping, group.count) for group in self._groups.values()]
+        self._core.set_peers(self._token or 0, peers, groups)
 
     def _follow_groups(self, names: list[str]) -> bool:
         """Open the cursors of new groups and close those that are gone.
@@ -261,7 +315,7 @@ class ReaderFiles:
 
     def _add(self, name: str) -> None:
         try:
-            self._files[name] = _Seen(os.path.join(self.directory, name))
+            self._files[name] = _Seen(os.path.join(self.directory, name), self._slot_count)
         except (NothingThere, AccessRefused, DamagedBlock):
             return  # its reader left meanwhile, or the file is not this user's
 
@@ -272,30 +326,53 @@ class ReaderFiles:
         remove_file(file.path)
 
 
-def live_readers(directory: str, head: int) -> list[Holder]:
-    """Return the living readers and the groups of a ring. Their files are read, not mapped: another process could
-    shorten one."""
-    try:
-        names = os.listdir(directory)
-    except FileNotFoundError:
-        return []
+class LiveReader(NamedTuple):
+    holder: Holder
+    pins: bytes  # one for each slot, 1 if it holds the slot
+
+
+def live_readers(directory: str, slot_count: int, head: int) -> list[LiveReader]:
+    """Return the living readers of a ring. Their files are read, not mapped: another process could shorten one."""
     found = []
-    for name in sorted(names):
-        if name.endswith(".lane"):
+    for name in _names_in(directory):
+        if name.endswith(_READER):
             try:
                 descriptor = open_trusted(os.path.join(directory, name), os.O_RDONLY)
             except NothingThere:
                 continue
             if is_locked(descriptor.fd, _OWNED):
-                content = os.pread(descriptor.fd, READER_FILE_BYTES, 0).ljust(READER_FILE_BYTES, b"\0")
-                found.append(_holder(memoryview(content).cast("Q"), head))
+                size = reader_file_bytes(slot_count)
+                content = os.pread(descriptor.fd, size, 0).ljust(size, b"\0")
+                holder = _holder(memoryview(content)[:PINS_OFFSET].cast("Q"), head)
+                found.append(LiveReader(holder, content[PINS_OFFSET : PINS_OFFSET + slot_count]))
             descriptor.close()
-    for name in sorted(group_files(names)):
+    return found
+
+
+def live_groups(directory: str, head: int) -> list[Holder]:
+    """Return the groups that read a ring."""
+    found = []
+    for name in sorted(group_files(_names_in(directory))):
         with contextlib.suppress(NothingThere):
             path = os.path.join(directory, name)
             unread = max(0, head - group_floor(path))
             found.append(Holder(None, 0, unread, group_name(name), member_count(path), unread))
     return found
+
+
+def held_slots(readers: Iterable[LiveReader], slot_count: int) -> int:
+    """Count the slots that readers hold; several may hold the same."""
+    held = 0
+    for reader in readers:
+        held |= int.from_bytes(reader.pins, "little")
+    return held.to_bytes(slot_count, "little").count(1)
+
+
+def _names_in(directory: str) -> list[str]:
+    try:
+        return sorted(os.listdir(directory))
+    except FileNotFoundError:
+        return []
 
 
 def _holder(words: memoryview, head: int) -> Holder:
@@ -304,4 +381,4 @@ def _holder(words: memoryview, head: int) -> Holder:
 
 
 def _fifo_path(file_path: str) -> str:
-    return file_path.removesuffix(".lane") + ".bell"
+    return file_path.removesuffix(_READER) + _FIFO

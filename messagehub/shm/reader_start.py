@@ -3,8 +3,8 @@
 import time
 
 from .errors import PositionUnknown
-from .layout import EPOCH, HEAD, LINE_WORDS, Geometry, Header
-from .locks import FIRST_SLOT, exclusively_locked
+from .layout import CLAIM, EPOCH, HEAD, LINE_WORDS, Geometry, Header
+from .locks import OWNER, exclusive, is_locked
 from .mapped_file import Segment
 from .read_results import LastItems, Start
 
@@ -30,11 +30,18 @@ def start_after(segment: Segment, header: Header, start: Start) -> int:
     return start.sequence
 
 
-def live_items(words: memoryview, first_line: int, slot_count: int, lowest: int) -> list[tuple[int, int]]:
-    """Return (sequence, slot) of what is in the ring now, from `lowest` on, in order."""
+def live_items(
+    words: memoryview, first_line: int, slot_count: int, lowest: int, *, claimed: bool = False
+) -> list[tuple[int, int]]:
+    """Return (sequence, slot) of what is in the ring now, from `lowest` on, in order.
+
+    With `claimed`, also what its writer has claimed and not touched yet.
+    """
     stop = first_line + slot_count * LINE_WORDS
     sequences = words[first_line:stop:LINE_WORDS].tolist()
-    return sorted((sequence, slot) for slot, sequence in enumerate(sequences) if sequence >= lowest)
+    if claimed:
+        sequences = [sequence & ~CLAIM for sequence in sequences]
+    return sorted((sequence, slot) for slot, sequence in enumerate(sequences) if lowest <= sequence < CLAIM)
 
 
 def _before_oldest(segment: Segment, geometry: Geometry) -> int:
@@ -44,21 +51,22 @@ def _before_oldest(segment: Segment, geometry: Geometry) -> int:
     Items after `head` are left out: one that is published while the slots are looked at may be seen without the
     one before it, which would look like the beginning of the run.
     """
-    taken = _taken_slots(segment.descriptor.fd, geometry.slot_count)
+    _wait_for_claims(segment, geometry)
     head = segment.words[HEAD]
-    found = live_items(segment.words, geometry.line(0), geometry.slot_count, 1)
-    sequences = [sequence for sequence, slot in found if sequence <= head and slot not in taken] or [head + 1]
+    is_written = is_locked(segment.descriptor.fd, exclusive(OWNER))  # a dead writer has not touched what it claimed
+    found = live_items(segment.words, geometry.line(0), geometry.slot_count, 1, claimed=not is_written)
+    sequences = [sequence for sequence, _ in found if sequence <= head] or [head + 1]
     oldest = sequences.pop()
     while sequences and sequences[-1] == oldest - 1:
         oldest = sequences.pop()
     return oldest - 1
 
 
-def _taken_slots(fd: int, slot_count: int) -> set[int]:
-    """Slots that the writer has locked, after giving it a moment to finish."""
+def _wait_for_claims(segment: Segment, geometry: Geometry) -> None:
+    """Give the writer a moment to take what it has claimed, or to give it back because it has seen this reader."""
+    first, stop = geometry.line(0), geometry.line(geometry.slot_count)
     deadline = time.monotonic() + _FINISH_SECONDS
-    while True:
-        taken = exclusively_locked(fd, FIRST_SLOT, slot_count)
-        if not taken or time.monotonic() >= deadline:
-            return {byte - FIRST_SLOT for byte in taken}
+    while any(sequence & CLAIM for sequence in segment.words[first:stop:LINE_WORDS].tolist()):
+        if time.monotonic() >= deadline or not is_locked(segment.descriptor.fd, exclusive(OWNER)):
+            return
         time.sleep(0.001)

@@ -13,12 +13,12 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from .errors import HeaderInconsistent, NameTaken, NothingThere, TruncatedBlock, UnexpectedSchema, WrongMagic
+from .errors import HeaderInconsistent, NameTaken, NothingThere, OtherLayout, TruncatedBlock, UnexpectedSchema, WrongMagic
 from .groups import MemberShare, members_of, remove_group, undone_items
 from .identity import ProcessIdentity
 from .layout import (
+    CLAIM,
     EPOCH,
-    HAS_TIMES,
     HEAD,
     HEADER_BYTES,
     MAX_SUCCESSORS,
@@ -37,8 +37,8 @@ from .layout import (
     scratch_bytes,
     successors,
 )
-from .locks import FIRST_SLOT, OWNER, exclusive, is_locked, share_locked, try_lock
-from .mapped_file import Segment, open_trusted, remove_file
+from .locks import OWNER, exclusive, is_locked, try_lock
+from .mapped_file import Segment, remove_file
 from .ownership import group_of, is_written_by_others
 from .payloads import Codec, codec_of
 from .read_results import Start
@@ -47,6 +47,8 @@ from .reader_files import (
     ReaderFiles,
     announce,
     has_reader_index,
+    held_slots,
+    live_groups,
     live_readers,
     make_reader_directory,
     remove_reader_directory,
@@ -134,7 +136,7 @@ def reader_directory(path: str, header: Header) -> str:
 
     In a group's place it follows from the block's id: no member can choose another by what it writes into a header.
     """
-    if group_of(path) is not None and header.readers_path != f"lanes/{header.block_id}":
+    if group_of(path) is not None and header.readers_path != f"readers/{header.block_id}":
         raise HeaderInconsistent(path, f"reader files at {header.readers_path!r}")
     return os.path.join(os.path.dirname(path), header.readers_path)
 
@@ -188,7 +190,6 @@ def _create(path: str, header: Header, codec: Codec, replaced: _Replaced | None)
     packed = header.pack(codec.description)
     segment.data[: len(packed)] = packed
     segment.data[HEADER_BYTES : HEADER_BYTES + len(codec.description)] = codec.description
-    segment.words[HAS_TIMES] = 1
     if replaced is not None:
         segment.words[HEAD], segment.words[EPOCH] = replaced.head, replaced.epoch
     if not try_lock(segment.descriptor.fd, exclusive(OWNER)):
@@ -211,7 +212,7 @@ def _take_over(path: str, header: Header, codec: Codec) -> RingWriter | _Replace
         return None
     try:
         found = segment.header()
-    except (TruncatedBlock, HeaderInconsistent):  # the error asks for a restart of the producer, which this is
+    except (TruncatedBlock, HeaderInconsistent, OtherLayout):  # the error asks for a restart of the producer: this is one
         _discard(segment)
         return None
     if found.kind == Kind.TABLE:
@@ -242,7 +243,7 @@ def _same_stream(segment: Segment, found: Header, header: Header, codec: Codec) 
 
 def _head_of(segment: Segment, found: Header) -> int:
     """Return the highest sequence in a ring: a writer that died may not have stored it as the head."""
-    lines = [segment.words[found.geometry.line(slot)] for slot in range(found.geometry.slot_count)]
+    lines = [segment.words[found.geometry.line(slot)] & ~CLAIM for slot in range(found.geometry.slot_count)]
     return max(segment.words[HEAD], *lines)
 
 
@@ -269,9 +270,9 @@ def _replace(segment: Segment, found: Header, readers_path: str) -> _Replaced | 
     """End and remove a ring whose writer lock is ours."""
     head, epoch = _head_of(segment, found), segment.words[EPOCH]
     segment.words[STATE] = State.ENDED
-    board = ReaderFiles(readers_path)
-    board.wake()
-    board.close()
+    readers = ReaderFiles(readers_path, found.geometry.slot_count)
+    readers.wake_all()
+    readers.close()
     remove_file(segment.path)
     remove_reader_directory(readers_path)
     segment.descriptor.close()
@@ -296,9 +297,12 @@ def peek(path: str) -> tuple[Header, dict[str, Any]]:
 def describe(path: str) -> tuple[Header, dict[str, Any]]:
     """Return what `peek` does, with the readers; it costs a look at the file of each."""
     header, state = peek(path)
-    found = live_readers(reader_directory(path, header), state["head"]) if header.readers_path else []
-    readers = sum(holder.group is None for holder in found)
-    return header, state | {"readers": readers, "held": _held_slots(path, header), "holders": found}
+    if not header.readers_path:
+        return header, state | {"readers": 0, "held": 0, "holders": []}
+    directory, slot_count = reader_directory(path, header), header.geometry.slot_count
+    readers = live_readers(directory, slot_count, state["head"])
+    holders = [*(reader.holder for reader in readers), *live_groups(directory, state["head"])]
+    return header, state | {"readers": len(readers), "held": held_slots(readers, slot_count), "holders": holders}
 
 
 def group_members(path: str, group: str) -> int:
@@ -336,13 +340,3 @@ def _reader_directory_of(path: str) -> str | None:
     header, _ = peek(path)
     readers_path = reader_directory(path, header)
     return readers_path if header.readers_path and has_reader_index(readers_path) else None
-
-
-def _held_slots(path: str, header: Header) -> int:
-    """Count the slots that readers hold, also those whose reader is closed. What each reader says that it holds cannot
-    be added up: several may hold the same slot."""
-    descriptor = open_trusted(path, os.O_RDONLY)
-    try:
-        return share_locked(descriptor.fd, FIRST_SLOT, header.geometry.slot_count)
-    finally:
-        descriptor.close()

@@ -122,41 +122,34 @@ class NoWakeUp:
         return bool(wait_readable([watched] if watched >= 0 else [], seconds))
 
 
-class Waker:
-    """The other end of the FIFO, which is opened at the first wake-up, because it may not exist before that."""
-
-    def __init__(self, path: str) -> None:
-        self._path = path
-        self._descriptor: Descriptor | None = None
-
-    def wake(self) -> None:
-        """Wake the owner. This neither blocks nor raises, since finalizers call it. A lock tells if the owner lives."""
-        try:
-            if self._descriptor is None:
-                self._descriptor = open_fifo(self._path, os.O_WRONLY)
-            os.write(self._descriptor.fd, b"!")
-        except (OSError, DataBlockError):
-            return  # full of wake-ups that were not read yet, no owner, or no FIFO
-
-    def close(self) -> None:
-        if self._descriptor is not None:
-            self._descriptor.close()
+def wake(fifo: int) -> None:
+    """Wake the owner of a FIFO. This neither blocks nor raises. A lock tells if the owner lives."""
+    try:
+        os.write(fifo, b"!")
+    except OSError:
+        return  # full of wake-ups that were not read yet, or no owner
 
 
 class WriterWakeUp:
     """Wakes a writer that waits for room, once a ticket. Runs in finalizers; refers to no reader, so that
     dropping a reader frees it at once."""
 
-    def __init__(self, words: memoryview, waker: Waker) -> None:
+    def __init__(self, words: memoryview, path: str) -> None:
         self._words = words
-        self._waker = waker
+        self._path = path
+        self._fifo: Descriptor | None = None
         self._woken_ticket = 0
 
     def wake(self) -> None:
         ticket = self._words[WRITER_TICKET]
         if ticket and ticket != self._woken_ticket:
             self._woken_ticket = ticket
-            self._waker.wake()
+            try:
+                if self._fifo is None:
+                    self._fifo = open_fifo(self._path, os.O_WRONLY)
+            except (OSError, DataBlockError):
+                return  # no owner, or no FIFO
+            wake(self._fifo.fd)
 
 
 class ProcessWatch:

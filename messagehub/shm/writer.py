@@ -1,7 +1,8 @@
 """The one process that stores into a ring.
 
-Write: lock a slot exclusively → sequence = 0 → payload → length, checksum, hint → sequence = n → head = n →
-unlock → wake who sleeps. Dying between any two of these leaves a slot that is either whole or empty.
+Write: claim the oldest slot that no reader needs or pins → payload → publish it as item n → wake who sleeps. `core`
+does that for every item, `ring.h` says how; dying between any two stores leaves a slot that is either whole or empty.
+What is here is rare: waiting for room, payloads of several items, loans, and what is told to people.
 
 Rule 1: sequences are not tied to slots: the oldest slot that nobody holds is next, so a reader that keeps a
 view never stops an overwriting writer. If readers hold every slot, an overwriting writer skips the item: its number is
@@ -21,18 +22,16 @@ from typing import Any, Final, NamedTuple
 
 from messagehub.runtime.event_loop import LoopShare
 
+from . import core
 from .errors import HandleClosed, PayloadLargerThanRing, PayloadLargerThanSlot, PayloadRefused, RingFull
 from .holders import most_of, slots_for, told
 from .identity import ProcessIdentity
 from .layout import (
-    CHECKSUM,
+    CLAIM,
     EPOCH,
     FLAT,
     HEAD,
-    HINT,
-    LENGTH,
     SEQUENCE,
-    SHAPE,
     SKIPPED,
     STATE,
     WRITER_PID,
@@ -46,17 +45,13 @@ from .layout import (
     checksum,
 )
 from .loans import Loan, check_whole_items
-from .locks import FIRST_SLOT, OFD_SETLK, exclusive, free, set_lock, unlock
 from .mapped_file import Segment
 from .payloads import Codec, Piece
 from .reader_files import WRITER_FIFO, ReaderFiles
 from .wake_up import WakeUp
 
-_UNLIMITED: Final = (1 << 64) - 1
 # How often a writer that waits for room looks whether the reader it waits for still lives.
 _PROBE_SECONDS: Final = 0.05
-# How soon a slot that a reader held is tried again while there are others: each attempt costs a system call.
-_HELD_SECONDS: Final = 0.01
 # How long an overwriting writer waits for readers that hold every slot, perhaps only while they copy; and for how long
 # after that it does not wait again.
 _GRACE_SECONDS: Final = 0.01
@@ -80,7 +75,8 @@ class Written(NamedTuple):
 class RingWriter:
     """Made by `ring.open_writer`, which has taken the writer lock on `segment`. Safe to use from threads."""
 
-    def __init__(self, segment: Segment, codec: Codec, readers_path: str) -> None:
+    def __init__(self, segment: Segment, codec: Codec, readers_path: str, *, spin_us: int = 0) -> None:
+        """`spin_us`: how long to wait for room without sleeping, where that pays."""
         self.header = segment.header()
         self.path = segment.path
         self._segment = segment
@@ -88,14 +84,12 @@ class RingWriter:
         self._words = segment.words
         self._codec = codec
         self._encode = codec.encoder(segment)
+        self._spin_us = spin_us
         geometry = self.header.geometry
         slots = range(geometry.slot_count)
         self._slot_bytes = geometry.slot_bytes
         self._slot_count = geometry.slot_count
-        self._line = [geometry.line(slot) for slot in slots]
         self._offset = [geometry.slot_offset(slot) for slot in slots]
-        self._lock = [exclusive(FIRST_SLOT + slot) for slot in slots]
-        self._unlock = [free(FIRST_SLOT + slot) for slot in slots]
         self._has_checksum = self.header.checksum != Checksum.NONE
         self._has_shapes = self.header.payload_format == PayloadFormat.NUMPY
         self._honours_readers = self.header.when_full != WhenFull.OVERWRITE
@@ -103,23 +97,35 @@ class RingWriter:
         self._share = LoopShare()
         self._is_closing = False
         self._dropped: deque[int] = deque()
-        self._board = ReaderFiles(readers_path)
-        self._index = self._board.index
+        self._no_grace_until = self._tell_at = 0.0
+        self._readers = ReaderFiles(readers_path, geometry.slot_count)
         self._wake_up = WakeUp(f"{readers_path}/{WRITER_FIFO}")
         self._wake_up.stop_listening()
-        self._sequences = [self._words[line + SEQUENCE] for line in self._line]
-        self._order = deque(sorted(slots, key=self._sequences.__getitem__))
-        self._held: list[int] = []  # slots that a reader held when their turn came; tried again at `_look_at`
-        self._look_at = self._no_grace_until = self._tell_at = 0.0
-        self._times = geometry.times
-        self._head = max(self._words[HEAD], *self._sequences)
-        self._begin_epoch()
-        self._floor = self._board.floor() if self._honours_readers else _UNLIMITED
-        self._board.wake()
+        sequences = self._recovered([geometry.line(slot) + SEQUENCE for slot in slots])
+        self._begin_epoch(max(self._words[HEAD], *sequences))
+        self._core = core.Writer(
+            block=segment.mapping,
+            **geometry.places(),
+            honours_readers=self._honours_readers,
+            head=self._words[HEAD],
+            order=sorted(slots, key=sequences.__getitem__),
+            index=self._readers.index,
+            wake_unopened=self._readers.wake_unopened,
+        )
+        self._readers.tell(self._core)
+        self._core.wake()
+
+    def _recovered(self, lines: Sequence[int]) -> list[int]:
+        """Return the slots' sequences. A writer before this one may have died after it claimed a slot, without having
+        touched it."""
+        for line in lines:
+            if self._words[line] & CLAIM:
+                self._words[line] &= ~CLAIM
+        return [self._words[line] for line in lines]
 
     @property
     def head(self) -> int:
-        return self._head
+        return self._core.head
 
     @property
     def schema(self) -> Any:
@@ -140,23 +146,25 @@ class RingWriter:
 
         An overwriting writer never waits for readers: if they hold every slot, the item is skipped.
         """
+        sequence = self.write_plain(payload)
+        if sequence:
+            return Written(sequence, sequence)
         pieces = self._codec.pieces(payload, self._slot_bytes)
-        if self._descriptor.fd < 0:  # before the mutex: in a forked child it may be held for ever
-            raise HandleClosed("writer")
+        self._check_open()  # before the mutex: in a forked child it may be held for ever
         if len(pieces) > 1:
-            return self._write_several(pieces, timeout_seconds)
-        piece, size, shape = pieces[0]
+            self._check_fits(len(pieces))
         with self._mutex:
-            slot = self._claim(timeout_seconds)
-            if slot is None:
-                return self._skip(1)
-            try:
-                self._encode(piece, self._offset[slot], size)
-            except BaseException:
-                self._abandon(slot)
-                raise
-            sequence = self._publish(slot, size, shape)
-        return Written(sequence, sequence)
+            self._take_back()
+            slots = self._claim(len(pieces)) or self._wait_for_slots(len(pieces), timeout_seconds)
+            return self._fill(slots, pieces) if slots else self._skip(len(pieces))
+
+    def write_plain(self, payload: Any) -> int:
+        """Publish a payload that needs no more than copying, if there is room at once; 0: call `write`."""
+        plain = self._codec.plain(payload)
+        if plain is None or self._has_checksum or self._dropped or self._descriptor.fd < 0:
+            return 0
+        with self._mutex:
+            return 0 if self._is_closing else self._core.write(plain[0], plain[1])
 
     async def write_async(self, payload: Any, timeout_seconds: float | None = None) -> Written:
         """As `write`, sleeping in the running event loop while a blocking ring has no room. Nothing is written when the
@@ -173,10 +181,10 @@ class RingWriter:
         while (written := self._write_at_once(pieces)) is None:
             waited = time.monotonic() - started
             if timeout_seconds is not None and waited >= timeout_seconds:
-                raise self._full(waited, self._lent())
+                raise self._full(waited)
             if waited >= _TELL_SECONDS and not has_told:
                 has_told = True
-                self._tell_of_wait(waited, self._lent())
+                self._tell_of_wait(waited)
             await asyncio.sleep(pause if timeout_seconds is None else min(pause, timeout_seconds - waited))
             pause = min(2 * pause, _PROBE_SECONDS)
             self._share.restart()
@@ -189,7 +197,7 @@ class RingWriter:
             return None
         try:
             self._look_for_room()
-            slots = self._free_slots(len(pieces))
+            slots = self._claim(len(pieces))
             return self._fill(slots, pieces) if slots else None
         finally:
             self._mutex.release()
@@ -199,29 +207,19 @@ class RingWriter:
         if count > max(most, 1):
             raise PayloadLargerThanRing(count, most, self._slot_bytes, slots_for(count))
 
-    def _write_several(self, pieces: Sequence[Piece], timeout_seconds: float | None) -> Written:
-        count = len(pieces)
-        self._check_fits(count)
-        with self._mutex:
-            self._take_back()
-            slots = self._free_slots(count) or self._wait_for_slots(count, timeout_seconds)
-            return self._fill(slots, pieces) if slots else self._skip(count)
-
     def _fill(self, slots: Sequence[int], pieces: Sequence[Piece]) -> Written:
-        """Publish one piece in each of the locked slots, or nothing."""
-        for slot in slots:
-            self._clear(slot)
+        """Publish one piece in each of the claimed slots, or nothing."""
         try:
             for slot, (piece, size, _) in zip(slots, pieces, strict=True):
                 self._encode(piece, self._offset[slot], size)
         except BaseException:
             for slot in slots:
-                self._abandon(slot)
+                self._core.abandon(slot)
             raise
-        first = self._head + 1
+        first = self._core.head + 1
         for slot, (_, size, shape) in zip(slots, pieces, strict=True):
             self._publish(slot, size, shape)
-        return Written(first, self._head)
+        return Written(first, self._core.head)
 
     def loan(self, size: int, timeout_seconds: float | None = None) -> Loan:
         """A slot to fill in place (raw and NumPy): `with writer.loan(n) as loan: loan.buffer[:] = …`."""
@@ -233,7 +231,9 @@ class RingWriter:
         check_whole_items(size, item_bytes)
         self._check_open()
         with self._mutex:
-            slot = self._claim(timeout_seconds)
+            self._take_back()
+            slots = self._claim(1) or self._wait_for_slots(1, timeout_seconds)
+        slot = slots[0] if slots else None
         # An exporter of its own: it lives as long as the last view of the loan's buffer.
         kind = ctypes.c_ubyte * size
         lent = kind() if slot is None else kind.from_buffer(self._segment.mapping, self._offset[slot])
@@ -258,10 +258,10 @@ class RingWriter:
             if self._descriptor.fd < 0:
                 return  # another thread was quicker
             self._words[STATE] = State.ENDED
-            self._board.refresh()
+            self._readers.refresh()
             self._descriptor.close()
-            self._board.wake()
-            self._board.close()
+            self._core.wake()
+            self._readers.close()
             self._wake_up.close(remove=False)
 
     def __enter__(self) -> "RingWriter":
@@ -270,107 +270,41 @@ class RingWriter:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _begin_epoch(self) -> None:
+    def _begin_epoch(self, head: int) -> None:
         words, me = self._words, ProcessIdentity.current()
         words[WRITER_TICKET] = 0
         words[WRITER_PID] = me.pid
         words[WRITER_START] = me.start_time
         words[EPOCH] += 1
-        words[HEAD] = self._head
+        words[HEAD] = head
         words[STATE] = State.OPEN
 
     def _check_open(self) -> None:
         if self._descriptor.fd < 0:
             raise HandleClosed("writer")
 
-    def _claim(self, timeout_seconds: float | None) -> int | None:
-        """Lock a slot, empty it and return it; None when the ring overwrites and readers hold every slot."""
-        self._take_back()
-        slot = self._free_slot()
-        if slot is None:
-            found = self._wait_for_slots(1, timeout_seconds)
-            if not found:
-                return None
-            slot = found[0]
-        self._clear(slot)
-        return slot
+    def _claim(self, count: int, spin_us: int = 0) -> tuple[int, ...]:
+        """Take and empty so many slots, or none."""
+        self._check_open()
+        while True:
+            found = self._core.spin_claim(count, spin_us) if spin_us else self._core.claim(count)
+            if found == core.REFRESH:
+                self._readers.refresh()
+            elif found == core.LOOK:
+                self._readers.drop_dead()
+            else:
+                return () if isinstance(found, int) else found
 
-    def _clear(self, slot: int) -> None:
-        self._words[self._line[slot] + SEQUENCE] = 0
-        self._sequences[slot] = 0
-
-    def _free_slots(self, count: int) -> list[int]:
-        """Lock `count` slots and return them, with the items in them untouched; or lock none, and return none."""
-        found: list[int] = []
-        while len(found) < count:
-            slot = self._free_slot()
-            if slot is None:
-                for taken in found:
-                    unlock(self._descriptor.fd, self._unlock[taken])
-                if found:
-                    self._held += found
-                    self._look_again()  # which sorts them among those that are held, by age
-                    self._board.wake()  # who found one of them locked meanwhile sleeps
-                return []
-            found.append(slot)
-        return found
-
-    def _free_slot(self) -> int | None:
-        fd = self._descriptor.fd
-        if fd < 0:
-            raise HandleClosed("writer")
-        if self._held and time.monotonic() >= self._look_at:
-            self._look_again()
-        order = self._order
-        while order:
-            slot = order[0]
-            if self._sequences[slot] > self._floor:
-                self._floor = self._board.floor()
-                if self._sequences[slot] > self._floor:
-                    return None  # all that follow are newer still
-            try:
-                set_lock(fd, OFD_SETLK, self._lock[slot])
-            except BlockingIOError:  # a reader holds it
-                self._held.append(order.popleft())
-                self._look_at = time.monotonic() + _HELD_SECONDS
-                continue
-            # Only now: a new reader announces its file, then looks which slots are locked. So either it is
-            # seen here, or it sees that this slot is taken.
-            if self._index[0] != self._board.token and self._is_needed(slot):
-                unlock(fd, self._unlock[slot])
-                self._board.wake()  # who found the slot locked meanwhile sleeps, with unread data in it
-                return None
-            order.popleft()
-            return slot
-        return None
-
-    def _look_again(self) -> None:
-        """Try the slots in `_held` again: put them into `_order`, by age, after the empty slots and before all others.
-
-        Each of them was the oldest when its turn came, and what was written since is newer.
-        """
-        order, empty = self._order, []
-        while order and self._sequences[order[0]] == 0:
-            empty.append(order.popleft())
-        order.extendleft(sorted(self._held, key=self._sequences.__getitem__, reverse=True))
-        order.extendleft(empty)
-        self._held = []
-
-    def _is_needed(self, slot: int) -> bool:
-        """Return whether a reader that has just appeared is not done with a slot."""
-        self._board.refresh()
-        if self._honours_readers:
-            self._floor = self._board.floor()
-        return self._sequences[slot] > self._floor
-
-    def _wait_for_slots(self, count: int, timeout_seconds: float | None) -> list[int]:
-        """Wait until `count` slots can be locked, and return them.
+    def _wait_for_slots(self, count: int, timeout_seconds: float | None) -> tuple[int, ...]:
+        """Wait until `count` slots can be taken, and return them.
 
         Return none when the ring overwrites and readers hold too many: the caller skips its items. Raise RingFull when
         a blocking ring has no room in time.
         """
         if self.header.when_full == WhenFull.ERROR:
             timeout_seconds = 0.0
+        elif self._spin_us and timeout_seconds != 0 and (slots := self._claim(count, self._spin_us)):
+            return slots
         started = time.monotonic()
         skips_at = started + (_GRACE_SECONDS if started >= self._no_grace_until else 0.0)
         has_told = False
@@ -380,21 +314,21 @@ class RingWriter:
                 if self._is_closing:
                     raise HandleClosed("producer")
                 self._words[WRITER_TICKET] = self._wake_up.next_ticket()
+                self._core.wake()  # a fence too: who frees a slot from now on sees the ticket
                 self._look_for_room()
-                slots = self._free_slots(count)
+                slots = self._claim(count)
                 if slots:
                     return slots
                 now = time.monotonic()
                 waited = now - started
-                lent = self._lent()
-                may_skip = not self._honours_readers and count <= self._slot_count - lent
+                may_skip = not self._honours_readers and count <= self._slot_count - self._core.lent
                 if may_skip and (now >= skips_at or (timeout_seconds is not None and waited >= timeout_seconds)):
-                    return []
+                    return ()
                 if timeout_seconds is not None and waited >= timeout_seconds:
-                    raise self._full(waited, lent)
+                    raise self._full(waited)
                 if waited >= _TELL_SECONDS and not has_told:
                     has_told = True
-                    self._tell_of_wait(waited, lent)
+                    self._tell_of_wait(waited)
                 left = _PROBE_SECONDS if timeout_seconds is None else timeout_seconds - waited
                 self._wake_up.sleep(min(left, _PROBE_SECONDS, max(skips_at - now, 0.0) if may_skip else left))
         finally:
@@ -402,42 +336,38 @@ class RingWriter:
             self._wake_up.stop_listening()
 
     def _look_for_room(self) -> None:
-        """Look anew at which readers there are, how far they are, and which slots they hold."""
-        self._board.refresh()
-        self._board.drop_dead()
-        if self._honours_readers:
-            self._floor = self._board.floor()
+        """Look anew at which readers there are and how far they are."""
+        self._readers.refresh()
+        self._readers.drop_dead()
+        self._core.find_floor()
         self._take_back()
-        self._look_again()
 
-    def _lent(self) -> int:
-        return self._slot_count - len(self._order) - len(self._held)
-
-    def _tell_of_wait(self, waited: float, lent: int) -> None:
+    def _tell_of_wait(self, waited: float) -> None:
         log.warning(
             "the producer of channel %r has waited %.0f s for room: %s",
             self.header.channel,
             waited,
-            self._held_back_by(lent),
+            self._held_back_by(),
         )
 
-    def _full(self, waited: float, lent: int) -> RingFull:
-        held_back_by = self._held_back_by(lent)
-        return RingFull(self.path, self._slot_count, waited, held_back_by, overwrites=not self._honours_readers)
+    def _full(self, waited: float) -> RingFull:
+        return RingFull(
+            self.path, self._slot_count, waited, self._held_back_by(), overwrites=not self._honours_readers
+        )
 
-    def _held_back_by(self, lent: int) -> str:
+    def _held_back_by(self) -> str:
+        lent = self._core.lent
         if lent == self._slot_count or (lent and not self._honours_readers):
             return f"loans of this producer that were not committed hold {lent} of them"
-        return told(self._board.holders(self._head), self.header.channel)
+        return told(self._readers.holders(self._core.head), self.header.channel)
 
     def _skip(self, count: int) -> Written:
         """Count items as skipped. Their sequence numbers are used up, so that readers see a gap."""
         now = time.monotonic()
         self._no_grace_until = now + _NO_GRACE_SECONDS
-        first, self._head = self._head + 1, self._head + count
+        first = self._core.head + 1
         self._words[SKIPPED] += count
-        self._words[HEAD] = self._head
-        self._board.wake()
+        self._core.skip(count)
         if now >= self._tell_at:
             self._tell_at = now + _TELL_AGAIN_SECONDS
             log.warning(
@@ -447,41 +377,22 @@ class RingWriter:
                 first,
                 "all" if count == 1 else "too many of the",
                 self._slot_count,
-                told(self._board.holders(self._head), self.header.channel),
+                told(self._readers.holders(self._core.head), self.header.channel),
                 self._words[SKIPPED],
             )
-        return Written(first, self._head)
+        return Written(first, self._core.head)
 
     def _publish(self, slot: int, size: int, shape: Shape = FLAT) -> int:
-        words, line, sequence = self._words, self._line[slot], self._head + 1
-        words[line + LENGTH] = size
-        words[self._times + slot] = time.time_ns()
-        if self._has_shapes:
-            words[line + SHAPE], words[line + SHAPE + 1], words[line + SHAPE + 2], words[line + SHAPE + 3] = shape
+        crc = 0
         if self._has_checksum:
             start = self._offset[slot]
-            words[line + CHECKSUM] = checksum(self._segment.data[start : start + size], sequence, shape)
-        words[self._line[sequence % self._slot_count] + HINT] = slot
-        words[line + SEQUENCE] = sequence
-        words[HEAD] = sequence
-        self._head = sequence
-        self._sequences[slot] = sequence
-        self._order.append(slot)
-        # The unlock is also the barrier between storing the head and reading the readers' tickets.
-        set_lock(self._descriptor.fd, OFD_SETLK, self._unlock[slot])
-        self._board.wake()
-        return sequence
-
-    def _abandon(self, slot: int) -> None:
-        """Give back a claimed slot; it is empty now and the first to be used again."""
-        self._order.appendleft(slot)
-        unlock(self._descriptor.fd, self._unlock[slot])
-        self._board.wake()
+            crc = checksum(self._segment.data[start : start + size], self._core.head + 1, shape)
+        return self._core.publish(slot, size, crc, shape if self._has_shapes else None)
 
     def _take_back(self) -> None:
         """The slots of dropped loans; the caller has the mutex."""
         while self._dropped:
-            self._abandon(self._dropped.popleft())
+            self._core.abandon(self._dropped.popleft())
 
     def _loan_dropped(self, slot: int | None) -> bool:
         """Whether a slot is given back. Runs in finalizers, so perhaps inside a write of this very thread: it never
@@ -501,6 +412,7 @@ class RingWriter:
         with self._mutex:
             if size is None:
                 if slot is not None:
-                    self._abandon(slot)
+                    self._core.abandon(slot)
                 return None
             return self._skip(1).last if slot is None else self._publish(slot, size)
+

@@ -18,7 +18,7 @@ def spec(**changes: Any) -> RingSpec:
     values = {
         "channel": "c",
         "producer_id": "p",
-        "readers_path": "lanes",
+        "readers_path": "readers",
         "slot_bytes": SLOT_BYTES,
         "slot_count": 4,
         "kind": Kind.RING_BUFFER,

@@ -35,7 +35,7 @@ def produce(directory: Directory, producer_id: str, *, exclusive: bool) -> tuple
     block = directory.exclusive_block("c") if exclusive else directory.shared_block("c", producer_id)
     with directory.locked("c") as channel:
         registration = channel.register(entry(directory, producer_id, "c", block))
-        spec = RingSpec("c", producer_id, directory.readers_path(block, "c"), slot_bytes=256)
+        spec = RingSpec("c", producer_id, directory.readers_path(block, "c"), slot_bytes=40_000)
         return registration, open_writer(block, spec, codec_for(None))
 
 
@@ -67,8 +67,8 @@ def test_domains_and_channels_have_names_of_their_own(root: str) -> None:
     assert other.exclusive_block("a.b") == os.path.join(root, "pylabhub_a.b@lab")
     assert default.channel_path("a.b") != other.channel_path("a.b")
     block = default.exclusive_block("a.b")
-    assert default.readers_path(block, "a.b") == f"messagehub-{os.geteuid()}/default/channels/a.b/lanes"
-    assert default.readers_path(default.shared_block("a.b", "p"), "a.b") == "lanes"
+    assert default.readers_path(block, "a.b") == f"messagehub-{os.geteuid()}/default/channels/a.b/readers"
+    assert default.readers_path(default.shared_block("a.b", "p"), "a.b") == "readers"
 
 
 def test_a_producer_id_is_refused_while_it_lives_and_succeeded_when_it_died(root: str) -> None:
@@ -151,7 +151,7 @@ def test_a_producer_that_came_back_starts_its_linger_time_anew(root: str) -> Non
 
 def test_a_ring_is_kept_while_a_reader_is_attached_or_holds_a_view(root: str) -> None:
     directory = Directory(root=root)
-    pid = parked(lambda: (made := produce(directory, "p1", exclusive=True), made[1].write(b"x" * 100)))
+    pid = parked(lambda: (made := produce(directory, "p1", exclusive=True), made[1].write(b"x" * 40_000)))
     reader = open_reader(directory.exclusive_block("c"), start="oldest")
     kill(pid)
     assert clean(directory, now=1000.0, linger_seconds=0).blocks == []

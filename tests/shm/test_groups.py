@@ -113,7 +113,7 @@ def test_an_old_assignment_is_refused(root: str) -> None:
             member(root, 4, 0, 1)
         with pytest.raises(errors.AssignmentChanged):
             member(root, 5, 0, 2)
-        readers_path = os.path.join(root, "lanes")
+        readers_path = os.path.join(root, "readers")
         (block,) = os.listdir(readers_path)
         assert [name for name in os.listdir(os.path.join(readers_path, block)) if name.endswith(".group")] == [
             "g@5.group"
@@ -154,10 +154,19 @@ def test_a_member_that_had_done_all_its_share_does_not_hold_up_the_writer_in_a_n
             assert take(slow) == [6, 8]
 
 
+class Told:
+    """In the place of a writer's core: how many groups it must wait for."""
+
+    groups = 0
+
+    def set_peers(self, token: int, peers: list[object], groups: list[object]) -> None:
+        self.groups = len(groups)
+
+
 def test_a_writer_that_comes_while_epochs_change_finds_the_group(root: str) -> None:
     """An epoch's file may be gone a moment after it was listed: the next one took its place."""
     with writer(root, slot_count=4, when_full=WhenFull.BLOCK):
-        (readers_path,) = glob.glob(os.path.join(root, "lanes", "*"))
+        (readers_path,) = glob.glob(os.path.join(root, "readers", "*"))
         member(root, 1, 0, 1).close()
 
         def change_epochs() -> None:
@@ -166,8 +175,9 @@ def test_a_writer_that_comes_while_epochs_change_finds_the_group(root: str) -> N
 
         pid = fork(change_epochs)
         for _ in range(2000):
-            board = ReaderFiles(readers_path)
-            assert board.floor() == 0  # never without the group, which has done nothing yet
+            board, told = ReaderFiles(readers_path, 4), Told()
+            board.tell(told)  # type: ignore[arg-type]
+            assert told.groups == 1  # never without the group, which has done nothing yet
             board.close()
         assert wait(pid) == 0
 

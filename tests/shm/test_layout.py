@@ -13,7 +13,7 @@ from tests.shm.rings import writer
 def header(**changes: object) -> Header:
     made = Header(
         kind=Kind.RING_BUFFER,
-        geometry=Geometry(slot_bytes=1000, slot_count=3, schema_bytes=77, scratch_bytes=5),
+        geometry=Geometry(slot_bytes=1000, slot_count=3, schema_bytes=77, scratch_bytes=64),
         payload_format=PayloadFormat.RAW,
         channel="lab.sensors",
         producer_id="p-1",
@@ -23,7 +23,7 @@ def header(**changes: object) -> Header:
         created_at=12.5,
         schema_hash="abc",
         schema_id=7,
-        readers_path="lanes/0",
+        readers_path="readers/0",
     )
     return replace(made, **changes)
 
@@ -52,7 +52,7 @@ def test_areas_of_a_block_do_not_overlap_and_slots_are_aligned() -> None:
     [
         (0, "=8s", b"NOTABLOK", errors.WrongMagic),
         (8, "=Q", 0x0807060504030201, errors.ForeignByteOrder),
-        (16, "=I", 3, errors.NewerLayout),
+        (16, "=I", 4, errors.OtherLayout),
         (20, "=I", 99, errors.HeaderInconsistent),
         (40, "=Q", 1 << 50, errors.HeaderInconsistent),
         (40, "=Q", 0, errors.HeaderInconsistent),

@@ -9,7 +9,6 @@ from messagehub.shm import errors
 from messagehub.shm.locks import (
     OWNER,
     Descriptor,
-    Pins,
     exclusive,
     exclusively_locked,
     is_locked,
@@ -17,7 +16,7 @@ from messagehub.shm.locks import (
     shared,
     try_lock,
 )
-from messagehub.shm.ring import open_reader
+from messagehub.shm.ring import describe, open_reader
 from tests.shm.children import fork, kill, parked, wait
 from tests.shm.rings import checked, number_of, payload, writer
 
@@ -78,47 +77,22 @@ def test_waiting_for_a_lock_ends_at_its_timeout(root: str) -> None:
     lock_within(other, LOCK, "file", 0.01)
 
 
-def test_a_slot_is_free_only_after_its_last_pin(root: str) -> None:
-    descriptor, probe = opened(root), opened(root)
-    pins = Pins(descriptor, None, 4)
-    first, second = pins.take(2), pins.take(2)
-    slot = exclusive(OWNER + 16 + 2)
-    del first
-    assert is_locked(probe.fd, slot)
-    del second
-    assert not is_locked(probe.fd, slot)
-    pins.close()
+def test_views_dropped_in_many_threads_and_by_the_collector_leave_no_pin(root: str) -> None:
+    with writer(root, slot_count=8) as made, open_reader(made.path, start="oldest", copy="never") as reader:
+        made.write(payload(1))
 
+        def churn() -> None:
+            for _ in range(300):
+                cycle: list[object] = [reader.latest(), reader.latest()]
+                cycle.append(cycle)  # only the garbage collector can drop these
 
-def test_closing_waits_for_the_last_pin(root: str) -> None:
-    descriptor, probe = opened(root), opened(root)
-    pins = Pins(descriptor, None, 4)
-    pin = pins.take(0)
-    pins.close()
-    assert is_locked(probe.fd, exclusive(OWNER + 16))
-    with pytest.raises(errors.HandleClosed):
-        pins.take(1)
-    del pin
-    assert descriptor.fd == -1
-
-
-def test_pins_dropped_in_many_threads_and_by_the_collector_leave_no_lock(root: str) -> None:
-    descriptor, probe = opened(root), opened(root)
-    pins = Pins(descriptor, None, 3)
-
-    def churn(seed: int) -> None:
-        for step in range(300):
-            cycle: list[object] = [pins.take((seed + step) % 3), pins.take(step % 3)]
-            cycle.append(cycle)  # only the garbage collector can drop these
-
-    threads = [threading.Thread(target=churn, args=(seed,)) for seed in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(20)
-    gc.collect()
-    assert not is_locked(probe.fd, exclusive(OWNER, 0))
-    pins.close()
+        threads = [threading.Thread(target=churn) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(20)
+        gc.collect()
+        assert describe(made.path)[1]["held"] == 0
 
 
 def test_a_child_that_drops_inherited_views_changes_nothing_for_its_parent(root: str) -> None:

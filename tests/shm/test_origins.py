@@ -6,7 +6,6 @@ import time
 import pytest
 
 from messagehub.shm import errors
-from messagehub.shm.layout import HAS_TIMES
 from messagehub.shm.mapped_file import Segment
 from messagehub.shm.read_results import Gap
 from messagehub.shm.ring import open_reader
@@ -21,15 +20,6 @@ def test_an_item_carries_its_time(root: str) -> None:
             made.write(payload(number))
             assert before <= reader.newest_ns() <= time.time_ns()
             assert reader.read(0).written_ns == reader.latest().written_ns == reader.newest_ns()
-
-
-def test_a_block_of_an_earlier_version_has_no_times(root: str) -> None:
-    with writer(root) as made:
-        made.write(payload(1))
-        Segment.attach(made.path, writable=True).words[HAS_TIMES] = 0
-        with open_reader(made.path, start="oldest") as reader:
-            assert reader.newest_ns() == 0
-            assert reader.read(0).written_ns == 0
 
 
 def test_a_block_that_claims_times_it_has_no_room_for_is_refused(root: str) -> None:
@@ -87,7 +77,7 @@ def test_a_ring_of_another_shape_goes_on_with_the_numbers_of_the_old_one(root: s
                 assert drain(reader) == [4]
             with open_reader(made.path, start="oldest") as reader:
                 assert drain(reader) == [4]
-    assert len(os.listdir(os.path.join(root, "lanes"))) == 1
+    assert len(os.listdir(os.path.join(root, "readers"))) == 1
 
 
 def test_what_is_missing_of_a_replaced_ring_is_seen_before_anything_new_is_written(root: str) -> None:

@@ -141,7 +141,7 @@ def test_a_place_that_an_outsider_made_first_is_refused(place: str) -> None:
     assert os.listdir(top) == []
 
 
-@pytest.mark.parametrize("name", ["_exclusive.ring", "p.json", "p.lock", "channel.lock", "lanes", "."])
+@pytest.mark.parametrize("name", ["_exclusive.ring", "p.json", "p.lock", "channel.lock", "readers", "."])
 def test_what_is_looser_than_the_group_is_refused(place: str, name: str) -> None:
     pid = alive_as(ALICE, place)
     directory = Directory(root=place, gid=GROUP)
@@ -209,7 +209,7 @@ def precious(place: str) -> str:
     """Root's own files, with the names that cleaners remove and the group that they trust."""
     path = os.path.join(place, "precious")
     os.mkdir(path)
-    for name in ("p.json", "p.lock", "p.dead", "_exclusive.ring", "index", "x.lane", "x.new"):
+    for name in ("p.json", "p.lock", "p.dead", "_exclusive.ring", "index", "x.reader", "x.new"):
         write_file(os.path.join(path, name), b"1.0")
         os.chown(os.path.join(path, name), -1, GROUP)
         os.chmod(os.path.join(path, name), 0o660)
@@ -236,7 +236,7 @@ def test_a_link_in_the_place_of_a_block_is_not_followed(place: str, precious: st
     assert sorted(everything(precious)) == before
 
 
-@pytest.mark.parametrize("level", ["channels", "channels/c", "channels/c/lanes", "channels/c/tables"])
+@pytest.mark.parametrize("level", ["channels", "channels/c", "channels/c/readers", "channels/c/tables"])
 def test_a_link_in_the_place_of_a_directory_leads_no_cleaner_out(place: str, precious: str, level: str) -> None:
     directory = left_by(ALICE, place)
     path = os.path.join(os.path.dirname(directory.path), level)

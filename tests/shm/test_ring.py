@@ -5,10 +5,12 @@ import time
 
 import pytest
 
-from messagehub.shm import errors
+from messagehub.shm import core, errors
+from messagehub.shm.core import python_ring
 from messagehub.shm.layout import Checksum, Kind, WhenFull
 from messagehub.shm.read_results import Gap, Position
-from messagehub.shm.reader_files import LOSSLESS, ReaderFiles
+from messagehub.shm.reader import RingReader
+from messagehub.shm.reader_files import CURSOR, LOSSLESS, TICKET
 from messagehub.shm.ring import open_reader
 from tests.shm.children import eventually, fork, kill, parked, wait
 from tests.shm.rings import checked, drain, payload, writer
@@ -123,7 +125,7 @@ def test_a_killed_lossless_reader_does_not_block_the_writer(root: str) -> None:
         kill(pid)
         assert made.write(payload(5), timeout_seconds=2).first == 5
         readers_path = os.path.join(root, made.header.readers_path)
-        assert sorted(os.listdir(readers_path)) == ["index", "writer.bell"]
+        assert sorted(os.listdir(readers_path)) == ["index", "writer.fifo"]
 
 
 def test_a_batch_larger_than_a_slot_is_refused_with_the_size_that_would_do(root: str) -> None:
@@ -237,7 +239,7 @@ def test_a_ring_of_another_shape_ends_the_old_stream_and_replaces_it(root: str) 
             fill(made, 3, 3)
             with open_reader(ring(root), start="oldest") as new:
                 assert drain(new) == [3]
-    assert len(os.listdir(os.path.join(root, "lanes"))) == 1
+    assert len(os.listdir(os.path.join(root, "readers"))) == 1
 
 
 def test_iteration_ends_with_the_stream(root: str) -> None:
@@ -321,7 +323,9 @@ def test_a_lossless_reader_that_attaches_during_a_write_loses_nothing_it_was_pro
             assert drain(reader) == [6, 7, 8, 9]
 
 
-def test_the_slowest_reader_counts_however_the_others_move_meanwhile(root: str) -> None:
+def test_the_slowest_reader_counts_however_the_others_move_meanwhile(
+    root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A writer paused between two looks at a cursor must not take the second for the lowest of all."""
 
     class Advancing:
@@ -331,44 +335,53 @@ def test_the_slowest_reader_counts_however_the_others_move_meanwhile(root: str) 
         def __getitem__(self, index: int) -> int:
             if index == LOSSLESS:
                 return 1
+            if index == TICKET:
+                return 0
             self.cursor += 100
             return self.cursor - 100
 
-    made = writer(root, when_full=WhenFull.BLOCK, slot_count=8)
+    monkeypatch.setattr(core, "Writer", python_ring.Writer)
+    made = writer(root, when_full=WhenFull.BLOCK, slot_count=2)
     slow, quick = open_reader(made.path, start="oldest"), open_reader(made.path, start="oldest")
     made.write(payload(1))
     made.write(payload(2))
-    assert drain(slow) == drain(quick) == [1, 2]
-    board = ReaderFiles(os.path.join(root, made.header.readers_path))
+    assert checked(slow.read(0)) == 1
+    assert drain(quick) == [1, 2]
     # private: nothing public moves a cursor between two looks at it
-    board._all[1].words = Advancing()  # type: ignore[assignment]
-    assert board.floor() == 1
-    board.close()
-    made.close()
+    ahead = max(made._core._peers, key=lambda peer: peer.words[CURSOR])
+    ahead.words = Advancing()  # type: ignore[assignment]
+    assert made.write(payload(3), timeout_seconds=0).last == 3
+    with pytest.raises(errors.RingFull):
+        made.write(payload(4), timeout_seconds=0)
+    for handle in (slow, quick, made):
+        handle.close()
 
 
-def test_a_reader_that_met_a_locked_slot_is_woken_when_the_writer_lets_go_of_it(
+def test_a_reader_that_met_a_claimed_slot_is_woken_when_the_writer_gives_it_back(
     root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else both would wait: the writer for the reader, the reader for the next publication."""
+    monkeypatch.setattr(core, "Writer", python_ring.Writer)  # whose steps can be interrupted
     made = writer(root, when_full=WhenFull.BLOCK, slot_count=2)
     first = open_reader(made.path, start="oldest")
     made.write(payload(1))
     made.write(payload(2))
     assert first.take() is not None  # lets the writer try the first slot
-    second = open_reader(made.path, start="oldest")
-    look = ReaderFiles.refresh
+    came: list[RingReader] = []
     armed = []
 
-    def refresh(board: ReaderFiles) -> bool:
-        if not armed:
-            armed.append(second.arm())  # the writer holds the slot: nothing to read
-        return look(board)
+    def between() -> None:
+        """Right after the claim: a reader comes that needs the slot, and finds it claimed."""
+        if fences.pop():
+            came.append(open_reader(made.path, start="first"))
+            armed.append(came[0].arm())
 
+    fences = [*[False] * 100, True]  # only the first of them is the claim's
     with monkeypatch.context() as patched:
-        patched.setattr(ReaderFiles, "refresh", refresh)
+        patched.setattr(python_ring, "fence", between)
         with pytest.raises(errors.RingFull):
             made.write(payload(3), timeout_seconds=0)
+    (second,) = came
     assert armed == [None]
     assert select.select([second.wake_fds()[0]], [], [], 5)[0]
     assert checked(second.take()) == 1

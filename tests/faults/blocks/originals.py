@@ -80,7 +80,7 @@ def _ring(root: str, kind: Kind, payload: str, checksum: Checksum) -> Original:
     os.mkdir(directory, 0o700)
     path = os.path.join(directory, "ring")
     schema, value = payload_of(payload)
-    spec = RingSpec("c", "p", "lanes", slot_bytes=1024, page_bytes=64, slot_count=4, kind=kind, checksum=checksum)
+    spec = RingSpec("c", "p", "readers", slot_bytes=1024, page_bytes=64, slot_count=4, kind=kind, checksum=checksum)
     with open_writer(path, spec, codec_for(schema)) as writer:
         for _ in range(6):
             writer.write(value)
@@ -109,10 +109,10 @@ def _table(root: str, checksum: Checksum) -> list[Original]:
 
 def _reader_files(root: str) -> list[Original]:
     """What lies beside a ring: the index of its reader files, and how far a group has come in its second epoch."""
-    directory = os.path.join(root, "lanes")
+    directory = os.path.join(root, "readers")
     os.mkdir(directory, 0o700)
     path = os.path.join(directory, "ring")
-    spec = RingSpec("c", "p", "lanes", slot_bytes=1024, page_bytes=64, slot_count=4)
+    spec = RingSpec("c", "p", "readers", slot_bytes=1024, page_bytes=64, slot_count=4)
     with open_writer(path, spec, codec_for(None)) as writer:
         for share in (MemberShare(1, 0, 3), MEMBER):
             writer.write(b"x")

@@ -1,0 +1,40 @@
+"""The ring's protocol (layout 3), in C where the extension was built, else the same in Python.
+
+`ring.h` has the rules. Both implementations have the types `Writer` and `Reader` with the same methods, and one process
+may write with the one while another reads with the other. `MESSAGEHUB_PURE_PYTHON=1` chooses Python.
+"""
+
+import os
+import platform
+from typing import TYPE_CHECKING, Final, Literal
+
+Implementation = Literal["c", "python"]
+
+if TYPE_CHECKING:
+    from .python_ring import FULL, LOOK, REFRESH, Reader, Writer
+
+    IMPLEMENTATION: Final[Implementation] = "python"
+    REASON: Final = ""
+else:
+    REASON = ""
+    try:
+        if os.environ.get("MESSAGEHUB_PURE_PYTHON", "") not in ("", "0"):
+            raise ImportError("MESSAGEHUB_PURE_PYTHON is set")
+        from ._ring import FULL, LOOK, REFRESH, Reader, Writer
+
+        IMPLEMENTATION = "c"
+    except ImportError as error:
+        REASON = str(error)
+        from .python_ring import FULL, LOOK, REFRESH, Reader, Writer
+
+        IMPLEMENTATION = "python"
+
+# Python has no memory fence. On these machines taking and releasing a lock is one; on others rings need the extension.
+_STRONGLY_ORDERED: Final = ("x86_64", "AMD64", "i686", "i386")
+
+
+def is_usable() -> bool:
+    return IMPLEMENTATION == "c" or platform.machine() in _STRONGLY_ORDERED
+
+
+__all__ = ["FULL", "IMPLEMENTATION", "LOOK", "REASON", "REFRESH", "Implementation", "Reader", "Writer", "is_usable"]
