@@ -62,7 +62,14 @@ class HubParts:
         self.diagnostics = Diagnostics(self.registry, connection)
 
         self.members = ChannelMembers(
-            self.registry, connection, self.heartbeats, group_changes, self.background, identity, hub=hub
+            self.registry,
+            connection,
+            self.heartbeats,
+            group_changes,
+            self.background,
+            identity,
+            hub=hub,
+            spin_us=settings.spin_us,
         )
         self.tables = ChannelTables(self.registry, unregistered_tables, host=identity.host)
         self.topics = Topics(connection, self.heartbeats, owner=identity.owner, background=self.background)

@@ -13,6 +13,7 @@ from messagehub.errors import HubError
 MOST_SECONDS = 7 * 86_400.0
 LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 GROUP_ROLES = "consume produce"
+MOST_SPIN_US = 1000
 _DOMAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:=+,-]{0,199}")
 _SHM_PREFIX = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,31}")
 _HTTP_PREFIX = re.compile(r"(/[A-Za-z0-9_~-][A-Za-z0-9._~-]*)+")
@@ -83,6 +84,8 @@ def _check_numbers(settings: Any) -> None:
         value = getattr(settings, name)
         if not math.isfinite(value) or not least <= value <= _MOST:
             raise BadValue(f"is not a number of {least} or more", name)
+    if not 0 <= settings.spin_us <= MOST_SPIN_US:
+        raise BadValue(f"is not a number of microseconds from 0 to {MOST_SPIN_US}", "spin_us")
     if 0 < settings.requests_per_second < 1:
         raise BadValue("would let nobody in: it is 0 (no limit), or 1 or more", "requests_per_second")
     for less, more in (("heartbeat_seconds", "stall_seconds"), ("stall_seconds", "lease_seconds")):

@@ -93,6 +93,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     reconnect_first_seconds: float = 0.05
     reconnect_max_seconds: float = 2.0
     trace_size: int = 10_000
+    spin_us: int = 50
     store_sync: str = "full"
     kept_limit_bytes: int = 64 * 2**30
     # Who may come in (docs/howto/shared-hub.md). A client names its own key and the server's public one.

@@ -52,6 +52,7 @@ class Choice(NamedTuple):
     verify: bool
     group: str | None = None  # of its members: nothing is opened before a share is dealt
     copy: Copy = "auto"
+    spin_us: int = 0
 
 
 class _Noted(NamedTuple):
@@ -309,6 +310,7 @@ class Attachments:
             wait_for_writer=True,
             verify=choice.verify,
             copy=choice.copy,
+            spin_us=choice.spin_us,
         )
 
     def _start(self, path: str, header: Header) -> Start:

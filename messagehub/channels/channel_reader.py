@@ -51,6 +51,37 @@ class ChannelReader:
 
     # -- reading -------------------------------------------------------------------------------------------
 
+    def next_at_once(self) -> Any:
+        """Return the next value of a consumer of one ring, where nothing else is to be looked at; None: ask `next`."""
+        readers = self._attached.readers
+        if len(readers) != 1 or not self._is_undisturbed():
+            return None
+        reader = readers[0]
+        value = reader.take_value()
+        if value is not None:
+            self.last.origin = origin = reader.origin
+            self.sequence = origin[0]
+        return value
+
+    def is_quiet(self) -> bool:
+        """Return whether a consumer of one ring has nothing to do: it has read all of it, and nothing else is due."""
+        attached = self._attached
+        return (
+            len(attached.readers) == 1
+            and self._is_undisturbed()
+            and not attached.has_tables
+            and (attached.look_at is None or time.monotonic() < attached.look_at)
+            and attached.readers[0].is_quiet()
+        )
+
+    def _is_undisturbed(self) -> bool:
+        return self._stash is None and self._has_read and not self._enrolment.has_news and self._expected.is_as_written
+
+    def spin(self) -> bool:
+        """Wait a moment for a single ring without sleeping, where that paid lately, and return whether that is over."""
+        readers = self._attached.readers
+        return len(readers) == 1 and self._stash is None and readers[0].spin()
+
     def next(self) -> tuple[bool, Any]:
         """Return whether something is there, and what."""
         if not self._has_read:

@@ -16,7 +16,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
-from messagehub.arguments import seconds
+from messagehub.arguments import MOST_SECONDS, seconds
 from messagehub.channels.attachments import Attachments, Choice
 from messagehub.channels.channel_reader import ChannelReader
 from messagehub.channels.consumer_share import ConsumerShare
@@ -69,7 +69,15 @@ class Consumer(ClosedWhenForgotten):
         self._forget = forget
         self._keeps = keeps
         expected = ExpectedSchema(channel, wanted.expected_schema_hash, wanted.expected_schema, registered=arrow_schema)
-        choice = Choice(wanted.start, expected.readable, wanted.lossless, wanted.verify, wanted.group, wanted.copy)
+        choice = Choice(
+            wanted.start,
+            expected.readable,
+            wanted.lossless,
+            wanted.verify,
+            wanted.group,
+            wanted.copy,
+            wanted.spin_us,
+        )
         self._attached = attached = Attachments(directory, channel, choice)
         self._sleep = WakeableSleep()
         self._share = ConsumerShare(channel, attached, renew=registry.renew, wake=self._sleep.wake)
@@ -118,21 +126,41 @@ class Consumer(ClosedWhenForgotten):
         ChannelClosed when the channel was destroyed and all that is there was read; HandleClosed when the consumer was
         closed before.
         """
-        deadline = None if timeout is None else time.monotonic() + seconds(timeout)
+        if timeout is not None and (type(timeout) is not float or not 0.0 <= timeout <= MOST_SECONDS):
+            timeout = seconds(timeout)
         self._enter()
         try:
+            if self._turns.take_now():
+                try:
+                    return self._read_at_once(timeout)
+                finally:
+                    self._turns.give()
+            deadline = None if timeout is None else time.monotonic() + timeout
             if not self._turns.take(deadline, self._is_unusable):
                 self._check_process()
                 return None
             try:
-                return self._read(deadline)
+                return self._read(None if deadline is None else max(deadline - time.monotonic(), 0.0))
             finally:
                 self._turns.give()
         finally:
             self._leave()
 
-    def _read(self, deadline: float | None) -> Any:
+    def _read_at_once(self, timeout: float | None) -> Any:
+        """With the turn: the shortest way, if there is something to read, or nothing to wait for."""
+        if self._mate is None:
+            value = self._reader.next_at_once()
+            if value is not None:
+                return value
+            if timeout == 0 and self._reader.is_quiet() and self._sleep.is_quiet(self._attached.news_fds()):
+                if self.registration is not None:
+                    self.registration.check_open()
+                return None
+        return self._read(timeout)
+
+    def _read(self, timeout: float | None) -> Any:
         """With the turn."""
+        deadline = None if timeout is None else time.monotonic() + timeout
         if self._mate is not None:
             self._mate.is_read_by(threading.current_thread())
         if self._share.unacknowledged is not None:
@@ -144,6 +172,8 @@ class Consumer(ClosedWhenForgotten):
             if self._has_no_more(deadline):
                 return None
             self._check_process()
+            if timeout != 0 and self._reader.spin():
+                continue
             if not self._reader.arm():
                 until = self._reader.sleep_until(deadline)
                 ready = self._sleep.sleep(self._attached.readers, until, self._attached.news_fds())
@@ -166,7 +196,8 @@ class Consumer(ClosedWhenForgotten):
                 self._check_process()
                 return None
             try:
-                return await self._read_async(deadline)
+                found = self._reader.next_at_once() if self._mate is None else None
+                return await self._read_async(deadline) if found is None else found
             finally:
                 self._turns.give()
         finally:

@@ -25,6 +25,7 @@ class ExpectedSchema:
         self._hash = schema_hash
         self._schema = schema
         self._registered = registered
+        self.is_as_written = schema is None  # values are handed out as they are
 
     def is_readable(self, written: str | None) -> bool:
         return not self.readable or written in self.readable
@@ -35,6 +36,7 @@ class ExpectedSchema:
             return False
         if self._schema is None:
             self._schema = self._registered(self._hash, timeout)
+            self.is_as_written = self._schema is None
         self.readable.add(written)
         return True
 

@@ -42,8 +42,10 @@ class ChannelMembers:
         identity: ClientIdentity,
         *,
         hub: Callable[[], object],
+        spin_us: int,
     ) -> None:
-        """`hub` gives what every producer and consumer keeps alive."""
+        """`hub` gives what every producer and consumer keeps alive. `spin_us`: how long they wait without sleeping."""
+        self._spin_us = spin_us
         self._registry = registry
         self._connection = connection
         self._heartbeats = heartbeats
@@ -114,6 +116,7 @@ class ChannelMembers:
                 forget=self._forget_producer,
                 keeps=self._hub(),
                 timeout=self._registry.limit(timeout),
+                spin_us=self._spin_us,
             )
         except ProducerAlreadyRegistered as refused:
             if any(isinstance(other, Producer) and other.channel == command.channel for other in list(self._open)):
@@ -183,6 +186,7 @@ class ChannelMembers:
                 lossless=lossless,
                 verify=verify,
                 copy=copy,
+                spin_us=self._spin_us,
             ),
             self._registry.files.directory,
             RegistryCalls(

@@ -81,7 +81,7 @@ class Producer(ClosedWhenForgotten):
         """`keeps` lives as long as this does."""
         self.registration = registration
         self.channel = registration.channel
-        self.last_written: Written | None = None
+        self._last_written: Written | int | None = None
         self._writer = writer
         self._files = files
         self._forget = forget
@@ -113,6 +113,12 @@ class Producer(ClosedWhenForgotten):
         return self._writer.head
 
     @property
+    def last_written(self) -> Written | None:
+        """The first and the last number that the last payload got; None before the first."""
+        last = self._last_written
+        return Written(last, last) if isinstance(last, int) else last
+
+    @property
     def skipped(self) -> int:
         """How many items of this ring were not written, because readers held every slot of an overwriting producer."""
         return self._writer.skipped
@@ -127,7 +133,13 @@ class Producer(ClosedWhenForgotten):
         """
         if self.registration.is_closed:
             self.registration.check_open()
-        self.last_written = written = self._writer.write(payload, None if timeout is None else seconds(timeout))
+        if timeout is not None:
+            timeout = seconds(timeout)
+        sequence = self._writer.write_plain(payload)
+        if sequence:
+            self._last_written = sequence
+            return sequence
+        self._last_written = written = self._writer.write(payload, timeout)
         return written.last
 
     async def write_async(self, payload: Any, timeout: float | None = None) -> int:
@@ -138,7 +150,7 @@ class Producer(ClosedWhenForgotten):
         if self.registration.is_closed:
             self.registration.check_open()
         limit = None if timeout is None else seconds(timeout)
-        self.last_written = written = await self._writer.write_async(payload, limit)
+        self._last_written = written = await self._writer.write_async(payload, limit)
         return written.last
 
     def loan(self, size: int, timeout: float | None = None) -> Loan:
@@ -199,6 +211,7 @@ def open_producer(
     forget: Callable[[Producer], None],
     keeps: object,
     timeout: float,
+    spin_us: int,
 ) -> Producer:
     """`register` tells the broker, if there is one, within so many seconds, and goes on wanting to."""
     deadline = time.monotonic() + timeout
@@ -210,7 +223,7 @@ def open_producer(
         listed, writer = files.register_blocks(
             command,
             (files.directory.relative(path),),
-            lambda: open_writer(path, spec, payload.codec),
+            lambda: open_writer(path, spec, payload.codec, spin_us=spin_us),
             timeout=max(deadline - time.monotonic(), LOCK_SECONDS),
         )
         registration.list_here(listed)

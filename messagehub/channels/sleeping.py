@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import select
 import time
 from collections.abc import Sequence
 
@@ -14,6 +15,8 @@ class WakeableSleep:
     def __init__(self) -> None:
         self._wake: Descriptor | None = Descriptor.eventfd()
         self._sleeper = Sleeper()
+        self._quiet_fds: list[int] = []
+        self._quiet_poll = select.poll()
 
     @property
     def is_possible(self) -> bool:
@@ -33,6 +36,15 @@ class WakeableSleep:
     def sleep(self, readers: Sequence[RingReader], until: float | None, news_fds: list[int]) -> set[int]:
         """Sleep over armed readers until then (`time.monotonic()`); return which descriptors have news."""
         return self._sleeper.sleep(readers, until, [self._fd, *news_fds])
+
+    def is_quiet(self, news_fds: list[int]) -> bool:
+        """Return whether nobody has called `wake`, and the kernel has no news."""
+        fds = [self._fd, *news_fds]
+        if fds != self._quiet_fds:
+            self._quiet_fds, self._quiet_poll = fds, select.poll()
+            for fd in fds:
+                self._quiet_poll.register(fd, select.POLLIN)
+        return self._fd >= 0 and not self._quiet_poll.poll(0)
 
     async def sleep_async(self, readers: Sequence[RingReader], until: float | None, news_fds: list[int]) -> set[int]:
         """As `sleep`, in the running event loop."""

@@ -4,6 +4,7 @@ Whoever reads has the turn, also while it waits for an item; the others wait for
 """
 
 import asyncio
+import functools
 import threading
 import time
 from collections import deque
@@ -15,10 +16,8 @@ LOOK_SECONDS = 0.5
 class Turns:
     def __init__(self) -> None:
         self._lock = threading.Lock()
+        self.take_now = functools.partial(self._lock.acquire, blocking=False)
         self._tasks: deque[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = deque()
-
-    def take_now(self) -> bool:
-        return self._lock.acquire(blocking=False)
 
     def take(self, deadline: float | None, is_closed: Callable[[], bool]) -> bool:
         """Return False when the deadline came first, or whatever is read was closed.

@@ -19,3 +19,4 @@ class Wanted(NamedTuple):
     lossless: bool
     verify: bool
     copy: Copy = "auto"
+    spin_us: int = 0

@@ -145,6 +145,8 @@ class RingReader:
             writer_waits=self._writer_wake_up.wake,
             last_released=_Release(self._descriptor, self._file),
         )
+        self._is_plain = self._member is None and not self._verify
+        self._is_raw = codec.copied_bytes > 0
         # Until here the cursor in the file was 0: a blocking writer overwrites nothing once it sees the file.
         self._core.advance(
             start_after(segment, self.header, start) if self._member is None else self._member.position
@@ -252,6 +254,31 @@ class RingReader:
                 return
             if found is not None:
                 yield found
+
+    def take_value(self) -> Any:
+        """The next item's value, if that is all there is to it: no gap, group or checksum. None: call `take`.
+
+        `origin` tells where the value comes from.
+        """
+        if self._is_plain:
+            buffer = self._core.take()
+            if buffer is not None:
+                return buffer if self._is_raw and type(buffer) is bytes else self._decode(buffer)
+        return None
+
+    def _decode(self, buffer: Any) -> Any:
+        return self._codec.decode(buffer, self._core.shape or FLAT)
+
+    def is_quiet(self) -> bool:
+        """Return whether everything was read of a ring whose producer has not ended it."""
+        return self._is_plain and self._words[HEAD] <= self._core.cursor and self._words[STATE] == State.OPEN
+
+    @property
+    def origin(self) -> tuple[int, int, Producers]:
+        """Number, time and producers of the item that was handed out last."""
+        if self._words[EPOCH] != self._epoch:
+            self._epoch, self._producers = self._words[EPOCH], self._known_producers()
+        return self._core.sequence, self._core.written_ns, self._producers
 
     # --- reading several at once (see `waiting.Sleeper`)
 

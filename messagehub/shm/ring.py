@@ -77,7 +77,7 @@ class RingSpec:
     schema_id: int = 0
 
 
-def open_writer(path: str, spec: RingSpec, codec: Codec) -> RingWriter:
+def open_writer(path: str, spec: RingSpec, codec: Codec, *, spin_us: int = 0) -> RingWriter:
     """Create the ring at `path`, or take over the one that a writer before left there.
 
     For a ring in a `Directory`, register its entry first and keep the channel locked, so that no cleaner takes the
@@ -85,8 +85,8 @@ def open_writer(path: str, spec: RingSpec, codec: Codec) -> RingWriter:
     """
     header = _header(path, spec, codec)
     while True:
-        found = _take_over(path, header, codec)
-        writer = found if isinstance(found, RingWriter) else _create(path, header, codec, found)
+        found = _take_over(path, header, codec, spin_us)
+        writer = found if isinstance(found, RingWriter) else _create(path, header, codec, found, spin_us)
         if writer is not None:
             return writer
 
@@ -102,6 +102,7 @@ def open_reader(
     wait_for_writer: bool = False,
     verify: bool = False,
     copy: Copy = "auto",
+    spin_us: int = 0,
 ) -> RingReader:
     """Attach read-only. The schema hash is compared, where any is expected, before the first payload byte is used."""
     segment = Segment.attach(path)
@@ -125,6 +126,7 @@ def open_reader(
             wait_for_writer=wait_for_writer,
             verify=verify,
             copy=copy,
+            spin_us=spin_us,
         )
     except BaseException:
         segment.descriptor.close()  # the exception would keep the descriptor, and its lock, alive
@@ -181,7 +183,9 @@ class _Replaced(NamedTuple):
     head: int
 
 
-def _create(path: str, header: Header, codec: Codec, replaced: _Replaced | None) -> RingWriter | None:
+def _create(
+    path: str, header: Header, codec: Codec, replaced: _Replaced | None, spin_us: int
+) -> RingWriter | None:
     """Create the ring; None if another process created it first."""
     if replaced is not None:
         readers_path = os.path.join(os.path.dirname(header.readers_path), replaced.block_id)
@@ -201,10 +205,10 @@ def _create(path: str, header: Header, codec: Codec, replaced: _Replaced | None)
     except NameTaken:
         segment.descriptor.close()
         return None
-    return RingWriter(segment, codec, readers_path)
+    return RingWriter(segment, codec, readers_path, spin_us=spin_us)
 
 
-def _take_over(path: str, header: Header, codec: Codec) -> RingWriter | _Replaced | None:
+def _take_over(path: str, header: Header, codec: Codec, spin_us: int) -> RingWriter | _Replaced | None:
     """Take over the existing ring; None if there is none, or none that this writer can continue."""
     try:
         segment = Segment.attach(path, writable=True)
@@ -226,7 +230,7 @@ def _take_over(path: str, header: Header, codec: Codec) -> RingWriter | _Replace
     if _same_stream(segment, found, header, codec) and _has_room_for_name(segment, found, header.producer_id):
         if header.producer_id != _last_producer(segment, found):  # before the epoch changes, so that readers look
             add_successor(segment.words, segment.data, _head_of(segment, found) + 1, header.producer_id)
-        return RingWriter(segment, codec, readers_path)
+        return RingWriter(segment, codec, readers_path, spin_us=spin_us)
     return _replace(segment, found, readers_path)
 
 
