@@ -18,6 +18,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / (sys.argv[2] if len(sys.argv) > 2 else ".venv")
 PYTHON = VENV / "bin" / "python"
+CORE = ROOT / "messagehub" / "shm" / "core"
 # As a path in a .pth file, which type checkers and editors read. The default, an import hook, is invisible to them.
 OWN_PACKAGE = (
     *("--no-deps", "--no-build-isolation", "--config-settings", "editable_mode=compat"),
@@ -32,6 +33,8 @@ def main(kind: str) -> None:
         sys.exit(f"MessageHub needs Python 3.11 or newer, this is {sys.version.split()[0]}: make PYTHON=python3.11")
     if not is_installed(kind):
         install(kind)
+    if not is_built():
+        build()
     if kind == "dev":
         ensure_java()
 
@@ -66,9 +69,37 @@ def install(kind: str) -> None:
     total = len(re.findall(r"^[\w.-]+(\[.*])?==", requirements(kind).read_text(), re.MULTILINE))
     print(f"setup: installing {total} packages of requirements/{kind}.txt", flush=True)
     packages("--require-hashes", "--requirement", str(requirements(kind)), total=total)
-    packages(*OWN_PACKAGE)
     auto_registration()
+    stamp("core").unlink(missing_ok=True)  # our own package is installed with it, perhaps with other metadata now
     stamp(kind).write_text(fingerprint(kind))
+
+
+def is_built() -> bool:
+    """Whether the rings' core was compiled from the sources that are here, or could not be by the compiler that is."""
+    return stamp("core").exists() and stamp("core").read_text() == core_fingerprint()
+
+
+def core_fingerprint() -> str:
+    sources = [(CORE / name).read_bytes() for name in ("ring.h", "_ring.c")]
+    compiler = f"{shutil.which('cc')} {shutil.which('gcc')} {is_there()}".encode()
+    return hashlib.sha256(b"\0".join([*sources, compiler])).hexdigest()
+
+
+def is_there() -> bool:
+    return (CORE / "_ring.abi3.so").exists()
+
+
+def build() -> None:
+    """Compile the rings' core. Without a compiler everything works as well, with slower rings."""
+    (CORE / "_ring.abi3.so").unlink(missing_ok=True)  # an old one would do for the new sources
+    packages(*OWN_PACKAGE)
+    if not is_there():
+        print(
+            "setup: the core of rings was not compiled (no C compiler, or no headers of Python): rings run in Python,\n"
+            "       slower. For example: sudo apt-get install gcc python3-dev, then make again",
+            flush=True,
+        )
+    stamp("core").write_text(core_fingerprint())
 
 
 def packages(*arguments: str, total: int = 0) -> None:

@@ -46,12 +46,13 @@ def _diagnose(endpoint: str | None, dir: Path | None, timeout: float | None) -> 
         check_secrets,
         check_sockets,
     )
-    from messagehub.cli.diagnosis.machine import check_java, check_shared_memory, check_system
+    from messagehub.cli.diagnosis.machine import check_java, check_rings, check_shared_memory, check_system
     from messagehub.client.broker_file import is_held
     from messagehub.shm.location import shared_with
 
     yield from check_system()
     yield from check_shared_memory()
+    yield from check_rings()
     yield from check_java()
     try:
         Settings.load(endpoint=endpoint, dir=dir)

@@ -12,6 +12,7 @@ from messagehub.cli.probe import hello
 from messagehub.cli.session import connected, schema_mode, settings_for
 from messagehub.errors import BrokerUnavailable, ConfigurationError, Forbidden
 from messagehub.settings import Settings
+from messagehub.shm.core import IMPLEMENTATION
 from messagehub.version import __version__
 
 if TYPE_CHECKING:
@@ -67,6 +68,7 @@ def _without_broker(settings: Settings, error: BrokerUnavailable) -> dict[str, A
         "pid": None,
         "version": __version__,
         "client_version": __version__,
+        "rings": IMPLEMENTATION,
     }
 
 
@@ -90,6 +92,7 @@ def _with_broker(
         "pid": stats.pid if stats else None,
         "version": said.server.rpartition("/")[2],
         "client_version": __version__,
+        "rings": IMPLEMENTATION,
         "broker_id": said.broker_id,
         "uptime_seconds": stats.uptime_seconds if stats else None,
         "revision": health.get("revision"),

@@ -30,6 +30,7 @@ from .tables import COMMIT_LOCK, TableStore
 
 LINGER_SECONDS: Final = 30.0
 _READERS: Final = "readers"
+_OLD_READERS: Final = "lanes"  # of rings of layout 2
 _CONSUMERS: Final = "consumers"
 _TABLES: Final = "tables"
 _TICK_SECONDS: Final = 1.0
@@ -212,12 +213,15 @@ def _clean_consumers(locked: LockedChannel) -> None:
 def _remove_if_empty(locked: LockedChannel, *, now: float, linger_seconds: float) -> bool:
     """Remove the channel's directory, and its lock just before: a process that waits for the lock sees it removed."""
     names = set(list_directory(locked.path))
-    if not names <= {CHANNEL_LOCK, _READERS, _CONSUMERS, _TABLES}:
+    if not names <= {CHANNEL_LOCK, _READERS, _OLD_READERS, _CONSUMERS, _TABLES}:
         return False
     if abs(now - os.stat(locked.path).st_mtime) < linger_seconds:  # also where a clock was set back
         return False
     try:
-        for name in (_READERS, _CONSUMERS):
+        if _OLD_READERS in names:  # nobody is left who could read there
+            for block_id in list_directory(os.path.join(locked.path, _OLD_READERS)):
+                remove_reader_directory(os.path.join(locked.path, _OLD_READERS, block_id))
+        for name in (_READERS, _OLD_READERS, _CONSUMERS):
             with contextlib.suppress(FileNotFoundError):
                 _remove_directory(os.path.join(locked.path, name))
         if _TABLES in names:

@@ -2,6 +2,7 @@
 
 DataBlockError                  a HubError
 ├── NotLinux                    no OFD locks here
+├── RingCoreMissing             this machine needs rings in C, and the extension was not built
 ├── NameRefused                 not usable as one path component
 │   └── NameTooLong
 ├── RootUnusable                the root is no directory for blocks (not tmpfs-like, missing)
@@ -67,6 +68,16 @@ def _restored(kind: type[DataBlockError], message: str) -> DataBlockError:
     error = kind.__new__(kind, message)
     HubError.__init__(error, message)
     return error
+
+
+class RingCoreMissing(DataBlockError):
+    code = "RING_CORE_MISSING"
+
+    def __init__(self, machine: str, reason: str) -> None:
+        super().__init__(
+            f"rings in Python need a machine that orders its stores (x86), and this is {machine}; the compiled core cannot"
+            f" be used: {reason}. Install a C compiler and the headers of Python, then install messagehub again."
+        )
 
 
 class NotLinux(DataBlockError):

@@ -148,9 +148,7 @@ class RingReader:
         self._is_plain = self._member is None and not self._verify
         self._is_raw = codec.copied_bytes > 0
         # Until here the cursor in the file was 0: a blocking writer overwrites nothing once it sees the file.
-        self._core.advance(
-            start_after(segment, self.header, start) if self._member is None else self._member.position
-        )
+        self._core.advance(start_after(segment, self.header, start) if self._member is None else self._member.position)
 
     def _without_files(self, segment: Segment, readers_path: str, *, is_needed: bool) -> NoReaderFile:
         """What to read with where the readers' files cannot be used, unless the writer or a group relies on them."""
@@ -442,7 +440,13 @@ class RingReader:
         if epoch != self._epoch:
             self._epoch, self._producers = epoch, self._known_producers()
         return Item(
-            sequence or found.sequence, epoch, buffer, self._codec, found.shape or FLAT, found.written_ns, self._producers
+            sequence or found.sequence,
+            epoch,
+            buffer,
+            self._codec,
+            found.shape or FLAT,
+            found.written_ns,
+            self._producers,
         )
 
     def _known_producers(self) -> Producers:

@@ -13,7 +13,16 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from .errors import HeaderInconsistent, NameTaken, NothingThere, OtherLayout, TruncatedBlock, UnexpectedSchema, WrongMagic
+from . import core
+from .errors import (
+    HeaderInconsistent,
+    NameTaken,
+    NothingThere,
+    OtherLayout,
+    TruncatedBlock,
+    UnexpectedSchema,
+    WrongMagic,
+)
 from .groups import MemberShare, members_of, remove_group, undone_items
 from .identity import ProcessIdentity
 from .layout import (
@@ -83,6 +92,7 @@ def open_writer(path: str, spec: RingSpec, codec: Codec, *, spin_us: int = 0) ->
     For a ring in a `Directory`, register its entry first and keep the channel locked, so that no cleaner takes the
     ring for a dead one while it is being made.
     """
+    core.check_usable()
     header = _header(path, spec, codec)
     while True:
         found = _take_over(path, header, codec, spin_us)
@@ -105,6 +115,7 @@ def open_reader(
     spin_us: int = 0,
 ) -> RingReader:
     """Attach read-only. The schema hash is compared, where any is expected, before the first payload byte is used."""
+    core.check_usable()
     segment = Segment.attach(path)
     header = segment.header()
     if header.kind == Kind.TABLE:
@@ -183,9 +194,7 @@ class _Replaced(NamedTuple):
     head: int
 
 
-def _create(
-    path: str, header: Header, codec: Codec, replaced: _Replaced | None, spin_us: int
-) -> RingWriter | None:
+def _create(path: str, header: Header, codec: Codec, replaced: _Replaced | None, spin_us: int) -> RingWriter | None:
     """Create the ring; None if another process created it first."""
     if replaced is not None:
         readers_path = os.path.join(os.path.dirname(header.readers_path), replaced.block_id)
@@ -216,7 +225,11 @@ def _take_over(path: str, header: Header, codec: Codec, spin_us: int) -> RingWri
         return None
     try:
         found = segment.header()
-    except (TruncatedBlock, HeaderInconsistent, OtherLayout):  # the error asks for a restart of the producer: this is one
+    except (
+        TruncatedBlock,
+        HeaderInconsistent,
+        OtherLayout,
+    ):  # the error asks for a restart of the producer: this is one
         _discard(segment)
         return None
     if found.kind == Kind.TABLE:

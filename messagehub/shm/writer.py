@@ -351,9 +351,7 @@ class RingWriter:
         )
 
     def _full(self, waited: float) -> RingFull:
-        return RingFull(
-            self.path, self._slot_count, waited, self._held_back_by(), overwrites=not self._honours_readers
-        )
+        return RingFull(self.path, self._slot_count, waited, self._held_back_by(), overwrites=not self._honours_readers)
 
     def _held_back_by(self) -> str:
         lent = self._core.lent
@@ -415,4 +413,3 @@ class RingWriter:
                     self._core.abandon(slot)
                 return None
             return self._skip(1).last if slot is None else self._publish(slot, size)
-

@@ -99,24 +99,38 @@ def checked(program: str, python: str, place: Path) -> list[str]:
     return ran.stdout.splitlines()
 
 
-@pytest.fixture(scope="module")
-def environment_with_wheel(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Its interpreter has the wheel, and what the wheel needs from the environment that runs this test."""
-    place = tmp_path_factory.mktemp("wheel")
+def wheel_built_in(place: Path, **variables: str) -> Path:
     source = place / "source"
-    ignored = shutil.ignore_patterns("__pycache__")
+    ignored = shutil.ignore_patterns("__pycache__", "*.so")
     for folder in ("messagehub", "registry"):
         shutil.copytree(ROOT / folder, source / folder, ignore=ignored)
     for file in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / file, source)
     build = "from setuptools import build_meta; print(build_meta.build_wheel('..'))"
     built = subprocess.run(
-        [sys.executable, "-c", build], cwd=source, capture_output=True, text=True, timeout=300, check=True
+        [sys.executable, "-c", build],
+        cwd=source,
+        env=os.environ | variables,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=True,
     )
+    return place / built.stdout.split()[-1]
+
+
+@pytest.fixture(scope="module")
+def environment_with_wheel(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Its interpreter has the wheel, and what the wheel needs from the environment that runs this test."""
+    place = tmp_path_factory.mktemp("wheel")
+    built = wheel_built_in(place)
     venv.create(place / "env")
     python = str(place / "env" / "bin" / "python")
     site = Path(sysconfig.get_path("purelib", vars={"base": str(place / "env")}))
-    with zipfile.ZipFile(place / built.stdout.split()[-1]) as wheel:
+    with zipfile.ZipFile(built) as wheel:
+        inside = {"messagehub/shm/core/_ring.abi3.so", "messagehub/shm/core/ring.h"}
+        assert "-cp311-abi3-" in built.name
+        assert inside <= set(wheel.namelist()) or shutil.which("gcc") is None
         wheel.extractall(site)
     (site / "needed.pth").write_text(f"{sysconfig.get_path('purelib')}\n{sysconfig.get_path('platlib')}\n")
     where = [python, "-c", "import messagehub; print(messagehub.__file__)"]
@@ -133,3 +147,31 @@ def test_a_users_program_is_checked_strictly(is_wheel: bool, tmp_path: Path, req
     said = [line for line in checked(WRONG, python, tmp_path) if ": error: " in line]
     assert [int(line.split(":")[1]) for line in said] == list(range(5, 12)), said
     assert all(line.startswith("program.py:") for line in said)
+
+
+@pytest.mark.timeout(600)
+def test_without_a_compiler_the_wheel_has_no_core_and_works(tmp_path: Path) -> None:
+    built = wheel_built_in(tmp_path, CC="/bin/false")
+    with zipfile.ZipFile(built) as wheel:
+        assert not [name for name in wheel.namelist() if name.endswith(".so")]
+        wheel.extractall(tmp_path / "site")
+    program = (
+        "import messagehub, messagehub.shm.core as core; print(messagehub.__file__, core.IMPLEMENTATION)\n"
+        "hub = messagehub.MessageHub(dir='hub', domain='no-compiler')\n"
+        "with hub.producer('c') as producer, hub.consumer('c', start='oldest') as consumer:\n"
+        "    producer.write(b'x'); print(consumer.read(1).decode())\n"
+        "hub.close()"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(tmp_path / "site")},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    place, implementation, value = ran.stdout.split()
+    assert Path(place).is_relative_to(tmp_path)
+    assert (implementation, value) == ("python", "x")
+    shutil.rmtree(f"/dev/shm/messagehub-{os.geteuid()}/no-compiler", ignore_errors=True)

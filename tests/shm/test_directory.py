@@ -287,3 +287,36 @@ def test_damage_in_one_channel_is_reported_and_the_others_are_cleaned(root: str,
     assert report.producers == ["p"]
     assert "x.txn" in report.flaws[0]
     assert directory.channels() == ["a-damaged"]
+
+
+def test_what_readers_of_layout_2_left_is_removed_with_its_channel(root: str) -> None:
+    directory = Directory(root=root)
+    with directory.locked("c"):
+        pass
+    left = os.path.join(directory.channel_path("c"), "lanes", "0" * 32)
+    os.makedirs(left, mode=0o700)
+    for name in ("index", "a.lane", "a.bell", "writer.bell"):
+        with open(os.path.join(left, name), "wb"):
+            pass
+    assert clean(directory, now=time.time() + 1000, linger_seconds=0).channels == ["c"]
+    assert not os.path.exists(directory.channel_path("c"))
+
+
+def test_a_ring_of_layout_2_is_told_to_readers_and_replaced_by_its_next_producer(root: str) -> None:
+    directory = Directory(root=root)
+    registration, made = produce(directory, "p1", exclusive=True)
+    made.write(b"x")
+    made.close()
+    path = directory.exclusive_block("c")
+    with open(path, "r+b") as block:
+        block.seek(16)
+        block.write((2).to_bytes(4, "little"))
+    with pytest.raises(errors.OtherLayout, match=r"layout 2.*layout 3.*the producer runs an older version"):
+        open_reader(path)
+    registration.close()
+    registration, made = produce(directory, "p1", exclusive=True)
+    made.write(b"y")
+    with open_reader(path, start="oldest") as reader:
+        assert reader.read(0).value == b"y"
+    made.close()
+    registration.close()

@@ -49,6 +49,17 @@ def check_shared_memory(path: Path = SHARED_MEMORY) -> Iterator[Finding]:
         yield Finding("shm", "ok", told)
 
 
+def check_rings() -> Iterator[Finding]:
+    """Whether rings run in C. Imported here, as most commands need no rings."""
+    from messagehub.shm import core
+
+    if core.IMPLEMENTATION == "c":
+        yield Finding("rings", "ok", "rings run in C")
+    else:
+        advice = "install a C compiler and the headers of Python (gcc, python3-dev), then install messagehub again"
+        yield Finding("rings", "info", f"rings run in Python, which is slower: {core.REASON}", advice)
+
+
 def check_java() -> Iterator[Finding]:
     home = os.environ.get("JAVA_HOME")
     found = shutil.which("java", path=f"{home}/bin") if home else shutil.which("java")

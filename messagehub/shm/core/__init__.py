@@ -4,9 +4,12 @@
 may write with the one while another reads with the other. `MESSAGEHUB_PURE_PYTHON=1` chooses Python.
 """
 
+import logging
 import os
 import platform
 from typing import TYPE_CHECKING, Final, Literal
+
+from messagehub.shm.errors import RingCoreMissing
 
 Implementation = Literal["c", "python"]
 
@@ -33,8 +36,18 @@ else:
 _STRONGLY_ORDERED: Final = ("x86_64", "AMD64", "i686", "i386")
 
 
-def is_usable() -> bool:
-    return IMPLEMENTATION == "c" or platform.machine() in _STRONGLY_ORDERED
+_told: list[str] = []
+log = logging.getLogger("messagehub")
 
 
-__all__ = ["FULL", "IMPLEMENTATION", "LOOK", "REASON", "REFRESH", "Implementation", "Reader", "Writer", "is_usable"]
+def check_usable() -> None:
+    """Raise RingCoreMissing where rings need the extension. Log once which implementation this process uses."""
+    if _told:
+        return
+    if IMPLEMENTATION == "python" and platform.machine() not in _STRONGLY_ORDERED:
+        raise RingCoreMissing(platform.machine(), REASON)
+    _told.append(IMPLEMENTATION)
+    log.debug("rings run in %s", "C" if IMPLEMENTATION == "c" else f"Python ({REASON})")
+
+
+__all__ = ["FULL", "IMPLEMENTATION", "LOOK", "REASON", "REFRESH", "Implementation", "Reader", "Writer", "check_usable"]

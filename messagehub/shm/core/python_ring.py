@@ -2,7 +2,7 @@
 
 Rule 1: a word is stored with one aligned 8-byte store (`memoryview.cast("Q")`), never with `struct`.
 Rule 2: stores become visible in program order, which x86-64 promises. Where the protocol needs a fence, a lock is taken
-and released, which is one there (an atomic instruction). `core.is_usable` is false on other machines.
+and released, which is one there (an atomic instruction). `core.check_usable` refuses other machines.
 """
 
 import os
@@ -118,9 +118,7 @@ class Writer:
         """How many slots were claimed and neither published nor abandoned."""
         return self._slot_count - len(self._order)
 
-    def set_peers(
-        self, token: int, peers: Sequence[tuple[Any, int, int]], groups: Sequence[tuple[Any, int]]
-    ) -> None:
+    def set_peers(self, token: int, peers: Sequence[tuple[Any, int, int]], groups: Sequence[tuple[Any, int]]) -> None:
         """Note who reads from now on: (file, FIFO or -1, woken ticket) of each reader, (file, members) of each group."""
         self._peers = [_Peer(*peer) for peer in peers]
         self._groups = [(memoryview(memory).cast("B").cast("Q"), members) for memory, members in groups]

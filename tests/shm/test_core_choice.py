@@ -1,0 +1,47 @@
+"""Rings run in C where the extension was built, else in Python; users can see which, and choose Python."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from messagehub.shm import core, errors
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def doctor(tmp_path: Path, **variables: str) -> dict[str, Any]:
+    ran = subprocess.run(
+        [sys.executable, "-m", "messagehub", "doctor", "--json", "--dir", str(tmp_path / "hub")],
+        cwd=ROOT,
+        env=os.environ | variables,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    (found,) = [one for one in json.loads(ran.stdout)["findings"] if one["check"] == "rings"]
+    return dict(found)
+
+
+def test_doctor_says_which_implementation_is_used(tmp_path: Path) -> None:
+    is_built = (ROOT / "messagehub" / "shm" / "core" / "_ring.abi3.so").exists()
+    assert doctor(tmp_path, MESSAGEHUB_PURE_PYTHON="")["severity"] == ("ok" if is_built else "info")
+    chosen = doctor(tmp_path, MESSAGEHUB_PURE_PYTHON="1")
+    assert chosen["severity"] == "info"
+    assert "MESSAGEHUB_PURE_PYTHON is set" in chosen["message"]
+
+
+def test_rings_in_python_are_refused_where_stores_are_not_ordered(monkeypatch: pytest.MonkeyPatch) -> None:
+    # private: what this process has told already keeps it from being checked again
+    monkeypatch.setattr(core, "_told", [])
+    monkeypatch.setattr(core, "IMPLEMENTATION", "python")
+    monkeypatch.setattr(core.platform, "machine", lambda: "aarch64")
+    with pytest.raises(errors.RingCoreMissing, match="aarch64"):
+        core.check_usable()
+    monkeypatch.setattr(core, "IMPLEMENTATION", "c")
+    core.check_usable()
