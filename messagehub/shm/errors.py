@@ -75,8 +75,8 @@ class RingCoreMissing(DataBlockError):
 
     def __init__(self, machine: str, reason: str) -> None:
         super().__init__(
-            f"rings in Python need a machine that orders its stores (x86), and this is {machine}; the compiled core cannot"
-            f" be used: {reason}. Install a C compiler and the headers of Python, then install messagehub again."
+            f"rings in Python need a machine that orders its stores (x86), and this is {machine}; the compiled core"
+            f" cannot be used: {reason}. Install a C compiler and the headers of Python, then install messagehub again."
         )
 
 
@@ -250,8 +250,8 @@ class OtherLayout(DamagedBlock):
     def __init__(self, path: str, found: int, known: int) -> None:
         older, newer = ("producer", "reader") if found < known else ("reader", "producer")
         super().__init__(
-            f"{path} has layout {found}, and this version reads layout {known} only: the {older} runs an older version of"
-            f" MessageHub than the {newer}. Upgrade the {older} and start it again."
+            f"{path} has layout {found}, and this version reads layout {known} only: the {older} runs an older version"
+            f" of MessageHub than the {newer}. Upgrade the {older} and start it again."
         )
 
 

@@ -93,8 +93,10 @@ class RingReader:
         copy: Copy = "auto",
         spin_us: int = 0,
     ) -> None:
-        """`lossless`: a blocking writer waits for this reader. `wait_for_writer`: sleep over its restarts. `spin_us`: how
-        long to wait for an item without sleeping, where that pays."""
+        """`lossless`: a blocking writer waits for this reader. `wait_for_writer`: sleep over its restarts.
+
+        `spin_us`: how long to wait for an item without sleeping, where that pays.
+        """
         self.header = segment.header()
         self.path = path = segment.path
         self._codec = codec

@@ -119,7 +119,7 @@ class Writer:
         return self._slot_count - len(self._order)
 
     def set_peers(self, token: int, peers: Sequence[tuple[Any, int, int]], groups: Sequence[tuple[Any, int]]) -> None:
-        """Note who reads from now on: (file, FIFO or -1, woken ticket) of each reader, (file, members) of each group."""
+        """Note who reads: (file, FIFO or -1, woken ticket) of each reader, (file, members) of each group."""
         self._peers = [_Peer(*peer) for peer in peers]
         self._groups = [(memoryview(memory).cast("B").cast("Q"), members) for memory, members in groups]
         self._token = token
@@ -135,7 +135,7 @@ class Writer:
         if self._honours_readers:
             self._floor = self._find_floor()
 
-    def claim(self, count: int) -> tuple[int, ...] | int:
+    def claim(self, count: int) -> tuple[int, ...] | int:  # noqa: PLR0912  one step after the other, as in ring.h
         """Take slots, empty them and return them; or change nothing and return why: REFRESH, LOOK or FULL."""
         if self._generation != _generation or not 1 <= count <= self._slot_count:
             raise ValueError("not that many slots, or not in this process")
@@ -289,7 +289,7 @@ class _Pin:
         self._mapping = mapping
 
     def __del__(self) -> None:
-        self._reader._view_gone(self._slot)  # noqa: SLF001  the same module
+        self._reader._view_gone(self._slot)
 
 
 class Reader:
