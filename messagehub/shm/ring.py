@@ -13,7 +13,15 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from .errors import HeaderInconsistent, NameTaken, NothingThere, OtherLayout, TruncatedBlock, UnexpectedSchema, WrongMagic
+from .errors import (
+    HeaderInconsistent,
+    NameTaken,
+    NothingThere,
+    OtherLayout,
+    TruncatedBlock,
+    UnexpectedSchema,
+    WrongMagic,
+)
 from .groups import MemberShare, members_of, remove_group, undone_items
 from .identity import ProcessIdentity
 from .layout import (
@@ -212,7 +220,11 @@ def _take_over(path: str, header: Header, codec: Codec) -> RingWriter | _Replace
         return None
     try:
         found = segment.header()
-    except (TruncatedBlock, HeaderInconsistent, OtherLayout):  # the error asks for a restart of the producer: this is one
+    except (
+        TruncatedBlock,
+        HeaderInconsistent,
+        OtherLayout,
+    ):  # the error asks for a restart of the producer: this is one
         _discard(segment)
         return None
     if found.kind == Kind.TABLE:
@@ -223,7 +235,11 @@ def _take_over(path: str, header: Header, codec: Codec) -> RingWriter | _Replace
     if not segment.is_published():
         return None
     make_reader_directory(readers_path)
-    if _same_stream(segment, found, header, codec) and _has_room_for_name(segment, found, header.producer_id):
+    if (
+        _same_stream(segment, found, header, codec)
+        and _has_room_for_name(segment, found, header.producer_id)
+        and _head_of(segment, found) < _MOST_ITEMS
+    ):
         if header.producer_id != _last_producer(segment, found):  # before the epoch changes, so that readers look
             add_successor(segment.words, segment.data, _head_of(segment, found) + 1, header.producer_id)
         return RingWriter(segment, codec, readers_path)
@@ -319,7 +335,7 @@ def left_by_group(path: str, channel: str, group: str, left_out: Collection[Memb
         if header.channel != channel:
             return 0  # somebody registered a block of another channel as one of this
         head, geometry = segment.words[HEAD], header.geometry
-        live = live_items(segment.words, geometry.line(0), geometry.slot_count, 1)
+        live = live_items(segment.words, geometry.line(0), geometry.slot_count, 1, claimed=True)
         written = (each for each, _ in live if each <= head)
         return len(undone_items(reader_directory(path, header), group, written, left_out))
     except (NothingThere, FileNotFoundError):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, Literal
 Implementation = Literal["c", "python"]
 
 if TYPE_CHECKING:
-    from .python_ring import FULL, LOOK, REFRESH, Reader, Writer
+    from .python_ring import FULL, LOOK, REFRESH, Reader, Writer, fence
 
     IMPLEMENTATION: Final[Implementation] = "python"
     REASON: Final = ""
@@ -20,12 +20,12 @@ else:
     try:
         if os.environ.get("MESSAGEHUB_PURE_PYTHON", "") not in ("", "0"):
             raise ImportError("MESSAGEHUB_PURE_PYTHON is set")
-        from ._ring import FULL, LOOK, REFRESH, Reader, Writer
+        from ._ring import FULL, LOOK, REFRESH, Reader, Writer, fence
 
         IMPLEMENTATION = "c"
     except ImportError as error:
         REASON = str(error)
-        from .python_ring import FULL, LOOK, REFRESH, Reader, Writer
+        from .python_ring import FULL, LOOK, REFRESH, Reader, Writer, fence
 
         IMPLEMENTATION = "python"
 
@@ -37,4 +37,15 @@ def is_usable() -> bool:
     return IMPLEMENTATION == "c" or platform.machine() in _STRONGLY_ORDERED
 
 
-__all__ = ["FULL", "IMPLEMENTATION", "LOOK", "REASON", "REFRESH", "Implementation", "Reader", "Writer", "is_usable"]
+__all__ = [
+    "FULL",
+    "IMPLEMENTATION",
+    "LOOK",
+    "REASON",
+    "REFRESH",
+    "Implementation",
+    "Reader",
+    "Writer",
+    "fence",
+    "is_usable",
+]
