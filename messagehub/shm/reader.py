@@ -139,9 +139,11 @@ class RingReader:
             **geometry.places(),
             file=self._file.memory,
             process_held=self._held.memory,
-            most_held=geometry.slot_count if copy == "never" else share_of(geometry.slot_count),
-            room_most=-1 if copy == "never" else most_of_all(geometry.slot_count),
             # Nobody sees the pins of a reader without a file: it copies everything.
+            most_held=(geometry.slot_count if copy == "never" else share_of(geometry.slot_count))
+            if self.is_known
+            else -1,
+            room_most=-1 if copy == "never" else most_of_all(geometry.slot_count),
             small_bytes=codec.copied_bytes if self.is_known else geometry.slot_bytes,
             look_for_room=_held_by_others(readers_path, geometry.slot_count),
             writer_waits=self._writer_wake_up.wake,
@@ -206,19 +208,19 @@ class RingReader:
 
     def latest(self) -> Item | None:
         """The newest item, wherever this reader stands; None if there is none (yet)."""
-        for _ in range(_LATEST_ATTEMPTS):
-            live = self._live(1)
+        for attempt in range(_LATEST_ATTEMPTS):
+            live = self._live(1, claimed=attempt < _LATEST_ATTEMPTS - 1)  # at last what the writer wants does not count
             if not live:
                 return None
             sequence, slot = live[-1]
-            item = self._pinned(sequence, slot)
+            item = self._pinned(sequence, slot) or self._left_by_the_dead(sequence, slot)
             if item is not None:
                 return item
         return None
 
     def newest_ns(self) -> int:
         """When the item that `latest` would give was written; -1 if there is none."""
-        live = self._live(1)
+        live = self._live(1, claimed=True)
         if not live:
             return -1
         return self._words[self._times + live[-1][1]]
@@ -234,6 +236,7 @@ class RingReader:
         """For members of a group: this share is done up to `sequence`. Unacknowledged items go to others."""
         if self._member is not None:
             self._member.acknowledge(sequence)
+            core.fence()
             if self._words[WRITER_TICKET]:
                 self._writer_wake_up.wake()
 
@@ -406,6 +409,9 @@ class RingReader:
     def _search(self, want: int) -> Item | Gap | None:
         """The hint failed: the item is elsewhere, claimed by the writer, or lost."""
         head = self._words[HEAD]
+        if head >= CLAIM:
+            raise HeaderInconsistent(self.path, f"it claims {head} items")
+        core.fence()  # the slots are looked at after the head: what was published until then is in them, or lost
         live = [pair for pair in self._live(want, claimed=True) if pair[0] <= head]
         if not live:
             return self._lost(want, head)
@@ -418,10 +424,9 @@ class RingReader:
     def _left_by_the_dead(self, sequence: int, slot: int) -> Item | None:
         """An item that a writer claimed before it died. It is pinned first: a writer that comes now sees the pin."""
         buffer = self._core.pin(sequence | CLAIM, slot, True)
-        line = self._line[slot] + SEQUENCE
-        if buffer is None or self.is_writer_alive() or self._words[line] != sequence | CLAIM:
+        if buffer is None or self.is_writer_alive() or self._words[self._line[slot] + SEQUENCE] != sequence | CLAIM:
             return None
-        return self._item(buffer, sequence)
+        return self._verified(buffer, sequence, slot)
 
     def _pinned(self, sequence: int, slot: int) -> Item | None:
         words, line = self._words, self._line[slot]
@@ -432,9 +437,15 @@ class RingReader:
             if length > self._slot_bytes and words[line + SEQUENCE] == sequence:
                 raise HeaderInconsistent(self.path, f"slot {slot} claims {length} bytes of {self._slot_bytes}")
             return None
-        if self._verify and words[line + CHECKSUM] != checksum(buffer, sequence, self._core.shape or FLAT):
+        return self._verified(buffer, sequence, slot)
+
+    def _verified(self, buffer: Any, sequence: int, slot: int) -> Item | None:
+        line = self._line[slot]
+        if self._verify and self._words[line + CHECKSUM] != checksum(buffer, sequence, self._core.shape or FLAT):
+            if not self.is_known and self._words[line + SEQUENCE] != sequence:
+                return None  # the writer, which sees no pin of this reader, has changed the checksum meanwhile
             raise ChecksumMismatch(self.path, f"sequence {sequence}")
-        return self._item(buffer)
+        return self._item(buffer, sequence)
 
     def _item(self, buffer: Any, sequence: int | None = None) -> Item:
         """Return what the core has just handed out."""
@@ -477,8 +488,8 @@ class RingReader:
             return found
         if has_ended:
             raise StreamEnded(self.path)
-        if not is_alive and not self._wait_for_writer:
-            raise WriterGone(self.path)
+        if not is_alive and not self._wait_for_writer and not self.is_writer_alive():
+            raise WriterGone(self.path)  # if another has come meanwhile, it wakes this reader
         self._watch_writer(is_alive)
         if not is_alive and self._told_epoch != self._words[EPOCH]:
             self._told_epoch = self._words[EPOCH]

@@ -169,7 +169,7 @@ class NoReaderFile:
 class _Seen:
     """The writer's side of one reader file."""
 
-    __slots__ = ("descriptor", "fifo", "memory", "path", "woken_ticket", "words")
+    __slots__ = ("descriptor", "fifo", "memory", "path", "words")
 
     def __init__(self, path: str, slot_count: int) -> None:
         self.path = path
@@ -181,7 +181,6 @@ class _Seen:
         self.memory = map_file(self.descriptor.fd, least, writable=False)
         self.words = memoryview(self.memory)[:PINS_OFFSET].cast("Q")
         self.fifo: Descriptor | None = None  # opened at the first wake-up, because it may not exist before that
-        self.woken_ticket = 0
 
     def is_dead(self) -> bool:
         return not is_locked(self.descriptor.fd, _OWNED)
@@ -220,33 +219,37 @@ class ReaderFiles:
     def tell(self, core: Writer) -> None:
         """Keep the writer's core told who reads, from now on."""
         self._core = core
-        self._tell()
+        self._tell(self._token)
 
     def refresh(self) -> bool:
         """List the files again if a reader announced a change, and return whether one did."""
         token = self._word[0]
         if token == self._token:
             return False
-        self._token = token
         names = os.listdir(self.directory)
         while not self._follow_groups(names):
             names = os.listdir(self.directory)
         for name in names:
             if name.endswith(_READER) and name not in self._files:
                 self._add(name)
-        for name in [name for name, file in self._files.items() if file.is_dead()]:
-            self._remove(name)
-        self._tell()
+        self.drop_dead()
+        self._tell(token)
+        self._token = token  # last: where anything fails before, the next refresh lists them again
         return True
 
     def drop_dead(self) -> bool:
         """Remove the files of dead readers, and return whether there were any."""
         dead = [name for name, file in self._files.items() if file.is_dead()]
-        for name in dead:
-            self._remove(name)
-        if dead:
-            self._tell()
-        return bool(dead)
+        if not dead:
+            return False
+        gone = [self._files.pop(name) for name in dead]
+        self._tell(self._token)  # before their FIFOs are closed: the core has the numbers of the descriptors
+        for file in gone:
+            file.close()
+        for file in gone:
+            remove_file(_fifo_path(file.path))
+            remove_file(file.path)
+        return True
 
     def holders(self, head: int) -> list[Holder]:
         """Return every reader and group, with the slots and items that it holds of a writer that has come to `head`."""
@@ -259,16 +262,20 @@ class ReaderFiles:
         return found
 
     def wake_unopened(self) -> None:
-        """Open the FIFOs of readers that sleep, and wake these readers."""
+        """Open the FIFOs of readers that sleep, and wake these readers. Who has none is dead perhaps."""
+        has_failed = False
         for place, file in enumerate(self._files.values()):
             ticket = file.words[TICKET]
             if ticket and file.fifo is None:
                 fd = file.open_fifo()
                 if fd >= 0:
-                    file.woken_ticket = ticket
                     wake(fd)
                     if self._core is not None:
                         self._core.set_fifo(place, fd, ticket)
+                has_failed |= fd < 0
+        if has_failed:
+            with contextlib.suppress(OSError, DataBlockError):  # an item was written all the same
+                self.drop_dead()
 
     def wake_all(self) -> None:
         """Wake every reader, for a ring that has no writer any more."""
@@ -288,12 +295,12 @@ class ReaderFiles:
             group.close()
         self._files, self._groups = {}, {}
 
-    def _tell(self) -> None:
+    def _tell(self, token: int | None) -> None:
         if self._core is None:
             return
         peers = [(file.memory, -1 if file.fifo is None else file.fifo.fd, 0) for file in self._files.values()]
         groups = [(group.segment.mapping, group.count) for group in self._groups.values()]
-        self._core.set_peers(self._token or 0, peers, groups)
+        self._core.set_peers(token or 0, peers, groups)
 
     def _follow_groups(self, names: list[str]) -> bool:
         """Open the cursors of new groups and close those that are gone.
@@ -319,12 +326,6 @@ class ReaderFiles:
         except (NothingThere, AccessRefused, DamagedBlock):
             return  # its reader left meanwhile, or the file is not this user's
 
-    def _remove(self, name: str) -> None:
-        file = self._files.pop(name)
-        file.close()
-        remove_file(_fifo_path(file.path))
-        remove_file(file.path)
-
 
 class LiveReader(NamedTuple):
     holder: Holder
@@ -338,8 +339,8 @@ def live_readers(directory: str, slot_count: int, head: int) -> list[LiveReader]
         if name.endswith(_READER):
             try:
                 descriptor = open_trusted(os.path.join(directory, name), os.O_RDONLY)
-            except NothingThere:
-                continue
+            except (NothingThere, AccessRefused, DamagedBlock):
+                continue  # its reader left meanwhile, or it is no file of ours
             if is_locked(descriptor.fd, _OWNED):
                 size = reader_file_bytes(slot_count)
                 content = os.pread(descriptor.fd, size, 0).ljust(size, b"\0")

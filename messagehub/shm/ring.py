@@ -240,7 +240,11 @@ def _take_over(path: str, header: Header, codec: Codec, spin_us: int) -> RingWri
     if not segment.is_published():
         return None
     make_reader_directory(readers_path)
-    if _same_stream(segment, found, header, codec) and _has_room_for_name(segment, found, header.producer_id):
+    if (
+        _same_stream(segment, found, header, codec)
+        and _has_room_for_name(segment, found, header.producer_id)
+        and _head_of(segment, found) < _MOST_ITEMS
+    ):
         if header.producer_id != _last_producer(segment, found):  # before the epoch changes, so that readers look
             add_successor(segment.words, segment.data, _head_of(segment, found) + 1, header.producer_id)
         return RingWriter(segment, codec, readers_path, spin_us=spin_us)
@@ -336,7 +340,7 @@ def left_by_group(path: str, channel: str, group: str, left_out: Collection[Memb
         if header.channel != channel:
             return 0  # somebody registered a block of another channel as one of this
         head, geometry = segment.words[HEAD], header.geometry
-        live = live_items(segment.words, geometry.line(0), geometry.slot_count, 1)
+        live = live_items(segment.words, geometry.line(0), geometry.slot_count, 1, claimed=True)
         written = (each for each, _ in live if each <= head)
         return len(undone_items(reader_directory(path, header), group, written, left_out))
     except (NothingThere, FileNotFoundError):

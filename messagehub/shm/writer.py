@@ -103,6 +103,8 @@ class RingWriter:
         self._wake_up.stop_listening()
         sequences = self._recovered([geometry.line(slot) + SEQUENCE for slot in slots])
         self._begin_epoch(max(self._words[HEAD], *sequences))
+        # No reader has seen these tickets from a writer before: it would not wake this one.
+        self._wake_up.ticket = (self._words[EPOCH] & 0xFFFFFFFF) << 32
         self._core = core.Writer(
             block=segment.mapping,
             **geometry.places(),
@@ -233,6 +235,7 @@ class RingWriter:
         with self._mutex:
             self._take_back()
             slots = self._claim(1) or self._wait_for_slots(1, timeout_seconds)
+            self._core.wake()  # a loan may last: who has seen the claim only, and sleeps, has lost the item now
         slot = slots[0] if slots else None
         # An exporter of its own: it lives as long as the last view of the loan's buffer.
         kind = ctypes.c_ubyte * size

@@ -14,7 +14,7 @@ from messagehub.shm.errors import RingCoreMissing
 Implementation = Literal["c", "python"]
 
 if TYPE_CHECKING:
-    from .python_ring import FULL, LOOK, REFRESH, Reader, Writer
+    from .python_ring import FULL, LOOK, REFRESH, Reader, Writer, fence
 
     IMPLEMENTATION: Final[Implementation] = "python"
     REASON: Final = ""
@@ -23,12 +23,12 @@ else:
     try:
         if os.environ.get("MESSAGEHUB_PURE_PYTHON", "") not in ("", "0"):
             raise ImportError("MESSAGEHUB_PURE_PYTHON is set")
-        from ._ring import FULL, LOOK, REFRESH, Reader, Writer
+        from ._ring import FULL, LOOK, REFRESH, Reader, Writer, fence
 
         IMPLEMENTATION = "c"
     except ImportError as error:
         REASON = str(error)
-        from .python_ring import FULL, LOOK, REFRESH, Reader, Writer
+        from .python_ring import FULL, LOOK, REFRESH, Reader, Writer, fence
 
         IMPLEMENTATION = "python"
 
@@ -50,4 +50,15 @@ def check_usable() -> None:
     log.debug("rings run in %s", "C" if IMPLEMENTATION == "c" else f"Python ({REASON})")
 
 
-__all__ = ["FULL", "IMPLEMENTATION", "LOOK", "REASON", "REFRESH", "Implementation", "Reader", "Writer", "check_usable"]
+__all__ = [
+    "FULL",
+    "IMPLEMENTATION",
+    "LOOK",
+    "REASON",
+    "REFRESH",
+    "Implementation",
+    "Reader",
+    "Writer",
+    "check_usable",
+    "fence",
+]

@@ -73,17 +73,12 @@ typedef struct {
     uint32_t *claimed;
 } Writer;
 
-static void drop_peers(Writer *self) {
-    for (Py_ssize_t i = 0; i < self->borrowed_count; i++)
-        PyBuffer_Release(&self->borrowed[i]);
-    PyMem_Free(self->borrowed);
-    PyMem_Free(self->w.peers);
-    PyMem_Free(self->w.groups);
-    self->borrowed = NULL;
-    self->w.peers = NULL;
-    self->w.groups = NULL;
-    self->borrowed_count = 0;
-    self->w.peer_count = self->w.group_count = 0;
+static void drop_readers(Py_buffer *borrowed, Py_ssize_t count, mh_peer *peers, mh_group *groups) {
+    for (Py_ssize_t i = 0; i < count; i++)
+        PyBuffer_Release(&borrowed[i]);
+    PyMem_Free(borrowed);
+    PyMem_Free(peers);
+    PyMem_Free(groups);
 }
 
 static int writer_init(PyObject *object, PyObject *args, PyObject *kwargs) {
@@ -142,9 +137,22 @@ static int writer_init(PyObject *object, PyObject *args, PyObject *kwargs) {
     return 0;
 }
 
+/* The readers' files, whose method `wake_unopened` is, refer to the writer's core in turn. */
+static int writer_traverse(PyObject *object, visitproc visit, void *arg) {
+    Py_VISIT(Py_TYPE(object));
+    Py_VISIT(((Writer *)object)->wake_unopened);
+    return 0;
+}
+
+static int writer_clear(PyObject *object) {
+    Py_CLEAR(((Writer *)object)->wake_unopened);
+    return 0;
+}
+
 static void writer_dealloc(PyObject *object) {
     Writer *self = (Writer *)object;
-    drop_peers(self);
+    PyObject_GC_UnTrack(object);
+    drop_readers(self->borrowed, self->borrowed_count, self->w.peers, self->w.groups);
     if (self->block_view.obj)
         PyBuffer_Release(&self->block_view);
     if (self->index_view.obj)
@@ -162,6 +170,8 @@ static int finish_waking(Writer *self) {
     if (!self->w.has_unopened)
         return 0;
     self->w.has_unopened = 0;
+    if (!self->wake_unopened)
+        return 0; /* the garbage collector was here */
     PyObject *done = PyObject_CallNoArgs(self->wake_unopened);
     Py_XDECREF(done);
     return done ? 0 : -1;
@@ -176,12 +186,14 @@ static PyObject *writer_set_peers(PyObject *object, PyObject *args) {
     Py_ssize_t peer_count = PySequence_Size(peers), group_count = PySequence_Size(groups);
     if (peer_count < 0 || group_count < 0)
         return NULL;
-    drop_peers(self);
-    self->borrowed = PyMem_Calloc((size_t)(peer_count + group_count + 1), sizeof(Py_buffer));
-    self->w.peers = PyMem_Calloc((size_t)peer_count + 1, sizeof(mh_peer));
-    self->w.groups = PyMem_Calloc((size_t)group_count + 1, sizeof(mh_group));
-    if (!self->borrowed || !self->w.peers || !self->w.groups)
-        return PyErr_NoMemory();
+    Py_ssize_t count = 0;
+    Py_buffer *borrowed = PyMem_Calloc((size_t)(peer_count + group_count + 1), sizeof(Py_buffer));
+    mh_peer *new_peers = PyMem_Calloc((size_t)peer_count + 1, sizeof(mh_peer));
+    mh_group *new_groups = PyMem_Calloc((size_t)group_count + 1, sizeof(mh_group));
+    if (!borrowed || !new_peers || !new_groups) {
+        PyErr_NoMemory();
+        goto refused;
+    }
     for (Py_ssize_t i = 0; i < peer_count + group_count; i++) {
         int is_peer = i < peer_count;
         PyObject *memory;
@@ -189,24 +201,31 @@ static PyObject *writer_set_peers(PyObject *object, PyObject *args) {
         int fifo = -1;
         PyObject *each = PySequence_GetItem(is_peer ? peers : groups, is_peer ? i : i - peer_count);
         if (!each)
-            return NULL;
+            goto refused;
         int parsed = is_peer ? PyArg_ParseTuple(each, "OiK", &memory, &fifo, &woken) : PyArg_ParseTuple(each, "OK", &memory, &number);
         uint64_t least = is_peer ? MH_PINS_OFFSET + self->w.block.slot_count : 0;
         if (parsed && !is_peer)
             least = number < (1u << 20) ? (1 + number) * MH_GROUP_LINE_WORDS * 8 : UINT64_MAX;
-        void *words = parsed ? borrow(memory, &self->borrowed[self->borrowed_count], least, 0, "a reader's file") : NULL;
+        void *words = parsed ? borrow(memory, &borrowed[count], least, 0, "a reader's file") : NULL;
         Py_DECREF(each);
         if (!words)
-            return NULL;
-        self->borrowed_count++;
+            goto refused;
+        count++;
         if (is_peer)
-            self->w.peers[self->w.peer_count++] = (mh_peer){words, (uint8_t *)words + MH_PINS_OFFSET, woken, fifo};
+            new_peers[i] = (mh_peer){words, (uint8_t *)words + MH_PINS_OFFSET, woken, fifo};
         else
-            self->w.groups[self->w.group_count++] = (mh_group){words, number};
+            new_groups[i - peer_count] = (mh_group){words, number};
     }
+    drop_readers(self->borrowed, self->borrowed_count, self->w.peers, self->w.groups);
+    self->borrowed = borrowed, self->borrowed_count = count;
+    self->w.peers = new_peers, self->w.peer_count = (uint32_t)peer_count;
+    self->w.groups = new_groups, self->w.group_count = (uint32_t)group_count;
     self->w.token = token;
     self->w.floor = self->w.honours_readers ? mh_floor(&self->w) : MH_UNLIMITED;
     Py_RETURN_NONE;
+refused: /* the readers before stay known: a writer that forgot one would overwrite what it holds */
+    drop_readers(borrowed, count, new_peers, new_groups);
+    return NULL;
 }
 
 static PyObject *writer_set_fifo(PyObject *object, PyObject *args) {
@@ -315,6 +334,8 @@ static PyObject *writer_skip(PyObject *object, PyObject *argument) {
     unsigned long count = PyLong_AsUnsignedLong(argument);
     if (PyErr_Occurred())
         return NULL;
+    if (self->generation != fork_generation)
+        Py_RETURN_NONE;
     self->w.head += count;
     mh_store_release(self->w.block.words + MH_HEAD, self->w.head);
     mh_fence();
@@ -326,6 +347,8 @@ static PyObject *writer_skip(PyObject *object, PyObject *argument) {
 
 static PyObject *writer_wake(PyObject *object, PyObject *Py_UNUSED(none)) {
     Writer *self = (Writer *)object;
+    if (self->generation != fork_generation)
+        Py_RETURN_NONE; /* the numbers of the FIFOs are those of other files by now */
     mh_fence();
     mh_wake(&self->w);
     if (finish_waking(self) < 0)
@@ -345,6 +368,7 @@ static PyObject *writer_write(PyObject *object, PyObject *const *args, Py_ssize_
     Py_buffer payload;
     uint32_t slot;
     uint64_t sequence = 0;
+    enum mh_claimed result;
     if (count != 2) {
         PyErr_SetString(PyExc_TypeError, "write takes a payload and a shape");
         return NULL;
@@ -353,7 +377,10 @@ static PyObject *writer_write(PyObject *object, PyObject *const *args, Py_ssize_
         return PyLong_FromLong(0);
     if (PyObject_GetBuffer(args[0], &payload, PyBUF_SIMPLE) < 0)
         return NULL;
-    if ((uint64_t)payload.len <= self->w.block.slot_bytes && mh_claim(&self->w, 1, &slot) == MH_CLAIMED) {
+    result = (uint64_t)payload.len <= self->w.block.slot_bytes ? mh_claim(&self->w, 1, &slot) : MH_FULL;
+    if (result == MH_LOOK)
+        self->w.look_at_ns = 0; /* nobody looks now: the claim that follows says it again */
+    if (result == MH_CLAIMED) {
         copy(mh_payload(&self->w.block, slot), payload.buf, (size_t)payload.len);
         if (args[1] != Py_None && store_shape(self, slot, args[1]) < 0) {
             mh_abandon(&self->w, slot);
@@ -407,11 +434,14 @@ static PyType_Slot writer_slots[] = {
     {Py_tp_new, PyType_GenericNew},
     {Py_tp_init, writer_init},
     {Py_tp_dealloc, writer_dealloc},
+    {Py_tp_traverse, writer_traverse},
+    {Py_tp_clear, writer_clear},
     {Py_tp_methods, writer_methods},
     {Py_tp_getset, writer_properties},
     {0, NULL},
 };
-static PyType_Spec writer_spec = {"messagehub.shm.core._ring.Writer", sizeof(Writer), 0, Py_TPFLAGS_DEFAULT, writer_slots};
+static PyType_Spec writer_spec = {"messagehub.shm.core._ring.Writer", sizeof(Writer), 0,
+                                  Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, writer_slots};
 
 /* --- Reader --------------------------------------------------------------------------------------------------- */
 
@@ -479,6 +509,7 @@ static int reader_init(PyObject *object, PyObject *args, PyObject *kwargs) {
     self->writer_waits = Py_NewRef(writer_waits);
     self->last_released = Py_NewRef(last_released);
     self->generation = fork_generation;
+    mh_fence(); /* the file was announced; what the caller sees in the block from now on, the writer keeps for it */
     return 0;
 }
 
@@ -569,7 +600,10 @@ static void note_origin(Reader *self, uint32_t slot, uint64_t sequence) {
 }
 
 /* Hand out the payload of a slot: bytes where it is small, or this process holds too many slots, else a view that holds
- * the slot. None if the slot does not hold that item (any more), or states a length that cannot be. */
+ * the slot. None if the slot does not hold that item (any more), or states a length that cannot be.
+ *
+ * Another thread may close the reader while this one looks for room or makes a long copy; then nobody sees the pin any
+ * more, as with a reader that has no file. */
 static PyObject *hand_out(Reader *self, uint32_t slot, uint64_t wanted, uint64_t small_bytes) {
     uint64_t length = mh_load(mh_line(&self->r.block, slot) + MH_LENGTH);
     const uint8_t *start = mh_payload(&self->r.block, slot);
@@ -594,15 +628,22 @@ static PyObject *hand_out(Reader *self, uint32_t slot, uint64_t wanted, uint64_t
     int room = has_room(self);
     if (room <= 0) {
         PyObject *bytes = room == 0 ? PyBytes_FromStringAndSize(NULL, (Py_ssize_t)length) : NULL;
-        if (bytes)
+        if (bytes) {
             copy(PyBytes_AsString(bytes), start, (size_t)length);
+            if (!mh_is_unchanged(&self->r, slot, wanted)) {
+                Py_DECREF(bytes);
+                bytes = Py_NewRef(Py_None);
+            }
+        }
         unpin(self, slot);
         return bytes;
     }
     allocfunc allocate = (allocfunc)PyType_GetSlot(view_type, Py_tp_alloc);
-    View *view = (View *)allocate(view_type, 0);
+    View *view = self->is_closing ? NULL : (View *)allocate(view_type, 0);
     if (!view) {
         unpin(self, slot);
+        if (self->is_closing)
+            Py_RETURN_NONE;
         return NULL;
     }
     view->reader = (Reader *)Py_NewRef((PyObject *)self);
@@ -769,7 +810,17 @@ static int add_type(PyObject *module, PyType_Spec *spec, const char *name, PyTyp
     return result;
 }
 
-static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_ring", "The ring's protocol in C.", -1, NULL, NULL, NULL, NULL, NULL};
+static PyObject *module_fence(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(none)) {
+    mh_fence();
+    Py_RETURN_NONE;
+}
+
+static PyMethodDef functions[] = {
+    {"fence", module_fence, METH_NOARGS, "Let no load or store pass this point, for what Python itself loads and stores."},
+    {NULL, NULL, 0, NULL},
+};
+
+static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_ring", "The ring's protocol in C.", -1, functions, NULL, NULL, NULL, NULL};
 
 PyMODINIT_FUNC PyInit__ring(void) {
     PyObject *module = PyModule_Create(&definition);

@@ -119,9 +119,14 @@ class Writer:
         return self._slot_count - len(self._order)
 
     def set_peers(self, token: int, peers: Sequence[tuple[Any, int, int]], groups: Sequence[tuple[Any, int]]) -> None:
-        """Note who reads: (file, FIFO or -1, woken ticket) of each reader, (file, members) of each group."""
-        self._peers = [_Peer(*peer) for peer in peers]
-        self._groups = [(memoryview(memory).cast("B").cast("Q"), members) for memory, members in groups]
+        """Note who reads from now on: (file, FIFO or -1, woken ticket) of readers, (file, members) of groups."""
+        new_peers = [_Peer(*peer) for peer in peers]
+        new_groups = [(memoryview(memory).cast("B").cast("Q"), members) for memory, members in groups]
+        if any(len(peer.pins) < self._slot_count for peer in new_peers) or any(
+            len(words) < (1 + members) * GROUP_LINE_WORDS for words, members in new_groups
+        ):
+            raise ValueError("a reader's file: too few bytes")
+        self._peers, self._groups = new_peers, new_groups
         self._token = token
         self.find_floor()
 
@@ -135,7 +140,7 @@ class Writer:
         if self._honours_readers:
             self._floor = self._find_floor()
 
-    def claim(self, count: int) -> tuple[int, ...] | int:  # noqa: PLR0912  one step after the other, as in ring.h
+    def claim(self, count: int) -> tuple[int, ...] | int:  # noqa: PLR0912  as in ring.h, to be compared with it
         """Take slots, empty them and return them; or change nothing and return why: REFRESH, LOOK or FULL."""
         if self._generation != _generation or not 1 <= count <= self._slot_count:
             raise ValueError("not that many slots, or not in this process")
@@ -225,6 +230,8 @@ class Writer:
             return 0
         slots = self.claim(1)
         if isinstance(slots, int):
+            if slots == LOOK:
+                self._look_at = 0.0  # nobody looks now: the claim that follows says it again
             return 0
         offset = self._offset[slots[0]]
         if size:
@@ -239,12 +246,15 @@ class Writer:
 
     def skip(self, count: int) -> None:
         """Use up so many numbers without an item."""
-        self.head += count
-        self._words[HEAD] = self.head
-        self.wake()
+        if self._generation == _generation:
+            self.head += count
+            self._words[HEAD] = self.head
+            self.wake()
 
     def wake(self) -> None:
         """Wake every reader that sleeps, once for each ticket."""
+        if self._generation != _generation:
+            return  # the numbers of the FIFOs are those of other files by now
         fence()
         has_unopened = False
         for peer in self._peers:
@@ -347,11 +357,12 @@ class Reader:
         self._is_closing = False
         self._spin = _Spin()
         self._generation = _generation
+        fence()  # the file was announced; what the caller sees in the block from now on, the writer keeps for it
 
     def take(self) -> Any:
         """The next item's payload if it is where it should be, else None: search for it."""
         wanted, words = self.cursor + 1, self._words
-        if words[HEAD] < wanted or self._is_closing or self._generation != _generation:
+        if wanted >= CLAIM or words[HEAD] < wanted or self._is_closing or self._generation != _generation:
             return None
         slot = words[self._line[wanted % self._slot_count] + HINT]
         if slot >= self._slot_count or words[self._line[slot] + SEQUENCE] != wanted:
@@ -402,7 +413,7 @@ class Reader:
         if length <= small_bytes and length <= self._slot_bytes:
             content = bytes(self._data[offset : offset + length])
             self._note_origin(slot, wanted)
-            return content if words[line + SEQUENCE] == wanted else None
+            return content if self._is_unchanged(slot, wanted) else None
         if not self._pin(slot, wanted):
             return None
         length = words[line + LENGTH]
@@ -415,15 +426,24 @@ class Reader:
         except BaseException:
             self._unpin(slot)
             raise
+        # Another thread may have closed the reader meanwhile: then nobody sees the pin, as without a file.
         if not has_room:
             content = bytes(self._data[offset : offset + length])
+            is_whole = self._is_unchanged(slot, wanted)
             self._unpin(slot)
-            return content
+            return content if is_whole else None
         with self._mutex:
-            self._views += 1
+            is_closing = self._is_closing
+            self._views += not is_closing
+        if is_closing:
+            self._unpin(slot)
+            return None
         if self._returned:
             self._settle()
         return self._foreign_buffer(self._address + offset, length, base=_Pin(self, slot, self._mapping))
+
+    def _is_unchanged(self, slot: int, wanted: int) -> bool:
+        return not (self._words[self._line[slot] + SEQUENCE] ^ wanted) & ~CLAIM
 
     def _note_origin(self, slot: int, sequence: int) -> None:
         words, line = self._words, self._line[slot]

@@ -340,18 +340,18 @@ static inline int mh_pin(mh_reader *r, uint32_t slot, uint64_t wanted) {
 
 /* The slot that holds item `wanted` by its hint, or MH_NO_SLOT: search, or it is not there. */
 static inline uint32_t mh_hinted(const mh_reader *r, uint64_t wanted) {
-    if (mh_load_acquire(r->block.words + MH_HEAD) < wanted)
-        return MH_NO_SLOT;
+    if (wanted - 1 >= MH_CLAIM - 1 || mh_load_acquire(r->block.words + MH_HEAD) < wanted)
+        return MH_NO_SLOT; /* no item has number 0, or one with CLAIM: the head was damaged */
     uint64_t slot = mh_load(mh_line(&r->block, wanted % r->block.slot_count) + MH_HINT);
     if (slot >= r->block.slot_count || mh_load_acquire(mh_line(&r->block, slot) + MH_SEQUENCE) != wanted)
         return MH_NO_SLOT;
     return (uint32_t)slot;
 }
 
-/* After a copy out of a slot that is not pinned: whether the writer left it alone meanwhile. */
+/* After a copy out of a slot that is not pinned: whether the writer left it alone meanwhile, or has claimed it at most. */
 static inline int mh_is_unchanged(const mh_reader *r, uint32_t slot, uint64_t wanted) {
     __atomic_thread_fence(__ATOMIC_ACQUIRE);
-    return mh_load(mh_line(&r->block, slot) + MH_SEQUENCE) == wanted;
+    return ((mh_load(mh_line(&r->block, slot) + MH_SEQUENCE) ^ wanted) & ~MH_CLAIM) == 0;
 }
 
 /* Say that everything up to `sequence` is read, and return whether the writer waits. */
