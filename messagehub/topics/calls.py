@@ -5,9 +5,10 @@ from typing import Any
 
 from messagehub.runtime.background import BackgroundThreads, awaitable
 from messagehub.runtime.callbacks import check_callback
+from messagehub.topics.callbacks import Callback
 from messagehub.topics.retained.durable_subscriptions import Ack, durable_options
 from messagehub.topics.retained.positions import Since
-from messagehub.topics.subscriptions import Callback, Overflow, Subscription
+from messagehub.topics.subscriptions import Overflow, Subscription
 from messagehub.topics.topics import Topics
 from registry.records import KeptTopic
 

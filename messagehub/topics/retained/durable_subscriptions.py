@@ -158,21 +158,21 @@ class DurableSubscription(Subscription):
         """
         deadline = time.monotonic() + timeout
         self.end()
-        if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join(timeout)
+        if self._calls is not None:
+            self._calls.join(timeout)
         self._begin_leaving()
         if self._fetcher is not None and self._fetcher is not threading.current_thread():
             self._fetcher.join(max(deadline - time.monotonic(), 0.0))
 
     async def close_async(self, *, timeout: float = CLOSE_SECONDS) -> None:
         self.end()
-        if self._thread is threading.current_thread():  # called by the callback itself, which does not wait for itself
+        if self._calls is not None and self._calls.is_in_callback_thread():
             self._begin_leaving()
             if self._fetcher is not None:
                 await asyncio.to_thread(self._fetcher.join, timeout)
             return
-        if self._task is not None and self._task is not asyncio.current_task():
-            await asyncio.wait({self._task}, timeout=timeout)
+        if self._calls is not None:
+            await self._calls.join_task(timeout)
         await asyncio.to_thread(self.close, timeout=timeout)
 
     def end(self, failure: HubError | None = None) -> None:
