@@ -31,7 +31,7 @@ class Endpoint(NamedTuple):
     returns: Any = None
 
 
-class Outcome(NamedTuple, Generic[T]):
+class HandlerResult(NamedTuple, Generic[T]):
     """What a handler of our own API returns where a plain value does not say it all."""
 
     value: T

@@ -19,7 +19,7 @@ import msgspec
 from messagehub import protocol
 from messagehub.discovery import Discovery
 from messagehub.discovery.consumer_files import ConsumerFiles
-from messagehub.discovery.remembered import Remembered, stamps_of
+from messagehub.discovery.directory_cache import DirectoryCache, stamps_of
 from messagehub.errors import (
     BrokerRequired,
     ChannelNotFound,
@@ -54,7 +54,7 @@ class ViaFiles:
         self._producers: dict[tuple[str, str], EntryRegistration] = {}
         self._consumers: set[tuple[str, str]] = set()
         self._process_lock = ProcessLock()
-        self._remembered = Remembered()
+        self._cache = DirectoryCache()
         self._mutex = threading.Lock()
         self._handlers: dict[type[commands.Command], Callable[[Any, float], replies.Reply]] = {
             commands.Discover: self._read,
@@ -79,7 +79,7 @@ class ViaFiles:
 
     def discover(self, channel: str, expected_schema_hash: str | None = None) -> Discovery | None:
         """No registry is here to compare schemas: one that is expected is compatible where the hashes are equal."""
-        known = self._remembered.get(channel) if expected_schema_hash is None else None
+        known = self._cache.get(channel) if expected_schema_hash is None else None
         if known is not None:
             return known
         logical = names.check_channel(names.logical(channel))
@@ -95,7 +95,7 @@ class ViaFiles:
         assert isinstance(reply, replies.Discovered)
         found = Discovery.of(reply, "files")
         if expected_schema_hash is None:
-            self._remembered.keep(channel, found, stamps, self._locks(path, reply))
+            self._cache.put(channel, found, stamps, self._locks(path, reply))
         return found
 
     def register_blocks(
@@ -133,7 +133,7 @@ class ViaFiles:
     def close(self, *, left: Collection[tuple[str, str | None]] = ()) -> None:
         """Unregister everything without blocks. What has blocks lingers, and so do the producers named in `left`."""
         lingering = {(channel, file_id(producer_id)) for channel, producer_id in left}
-        self._remembered.clear()
+        self._cache.clear()
         for channel, consumer_id in list(self._consumers):
             self._drop_consumer(self.directory.channel_path(channel), channel, consumer_id)
         for (channel, entry_id), held in list(self._producers.items()):

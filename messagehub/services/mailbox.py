@@ -19,7 +19,7 @@ from messagehub.services.server_connections import ServerConnection
 from registry.records import Priority
 
 Overflow = Literal["block", "drop", "error"]
-Outcome = Literal["taken", "closed", "expired", "blocked", "drop", "error"]
+OfferResult = Literal["taken", "closed", "expired", "blocked", "drop", "error"]
 """What becomes of a message; a blocked one waits for room."""
 BY_PRIORITY: Mapping[Priority, Overflow] = {"high": "block", "normal": "error", "low": "drop"}
 
@@ -94,7 +94,7 @@ class Mailbox:
         """What is in hand: in handlers and queued."""
         return self.busy + self._queued
 
-    def offer(self, job: Job) -> Outcome:
+    def offer(self, job: Job) -> OfferResult:
         """A blocked one waits here, and is handed out by `unblocked`, perhaps at once and to another thread."""
         with self._lock:
             policy = self._policies[job.priority]
@@ -106,7 +106,7 @@ class Mailbox:
                 return policy
             return self._admit(job)
 
-    def _admit(self, job: Job) -> Outcome:
+    def _admit(self, job: Job) -> OfferResult:
         """With the lock, and when there is room."""
         if self.is_closed:
             return "closed"
@@ -142,7 +142,7 @@ class Mailbox:
     def has_work(self) -> bool:
         return self._queued > 0 and self.busy < self.concurrency
 
-    def unblocked(self) -> tuple[Job, Outcome] | None:
+    def unblocked(self) -> tuple[Job, OfferResult] | None:
         """The next that waited for room, when there is some now, and what has become of it."""
         if not self._blocked:
             return None

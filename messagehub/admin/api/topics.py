@@ -8,7 +8,7 @@ from fastapi import Depends
 from messagehub.admin.api.listing import listed
 from messagehub.admin.api.parameters import Limit, Name, NotGiven, Offset, Seconds
 from messagehub.admin.broker_client import BrokerClient
-from messagehub.admin.endpoints import Outcome
+from messagehub.admin.endpoints import HandlerResult
 from messagehub.admin.routes import JsonBody, Operations
 from registry import commands, replies
 from registry.records import Keep, KeptTopic
@@ -54,7 +54,7 @@ class MessagePage(msgspec.Struct, kw_only=True):
 @operations.add("GET", "/api/v1/topics", "observe", codes=(42202, 42208))
 async def topics(
     backend: BrokerClient, pattern: str = ">", after: str = "", limit: Limit | NotGiven = None
-) -> Outcome[list[KeptTopic]]:
+) -> HandlerResult[list[KeptTopic]]:
     """The topics that are kept and match a pattern."""
 
     async def ask(after: str, limit: int) -> tuple[list[KeptTopic], str | None]:
@@ -89,7 +89,7 @@ async def delete_topic(backend: BrokerClient, topic: Name) -> replies.TopicDelet
 @operations.add("GET", "/api/v1/topics/{topic}/messages", "consume", codes=(404, 42202, 42208))
 async def messages(
     backend: BrokerClient, topic: Name, offset: Offset = 0, since: Seconds | NotGiven = None, limit: Limit = 100
-) -> Outcome[MessagePage]:
+) -> HandlerResult[MessagePage]:
     """A page of what a kept topic holds; payloads in base64."""
     command = commands.ReadTopic(topic=topic, offset=offset, since=since, limit=limit)
     page = await backend.ask(command, replies.TopicPage)
@@ -103,13 +103,13 @@ async def messages(
         messages=page.messages,
     )
     has_more = following < page.next_offset
-    return Outcome(found, following=str(following) if has_more else None, following_by="offset")
+    return HandlerResult(found, following=str(following) if has_more else None, following_by="offset")
 
 
 @operations.add("GET", "/api/v1/topics/{topic}/positions", "observe", codes=(404, 42202, 42208))
 async def positions(
     backend: BrokerClient, topic: Name, after: str = "", limit: Limit | NotGiven = None
-) -> Outcome[list[replies.PositionSummary]]:
+) -> HandlerResult[list[replies.PositionSummary]]:
     """The durable names under which a topic is read, and how far each is."""
 
     async def ask(after: str, limit: int) -> tuple[list[replies.PositionSummary], str | None]:

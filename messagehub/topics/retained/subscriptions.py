@@ -23,7 +23,7 @@ BUFFER = 1_000
 """Less than of other topics: what does not fit stays in the store, and is read when there is room."""
 
 
-class _Position:
+class _ReadPosition:
     __slots__ = ("incarnation", "is_exact", "newest", "next", "publisher", "since", "topic")
 
     def __init__(self, topic: KeptTopic, begin: Begin) -> None:
@@ -63,7 +63,7 @@ class RetainedSubscription(Subscription):
                     f"since has a position of topic {topic!r}, which {self.pattern!r} does not match"
                 )
         self._on_want = on_want
-        self._positions: dict[str, _Position] = {}
+        self._positions: dict[str, _ReadPosition] = {}
         self._received_to: dict[str, tuple[int, bytes]] = {}
         self._has_begun = self._wants_room = False
         self._moving = threading.Lock()  # positions, and the end of the buffer
@@ -194,8 +194,8 @@ class RetainedSubscription(Subscription):
         self.end(error)
         self._on_close(self)
 
-    def _begin(self, topic: KeptTopic) -> _Position:
-        position = _Position(topic, Begin(1) if self._has_begun else self._start.of(topic))
+    def _begin(self, topic: KeptTopic) -> _ReadPosition:
+        position = _ReadPosition(topic, Begin(1) if self._has_begun else self._start.of(topic))
         if position.next:
             self._received_to[topic.name] = (position.next, position.publisher)
         return position
