@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Protocol
 from msgspec import Struct, field
 
 from registry.events import AnyEvent
-from registry.records import Channel, KeptTopic, Mode, SchemaConfig, SchemaVersion
+from registry.records import Channel, Mode, RetainedTopic, SchemaConfig, SchemaVersion
 from registry.replies import StoredMessage
 from registry.topics.positions import SavedPosition
 from registry.topics.retained import SavedTopic
@@ -39,18 +39,18 @@ class Extent(NamedTuple):
 
 
 class StoredTopicReader(Protocol):
-    """Reads what was written of kept topics; used by one thread. Bounds hold at once, before anything is trimmed."""
+    """Reads stored messages of retained topics, on one thread. Bounds hold at once, before anything is removed."""
 
-    def written(self, incarnation: int) -> KeptTopic | None:
+    def written(self, incarnation: int) -> RetainedTopic | None:
         """The topic as it is on disk, which may be less than the registry knows; None when it is not."""
 
-    def extent(self, topic: KeptTopic, *, now: float) -> Extent:
+    def extent(self, topic: RetainedTopic, *, now: float) -> Extent:
         """Of a topic as it was written."""
 
-    def page(self, topic: KeptTopic, *, offset: int, limit: int, max_bytes: int) -> list[StoredMessage]:
+    def page(self, topic: RetainedTopic, *, offset: int, limit: int, max_bytes: int) -> list[StoredMessage]:
         """From an offset on; at least one where there is one, however large."""
 
-    def offset_at(self, topic: KeptTopic, at: float, extent: Extent) -> int:
+    def offset_at(self, topic: RetainedTopic, at: float, extent: Extent) -> int:
         """The first one's that is not older."""
 
     def close(self) -> None: ...

@@ -4,7 +4,7 @@ Rule 1: batches are written in the order they were submitted, and `written` only
 Rule 2: after a failed write, whatever made it fail, nothing more is written until `resume`; the caller reloads
 before that.
 Rule 3: the caller never waits here; an eventfd tells it that `written` or `failure` changed.
-Rule 4: what kept topics need no longer is trimmed between two transactions, a little at a time.
+Rule 4: messages that retained topics no longer need are removed between two transactions, a little at a time.
 """
 
 import logging
@@ -126,7 +126,7 @@ class GroupCommit:
         try:
             has_more = self.store.trim(now=time.time())
         except (StoreError, OSError) as error:
-            log.warning("what kept topics need no longer could not be removed: %s", error)  # tried again
+            log.warning("messages that retained topics no longer need could not be removed: %s", error)  # tried again
         self._trim_at = now + (TRIM_SECONDS if has_more else IDLE_TRIM_SECONDS)
 
     def _probe(self) -> None:

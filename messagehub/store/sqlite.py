@@ -150,7 +150,7 @@ class SQLiteStore:
         if not _has_content(self._path):
             _create(self._path)
         connection = _connect(self._path)
-        # A database from before kept topics, or before registered tables, lacks them.
+        # A database from before retained topics, or before registered tables, lacks them.
         connection.executescript(f"BEGIN; {sqlite_topics.TABLES} {sqlite_positions.TABLES} {_LATER_TABLES} COMMIT;")
         return connection
 
@@ -335,7 +335,7 @@ def _put_setting(kind: str, subject: str, value: SchemaConfig | Mode | None) -> 
 
 
 def _nothing(_: AnyEvent) -> Sequence[Row]:
-    """Stalls, conflicts and shares are not kept: a broker that starts looks, or deals anew."""
+    """Stalls, conflicts and shares are not stored: a broker that starts looks, or deals anew."""
     return ()
 
 

@@ -10,7 +10,7 @@ from messagehub.topics.retained.durable_subscriptions import Ack, durable_option
 from messagehub.topics.retained.positions import Since
 from messagehub.topics.subscriptions import Overflow, Subscription
 from messagehub.topics.topics import Topics
-from registry.records import KeptTopic
+from registry.records import RetainedTopic
 
 
 class TopicCalls:
@@ -96,6 +96,6 @@ class TopicCalls:
             subscription.call(callback)
         return subscription
 
-    def topics(self, pattern: str = ">", *, timeout: float | None = None) -> list[KeptTopic]:
-        """The kept topics that match."""
-        return self._topics.kept(pattern, timeout=self._limit(timeout))
+    def topics(self, pattern: str = ">", *, timeout: float | None = None) -> list[RetainedTopic]:
+        """Return the retained topics that match."""
+        return self._topics.retained(pattern, timeout=self._limit(timeout))

@@ -56,7 +56,7 @@ class GroupSubscription(Subscription):
         self._connection = connection
         self._registration: Registration | None = None
         self._sharing = threading.Lock()
-        self._shares = {is_kept: GroupShare(command.member_id, buffer) for is_kept in (False, True)}
+        self._shares = {is_retained: GroupShare(command.member_id, buffer) for is_retained in (False, True)}
         self._lost_unheard = 0
         self._valid_until = 0.0
         self._is_told = threading.Event()
@@ -127,7 +127,7 @@ class GroupSubscription(Subscription):
         if self.is_closed:
             return False
         with self._sharing:
-            if not self._shares[message.is_kept].take(message):
+            if not self._shares[message.is_retained].take(message):
                 return False
             if time.monotonic() >= self._valid_until:
                 self._lost_unheard += 1

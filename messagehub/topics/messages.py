@@ -1,4 +1,4 @@
-"""A message of a topic as users see it, made from its frame (protocol/topic_frames.py) or from what the broker kept.
+"""A message of a topic as users see it, made from its frame (protocol/topic_frames.py) or from what the broker stored.
 
 Whoever receives checks a frame before anything else looks at it, since any process that reaches the socket may have
 written it.
@@ -6,6 +6,7 @@ written it.
 
 import asyncio
 import struct
+import warnings
 from typing import Any, Protocol
 
 import msgspec
@@ -45,16 +46,23 @@ class Message(msgspec.Struct, frozen=True, eq=False, gc=False):
     _frame: bytes
     _body_at: int
     _headers: dict[str, Any]
-    is_kept: bool = False
+    is_retained: bool = False
+    """Whether it is of a retained topic, so that the broker has stored it."""
     _block: Any = None  # a table in shared memory, or why there is none
     deliveries: int = 1
     """How often it was handed out under its durable name, this time included."""
     _acknowledgements: "Acknowledging | None" = None
 
     @property
+    def is_kept(self) -> bool:
+        """The former name of `is_retained`, which is to be used instead."""
+        warnings.warn("Message.is_kept is now is_retained", DeprecationWarning, stacklevel=2)
+        return self.is_retained
+
+    @property
     def offset(self) -> int | None:
-        """Its place in a kept topic: what `since` takes. Of a plain topic, None."""
-        return self.number if self.is_kept else None
+        """The offset of a message of a retained topic, which `since` takes. None for one of a plain topic."""
+        return self.number if self.is_retained else None
 
     @property
     def headers(self) -> dict[str, Any]:
@@ -134,7 +142,7 @@ def decode(frame: bytes, end: int, topic: str, is_retained: bool) -> Message | N
 def from_store(
     topic: str,
     incarnation: int,
-    kept: StoredMessage,
+    stored: StoredMessage,
     deliveries: int = 1,
     acknowledgements: Acknowledging | None = None,
 ) -> Message:
@@ -142,13 +150,13 @@ def from_store(
     return Message(
         topic=topic,
         publisher=incarnation_bytes(incarnation),
-        number=kept.offset,
-        sent_at=kept.at,
-        _kind=KIND_OF[kept.kind],
-        _frame=kept.payload,
+        number=stored.offset,
+        sent_at=stored.at,
+        _kind=KIND_OF[stored.kind],
+        _frame=stored.payload,
         _body_at=0,
-        _headers=kept.headers,
-        is_kept=True,
+        _headers=stored.headers,
+        is_retained=True,
         deliveries=deliveries,
         _acknowledgements=acknowledgements,
     )

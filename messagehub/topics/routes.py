@@ -72,10 +72,10 @@ class TopicRoutes:
                 return False
             self._references = [other for other in self._references if other is not reference]
             heard = self._heard = tuple({prefix for other in self.subscriptions for prefix in other.prefixes})
-            kept = {name: route for name, route in self._routes.items() if (name + b"\0").startswith(heard)}
-            for route in kept.values():
+            heard_still = {name: route for name, route in self._routes.items() if (name + b"\0").startswith(heard)}
+            for route in heard_still.values():
                 route.subscriptions = [other for other in route.subscriptions if other is not reference]
-            self._routes = kept
+            self._routes = heard_still
             return True
 
     def deliver(self, frame: bytes, *, is_retained: bool = False) -> None:

@@ -1,6 +1,6 @@
 """The one PUSH socket of a client; used by one thread at a time.
 
-A message waits for a broker that is there, never for the next one: what is not sent is not kept (ZMQ_IMMEDIATE).
+A message waits for a broker that is there, never for the next one: what is not sent is dropped (ZMQ_IMMEDIATE).
 """
 
 import time

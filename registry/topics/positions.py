@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from registry import commands, events, names, replies
 from registry.errors import InvalidRequest, PolicyMismatch, PositionNotFound, TopicLimitExceeded, TopicNotFound
-from registry.records import KeptTopic, TopicPosition
+from registry.records import RetainedTopic, TopicPosition
 from registry.topics.retained import Decision, TopicCatalog
 
 ACK_WAIT_SECONDS = 30.0
@@ -258,7 +258,7 @@ class Positions:
 
     # -- inside --------------------------------------------------------------------------------------------
 
-    def _named(self, topic_name: str, name: str) -> tuple[KeptTopic, _Position]:
+    def _named(self, topic_name: str, name: str) -> tuple[RetainedTopic, _Position]:
         topic = self._topics.get(topic_name)
         held = self._positions.get(topic.name, {}).get(name)
         if held is None:
@@ -268,7 +268,7 @@ class Positions:
             )
         return topic, held
 
-    def _of(self, command: commands.PositionCommand) -> tuple[KeptTopic, _Position]:
+    def _of(self, command: commands.PositionCommand) -> tuple[RetainedTopic, _Position]:
         topic = self._topics.get(command.topic)
         if topic.incarnation != command.incarnation:
             raise TopicNotFound(
@@ -293,7 +293,7 @@ def _set(record: TopicPosition) -> events.PositionSet:
     return events.PositionSet(name=record.topic, position=record.name, incarnation=record.incarnation, record=record)
 
 
-def _within(topic: KeptTopic, offset: int) -> int:
+def _within(topic: RetainedTopic, offset: int) -> int:
     """Offset 0 is the first one's too."""
     if offset > topic.next_offset:
         raise InvalidRequest(
@@ -315,11 +315,11 @@ def _is_dead(record: TopicPosition, deliveries: int) -> bool:
     return record.max_deliveries is not None and deliveries > record.max_deliveries
 
 
-def _lag(topic: KeptTopic, held: _Position) -> int:
+def _lag(topic: RetainedTopic, held: _Position) -> int:
     return topic.next_offset - held.record.next_offset + len(held.unacked)
 
 
-def _summary(topic: KeptTopic, held: _Position) -> replies.PositionSummary:
+def _summary(topic: RetainedTopic, held: _Position) -> replies.PositionSummary:
     record, unacked = held.record, held.unacked
     return replies.PositionSummary(
         position=record,

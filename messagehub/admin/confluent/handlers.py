@@ -66,7 +66,7 @@ class Confluent:
         )
         found = await self._backend.ask(command, replies.SchemaFound)
         made = answer(200, shown(found.schema))
-        self._backend.keep_look_up(asked, made, generation)
+        self._backend.cache_look_up(asked, made, generation)
         return made
 
     async def delete_subject(self, request: Request) -> Response:
@@ -92,7 +92,7 @@ class Confluent:
         generation = self._backend.generation
         made = answer(200, shown((await self._version(request)).schema))
         if request.path_params["version"] == "latest" and not request.url.query:
-            self._backend.keep_latest(request.scope["path"], made, generation)
+            self._backend.cache_latest(request.scope["path"], made, generation)
         return made
 
     async def version_schema(self, request: Request) -> Response:
@@ -152,7 +152,7 @@ class Confluent:
             return answer(200, body)
         made = answer(200, body, immutable_headers(found.schema))
         if not request.url.query:
-            self._backend.keep_id(request.scope["path"], made, generation)
+            self._backend.cache_id(request.scope["path"], made, generation)
         return made
 
     async def by_id_schema(self, request: Request) -> Response:

@@ -246,7 +246,7 @@ class DurableSubscription(Subscription):
 
     def offer(self, message: Message) -> bool:
         """It is only told that there is more."""
-        if message.is_kept:
+        if message.is_retained:
             self._has_news = True
             self._wanted.set()
         return False

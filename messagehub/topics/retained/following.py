@@ -1,4 +1,4 @@
-"""The thread of a client that reads kept topics for its subscriptions, while one of them is behind and has room.
+"""The thread of a client that reads retained topics for its subscriptions, while one of them is behind and has room.
 
 It also asks now and then which topics match and how far they are: what was announced while the connection to the topic
 proxy was away, or was dropped on the way, is found so.
@@ -14,7 +14,7 @@ from messagehub.client.connection import Connection
 from messagehub.errors import BrokerUnavailable, Forbidden, HubError, TopicNotFound, Unauthorized
 from messagehub.topics.retained.subscriptions import RetainedSubscription
 from registry import commands, replies
-from registry.records import KeptTopic
+from registry.records import RetainedTopic
 
 log = logging.getLogger("messagehub.topics")
 
@@ -40,7 +40,7 @@ class RetainedFollower:
         return [subscription for reference in self._references if (subscription := reference()) is not None]
 
     def add(self, subscription: RetainedSubscription, *, timeout: float) -> None:
-        """Begin; raises what speaks against it now: no broker, or a topic that is not kept."""
+        """Begin; raises what speaks against it now: no broker, or a topic that is not retained."""
         subscription.follow(self.topics(subscription.patterns, timeout=timeout))
         if subscription.failure is not None:
             raise subscription.failure
@@ -66,10 +66,10 @@ class RetainedFollower:
         if thread is not None and thread is not threading.current_thread():
             thread.join(CLOSE_SECONDS)
 
-    def topics(self, patterns: Iterable[str], *, timeout: float) -> list[KeptTopic]:
-        """The kept topics that match any of the patterns."""
+    def topics(self, patterns: Iterable[str], *, timeout: float) -> list[RetainedTopic]:
+        """Return the retained topics that match any of the patterns."""
         deadline = time.monotonic() + timeout
-        found: dict[str, KeptTopic] = {}
+        found: dict[str, RetainedTopic] = {}
         for pattern in patterns:
             after: str | None = ""
             while after is not None:

@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple, get_args
 from messagehub.arguments import plain
 from messagehub.errors import ConfigurationError
 from registry import commands, replies
-from registry.records import KeptTopic
+from registry.records import RetainedTopic
 
 log = logging.getLogger("messagehub.topics")
 
@@ -62,7 +62,7 @@ class Start:
             self._offset = _number(since)
             self._since = _instant(since) if self._offset is None else None
 
-    def of(self, topic: KeptTopic) -> Begin:
+    def of(self, topic: RetainedTopic) -> Begin:
         """Where to begin in this topic; ConfigurationError where it ends before that."""
         if self.saved is not None:
             return _continued(topic, self.saved.get(topic.name))
@@ -90,7 +90,7 @@ def saved_position(offset: int, incarnation: int) -> dict[str, int]:
     return {"offset": offset, "incarnation": incarnation}
 
 
-def _continued(topic: KeptTopic, saved: _Saved | None) -> Begin:
+def _continued(topic: RetainedTopic, saved: _Saved | None) -> Begin:
     if saved is None:
         return Begin(0)
     if saved.incarnation not in (None, topic.incarnation):
@@ -99,7 +99,7 @@ def _continued(topic: KeptTopic, saved: _Saved | None) -> Begin:
     return Begin(_within(topic, saved.offset))
 
 
-def _within(topic: KeptTopic, offset: int) -> int:
+def _within(topic: RetainedTopic, offset: int) -> int:
     if offset > topic.next_offset:
         raise ConfigurationError(
             f"since says offset {offset}, but the next message of topic {topic.name!r} has offset {topic.next_offset}."

@@ -1,4 +1,4 @@
-"""A subscription to kept topics: from where the subscriber says, then live, without a gap or a double.
+"""A subscription to retained topics: from where the subscriber says, then live, without a gap or a double.
 
 Rule 1: a position is the next offset of a topic. A live message is taken only where it is exactly that and there is
 room; anything else only says that there is more, which is then read from the broker's store.
@@ -15,7 +15,7 @@ from messagehub.protocol.topic_frames import incarnation_bytes
 from messagehub.topics.messages import Message, from_store
 from messagehub.topics.retained.positions import Begin, Since, Start, saved_position
 from messagehub.topics.subscriptions import Subscription
-from registry.records import KeptTopic
+from registry.records import RetainedTopic
 from registry.replies import TopicPage
 from registry.topics.patterns import Patterns
 
@@ -26,7 +26,7 @@ BUFFER = 1_000
 class _ReadPosition:
     __slots__ = ("incarnation", "is_exact", "newest", "next", "publisher", "since", "topic")
 
-    def __init__(self, topic: KeptTopic, begin: Begin) -> None:
+    def __init__(self, topic: RetainedTopic, begin: Begin) -> None:
         self.topic = topic.name
         self.incarnation = topic.incarnation
         self.publisher = incarnation_bytes(topic.incarnation)
@@ -40,7 +40,7 @@ class _ReadPosition:
 
 
 class RetainedSubscription(Subscription):
-    """Only kept topics; those that come to match later are heard from their first message on."""
+    """Reads only retained topics; those that come to match later are heard from their first message on."""
 
     def __init__(
         self,
@@ -102,7 +102,7 @@ class RetainedSubscription(Subscription):
     # -- on the receiving thread ---------------------------------------------------------------------------
 
     def offer(self, message: Message) -> bool:
-        if self.is_closed or not message.is_kept:
+        if self.is_closed or not message.is_retained:
             return False
         with self._moving:
             position = self._positions.get(message.topic)
@@ -147,9 +147,9 @@ class RetainedSubscription(Subscription):
                 self._lose(first - position.next)
             position.next, position.since, position.is_exact = max(position.next, first), None, True
             self._received_to.setdefault(page.topic, (position.next, position.publisher))  # where a time has led to
-            for kept in page.messages:
-                self._append(from_store(page.topic, page.incarnation, kept))
-                position.next = kept.offset + 1
+            for stored in page.messages:
+                self._append(from_store(page.topic, page.incarnation, stored))
+                position.next = stored.offset + 1
             if page.messages:
                 position.newest = max(position.newest, page.next_offset)
             else:  # there is no more, whatever was announced: never ask in circles
@@ -160,7 +160,7 @@ class RetainedSubscription(Subscription):
                 self._positions[page.topic] = self._positions.pop(page.topic)
         self.wake()
 
-    def follow(self, topics: list[KeptTopic]) -> None:
+    def follow(self, topics: list[RetainedTopic]) -> None:
         """All that match now: new ones are begun, deleted ones left, and what has grown is read."""
         try:
             with self._moving:
@@ -179,7 +179,7 @@ class RetainedSubscription(Subscription):
         missing = set(self._topics) - {topic.name for topic in topics}
         if missing:
             name = min(missing)
-            self.refuse(TopicNotFound(f"topic {name!r} is not kept, or was deleted", topic=name))
+            self.refuse(TopicNotFound(f"topic {name!r} is not retained, or was deleted", topic=name))
 
     def _leave_all_but(self, incarnations: set[int]) -> None:
         """What was known to be there, and was not read before its topic was deleted, is lost."""
@@ -194,7 +194,7 @@ class RetainedSubscription(Subscription):
         self.end(error)
         self._on_close(self)
 
-    def _begin(self, topic: KeptTopic) -> _ReadPosition:
+    def _begin(self, topic: RetainedTopic) -> _ReadPosition:
         position = _ReadPosition(topic, Begin(1) if self._has_begun else self._start.of(topic))
         if position.next:
             self._received_to[topic.name] = (position.next, position.publisher)
@@ -202,7 +202,7 @@ class RetainedSubscription(Subscription):
 
     def _lose(self, count: int) -> None:
         self.lost_to_retention += count
-        self._warn("they were removed from the kept topic before they were read")
+        self._warn("they were removed from the retained topic before they were read")
 
     def _has_room_or_waits(self) -> bool:
         """Where there is none, the reader asks for more when it has taken half."""
