@@ -151,7 +151,7 @@ class MessageHub(ClosedWhenForgotten):
     connect = delegate("_parts.registry", RegistryClient.connect)
     connect_async = awaitable(connect)
     ask = delegate("_parts.registry", RegistryClient.ask)
-    ask_async = awaitable(ask)
+    ask_async = delegate("_parts.registry", RegistryClient.ask_async)
     health = delegate("_parts.diagnostics", Diagnostics.health)
     health_async = awaitable(health)
     stats = delegate("_parts.diagnostics", Diagnostics.stats)

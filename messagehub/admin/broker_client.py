@@ -57,7 +57,7 @@ class BrokerClient:
     async def ask(self, command: commands.Command, kind: type[R]) -> R:
         self.callers.check(command)
         try:
-            reply = await run_in_threadpool(self.hub.ask, command, timeout=self._patience(command))
+            reply = await self.hub.ask_async(command, timeout=self._patience(command))
         finally:
             if command.writes:  # one that was not answered may have happened all the same
                 self._change(permanent=isinstance(command, _REMOVING))
@@ -81,7 +81,10 @@ class BrokerClient:
         return await anyio.to_thread.run_sync(function, abandon_on_cancel=True, limiter=self._monitoring)
 
     async def change(self, command: commands.Command, made_by: Callable[[MessageHub], R]) -> R:
-        """Make a change that takes more than one request, since it also frees memory here. `command` says which right it needs."""
+        """Make a change that takes more than one request, since memory is freed here too.
+
+        `command` says which right it takes.
+        """
         self.callers.check(command)
         reply = await run_in_threadpool(made_by, self.hub)
         self.callers.check_answer(command, reply)  # type: ignore[arg-type]  # any reply is one of AnyReply

@@ -10,13 +10,15 @@ import time
 from typing import TypeVar
 
 from messagehub.arguments import seconds
+from messagehub.client.awaited_request import request_async
 from messagehub.client.connection import Connection
 from messagehub.client.heartbeats import Heartbeats, Registration
 from messagehub.discovery import Discovery
 from messagehub.discovery.chain import Chain
 from messagehub.discovery.listings import Listings
 from messagehub.discovery.via_directory import LOCK_SECONDS
-from messagehub.errors import BrokerRequired, ChannelNotFound, HubError, is_unable
+from messagehub.errors import BrokerRequired, BrokerTimeout, ChannelNotFound, HubError, RequestTimeout, is_unable
+from messagehub.runtime.background import BackgroundThreads
 from messagehub.shm.errors import DataBlockError
 from messagehub.shm.locks import open_files_limited
 from registry import commands, replies
@@ -29,7 +31,14 @@ Registering = commands.RegisterProducer | commands.RegisterConsumer
 
 class RegistryClient:
     def __init__(
-        self, connection: Connection, heartbeats: Heartbeats, chain: Chain, listings: Listings, *, timeout: float
+        self,
+        connection: Connection,
+        heartbeats: Heartbeats,
+        chain: Chain,
+        listings: Listings,
+        background: BackgroundThreads,
+        *,
+        timeout: float,
     ) -> None:
         """`timeout` counts where a call names none."""
         self.files = chain.files
@@ -38,6 +47,7 @@ class RegistryClient:
         self._chain = chain
         self._cache = chain.broker.cache
         self._listings = listings
+        self._background = background
         self._timeout = timeout
         self._has_warned = False
 
@@ -54,6 +64,18 @@ class RegistryClient:
     def ask(self, command: commands.Command, *, timeout: float | None = None) -> replies.AnyReply:
         """Send any command and return its reply; refusals, timeouts and no broker are raised."""
         return self._connection.request(command, timeout=self.limit(timeout), is_patient=True)
+
+    async def ask_async(self, command: commands.Command, *, timeout: float | None = None) -> replies.AnyReply:
+        """As `ask`, to be awaited. Only who has to connect first takes a thread."""
+        limit = self.limit(timeout)
+        if self._connection.hello is not None:
+            return await request_async(self._connection, command, timeout=limit)
+        try:
+            return await self._background.call(lambda remaining: self.ask(command, timeout=remaining), timeout=limit)
+        except BrokerTimeout:
+            raise
+        except RequestTimeout as late:
+            raise BrokerTimeout(late.message) from None
 
     def reply(
         self, command: commands.Command, kind: type[_AnyReply], timeout: float | None, *, is_patient: bool = True
