@@ -4,6 +4,7 @@ import time
 from typing import Any
 
 from messagehub.arguments import json_object
+from messagehub.client.pages import pages
 from messagehub.discovery.registry_client import RegistryClient
 from messagehub.errors import ConfigurationError
 from messagehub.shm.advice import schema_instead
@@ -116,15 +117,12 @@ class Catalog:
         return self._registry.reply(command, replies.SchemaFound, timeout)
 
     def subjects(self, *, timeout: float | None = None) -> list[str]:
-        found: list[str] = []
-        after: str | None = ""
-        deadline = time.monotonic() + self._registry.limit(timeout)
-        while after is not None:
-            command = commands.ListSchemas(after=after, limit=PAGE)
-            page = self._registry.reply(command, replies.SchemaList, max(deadline - time.monotonic(), 0.0))
-            found += page.subjects
-            after = page.next
-        return found
+        """Return the subjects of all schemas."""
+
+        def ask(after: str, seconds: float) -> replies.SchemaList:
+            return self._registry.reply(commands.ListSchemas(after=after, limit=PAGE), replies.SchemaList, seconds)
+
+        return [each for page in pages(ask, timeout=self._registry.limit(timeout)) for each in page.subjects]
 
     def schema_versions(self, subject: str, *, timeout: float | None = None) -> list[replies.SchemaVersionSummary]:
         return self._registry.reply(commands.ListSchemas(subject=subject), replies.SchemaList, timeout).versions

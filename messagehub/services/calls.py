@@ -7,6 +7,7 @@ from typing import Any
 
 from messagehub.arguments import whole_from
 from messagehub.client.identity import ClientIdentity
+from messagehub.client.pages import pages
 from messagehub.discovery.registry_client import RegistryClient
 from messagehub.errors import BrokerRequired, BrokerTimeout, BrokerUnavailable
 from messagehub.runtime.background import BackgroundThreads
@@ -257,17 +258,14 @@ class ServiceCalls:
         return reply
 
     def services(self, prefix: str = "", *, timeout: float | None = None) -> list[replies.ServiceSummary]:
-        """All addresses that start with the prefix, and who serves them."""
-        found: list[replies.ServiceSummary] = []
-        after: str | None = ""
-        deadline = time.monotonic() + self._registry.limit(timeout)
-        while after is not None:
-            command = commands.ListServices(prefix=prefix, after=after, limit=PAGE)
-            page = self._ask_broker(command, timeout=max(deadline - time.monotonic(), 0.0))
+        """Return all addresses that start with the prefix, and who serves them."""
+
+        def ask(after: str, seconds: float) -> replies.ServiceList:
+            page = self._ask_broker(commands.ListServices(prefix=prefix, after=after, limit=PAGE), timeout=seconds)
             assert isinstance(page, replies.ServiceList)
-            found += page.services
-            after = page.next
-        return found
+            return page
+
+        return [each for page in pages(ask, timeout=self._registry.limit(timeout)) for each in page.services]
 
     def remove_pool(self, address: str, *, timeout: float | None = None) -> None:
         """Forget an empty pool; its workers have to leave first."""

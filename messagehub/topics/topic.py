@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from messagehub.arguments import checked, plain
+from messagehub.client.pages import pages
 from messagehub.errors import ConfigurationError, SendTimeout
 from messagehub.runtime.background import BackgroundThreads, awaitable
 from messagehub.topics.durations import RULE, seconds_of
@@ -117,16 +118,14 @@ class Topic:
     subscribe_async = awaitable(subscribe)
 
     def positions(self, *, timeout: float | None = None) -> list[replies.PositionSummary]:
-        """The durable names under which it is read, and how far each is."""
-        deadline = time.monotonic() + self._limit(timeout)
-        found: list[replies.PositionSummary] = []
-        after: str | None = ""
-        while after is not None:
-            page = self._ask(commands.ListPositions(topic=self.name, after=after), _remaining(deadline))
+        """Return the durable names under which it is read, and how far each is."""
+
+        def ask(after: str, seconds: float) -> replies.PositionList:
+            page = self._ask(commands.ListPositions(topic=self.name, after=after), seconds)
             assert isinstance(page, replies.PositionList)
-            found += page.positions
-            after = page.next
-        return found
+            return page
+
+        return [each for page in pages(ask, timeout=self._limit(timeout)) for each in page.positions]
 
     positions_async = awaitable(positions)
 

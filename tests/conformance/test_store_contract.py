@@ -143,7 +143,7 @@ HISTORY: dict[str, list[commands.Command]] = {
         commands.RegisterSchema(subject="a", schema={"title": "second"}),
         commands.RegisterSchema(subject="m", schema={"title": "first"}),
     ],
-    "kept topics": [
+    "retained topics": [
         commands.KeepTopic(topic="t", keep=Keep(messages=3, seconds=5.0)),
         commands.PublishMessages(topic="t", messages=[RetainedMessage(payload=b"a")] * 5, publisher="p", number=1),
         commands.KeepTopic(topic="u"),
@@ -217,7 +217,7 @@ def test_loading_gives_copies_that_later_writes_do_not_change(store: Store) -> N
     assert store.load().channels[0].producers
 
 
-# -- kept topics -------------------------------------------------------------------------------------------
+# -- retained topics ---------------------------------------------------------------------------------------
 
 
 def kept(writer: Writer, topic: str, count: int, *, now: float, size: int = 10) -> None:

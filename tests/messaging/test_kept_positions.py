@@ -1,4 +1,4 @@
-"""A subscription to kept topics under any order of announcements, lists and pages, some of them lost or late.
+"""A subscription to retained topics under any order of announcements, lists and pages, some of them lost or late.
 
 The broker is a list here; what is tested is the subscription alone, driven as its two threads drive it.
 """

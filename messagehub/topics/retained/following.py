@@ -9,8 +9,10 @@ import threading
 import time
 import weakref
 from collections.abc import Iterable
+from functools import partial
 
 from messagehub.client.connection import Connection
+from messagehub.client.pages import pages
 from messagehub.errors import BrokerUnavailable, Forbidden, HubError, TopicNotFound, Unauthorized
 from messagehub.topics.retained.subscriptions import RetainedSubscription
 from registry import commands, replies
@@ -71,14 +73,13 @@ class RetainedFollower:
         deadline = time.monotonic() + timeout
         found: dict[str, RetainedTopic] = {}
         for pattern in patterns:
-            after: str | None = ""
-            while after is not None:
-                asked = commands.ListTopics(pattern=pattern, after=after)
-                remaining = max(deadline - time.monotonic(), 0.001)
-                page = self._connection.ask(asked, replies.TopicList, timeout=remaining, is_patient=True)
+            for page in pages(partial(self._page, pattern), timeout=deadline - time.monotonic()):
                 found |= {topic.name: topic for topic in page.topics}
-                after = page.next
         return list(found.values())
+
+    def _page(self, pattern: str, after: str, seconds: float) -> replies.TopicList:
+        command = commands.ListTopics(pattern=pattern, after=after)
+        return self._connection.ask(command, replies.TopicList, timeout=seconds, is_patient=True)
 
     # -- on the thread -------------------------------------------------------------------------------------
 
