@@ -1,4 +1,4 @@
-"""What outlives the broker's process: one contract, several stores.
+"""The contract of stores, which hold what outlives the broker's process.
 
 A store turns events into its own rows at once (`rows`, in the broker's thread, since records go on changing)
 and writes many of them in one transaction later (`write`, in the commit thread).
@@ -17,7 +17,7 @@ from registry.topics.retained import SavedTopic
 
 
 class Saved(Struct):
-    """Everything a registry needs to go on."""
+    """Everything that a registry needs to go on after a restart."""
 
     channels: list[Channel]
     schemas: list[SchemaVersion]
@@ -30,7 +30,7 @@ class Saved(Struct):
 
 
 class Extent(NamedTuple):
-    """What of a topic is within its bounds."""
+    """Which messages of a topic are within its bounds."""
 
     first_offset: int
     next_offset: int
@@ -42,35 +42,41 @@ class StoredTopicReader(Protocol):
     """Reads stored messages of retained topics, on one thread. Bounds hold at once, before anything is removed."""
 
     def written(self, incarnation: int) -> RetainedTopic | None:
-        """The topic as it is on disk, which may be less than the registry knows; None when it is not."""
+        """Return the topic as it is on disk, which may be less than the registry knows; None if it is not there."""
 
     def extent(self, topic: RetainedTopic, *, now: float) -> Extent:
-        """Of a topic as it was written."""
+        """Return which messages of a written topic are within its bounds."""
 
     def page(self, topic: RetainedTopic, *, offset: int, limit: int, max_bytes: int) -> list[StoredMessage]:
-        """From an offset on; at least one where there is one, however large."""
+        """Return messages from an offset on: at least one if there is one, however large it is."""
 
     def offset_at(self, topic: RetainedTopic, at: float, extent: Extent) -> int:
-        """The first one's that is not older."""
+        """Return the offset of the first message that is not older than `at`."""
 
     def close(self) -> None: ...
 
 
 class Store(Protocol):
     def load(self) -> Saved:
-        """What was written last. May be called again, from any thread, after a failed write."""
+        """Return what was written last. It may be called again, from any thread, after a failed write."""
 
     def rows(self, event: AnyEvent) -> Sequence[Any]:
-        """The event in the store's own form."""
+        """Return the event in the store's own form."""
 
     def write(self, rows: Sequence[Any], *, revision: int, durable: bool) -> None:
-        """One transaction: all of it or, with an OSError or StoreError, none. Durable: on disk when this returns."""
+        """Write all rows in one transaction or, with an OSError or StoreError, none.
+
+        If durable, they are on disk when this returns.
+        """
 
     def trim(self, *, now: float) -> bool:
-        """Remove some of what is beyond the bounds of its topic; True when there is more. By the writing thread."""
+        """Remove some messages beyond the bounds of their topics.
+
+        Return True if there are more. Called by the writing thread.
+        """
 
     def topic_reader(self) -> StoredTopicReader:
-        """A new one."""
+        """Return a new reader."""
 
     def probe(self) -> None:
         """Raise what `write` would raise now."""

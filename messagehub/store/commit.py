@@ -50,7 +50,10 @@ class GroupCommit:
         self._batches.append((rows, happened[-1].revision, durable))
 
     def write_submitted(self) -> None:
-        """Have what was submitted written: once for many submissions, since waking a thread costs more than they do."""
+        """Have the submitted events written.
+
+        Call it once for many submissions, since waking a thread costs more than they do.
+        """
         if self._batches:
             with self._changed:
                 self._changed.notify_all()
@@ -63,7 +66,7 @@ class GroupCommit:
             self._changed.notify_all()
 
     def flush(self, revision: int, *, timeout: float) -> bool:
-        """Wait until a revision is written or the store failed; False at the timeout."""
+        """Wait until a revision is written or the store failed. Return False at the timeout."""
         self.write_submitted()
         with self._changed:
             return self._changed.wait_for(lambda: self.written >= revision or self.failure is not None, timeout)

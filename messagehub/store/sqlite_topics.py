@@ -109,7 +109,7 @@ class TopicRetention:
         self._written = 0
 
     def note(self, rows: Sequence[Row]) -> None:
-        """These were written."""
+        """Take note of what was written."""
         for statement, values in rows:
             if statement is _PUT_MESSAGE:
                 self._written += 1
@@ -145,7 +145,7 @@ class TopicRetention:
     def _remove(
         self, connection: sqlite3.Connection, incarnation: int, first: int | None, rows: list[Row], budget: int
     ) -> bool:
-        """All before the first that stays, or everything; False when that takes more than one go."""
+        """Remove all rows before the first that stays, or all. Return False if that takes more than one transaction."""
         oldest = connection.execute(_OLDEST, (incarnation,)).fetchone()[0]
         if oldest is None or (first is not None and oldest >= first):
             return True
@@ -211,7 +211,10 @@ def _topic(connection: sqlite3.Connection, incarnation: int) -> RetainedTopic | 
 
 
 def _first(connection: sqlite3.Connection, topic: RetainedTopic, now: float) -> int:
-    """The oldest within the bounds: all three only ever exclude the oldest, so the scan ends at the first that fits."""
+    """Return the oldest offset within the bounds.
+
+    Each bound excludes the oldest only, so the scan ends at the first that fits.
+    """
     keep = topic.keep
     query = (
         "SELECT offset FROM topic_messages WHERE incarnation = ? AND offset >= ? AND start >= ? AND at >= ?"

@@ -1,4 +1,4 @@
-"""What a hub's user calls to hear topics: `hub.subscribe`, also to await, and `hub.topics`."""
+"""The methods of a hub that read topics: `subscribe`, its twin to await, and `topics`."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -45,7 +45,7 @@ class TopicCalls:
         timeout: float | None = None,
         local: bool = False,
     ) -> Subscription:
-        """Hear all that is published from now on, by iterating (also `async for`), `receive` or the callback.
+        """Get all messages that are published from now on, by iterating (also `async for`), `receive` or the callback.
 
         When this returns the broker knows of it. `*` is one component of a topic, a last `>` one or more; of several
         patterns a message that matches any comes once. An `async def` callback is awaited in the event loop that runs

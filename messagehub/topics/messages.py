@@ -36,7 +36,10 @@ class Acknowledging(Protocol):
 
 
 class Message(msgspec.Struct, frozen=True, eq=False, gc=False):
-    """What a subscriber gets. Subscribers of one process share it: payloads are decoded anew at each look."""
+    """A message as a subscriber gets it.
+
+    Subscribers of one process share it, so its payload is decoded at each access.
+    """
 
     topic: str
     publisher: bytes
@@ -82,16 +85,18 @@ class Message(msgspec.Struct, frozen=True, eq=False, gc=False):
 
     @property
     def size_bytes(self) -> int:
-        """Of the payload; where it is in shared memory, what that takes."""
+        """The size of the payload, or of the shared memory that holds it."""
         return len(self._frame) - self._body_at if self._block is None else getattr(self._block, "nbytes", 0)
 
     @property
     def frame_bytes(self) -> int:
-        """What it holds in memory, headers and shared memory included."""
+        """How much memory the message takes, with headers and shared memory."""
         return len(self._frame) if self._block is None else len(self._frame) + self.size_bytes
 
     def ack(self, *, timeout: float | None = None) -> None:
-        """Say that it is done. When this returns, that is on the broker's disk, and it does not come again.
+        """Acknowledge the message.
+
+        When this returns, that is on the broker's disk, and the message does not come again.
 
         SendTimeout where the broker does not confirm it in time: it may come again then. Only of a subscription with a
         durable name; saying it twice is harmless.
@@ -99,7 +104,7 @@ class Message(msgspec.Struct, frozen=True, eq=False, gc=False):
         self._held().acknowledge(self.number, timeout)
 
     def nak(self, *, timeout: float | None = None) -> None:
-        """Give it back: it is handed out again, to any subscriber of the name, as soon as one has room."""
+        """Give the message back: it is handed out again, to any subscriber of the name, as soon as one has room."""
         self._held().give_back(self.number, timeout)
 
     async def ack_async(self, *, timeout: float | None = None) -> None:
@@ -122,7 +127,7 @@ class Message(msgspec.Struct, frozen=True, eq=False, gc=False):
 
 
 def decode(frame: bytes, end: int, topic: str, is_retained: bool) -> Message | None:
-    """The message whose topic ends at `end`; None when the bytes are not one."""
+    """Return the message whose topic ends at `end`, or None if the bytes are not a message."""
     try:
         publisher, number, sent_at, headers_bytes, kind = HEAD.unpack_from(frame, end + 1)
         headers_at = end + 1 + HEAD.size
@@ -146,7 +151,7 @@ def from_store(
     deliveries: int = 1,
     acknowledgements: Acknowledging | None = None,
 ) -> Message:
-    """The same message as its frame would give."""
+    """Return the message that the broker stored: the same as its frame would give."""
     return Message(
         topic=topic,
         publisher=incarnation_bytes(incarnation),

@@ -78,7 +78,7 @@ class TopicPublisher:
         timeout: float | None = None,
         local: bool = False,
     ) -> int:
-        """Send bytes, a JSON value or an Arrow batch to all who subscribe now; returns the message's number.
+        """Send bytes, a JSON value or an Arrow batch to all who subscribe now, and return the message's number.
 
         A message comes at most once, and is not stored for who is not there. Of a retained topic (`hub.topic`) it is
         stored when this returns, and its number is its offset. `local` stays in this hub object and needs no broker.
@@ -179,7 +179,7 @@ class TopicPublisher:
             raise
 
     def _note_broker(self) -> None:
-        """A broker that is killed takes along what it had not yet sent on, of which its publishers had no word."""
+        """Count a restart of the broker: one that is killed loses the messages that it had not yet sent on."""
         hello, noted = self._connection.hello, self._noted
         if hello is None:
             return  # lost again already: the next publication asks

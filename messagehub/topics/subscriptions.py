@@ -43,7 +43,7 @@ Drive = Callable[[Callable[[], bool], float, int], bool]
 
 
 class Subscription(ClosedWhenForgotten):
-    """Messages as an iterator, an `async` iterator, by `receive`, or by a callback on a thread of its own."""
+    """Gives messages by iterating, by `async for`, by `receive`, or to a callback."""
 
     def __init__(
         self,
@@ -91,7 +91,7 @@ class Subscription(ClosedWhenForgotten):
         self._share = LoopShare()
 
     def hand_out(self, keeps: object) -> "Subscription":
-        """To a user, who has to close it from now on. `keeps` lives as long as it does."""
+        """Give it to a user, who has to close it from now on. It keeps `keeps` alive."""
         self._keeps = keeps
         self._opened_in = os.getpid()
         return self
@@ -102,13 +102,16 @@ class Subscription(ClosedWhenForgotten):
 
     @property
     def buffered(self) -> int:
-        """How many messages are here and not yet read."""
+        """How many messages are in the buffer and not yet read."""
         return len(self._buffer)
 
     # -- reading -------------------------------------------------------------------------------------------
 
     def receive(self, timeout: float | None = None) -> Message:
-        """The next message; ReceiveTimeout at the timeout, SubscriptionClosed (or why it ended) after the last."""
+        """Return the next message.
+
+        Raise ReceiveTimeout at the timeout, SubscriptionClosed (or why it ended) after the last.
+        """
         deadline = None if timeout is None else time.monotonic() + seconds(timeout)
         while True:
             message = self._take()
@@ -144,7 +147,7 @@ class Subscription(ClosedWhenForgotten):
             raise StopIteration from None
 
     async def receive_async(self, timeout: float | None = None) -> Message:
-        """As `receive`, sleeping in the running event loop."""
+        """As `receive`, to be awaited."""
         deadline = None if timeout is None else time.monotonic() + seconds(timeout)
         if self._share.is_due():
             await self._share
@@ -301,9 +304,9 @@ class Subscription(ClosedWhenForgotten):
     # -- on the receiving thread ---------------------------------------------------------------------------
 
     def offer(self, message: Message) -> bool:
-        """Take one message; True when a reader waits for it, who is to be woken before the thread sleeps.
+        """Buffer a message. Return True if a reader waits for it, who is to be woken before this thread sleeps.
 
-        Not at once: two threads that both run hand the interpreter back and forth at every frame received.
+        The reader is not woken at once: two threads that both run would hand the interpreter over at every frame.
         """
         if self.is_closed:
             return False
@@ -330,7 +333,7 @@ class Subscription(ClosedWhenForgotten):
         return self.is_awaited > 0
 
     def hear_mark(self, mark: Mark, *, is_retained: bool) -> bool:  # noqa: ARG002  for members of a group
-        """The shares of a group change here; True when a reader is to be woken."""
+        """Hear where the shares of a group change. Return True if a reader is to be woken."""
         return False
 
     def _append(self, message: Message) -> None:
@@ -345,7 +348,7 @@ class Subscription(ClosedWhenForgotten):
         return count >= self._size or (count > 0 and self._bytes_in - self._bytes_out >= self._size_bytes)
 
     def miss(self, count: int) -> None:
-        """So many did not arrive."""
+        """Count messages that did not arrive."""
         self.lost_in_transit += count
         self._warn("it or the broker was too slow, or the broker was away")
 
@@ -358,7 +361,7 @@ class Subscription(ClosedWhenForgotten):
         self.wake()
 
     def abandon(self) -> None:
-        """In a forked child: the parent's lock may be held by a thread that is not here."""
+        """End in a forked child, with a lock of its own: a thread that is not here may hold the parent's."""
         self._changed = threading.Condition()
         self._sleepers = Sleepers()
         self._calls = None
@@ -400,8 +403,8 @@ class Subscription(ClosedWhenForgotten):
 
 
 _called: set[Subscription] = set()
-"""Those with a callback: they are used until they end, whoever holds them."""
+"""Subscriptions with a callback: they stay in use until they end, even if no user holds them."""
 
 
 def _nothing(_: Subscription) -> None:
-    """What leads out of a forked child: locks that the parent's threads may have held."""
+    """Stand in for `on_close` in a forked child, which must not take locks that the parent's threads may have held."""

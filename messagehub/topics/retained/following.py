@@ -42,7 +42,7 @@ class RetainedFollower:
         return [subscription for reference in self._references if (subscription := reference()) is not None]
 
     def add(self, subscription: RetainedSubscription, *, timeout: float) -> None:
-        """Begin; raises what speaks against it now: no broker, or a topic that is not retained."""
+        """Begin to read for a subscription. Raise if there is no broker, or a topic that is not retained."""
         subscription.follow(self.topics(subscription.patterns, timeout=timeout))
         if subscription.failure is not None:
             raise subscription.failure
@@ -118,7 +118,7 @@ class RetainedFollower:
                 one.follow(found)
 
     def _read(self) -> bool:
-        """One page for each that is behind and has room; False when none is."""
+        """Read a page for each subscription that is behind and has room. Return False if there is none."""
         has_read = False
         for subscription in self.subscriptions:
             wanted = subscription.next_read()

@@ -31,7 +31,10 @@ _RULE = (
 
 
 class Begin(NamedTuple):
-    """`offset` 0 is the oldest there is. With `is_exact`, what retention took from `offset` on counts as lost."""
+    """Where to begin in a topic.
+
+    `offset` 0 is the oldest message. With `is_exact`, messages from `offset` on that retention removed count as lost.
+    """
 
     offset: int
     since: float | None = None
@@ -63,7 +66,7 @@ class Start:
             self._since = _instant(since) if self._offset is None else None
 
     def of(self, topic: RetainedTopic) -> Begin:
-        """Where to begin in this topic; ConfigurationError where it ends before that."""
+        """Return where to begin in this topic. Raise ConfigurationError if the topic ends before that."""
         if self.saved is not None:
             return _continued(topic, self.saved.get(topic.name))
         if self._since is not None:
@@ -76,7 +79,7 @@ class Start:
 
 
 def resolve(start: Start, topic: str, ask: Callable[[commands.Command], Any]) -> int:
-    """The offset that a start means now, in a topic of the broker."""
+    """Return the offset that a start means now, in a topic of the broker."""
     described: replies.TopicDescription = ask(commands.DescribeTopic(topic=topic))
     begin = start.of(described.topic)
     if begin.since is None:
@@ -86,7 +89,7 @@ def resolve(start: Start, topic: str, ask: Callable[[commands.Command], Any]) ->
 
 
 def saved_position(offset: int, incarnation: int) -> dict[str, int]:
-    """As `subscription.positions` says it, and as `since` takes it back, also through JSON."""
+    """Return a position as `subscription.positions` shows it and `since` takes it, also through JSON."""
     return {"offset": offset, "incarnation": incarnation}
 
 
@@ -126,7 +129,7 @@ def _saved(topic: Any, given: Any) -> _Saved:
 
 
 def _number(given: Any) -> int | None:
-    """An integer that is not negative, of Python or NumPy; None of anything else."""
+    """Return an integer of Python or NumPy that is not negative; None for anything else."""
     try:
         number = operator.index(given)
     except TypeError:

@@ -26,7 +26,7 @@ RETRY_SECONDS = 0.02
 
 
 class _Entry:
-    """What one caller publishes at once."""
+    """The messages that one caller publishes in one call."""
 
     __slots__ = ("error", "is_abandoned", "is_alone", "messages", "offset", "size_bytes")
 
@@ -43,7 +43,10 @@ class _Entry:
 
 
 class RetainedPublisher:
-    """One topic of one client. Each numbers under a name of its own: the broker must never mix up two of them."""
+    """Publishes to one topic for one client.
+
+    It numbers under a name of its own, so that two clients are never mixed up.
+    """
 
     def __init__(self, connection: Connection, topic: str) -> None:
         self._connection = connection
@@ -57,7 +60,7 @@ class RetainedPublisher:
         self._changed = threading.Condition()
 
     def publish(self, messages: Sequence[RetainedMessage], *, timeout: float) -> int:
-        """The offset of the first, when all are stored."""
+        """Store all messages, and return the offset of the first."""
         size = sum(map(size_bytes, messages))
         check_retained_size(max(len(message.payload) for message in messages))
         entry = _Entry(messages, size)
@@ -94,7 +97,7 @@ class RetainedPublisher:
     # -- by the one that drives ----------------------------------------------------------------------------
 
     def _next_batch(self) -> None:
-        """Go on with the request under way, unless nobody waits for it any more; else make the next."""
+        """Return the request under way or, if nobody waits for it any more, the next one."""
         if self._batch and not all(entry.is_abandoned for entry in self._batch):
             return
         self._batch, size, count = [], 0, 0
@@ -140,7 +143,7 @@ class RetainedPublisher:
         self._batch, self._command = [], None
 
     def _send(self, command: commands.PublishMessages, deadline: float) -> int:
-        """Until it is stored or refused, or the deadline has come."""
+        """Send the request until it is stored or refused, or until the deadline."""
         limit = self._connection.settings.request_timeout_seconds
         why: HubError | None = None
         while (remaining := deadline - time.monotonic()) > 0:
@@ -153,7 +156,7 @@ class RetainedPublisher:
 
 
 def pieces(messages: Sequence[RetainedMessage]) -> Iterator[list[RetainedMessage]]:
-    """As many at once as go into one request."""
+    """Yield as many messages at once as go into one request."""
     piece: list[RetainedMessage] = []
     size = 0
     for message in messages:

@@ -20,7 +20,7 @@ from registry.replies import TopicPage
 from registry.topics.patterns import Patterns
 
 BUFFER = 1_000
-"""Less than of other topics: what does not fit stays in the store, and is read when there is room."""
+"""Smaller than for other topics: messages that do not fit stay in the store, and are read when there is room."""
 
 
 class _ReadPosition:
@@ -74,7 +74,7 @@ class RetainedSubscription(Subscription):
 
     @property
     def positions(self) -> dict[str, dict[str, int]]:
-        """For each topic the offset behind what was received and the topic's incarnation.
+        """For each topic, the offset after the last message received, and the topic's incarnation.
 
         A later `since` that goes on from here; plain values, which may be saved as JSON.
         """
@@ -82,7 +82,7 @@ class RetainedSubscription(Subscription):
         return {topic: saved_position(offset, int.from_bytes(of, "little")) for topic, (offset, of) in received.items()}
 
     def _lose_loop(self) -> None:
-        """Nothing is lost: `positions` says where to go on."""
+        """End. Nothing is lost: `positions` says where to go on."""
         self._warn_of_lost_loop("and stay in the store")
         self._give_up()
 
@@ -123,12 +123,12 @@ class RetainedSubscription(Subscription):
         return False
 
     def miss(self, count: int) -> None:
-        """Not lost: it is read from the store."""
+        """Count nothing: the messages are read from the store."""
 
     # -- on the thread that follows ------------------------------------------------------------------------
 
     def next_read(self) -> tuple[str, int, float | None, int] | None:
-        """Topic, offset, time and how many to read now; None when there is no room, or nothing more to read."""
+        """Return topic, offset, time and number of messages to read now; None without room or with nothing to read."""
         with self._moving:
             behind = next((position for position in self._positions.values() if position.is_behind()), None)
             if behind is None or self.is_closed or not self._has_room_or_waits():
@@ -161,7 +161,7 @@ class RetainedSubscription(Subscription):
         self.wake()
 
     def follow(self, topics: list[RetainedTopic]) -> None:
-        """All that match now: new ones are begun, deleted ones left, and what has grown is read."""
+        """Follow the topics that match now: begin new ones, leave deleted ones, and read those that have grown."""
         try:
             with self._moving:
                 self.wants_topics = False
@@ -182,7 +182,7 @@ class RetainedSubscription(Subscription):
             self.refuse(TopicNotFound(f"topic {name!r} is not retained, or was deleted", topic=name))
 
     def _leave_all_but(self, incarnations: set[int]) -> None:
-        """What was known to be there, and was not read before its topic was deleted, is lost."""
+        """Leave all other topics, which were deleted. Messages that were known and not read are lost."""
         for name, position in list(self._positions.items()):
             if position.incarnation not in incarnations:
                 if position.is_exact and position.newest > position.next:
@@ -190,7 +190,7 @@ class RetainedSubscription(Subscription):
                 del self._positions[name]
 
     def refuse(self, error: HubError) -> None:
-        """It is over: what was received can be taken, then the error is raised."""
+        """End with an error, which is raised once all buffered messages were taken."""
         self.end(error)
         self._on_close(self)
 
@@ -205,7 +205,7 @@ class RetainedSubscription(Subscription):
         self._warn("they were removed from the retained topic before they were read")
 
     def _has_room_or_waits(self) -> bool:
-        """Where there is none, the reader asks for more when it has taken half."""
+        """Return whether there is room. If not, the reader asks for more when it has taken half."""
         if self._is_full():
             self._wants_room = True
         return not self._is_full()  # once more: the reader may have taken all before it could see that more is wanted
