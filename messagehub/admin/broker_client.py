@@ -135,7 +135,7 @@ class BrokerClient:
                 self._by_id.clear()
 
     def _on_schema_event(self, payload: bytes | None) -> None:
-        """On the hub's I/O thread; None means that events may have been missed."""
+        """Empty the caches, on the hub's I/O thread. None means that events may have been missed."""
         said = _SchemaNews(type="") if payload is None else _news_of(payload)
         broker_id, newest = self._heard
         if said.type != _BEACON:
@@ -154,7 +154,7 @@ _BEACON = Beacon.__struct_config__.tag
 
 
 class _SchemaNews(msgspec.Struct):
-    """All that the caches need of a schema event or a beacon."""
+    """The fields of a schema event or a beacon that the caches need."""
 
     type: str
     revision: int = 0

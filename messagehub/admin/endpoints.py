@@ -1,4 +1,4 @@
-"""What is known of every HTTP operation: its route, the rights that it takes and the OpenAPI document come from it."""
+"""Endpoints: what is known of every HTTP operation. Its route, its rights and its OpenAPI document come from it."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any, Generic, NamedTuple, TypeVar

@@ -53,7 +53,10 @@ class DirectoryCache:
                 lock.close()
 
     def put(self, channel: str, found: Discovery, stamps: list[tuple[str, int]], locks: Sequence[str]) -> None:
-        """`stamps` were taken before the directory was read: what changed since shows as a difference."""
+        """Cache an answer.
+
+        `stamps` were taken before the directory was read, so that any later change makes a difference.
+        """
         if any(time.time_ns() - stamp < _TICK_NS for _, stamp in stamps):
             return
         try:
@@ -66,7 +69,7 @@ class DirectoryCache:
 
 
 def stamps_of(paths: Sequence[str]) -> list[tuple[str, int]]:
-    """The time stamps of those that exist; a subdirectory's making shows in its parent's."""
+    """Return the time stamps of the directories that exist. A new subdirectory changes that of its parent."""
     found = []
     for path in paths:
         try:

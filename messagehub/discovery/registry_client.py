@@ -40,7 +40,7 @@ class RegistryClient:
         *,
         timeout: float,
     ) -> None:
-        """`timeout` counts where a call names none."""
+        """`timeout` is for calls that name none."""
         self.files = chain.files
         self._connection = connection
         self._heartbeats = heartbeats
@@ -58,7 +58,7 @@ class RegistryClient:
     # -- asking --------------------------------------------------------------------------------------------
 
     def connect(self, *, timeout: float | None = None, required: bool = False) -> bool:
-        """Be connected now instead of at the first call. Harmless when connected already."""
+        """Connect now instead of at the first call. Harmless when connected already."""
         return self.reply_or_none(commands.Ping(), replies.Pong, timeout=timeout, required=required) is not None
 
     def ask(self, command: commands.Command, *, timeout: float | None = None) -> replies.AnyReply:
@@ -66,7 +66,7 @@ class RegistryClient:
         return self._connection.request(command, timeout=self.limit(timeout), is_patient=True)
 
     async def ask_async(self, command: commands.Command, *, timeout: float | None = None) -> replies.AnyReply:
-        """As `ask`, to be awaited. Only who has to connect first takes a thread."""
+        """As `ask`, to be awaited. It takes a thread only if it has to connect first."""
         limit = self.limit(timeout)
         if self._connection.hello is not None:
             return await request_async(self._connection, command, timeout=limit)
@@ -80,7 +80,7 @@ class RegistryClient:
     def reply(
         self, command: commands.Command, kind: type[_AnyReply], timeout: float | None, *, is_patient: bool = True
     ) -> _AnyReply:
-        """As `ask`; an answer of another kind is no answer."""
+        """As `ask`. A reply of another kind is raised as BrokerUnavailable."""
         reply = self._connection.ask(command, kind, timeout=self.limit(timeout), is_patient=is_patient)
         self._has_warned = False
         channel = getattr(command, "channel", None)
@@ -91,7 +91,7 @@ class RegistryClient:
     def reply_or_none(
         self, command: commands.Command, kind: type[_AnyReply], *, timeout: float | None = None, required: bool = False
     ) -> _AnyReply | None:
-        """As `reply`. Without a broker, unless one is required: what the directory says, or None where it cannot."""
+        """As `reply`. Without a broker that is required, return what the directory says, or None if it cannot tell."""
         try:
             return self.reply(command, kind, timeout, is_patient=required)
         except HubError as error:
@@ -109,7 +109,7 @@ class RegistryClient:
         return reply
 
     def warn(self, error: HubError) -> None:
-        """Say that no broker helps, once until one does."""
+        """Log that no broker helps, once until one does."""
         if not self._has_warned:
             self._has_warned = True
             log.warning("%s; going on without a broker", error.message)
@@ -120,7 +120,10 @@ class RegistryClient:
     def discover(
         self, channel: str, timeout: float, *, required: bool, expected_schema_hash: str | None = None
     ) -> Discovery | None:
-        """Ask all sources in turn; `required`: the broker's absence is raised where none of them knows the channel."""
+        """Ask all sources in turn.
+
+        With `required`, the broker's absence is raised if none of them knows the channel.
+        """
         found, unavailable = self._chain.discover(channel, timeout=timeout, expected_schema_hash=expected_schema_hash)
         if unavailable is None:
             self._has_warned = False

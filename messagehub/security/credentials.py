@@ -86,7 +86,7 @@ class AccessFile:
     def editing(self, request: str, name: str, rights: list[str] | None = None) -> Iterator[AccessList]:
         """Give the list to be changed.
 
-        It is written after the block, unless that raises; the fields go into the audit log.
+        It is written after the block, unless that raises; the arguments go into the audit log.
         """
         private_directory_of(self.path)
         lock_path = str(self.path.with_suffix(".lock"))

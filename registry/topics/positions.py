@@ -60,7 +60,7 @@ class Positions:
         self._positions: dict[str, dict[str, _Position]] = {}
 
     def lags(self) -> list[int]:
-        """For each position, how many messages are not acknowledged under it."""
+        """Return for each position how many messages are not acknowledged under it."""
         return [
             _lag(self._topics.get(topic), held)
             for topic, positions in self._positions.items()
@@ -104,7 +104,7 @@ class Positions:
                 del unacked[offset]
 
     def release(self, member_id: str) -> None:
-        """The member has ended: what it holds is free at once."""
+        """Free at once what a member that has ended holds."""
         for positions in self._positions.values():
             for held in positions.values():
                 for one in held.unacked.values():
@@ -237,7 +237,7 @@ class Positions:
         return replies.PositionDescription(summary=_summary(topic, held), members=[]), None
 
     def unacked_by(self, topic: str, position: str) -> dict[str, int]:
-        """How many messages each member holds."""
+        """Return how many messages each member holds."""
         counts: dict[str, int] = {}
         for one in self._positions[topic][position].unacked.values():
             if one.member_id is not None:
@@ -294,7 +294,7 @@ def _set(record: TopicPosition) -> events.PositionSet:
 
 
 def _within(topic: RetainedTopic, offset: int) -> int:
-    """Offset 0 is the first one's too."""
+    """Return an offset of the topic. 0 is the first one, too."""
     if offset > topic.next_offset:
         raise InvalidRequest(
             f"offset {offset} is beyond the end of topic {topic.name!r}: its next message has {topic.next_offset}",

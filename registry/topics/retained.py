@@ -169,12 +169,12 @@ TOPIC_COMMANDS: dict[type[commands.Command], Callable[[TopicCatalog, Any, int, f
 
 
 def size_bytes(message: RetainedMessage) -> int:
-    """What counts against the bounds."""
+    """Return the size of a message, as it counts against the bounds."""
     return len(message.payload) + (len(_encode(message.headers)) if message.headers else 0)
 
 
 def remember(publishers: dict[str, LastBatch], publisher: str, last: LastBatch) -> None:
-    """The newest last; of too many the one that has been silent longest is forgotten."""
+    """Note what a publisher sent last. Of too many publishers, the one that has been silent longest is forgotten."""
     publishers.pop(publisher, None)
     publishers[publisher] = last
     if len(publishers) > MOST_PUBLISHERS:

@@ -1,4 +1,4 @@
-"""Channels under /api/v1/channels: what they are, who is attached and where their data lies."""
+"""Channels under /api/v1/channels: what they are, who is attached and where their data is."""
 
 from typing import Annotated, Any
 
@@ -98,7 +98,7 @@ async def groups(backend: BrokerClient, channel: Name) -> list[GroupAnswer]:
 
 @operations.add("GET", f"{_CHANNEL}/blocks", "observe", codes=(404, 42208))
 async def blocks(backend: BrokerClient, channel: Name) -> list[Block]:
-    """Where a channel's data lies in shared memory."""
+    """Where a channel's data is in shared memory."""
     found = await backend.ask(commands.Discover(channel=channel), replies.Discovered)
     blocks = found.blocks
     while found.blocks and len(blocks) < found.blocks_total:

@@ -20,7 +20,10 @@ async def listed(
     after: str,
     wanted: int | None,
 ) -> HandlerResult[list[T]]:
-    """`ask` takes the name to begin after and how many to look at, and returns them and where the next begin."""
+    """Return a list, or a page of it.
+
+    `ask` takes the name to begin after and a number, and returns a page and the next name.
+    """
     found: list[T] = []
     following: str | None = after
     while following is not None and (not wanted or len(found) < wanted):

@@ -17,7 +17,7 @@ operations = Operations()
 
 
 class Bounds(Keep, frozen=True, forbid_unknown_fields=True):
-    """A bound that is spelled wrong would bind nothing."""
+    """The bounds of a retained topic. An unknown one is refused, since it would bind nothing."""
 
 
 class KeepBody(msgspec.Struct, forbid_unknown_fields=True):
