@@ -85,7 +85,7 @@ class MessageHub(ClosedWhenForgotten):
 
     @classmethod
     def get_instance(cls, **arguments: Any) -> "MessageHub":
-        """The one of this process, made on first use. Arguments count only then; others later are refused.
+        """Return the instance of this process, made on first use. Arguments count only then; others later are refused.
 
         One whose embedded broker has ended is closed, and the next is made as if it were the first.
         """
@@ -151,7 +151,7 @@ class MessageHub(ClosedWhenForgotten):
     connect = delegate("_parts.registry", RegistryClient.connect)
     connect_async = awaitable(connect)
     ask = delegate("_parts.registry", RegistryClient.ask)
-    ask_async = awaitable(ask)
+    ask_async = delegate("_parts.registry", RegistryClient.ask_async)
     health = delegate("_parts.diagnostics", Diagnostics.health)
     health_async = awaitable(health)
     stats = delegate("_parts.diagnostics", Diagnostics.stats)
@@ -164,7 +164,7 @@ class MessageHub(ClosedWhenForgotten):
         return self._parts.connection.hello is not None
 
     def metrics(self) -> dict[str, Any]:
-        """This client's own requests, errors, timeouts, latencies and reconnects."""
+        """Return what this client counts: requests, errors, timeouts, latencies and reconnects."""
         connection = self._parts.connection
         counters = connection.metrics.counters
         return {
@@ -176,17 +176,17 @@ class MessageHub(ClosedWhenForgotten):
         }
 
     def notices(self) -> list[replies.Notice]:
-        """What happened to the channels this process is a member of, since the last call."""
+        """Return what happened to the channels that this process is a member of, since the last call."""
         taken = list(self._parts.heartbeats.notices)
         del self._parts.heartbeats.notices[: len(taken)]
         return taken
 
     def watch(self, channel: str | None = None) -> Watch:
-        """A live view of one channel, or of all, and the events that change it."""
+        """Return a live view of one channel, or of all, and the events that change it."""
         return self._parts.watches.add(names.logical(channel) if channel else None, keeps=self)
 
     def tap(self, prefix: bytes, on_event: OnEvent) -> Callable[[], None]:
-        """Raw events whose topic starts with the prefix, on the I/O thread; None when some may have been missed.
+        """Have `on_event` called, on the I/O thread, with raw events of this prefix; with None if some may be missing.
 
         Returns the function that ends it.
         """
@@ -252,7 +252,7 @@ class MessageHub(ClosedWhenForgotten):
     def topic(
         self, name: str, *, keep: Bounds | None = None, replace: bool = False, timeout: float | None = None
     ) -> Topic:
-        """One topic to hold on to. With `keep` the broker stores what is published.
+        """Return one topic to hold on to. With `keep` the broker stores what is published to it.
 
         `keep` is a number of messages, an age (a timedelta, or text such as "7d"), or several bounds as a `Keep`.
         Saying the same again is harmless; other bounds are refused, or with `replace` taken over.
@@ -292,11 +292,11 @@ class MessageHub(ClosedWhenForgotten):
         wait: bool = False,
         required: bool = False,
     ) -> Discovery | None:
-        """Where the channel lives, or None when nobody knows. `wait` keeps asking until it is active.
+        """Return where the channel lives, or None if nobody knows. `wait` keeps asking until it is active.
 
         With `expected_schema` (as producers give it, or its hash) the answer says whether a reader of that schema can
         read the channel (`compatible`), and what is in the way (`differences`).
-        From memory, without a round trip, once this client has discovered the channel before.
+        Once this client has discovered the channel, the answer comes from memory, without a round trip.
         """
         if expected_schema is not None:
             channel = text(channel, "channel")
@@ -339,7 +339,7 @@ class MessageHub(ClosedWhenForgotten):
     def _discover_compatible(
         self, channel: str, expected: str, timeout: float | None, *, wait: bool, required: bool
     ) -> Discovery | None:
-        """Equal hashes need no question."""
+        """Discover a channel for a reader of this schema. Equal hashes need no question to the broker."""
         deadline = time.monotonic() + self._limit(timeout)
         found = self._cached(channel)
         if wait and not is_active(found):
@@ -364,7 +364,7 @@ class MessageHub(ClosedWhenForgotten):
                 return in_time(channel, found, required=required)
 
     def _waiter_now(self) -> ChannelWaiter:
-        """Return the one of now: whoever waits while the hub is disconnected goes on over the next connection."""
+        """Return the waiter of now: whoever waits while the hub is disconnected goes on over the next connection."""
         if self._is_closed:
             raise NotInitialised("this hub is closed")
         return self._parts.waiter
@@ -379,7 +379,7 @@ class MessageHub(ClosedWhenForgotten):
         return self._parts.registry.limit(timeout)
 
     def _is_forgotten(self) -> bool:
-        """One that was never used has nothing to close."""
+        """Return whether it has to be closed; one that was never used has not."""
         return not self._is_closed and (self._parts.connection.is_used or self._background.is_used)
 
     def _named(self) -> str:
@@ -416,7 +416,7 @@ _alive: "weakref.WeakSet[MessageHub]" = weakref.WeakSet()
 
 
 def _forget_parent() -> None:
-    """In a forked child: what was registered is the parent's; this process has its own lease."""
+    """Begin anew in a forked child: registrations are the parent's, and this process has a lease of its own."""
     MessageHub._instance_lock = threading.Lock()
     for hub in list(_alive):
         if hub._is_closed:
@@ -427,7 +427,7 @@ def _forget_parent() -> None:
 
 
 def _say_goodbye() -> None:
-    """At the end of the process: without a word, other hosts would believe in it until its lease ends."""
+    """Unregister at the end of the process. Without that, other hosts would believe in it until its lease ends."""
     for hub in list(_alive):
         try:
             hub.close()

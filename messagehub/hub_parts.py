@@ -56,7 +56,9 @@ class HubParts:
         via_broker = ViaBroker(connection)
         self.cache = via_broker.cache
         chain = Chain(via_broker, files, ViaShmName(directory))
-        self.registry = RegistryClient(connection, self.heartbeats, chain, self._listings, timeout=timeout)
+        self.registry = RegistryClient(
+            connection, self.heartbeats, chain, self._listings, self.background, timeout=timeout
+        )
         self.waiter = ChannelWaiter(self.registry, self.cache, connection, self.background)
         self.catalog = Catalog(self.registry)
         self.diagnostics = Diagnostics(self.registry, connection)

@@ -50,21 +50,21 @@ class Right(NamedTuple):
         return self.role if self.pattern == EVERYTHING else f"{self.role}:{self.pattern}"
 
     def covers(self, prefix: str) -> bool:
-        """Whether it matches every name that begins so."""
+        """Return whether the pattern matches every name with this beginning."""
         return self.pattern == EVERYTHING or (self.pattern.endswith(".>") and self._begins(prefix))
 
     @property
     def beginning(self) -> str:
-        """How all names that it matches begin, up to a dot: `sensors.` of `sensors.*`. None of one name, or of all."""
+        """How all names that it matches begin, up to a dot: `sensors.` for `sensors.*`; empty for one or for all."""
         return re.split("[*>]", self.pattern)[0] if re.search("[*>]", self.pattern) else ""
 
     def _begins(self, prefix: str) -> bool:
-        """Only what the literal part of `a.b.>` says for sure; a `*` before its end is not looked into."""
+        """Return whether names with this beginning match for sure: by the literal part of `a.b.>`, not beyond a `*`."""
         return "*" not in self.pattern and prefix.startswith(self.pattern[:-1])
 
 
 class Rights:
-    """All that one peer may do."""
+    """The rights of one peer."""
 
     def __init__(self, rights: Iterable[Right]) -> None:
         self.all = tuple(rights)
@@ -77,7 +77,7 @@ class Rights:
         return cls(Right.parse(text) for text in texts)
 
     def has(self, role: Role) -> bool:
-        """For some name at least."""
+        """Return whether there is a right of this role, for some name at least."""
         return role in self._roles
 
     def allows(self, role: Role, name: str) -> bool:
@@ -87,11 +87,11 @@ class Rights:
         return any(right.role in _GIVING[role] and right.covers(prefix) for right in self.all)
 
     def beginnings(self, role: Role) -> list[str]:
-        """How names begin that may be listed."""
+        """Return the beginnings of names that may be listed."""
         return sorted({right.beginning for right in self.all if right.role in _GIVING[role]} - {""})
 
     def allows_list(self, role: Role, prefix: str) -> bool:
-        """Whether names that begin so may be listed, if those that no right matches are left out."""
+        """Return whether names with this beginning may be listed, if those that no right matches are left out."""
         return self.allows_prefix(role, prefix) or any(map(prefix.startswith, self.beginnings(role)))
 
     def allows_everything(self, role: Role) -> bool:
@@ -205,12 +205,12 @@ def check(rights: Rights, command: commands.Command, *, places: Iterable[str] = 
 
 
 def asks_by_content(command: commands.RequestSchema) -> bool:
-    """An id, GUID or hash decides before a subject beside it does."""
+    """Return whether a command asks by id, GUID or hash, which decide before a subject beside them does."""
     return command.schema_id is not None or command.guid is not None or command.schema_hash is not None
 
 
 def _name(command: commands.Command, rule: Rule) -> str | None:
-    """As the registry will understand it: channels are asked for by display names too."""
+    """Return the name as the registry will read it, since channels are asked for by display names too."""
     name: str | None = getattr(command, rule.name) if rule.name else None
     if isinstance(command, commands.RegisterSubscriber):
         return ", ".join(command.patterns)
@@ -259,7 +259,7 @@ LISTS: dict[type[replies.Reply], tuple[str, Callable[[Any], str]]] = {
 
 
 def leave_out(rights: Rights, command: commands.Command, reply: replies.Reply) -> None:
-    """Take those names off a list that the peer may not see. `next` may still be one of them."""
+    """Remove the names from a list that the peer may not see. `next` may still be one of them."""
     rule = RULES.get(type(command), Rule("admin"))
     listed = LISTS.get(type(reply))
     if rights.is_admin or listed is None or rule.role is None or not rule.prefix:
@@ -271,7 +271,7 @@ def leave_out(rights: Rights, command: commands.Command, reply: replies.Reply) -
 
 
 def about(command: commands.Command) -> str | None:
-    """The name that a command is about, for the audit log."""
+    """Return the name that a command is about, for the audit log."""
     for field in ("channel", "subject", "topic", "address"):
         name: str | None = getattr(command, field, None)
         if name:
@@ -280,7 +280,9 @@ def about(command: commands.Command) -> str | None:
 
 
 def may_see(rights: Rights, topic: str) -> bool:
-    """Events of a topic: `channel/NAME/` is about one name, anything shorter about all that begin so.
+    """Return whether a peer may see the events of a topic.
+
+    `channel/NAME/` is about one name, a shorter one about all below.
 
     Events of services hold the keys that open workers: they are for those who may ask them.
     """

@@ -15,12 +15,12 @@ from registry.records import (
     Count,
     DeadLetter,
     Keep,
-    KeptMessage,
     Label,
     Level,
     Mode,
     Priority,
     Reference,
+    RetainedMessage,
     SchemaConfig,
     SchemaType,
     SchemaVersion,
@@ -419,17 +419,17 @@ class SetSchemaMode(Command, tag="SCHEMA_MODE_SET"):
 
 
 class KeepTopic(Command, tag="TOPIC_KEEP"):
-    """Store what is published to a topic from now on. `replace` changes the bounds of one that is kept already."""
+    """Store what is published to a topic from now on. `replace` changes the bounds of one that is retained already."""
 
     writes = True
 
     topic: Annotated[Text, Meta(description="components of letters, digits, `_`, `-`, joined by dots")]
-    keep: Annotated[Keep, Meta(description="how much of it is kept")] = field(default_factory=Keep)
+    keep: Annotated[Keep, Meta(description="how much of it is retained")] = field(default_factory=Keep)
     replace: Annotated[bool, Meta(description="take over other bounds; what is within them stays")] = False
 
 
 class DeleteTopic(Command, tag="TOPIC_DELETE"):
-    """Keep it no longer, and forget what was kept."""
+    """Make it a plain topic, and delete what is stored."""
 
     writes = True
 
@@ -437,7 +437,7 @@ class DeleteTopic(Command, tag="TOPIC_DELETE"):
 
 
 class ListTopics(Command, tag="TOPIC_LIST_REQUEST"):
-    """The kept topics that match a pattern."""
+    """The retained topics that match a pattern."""
 
     pattern: Annotated[Text, Meta(description="`*` is any one component, a last `>` one or more; default `>`: all")] = (
         ">"
@@ -451,7 +451,7 @@ class DescribeTopic(Command, tag="TOPIC_DESCRIBE_REQUEST"):
 
 
 class PublishMessages(Command, tag="TOPIC_PUBLISH"):
-    """Messages for a kept topic, stored as one. A publisher numbers its messages, so that the same may come again:
+    """Messages for a retained topic, stored as one. A publisher numbers its messages, so that the same may come again:
 
     `number` is the first one's, and the numbers of a publisher go up.
     """
@@ -460,7 +460,7 @@ class PublishMessages(Command, tag="TOPIC_PUBLISH"):
 
     topic: fields.TopicName[Text]
     messages: Annotated[
-        list[KeptMessage], Meta(min_length=1, max_length=1000, description="all are stored, in this order, or none")
+        list[RetainedMessage], Meta(min_length=1, max_length=1000, description="all are stored, in this order, or none")
     ]
     publisher: Annotated[
         Label | None,
@@ -475,7 +475,7 @@ class ReadTopic(Command, tag="TOPIC_READ_REQUEST"):
     """What a topic keeps, from an offset or, with `since`, from a time (seconds since the epoch)."""
 
     topic: fields.TopicName[Text]
-    offset: Annotated[Count, Meta(description="the first one wanted; what is no longer kept is passed over")] = 0
+    offset: Annotated[Count, Meta(description="the first one wanted; what is no longer stored is passed over")] = 0
     since: Annotated[
         float | None, Meta(description="only what was stored at this time (seconds since the epoch) or later")
     ] = None

@@ -70,7 +70,7 @@ class HubError(Exception):
         self.details = details
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Survives pickling with everything set on it, also a code that only a newer broker knows."""
+        """Pickle the error with everything set on it, also a code that only a newer broker knows."""
         return type(self), (self.message,), self.__dict__
 
 

@@ -39,7 +39,7 @@ class EventLog:
         self._discovered: dict[str, replies.Discovered] = {}
 
     def restore(self, channels: Iterable[Channel], *, revision: int, now: float) -> None:
-        """Take over what a store kept. Every lease gets a full new term, groups without shares get them."""
+        """Take over what was stored. Every lease gets a full new term, and groups without shares get them."""
         self.revision = revision
         for channel in channels:
             self.channels[channel.name] = channel

@@ -15,10 +15,10 @@ from registry.records import (
     Channel,
     Consumer,
     Group,
-    KeptMessage,
-    KeptTopic,
     Mode,
     Producer,
+    RetainedMessage,
+    RetainedTopic,
     SchemaConfig,
     SchemaVersion,
     Service,
@@ -168,7 +168,7 @@ class SchemaModeChanged(SubjectEvent, tag="SCHEMA_MODE_CHANGED"):
 
 
 class TopicEvent(Event, kw_only=True):
-    """About one kept topic."""
+    """About one retained topic."""
 
     durable = True
 
@@ -179,17 +179,17 @@ class TopicEvent(Event, kw_only=True):
         return f"topic/{self.name}/"
 
 
-class TopicKept(TopicEvent, tag="TOPIC_KEPT"):
-    """It is kept from now on, or within other bounds."""
+class TopicRetained(TopicEvent, tag="TOPIC_KEPT"):
+    """It is retained from now on, or within other bounds."""
 
-    record: KeptTopic
+    record: RetainedTopic
 
 
 class TopicDeleted(TopicEvent, tag="TOPIC_DELETED"):
     incarnation: int
 
 
-class MessagesKept(TopicEvent, tag="MESSAGES_KEPT"):
+class MessagesRetained(TopicEvent, tag="MESSAGES_KEPT"):
     """Stored, and never sent as an event: the messages themselves leave on the topic's socket."""
 
     published = False
@@ -197,7 +197,7 @@ class MessagesKept(TopicEvent, tag="MESSAGES_KEPT"):
     incarnation: int
     offset: int
     total_bytes: int
-    messages: list[KeptMessage]
+    messages: list[RetainedMessage]
     publisher: str | None
     number: int
 
@@ -269,7 +269,10 @@ AnyChannelEvent = (
 )
 AnySchemaEvent = SchemaRegistered | SchemaDeleted | SchemaConfigured | SchemaModeChanged
 AnyPositionEvent = PositionSet | PositionDeleted | MessagesDelivered | MessagesAcknowledged
-AnyTopicEvent = TopicKept | TopicDeleted | MessagesKept | AnyPositionEvent
+# Their names before 2026-11-18.
+TopicKept = TopicRetained
+MessagesKept = MessagesRetained
+AnyTopicEvent = TopicRetained | TopicDeleted | MessagesRetained | AnyPositionEvent
 AnyEvent = AnyChannelEvent | AnySchemaEvent | AnyTopicEvent
 
 

@@ -21,7 +21,7 @@ _NOT_ALLOWED = re.compile(r"[^A-Za-z0-9_-]+", re.ASCII)
 
 
 def logical(name: str) -> str:
-    """The name without a display marker: `x | pid:1-0` is `x`."""
+    """Return the name without a display marker: `x` for `x | pid:1-0`."""
     return _MARKER.sub("", name) if " | pid:" in name else name
 
 
@@ -37,7 +37,7 @@ def check_role(kind: str, name: str) -> str:
 
 
 def check_shm(name: str) -> str:
-    """A name below the shared-memory directory: absolute, and unable to climb out of it."""
+    """Check a name below the shared-memory directory: it is absolute, and does not lead out of that."""
     parts = name.split("/")
     if parts[0] or len(parts) < 2 or "\0" in name or any(part in ("", ".", "..") for part in parts[1:]):
         raise InvalidName(
@@ -48,7 +48,7 @@ def check_shm(name: str) -> str:
 
 
 def to_role(text: str) -> str:
-    """A role name made from any text, such as a host name; equal texts give equal names."""
+    """Return a role name made from any text, such as a host name. Equal texts give equal names."""
     cleaned = _NOT_ALLOWED.sub("-", text)[:60].strip("-")
     return cleaned if cleaned[:1].isalpha() else f"r-{cleaned}"
 

@@ -176,7 +176,7 @@ class Channel(Struct, kw_only=True):
 
 
 class Keep(Struct, kw_only=True, frozen=True):
-    """How much of a topic is kept: what breaks any of these bounds is removed, the oldest first."""
+    """How much of a topic is retained: what breaks any of these bounds is removed, the oldest first."""
 
     messages: Annotated[
         Annotated[int, Meta(ge=1, le=2**53)] | None, Meta(description="how many at most; null: any number")
@@ -190,7 +190,7 @@ class Keep(Struct, kw_only=True, frozen=True):
     seconds: Annotated[Annotated[float, Meta(gt=0)] | None, Meta(description="how old at most; null: any age")] = None
 
 
-class KeptTopic(Struct, kw_only=True):
+class RetainedTopic(Struct, kw_only=True):
     """A topic whose messages are stored. Offsets begin with 1 and have no holes.
 
     `incarnation` tells a topic from one of the same name that was deleted before, `total_bytes` is all that was ever
@@ -198,7 +198,7 @@ class KeptTopic(Struct, kw_only=True):
     """
 
     name: fields.TopicName[str]
-    keep: Annotated[Keep, Meta(description="how much of it is kept")]
+    keep: Annotated[Keep, Meta(description="how much of it is retained")]
     incarnation: Annotated[int, Meta(description="tells it from one of the same name that was deleted before")]
     created_at: fields.CreatedAt[float] = 0.0
     next_offset: Annotated[int, Meta(description="what will be published next")] = 1
@@ -206,12 +206,17 @@ class KeptTopic(Struct, kw_only=True):
     revision: Annotated[int, Meta(description="of its definition")] = 0
 
 
-class KeptMessage(Struct, kw_only=True, frozen=True):
-    """A message as it is published to a kept topic; of an Arrow payload, an IPC stream."""
+class RetainedMessage(Struct, kw_only=True, frozen=True):
+    """A message as it is published to a retained topic; of an Arrow payload, an IPC stream."""
 
     payload: Annotated[bytes, Meta(description="base64; of `json` the JSON text, of Arrow kinds an IPC stream")]
     kind: fields.KindOfPayload[PayloadKind] = "bytes"
     headers: fields.Headers[dict[str, Any]] = field(default_factory=dict)
+
+
+# Their names before 2026-11-18.
+KeptTopic = RetainedTopic
+KeptMessage = RetainedMessage
 
 
 class LastBatch(Struct, kw_only=True, frozen=True):

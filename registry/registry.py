@@ -116,12 +116,12 @@ class Registry:
         return Outcome(reply, self.log.take() if self.log.pending else [])
 
     def restore(self, channels: Iterable[Channel], *, revision: int, epoch_floor: int = 0, now: float) -> None:
-        """Take over what a store kept. Epochs of groups are above `epoch_floor` from now on."""
+        """Take over what was stored. Epochs of groups are above `epoch_floor` from now on."""
         self.log.epoch_floor = self.subscribers.groups.newest_epoch = epoch_floor
         self.log.restore(channels, revision=revision, now=now)
 
     def take_over_unstored(self, before: "Registry", *, now: float) -> None:
-        """After starting over from a store: go on with the workers and subscribers, of which it knows nothing."""
+        """Take over the workers and subscribers of the registry before, since the store knows nothing of them."""
         self.members.take_over_unstored(before.members, now=now)
 
     def adopt_consumer(self, command: commands.RegisterConsumer, *, now: float) -> None:

@@ -14,13 +14,13 @@ from registry.records import (
     ChannelStatus,
     Consumer,
     DeadLetter,
-    KeptTopic,
     Level,
     MemberStatus,
     Mode,
     PayloadKind,
     Priority,
     Producer,
+    RetainedTopic,
     SchemaConfig,
     SchemaType,
     SchemaVersion,
@@ -381,8 +381,8 @@ class SchemaModeFound(Reply, tag="SCHEMA_MODE_RESPONSE"):
     revision: fields.Revision[int]
 
 
-class TopicKept(Reply, tag="TOPIC_KEEP_ACK"):
-    topic: Annotated[KeptTopic, Meta(description="the topic as it is kept now")]
+class TopicRetained(Reply, tag="TOPIC_KEEP_ACK"):
+    topic: Annotated[RetainedTopic, Meta(description="the topic as it is retained now")]
     revision: fields.Revision[int]
     settles_in_seconds: Annotated[
         float,
@@ -399,30 +399,33 @@ class TopicDeleted(Reply, tag="TOPIC_DELETE_ACK"):
 
 
 class TopicList(Reply, tag="TOPIC_LIST_RESPONSE"):
-    topics: Annotated[list[KeptTopic], Meta(description="by name")]
+    topics: Annotated[list[RetainedTopic], Meta(description="by name")]
     next: fields.Next[str | None]
     revision: fields.Revision[int]
 
 
 class TopicDescription(Reply, tag="TOPIC_DESCRIBE_RESPONSE"):
-    """`first_offset` is the oldest that is kept, or the next where nothing is."""
+    """`first_offset` is the oldest that is stored, or the next one where nothing is."""
 
-    topic: Annotated[KeptTopic, Meta(description="the topic as it is kept")]
-    first_offset: Annotated[int, Meta(description="of the oldest that is kept; where nothing is, the next one's")]
-    messages: Annotated[int, Meta(description="how many are kept")]
-    size_bytes: Annotated[int, Meta(description="how many bytes are kept")]
-    oldest_at: Annotated[
-        float | None, Meta(description="when the oldest that is kept was stored, seconds since the epoch")
-    ]
+    topic: Annotated[RetainedTopic, Meta(description="the topic as it is retained")]
+    first_offset: Annotated[int, Meta(description="of the oldest that is stored; where nothing is, the next one's")]
+    messages: Annotated[int, Meta(description="how many are stored")]
+    size_bytes: Annotated[int, Meta(description="how many bytes are stored")]
+    oldest_at: Annotated[float | None, Meta(description="when the oldest of them was stored, seconds since the epoch")]
 
 
-class MessagesKept(Reply, tag="TOPIC_PUBLISH_ACK"):
+class MessagesRetained(Reply, tag="TOPIC_PUBLISH_ACK"):
     """`offset` is the first one's; they follow each other. `duplicate`: they had been stored before."""
 
     topic: fields.TopicName[str]
     offset: Annotated[int, Meta(description="of the first message")]
     count: Annotated[int, Meta(description="how many were stored")]
     duplicate: Annotated[bool, Meta(description="they had been stored before, at this offset")]
+
+
+# Their names before 2026-11-18.
+TopicKept = TopicRetained
+MessagesKept = MessagesRetained
 
 
 class StoredMessage(Struct, kw_only=True, frozen=True, gc=False):
@@ -438,7 +441,7 @@ class TopicPage(Reply, tag="TOPIC_READ_RESPONSE"):
 
     topic: fields.TopicName[str]
     incarnation: Annotated[int, Meta(description="tells the topic from one of the same name that was deleted before")]
-    first_offset: Annotated[int, Meta(description="the oldest that is kept")]
+    first_offset: Annotated[int, Meta(description="the oldest that is stored")]
     next_offset: Annotated[int, Meta(description="of the topic: what will be published next")]
     messages: Annotated[list[StoredMessage], Meta(description="in the order of their offsets")]
 
@@ -695,11 +698,11 @@ AnyReply = (
     | SchemaDeleted
     | SchemaConfigFound
     | SchemaModeFound
-    | TopicKept
+    | TopicRetained
     | TopicDeleted
     | TopicList
     | TopicDescription
-    | MessagesKept
+    | MessagesRetained
     | TopicPage
     | PositionOpened
     | MessagesFetched

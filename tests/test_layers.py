@@ -192,6 +192,7 @@ def test_no_module_has_a_name_that_says_nothing(top: str) -> None:
 
 def test_importing_messagehub_loads_nothing_heavy() -> None:
     heavy = [
+        "asyncio",
         "fastapi",
         "uvicorn",
         "pyspark",

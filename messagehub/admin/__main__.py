@@ -54,7 +54,7 @@ def _serve(arguments: argparse.Namespace) -> None:
             os.close(arguments.ready_fd)
 
         async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-            """Whoever was accepted becomes a connection first: asyncio would drop it with the server."""
+            """Let callers that were accepted become connections first: asyncio would drop them with the server."""
             loop = asyncio.get_running_loop()
             for listening in sockets or []:
                 loop.remove_reader(listening)
@@ -104,7 +104,7 @@ def _serve(arguments: argparse.Namespace) -> None:
 
 
 def _end_with_parent(parent: int) -> None:
-    """The kernel ends this process when `serve` dies, however it dies; at once: the next one wants its address."""
+    """Have the kernel end this process at once when `serve` dies, since the next one wants its address."""
     import ctypes
 
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""The ASGI application: all routes, and what stands around them.
+"""The ASGI application: all routes, and the middleware around them.
 
 The registry API is a plain Starlette application, because FastAPI takes time for every request that passes it.
 """
@@ -66,5 +66,5 @@ async def _on_http_exception(_: Request, error: Any) -> Response:
 
 
 async def _on_defect(_: Request, error: Exception) -> Response:
-    """The server's log has the traceback; the answer has none."""
+    """Answer a defect with 500. The traceback is in the server's log, and not in the answer."""
     return error_answer(500, 500, f"internal error: {type(error).__name__}")

@@ -1,4 +1,4 @@
-"""Who calls over HTTP, and what they may: by the same table as the broker.
+"""Authentication and rights of HTTP callers, by the same table as the broker's.
 
 Rule 1: a token that is given must be one that is listed; without one a caller is anonymous, with the rights that the
 hub gives to those.
@@ -47,7 +47,7 @@ _WRONG = (
 _LIMITS = ("RATE_LIMITED", "TOO_MANY_SUBSCRIPTIONS", "42209", "42901", "408")
 OWNER = "owner"
 NOTED_SECONDS = 1.0
-"""One that goes on and on is noted once in a while."""
+"""A refusal that is repeated is noted once in this time."""
 MAX_NOTED = 200
 _CHALLENGE = {"www-authenticate": 'Basic realm="messagehub"'}
 
@@ -62,7 +62,7 @@ class Caller(NamedTuple):
 
     @property
     def peer(self) -> str:
-        """Whom limits are counted by."""
+        """The name or address that limits are counted by."""
         return self.address if self.name == "anonymous" else self.name
 
 
@@ -122,7 +122,7 @@ class HttpAuthentication:
         return found
 
     def forbidden(self, who: Caller, what: str, error: Forbidden) -> Forbidden | HttpError:
-        """Counted and noted; whoever gave no token is asked for one."""
+        """Count and note a refusal, and return it. A caller that gave no token is asked for one."""
         if who.name == "anonymous":
             return self._unauthorized(who)
         counters["http_forbidden"] += 1
@@ -130,7 +130,7 @@ class HttpAuthentication:
         return error
 
     def check(self, command: commands.Command) -> None:
-        """Before it is asked; what is asked for by content can be judged by its answer only."""
+        """Check a command before it is asked. A request by content can be checked by its answer only."""
         who = caller.get()
         if not isinstance(command, commands.RequestSchema) or not access.asks_by_content(command):
             self._check(who, command, [])
@@ -147,7 +147,7 @@ class HttpAuthentication:
             self._note("changed", who, request=request, name=access.about(command), correlation_id=command.id)
 
     def check_events(self, prefix: str) -> None:
-        """Of a stream of events: `channel/NAME/` is about one name, anything shorter about all that begin so."""
+        """Check a stream of events: `channel/NAME/` is about one name, anything shorter about all that begin so."""
         who = caller.get()
         if not access.may_see(who.rights, prefix):
             raise self.forbidden(who, "events", Forbidden(f"this takes the right observe on {prefix[:200]!r}"))
@@ -196,7 +196,7 @@ class HttpAuthentication:
         self._note("changed", caller.get(), request=request)
 
     def _counted(self, scope: Scope, kind: str) -> Caller:
-        """Known, and not too fast; who guesses tokens uses up nobody else's requests."""
+        """Return the caller, if it is known and not too fast. Who guesses tokens uses up nobody else's requests."""
         found, is_known = self._identify(scope)
         scope["caller"] = found
         if not self._buckets.take(kind + (found.peer if is_known else f"guess:{found.address}"), time.monotonic()):
@@ -207,7 +207,7 @@ class HttpAuthentication:
         return found
 
     def _identify(self, scope: Scope) -> tuple[Caller, bool]:
-        """Who calls, and whether the token is one that is taken, if one is given."""
+        """Return who calls, and whether the token, if one was given, is valid."""
         given = dict(scope["headers"])
         address = scope["client"][0] if scope.get("client") else ""
         is_forwarded = scope.get(FORWARDED, False)
@@ -228,7 +228,7 @@ class HttpAuthentication:
         return who._replace(name=f"token:{name}", rights=self._rights[name], listed=self._list.tokens[name]), True
 
     def _is_sent_by_a_page(self, scheme: str, headers: dict[bytes, bytes]) -> bool:
-        """Of another site: browsers say where it is from, and by which name they came."""
+        """Return whether a page of another site sends it: browsers name the page's origin and the host."""
         host, origin = headers.get(b"host", b"").decode("latin-1"), headers.get(b"origin")
         if scheme == "http" and host and not _is_of_loopback(host):
             return True  # plain HTTP is served on loopback only, so the name is somebody's for this host
@@ -264,7 +264,7 @@ def _is_of_loopback(host: str) -> bool:
 
 
 def _asked(scope: Scope) -> str:
-    """Never the query: somebody may have put a token there."""
+    """Return method and path for the log; never the query, in which somebody may have put a token."""
     return f"{scope['method']} {scope['path'][:MAX_NOTED]}"
 
 
@@ -273,7 +273,7 @@ def _rights(listed: AccessList) -> dict[str, Rights]:
 
 
 def _token(headers: dict[bytes, bytes]) -> str | None:
-    """Bearer, or the password of HTTP Basic, which existing registry clients can send; never from the URL."""
+    """Return the token: Bearer, or the password of HTTP Basic, which registry clients send; never from the URL."""
     header = headers.get(b"authorization")
     if header is None:
         return None

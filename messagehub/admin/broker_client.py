@@ -1,8 +1,8 @@
-"""The broker as the HTTP routes see it: ask and get a reply, without holding up the event loop.
+"""The broker client of the HTTP handlers: they await a reply, and the event loop goes on meanwhile.
 
-Answers that are asked for again and again are kept. Rule: what is kept was true when no schema event had come since it
-was asked for; a write through this process ends it before the write is answered, anybody else's with its event. A
-beacon ends it only when it tells of an event that did not come.
+It caches responses about schemas. Rule: a response is cached only if no schema event came since the broker was asked.
+A write through this process empties the cache before the write is answered, a write of anybody else when its event
+comes. A beacon empties it only if it tells of an event that did not come.
 """
 
 import asyncio
@@ -28,15 +28,15 @@ from registry import commands, replies
 
 T = TypeVar("T")
 R = TypeVar("R", bound=replies.Reply)
-MAX_KEPT = 100_000
-MAX_KEPT_BYTES = 64 << 20
+MAX_CACHED = 100_000
+MAX_CACHED_BYTES = 64 << 20
 BELIEVED_SECONDS = 1.0
-"""How long a newest version or a lookup is believed without asking, should its end not be heard of."""
+"""How long a newest version or a lookup is believed without asking, in case an event is lost."""
 VERDICT_SECONDS = 15.0
-"""More than one schema may take to be checked, so that the answer to too much of it names the budget."""
+"""Longer than the check of one schema may take, so that the refusal of one that is too complex names the budget."""
 MAX_PROBES = 8
 LookUp = tuple[str, bytes, bytes]
-"""Path, query and body: all that the answer depends on."""
+"""Path, query and body: all that the response depends on."""
 
 
 class BrokerClient:
@@ -46,9 +46,9 @@ class BrokerClient:
         self.is_draining = is_draining
         self.generation = 0
         self.channel_items = ChannelItems(directory_of(hub.settings))
-        self._by_id = CachedResponses(max_entries=MAX_KEPT, max_bytes=MAX_KEPT_BYTES)
-        self._latest = CachedResponses(max_entries=MAX_KEPT, max_bytes=MAX_KEPT_BYTES)
-        self._looked_up = CachedResponses(max_entries=MAX_KEPT, max_bytes=MAX_KEPT_BYTES)
+        self._by_id = CachedResponses(max_entries=MAX_CACHED, max_bytes=MAX_CACHED_BYTES)
+        self._latest = CachedResponses(max_entries=MAX_CACHED, max_bytes=MAX_CACHED_BYTES)
+        self._looked_up = CachedResponses(max_entries=MAX_CACHED, max_bytes=MAX_CACHED_BYTES)
         self._monitoring = anyio.CapacityLimiter(MAX_PROBES)
         self._changing = threading.Lock()
         self._heard = ("", 0)
@@ -57,7 +57,7 @@ class BrokerClient:
     async def ask(self, command: commands.Command, kind: type[R]) -> R:
         self.callers.check(command)
         try:
-            reply = await run_in_threadpool(self.hub.ask, command, timeout=self._patience(command))
+            reply = await self.hub.ask_async(command, timeout=self._patience(command))
         finally:
             if command.writes:  # one that was not answered may have happened all the same
                 self._change(permanent=isinstance(command, _REMOVING))
@@ -77,11 +77,14 @@ class BrokerClient:
         return reply
 
     async def run_for_monitor(self, function: Callable[[], T]) -> T:
-        """Run it in one of the threads that only monitors use: all others may be waiting for the broker."""
+        """Call it on one of the threads that only monitors use, since all others may be waiting for the broker."""
         return await anyio.to_thread.run_sync(function, abandon_on_cancel=True, limiter=self._monitoring)
 
     async def change(self, command: commands.Command, made_by: Callable[[MessageHub], R]) -> R:
-        """What takes more than a request, because memory is freed here too; `command` says what rights it takes."""
+        """Make a change that takes more than one request, since memory is freed here too.
+
+        `command` says which right it takes.
+        """
         self.callers.check(command)
         reply = await run_in_threadpool(made_by, self.hub)
         self.callers.check_answer(command, reply)  # type: ignore[arg-type]  # any reply is one of AnyReply
@@ -102,28 +105,26 @@ class BrokerClient:
             after = page.next
         return found
 
-    def kept(self, path: str) -> CachedResponse | None:
+    def cached(self, path: str) -> CachedResponse | None:
         return self._by_id.get(path) or self._latest.get(path)
 
-    def kept_look_up(self, asked: LookUp) -> CachedResponse | None:
+    def cached_look_up(self, asked: LookUp) -> CachedResponse | None:
         return self._looked_up.get(asked)
 
-    def keep_id(self, path: str, answer: Response, generation: int) -> None:
-        """A schema by id never changes; a permanent delete ends it."""
-        self._keep(self._by_id, path, CachedResponse.of(answer, float("inf"), len(path)), generation)
+    def cache_id(self, path: str, answer: Response, generation: int) -> None:
+        """Cache a schema by its id. It never changes; a permanent delete removes it from the cache."""
+        self._put(self._by_id, path, CachedResponse.of(answer, float("inf"), len(path)), generation)
 
-    def keep_latest(self, path: str, answer: Response, generation: int) -> None:
-        self._keep(self._latest, path, CachedResponse.of(answer, BELIEVED_SECONDS, len(path)), generation)
+    def cache_latest(self, path: str, answer: Response, generation: int) -> None:
+        self._put(self._latest, path, CachedResponse.of(answer, BELIEVED_SECONDS, len(path)), generation)
 
-    def keep_look_up(self, asked: LookUp, answer: Response, generation: int) -> None:
-        self._keep(
-            self._looked_up, asked, CachedResponse.of(answer, BELIEVED_SECONDS, sum(map(len, asked))), generation
-        )
+    def cache_look_up(self, asked: LookUp, answer: Response, generation: int) -> None:
+        self._put(self._looked_up, asked, CachedResponse.of(answer, BELIEVED_SECONDS, sum(map(len, asked))), generation)
 
-    def _keep(self, answers: CachedResponses, key: Hashable, kept: CachedResponse, generation: int) -> None:
+    def _put(self, responses: CachedResponses, key: Hashable, response: CachedResponse, generation: int) -> None:
         with self._changing:
             if generation == self.generation:
-                answers.put(key, kept)
+                responses.put(key, response)
 
     def _change(self, *, permanent: bool) -> None:
         with self._changing:
@@ -134,7 +135,7 @@ class BrokerClient:
                 self._by_id.clear()
 
     def _on_schema_event(self, payload: bytes | None) -> None:
-        """On the hub's I/O thread; None means that events may have been missed."""
+        """Empty the caches, on the hub's I/O thread. None means that events may have been missed."""
         said = _SchemaNews(type="") if payload is None else _news_of(payload)
         broker_id, newest = self._heard
         if said.type != _BEACON:
@@ -146,14 +147,14 @@ class BrokerClient:
 
 
 _REMOVING = (commands.DeleteSchema, commands.SetSchemaMode)
-"""What may remove schemas for good: mode IMPORT takes the place of softly deleted ones."""
+"""Commands that may remove schemas permanently: in mode IMPORT, new schemas replace softly deleted ones."""
 
 
 _BEACON = Beacon.__struct_config__.tag
 
 
 class _SchemaNews(msgspec.Struct):
-    """All that the caches need of a schema event or a beacon."""
+    """The fields of a schema event or a beacon that the caches need."""
 
     type: str
     revision: int = 0

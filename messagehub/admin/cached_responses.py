@@ -1,4 +1,4 @@
-"""Whole answers that are asked for again and again, bounded in number and in bytes."""
+"""A cache of whole responses, bounded in number and in bytes."""
 
 import time
 from collections.abc import Hashable
@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from starlette.responses import Response
 
 FRESH_PART = 0.8
-"""After this part of an answer's life one caller goes and asks anew, while the others are still given it."""
+"""After this part of a response's life one caller asks anew, while the others are still given the cached one."""
 OVERHEAD_BYTES = 1000
-"""What an entry takes besides its texts, generously."""
+"""What an entry takes besides its texts, estimated generously."""
 
 
 @dataclass(slots=True)
@@ -28,19 +28,19 @@ class CachedResponse:
 
 
 class CachedResponses:
-    """When it is full it begins anew: what is asked for often is soon back."""
+    """When it is full it is emptied: what is asked for often is soon back."""
 
     def __init__(self, *, max_entries: int, max_bytes: int) -> None:
         self.max_entries = max_entries
         self.max_bytes = max_bytes
         self.bytes = 0
-        self._kept: dict[Hashable, CachedResponse] = {}
+        self._responses: dict[Hashable, CachedResponse] = {}
 
     def __len__(self) -> int:
-        return len(self._kept)
+        return len(self._responses)
 
     def get(self, key: Hashable) -> CachedResponse | None:
-        found = self._kept.get(key)
+        found = self._responses.get(key)
         if found is None:
             return None
         now = time.monotonic()
@@ -49,17 +49,17 @@ class CachedResponses:
             return None
         return found if now < found.until else None
 
-    def put(self, key: Hashable, kept: CachedResponse) -> None:
-        if kept.size > self.max_bytes:
+    def put(self, key: Hashable, cached: CachedResponse) -> None:
+        if cached.size > self.max_bytes:
             return
-        before = self._kept.pop(key, None)
+        before = self._responses.pop(key, None)
         if before is not None:
             self.bytes -= before.size
-        if len(self._kept) >= self.max_entries or self.bytes + kept.size > self.max_bytes:
+        if len(self._responses) >= self.max_entries or self.bytes + cached.size > self.max_bytes:
             self.clear()
-        self._kept[key] = kept
-        self.bytes += kept.size
+        self._responses[key] = cached
+        self.bytes += cached.size
 
     def clear(self) -> None:
-        self._kept.clear()
+        self._responses.clear()
         self.bytes = 0

@@ -1,4 +1,4 @@
-"""Answers compressed with gzip for callers that take it, where that is worth the time.
+"""Compression of answers with gzip, for callers that take it, where it is worth the time.
 
 Small answers, which are most of them, are left as they are, and so are event streams, which must not wait.
 """
@@ -29,7 +29,7 @@ class Compressed:
         start: Message | None = None
 
         async def send_compressed(message: Message) -> None:
-            """Keep the head until the body shows whether it is whole, and large enough."""
+            """Hold the head back until the body shows whether it is whole, and large enough."""
             nonlocal start
             if message["type"] == "http.response.start":
                 start = message
@@ -45,7 +45,7 @@ class Compressed:
 
 
 def takes_gzip(scope: Scope) -> bool:
-    """Whether `Accept-Encoding` names gzip, or anything, with a weight that is not 0."""
+    """Return whether `Accept-Encoding` names gzip, or anything, with a weight that is not 0."""
     for name, value in scope["headers"]:
         if name == b"accept-encoding":
             for part in value.decode("latin-1").lower().split(","):
@@ -69,5 +69,5 @@ async def compressed(head: Message, message: Message) -> tuple[Message, Message]
 
 
 def _weak(name: bytes, value: bytes) -> tuple[bytes, bytes]:
-    """The same content in other bytes has a weak ETag."""
+    """Return the weak form of an ETag, for the same content in other bytes."""
     return (name, b"W/" + value) if name == b"etag" and not value.startswith(b"W/") else (name, value)

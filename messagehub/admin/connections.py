@@ -1,4 +1,4 @@
-"""What every HTTP connection is held to: a request arrives whole, in time, and is not endless."""
+"""The limits of HTTP connections: a request arrives whole, in time and within a size; its answer is read in time."""
 
 import asyncio
 import socket
@@ -16,21 +16,21 @@ HEAD_SECONDS = 10.0
 BODY_SECONDS = 10.0
 READ_SECONDS = 10.0
 READ_BYTES = 10_000
-"""So much of its answer a caller takes in that time, or is cut off."""
+"""How much of its answer a caller has to take in READ_SECONDS. Who takes less is cut off."""
 LAST_SECONDS = 2.0
-"""So long a server that stops waits for the first request of a connection."""
+"""How long a server that stops waits for the first request of a connection."""
 MAX_HEAD_BYTES = 64 << 10
 MAX_REQUEST_BYTES = 16 << 20
-"""As it comes over the wire: a body in small chunks takes many times what is in it."""
+"""Counted as they come over the wire: a body in small chunks takes many times its content."""
 MAX_PIPELINED = 1000
 """Requests that wait for the one before them. Reading stops with the first, but what was read may hold thousands."""
 MAX_CONNECTIONS = 1000
 MAX_TOLD = 100
-"""So many more are told that there are too many; others are hung up on."""
+"""How many connections above the limit are answered with 503. Further ones are closed at once."""
 
 
 class PatientProtocol(HttpToolsProtocol):
-    """Patient, but not for ever: the head of a request has its deadline, then its body, and answers are to be read."""
+    """A connection with deadlines for the head of a request, for its body, and for the reading of its answer."""
 
     _deadline: asyncio.TimerHandle | None = None
     _unread: asyncio.TimerHandle | None = None
@@ -136,7 +136,7 @@ class PatientProtocol(HttpToolsProtocol):
         self._deadline = self.loop.call_later(HEAD_SECONDS if is_head else BODY_SECONDS, self._give_up, is_head)
 
     def _keep_alive(self) -> None:
-        """What came was the rest of a request that is answered already: as after an answer."""
+        """Wait for the next request, after the rest of one that is answered already."""
         self.timeout_keep_alive_task = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)
 
     def _cancel(self) -> None:
@@ -185,7 +185,7 @@ class PatientProtocol(HttpToolsProtocol):
         self.transport.close()
 
     def _is_next(self) -> bool:
-        """Whether what arrives now is the one that has to be answered next."""
+        """Return whether the request that arrives now has to be answered next."""
         cycle = self.cycle
         if self._is_head:
             return cycle is None or cycle.response_complete

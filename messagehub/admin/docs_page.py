@@ -58,7 +58,7 @@ def described() -> dict[str, Any]:
 
 
 async def _openapi(request: Request) -> Response:
-    """With the path that a proxy serves the hub under, for who came that way."""
+    """Answer with the document. It names the path that a proxy serves the hub under, if the caller came that way."""
     request.scope["route_template"] = "/openapi.json"
     prefix = request.scope.get(PREFIX, "")
     servers = {"servers": [{"url": prefix}]} if prefix else {}

@@ -1,4 +1,4 @@
-"""What is known of every HTTP operation: its route, the rights that it takes and the OpenAPI document come from it."""
+"""Endpoints: what is known of every HTTP operation. Its route, its rights and its OpenAPI document come from it."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -31,7 +31,7 @@ class Endpoint(NamedTuple):
     returns: Any = None
 
 
-class Outcome(NamedTuple, Generic[T]):
+class HandlerResult(NamedTuple, Generic[T]):
     """What a handler of our own API returns where a plain value does not say it all."""
 
     value: T

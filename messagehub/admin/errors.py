@@ -142,7 +142,7 @@ def error_body(error_code: int, message: str) -> dict[str, Any]:
 
 
 def hub_error_body(error: HubError) -> tuple[int, dict[str, Any]]:
-    """The status and what the API's clients know, and beside it our own code and details."""
+    """Return the status and the body: the fields that the API's clients know, and our own code and details."""
     status, error_code = STATUS.get(type(error), (500, 500))
     return status, error_body(error_code, _said(error)) | {"code": error.code, "details": error.details}
 

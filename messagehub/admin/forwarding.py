@@ -26,7 +26,7 @@ _ADDED_BY_PROXIES = frozenset(
 
 class Forwarding:
     def __init__(self, app: ASGIApp, *, trusted: str, prefix: str) -> None:
-        """Both as in the settings, which have checked them."""
+        """Both are as in the settings, which have checked them."""
         self._app = app
         self._proxies = TrustedProxies(trusted)
         self._prefix = prefix
@@ -64,7 +64,7 @@ class Forwarding:
 
 class TrustedProxies:
     def __init__(self, listed: str) -> None:
-        """Addresses and networks, with spaces between them."""
+        """`listed` has addresses and networks, with spaces between them."""
         self._networks: list[IPv4Network | IPv6Network] = [ip_network(one) for one in listed.split()]
         self._is_one = lru_cache(maxsize=1024)(self._look)
 
@@ -76,7 +76,7 @@ class TrustedProxies:
         return known is not None and any(ip_address(known) in network for network in self._networks)
 
     def sender(self, forwarded_for: str, peer: str) -> str:
-        """The address that a request comes from, by the word of trusted proxies, of which `peer` is the last."""
+        """Return the address that a request comes from, as trusted proxies say. `peer` is the last of them."""
         sender = peer
         for text in reversed(forwarded_for.split(",")):
             address = canonical(text)
@@ -89,7 +89,7 @@ class TrustedProxies:
 
 
 def canonical(text: str) -> str | None:
-    """An address in its one form, also where a port stands behind it; None if it is none."""
+    """Return an address in its canonical form, without a port; None if it is none."""
     text = text.strip()
     if text.startswith("["):
         text = text[1:].partition("]")[0]

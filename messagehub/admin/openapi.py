@@ -1,4 +1,4 @@
-"""The OpenAPI document: of typed routes FastAPI describes the parameters, and all else comes from `Endpoint`."""
+"""The OpenAPI document. FastAPI describes the parameters of typed routes, and all else comes from `Endpoint`."""
 
 import copy
 import re
@@ -65,7 +65,7 @@ def document(plain: Iterable[Endpoint], typed: Iterable[APIRoute]) -> dict[str, 
 
 
 def _without_head(route: APIRoute) -> APIRoute:
-    """HEAD goes wherever GET does, which need not be said of every path."""
+    """Return the paths without HEAD, which is served wherever GET is."""
     described = copy.copy(route)
     described.methods = (route.methods or set()) - {"HEAD"}
     return described
@@ -111,7 +111,7 @@ def _parameter(name: str, place: str) -> dict[str, Any]:
 
 
 def codes(endpoint: Endpoint) -> dict[int, list[int]]:
-    """Every status that an operation may answer with when it refuses, and what `error_code` then says."""
+    """Return every status with which an operation may refuse, and what `error_code` then says."""
     listed = {
         *ANY,
         *endpoint.codes,

@@ -105,12 +105,12 @@ class ModeBody(msgspec.Struct, forbid_unknown_fields=True):
 
 
 async def body(request: Request, kind: type[T]) -> T:
-    """The JSON body, bounded while it arrives."""
+    """Return the JSON body. Its size is bounded while it arrives."""
     return decoded(await raw_body(request.scope, request.receive), kind)
 
 
 async def raw_body(scope: Scope, receive: Receive) -> bytes:
-    """Of a media type that may hold JSON, not yet looked into."""
+    """Return the body of a media type that may hold JSON, not decoded."""
     for name, value in scope["headers"]:
         if name == b"content-type":
             _check_media_type(value.decode("latin-1"))
@@ -134,7 +134,7 @@ def decoded(received: bytes, kind: type[T]) -> T:
 
 
 async def _received(scope: Scope, receive: Receive) -> bytes:
-    """Bounded in size and in how many arrive at once; the connection sees to it that it ends."""
+    """Receive a body, bounded in size and in how many arrive at once. The connection has a deadline for its end."""
     sender = caller.get().peer
     if not _open_bodies.take(sender):
         counters["http_open_bodies"] += 1
@@ -163,7 +163,7 @@ def subject(request: Request) -> str:
 
 
 def decoded_subject(text: str) -> str:
-    """Paths are matched before decoding, so a subject may hold slashes."""
+    """Return the subject of a path. Paths are matched before they are decoded, so that a subject may hold slashes."""
     try:
         name = unquote(text, errors="strict")
     except UnicodeDecodeError:
@@ -172,7 +172,7 @@ def decoded_subject(text: str) -> str:
 
 
 def checked_subject(name: str) -> str:
-    """`:.:name` is `name` in the default context."""
+    """Return a subject that was checked. `:.:name` is `name` in the default context."""
     name = name.removeprefix(":.:")
     if not name or len(name) > 256 or _CONTROL.search(name):
         raise HttpError(422, 42208, f"The specified subject {name[:40]!r} is not a valid subject")
@@ -196,7 +196,7 @@ def version(request: Request) -> int:
 
 
 def schema_id(request: Request) -> int:
-    """What is no number of four bytes is no path. Below zero there is no schema, so 0 stands for all of that."""
+    """Return the id in a path. One that does not fit into four bytes is no path; 0 stands for all ids below zero."""
     text = request.path_params["id"]
     if not _ID.match(text) or not -MAX_VERSION <= int(text) <= MAX_VERSION:
         raise HttpError(404, 404, "HTTP 404 Not Found")
@@ -220,7 +220,7 @@ def check_query(request: Request, known: tuple[str, ...], *, is_confluent: bool)
 
 
 def flag(request: Request, *names: str) -> bool:
-    """Given as `name=true`, or bare."""
+    """Return whether a flag was given, as `name=true` or bare."""
     return True in [_is_true(name, request.query_params.get(name, "false")) for name in names]
 
 
@@ -238,7 +238,7 @@ def deleted(request: Request) -> Deleted:
 
 
 def page(request: Request, found: list[T]) -> list[T]:
-    """`offset` and `limit`, where 0 and below mean all."""
+    """Return the part of a list that `offset` and `limit` ask for. A limit of 0 or below means all."""
     offset, limit = _integer(request, "offset", 0), _integer(request, "limit", -1)
     start = max(offset, 0)
     return found[start:] if limit <= 0 else found[start : start + limit]

@@ -1,8 +1,8 @@
-"""Before all routing: answers that are kept, and paths matched undecoded.
+"""The middleware that answers from the cache before any route is looked for. Paths are matched as they were sent.
 
-Rule: nobody is given a kept answer who would not get it the long way. Caller, rate and body are checked by the same
-functions, and once: what was checked here goes along. Whoever may not look at everything goes the long way, where
-each name is checked, and so does anything unusual.
+Rule: a cached response goes only to a caller who would get the same from the handler. The same functions check the
+caller, the rate and the body, once. A caller who may not see everything is passed on to the handler, where each name is
+checked; so is an unusual request.
 """
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -37,16 +37,16 @@ class ResponseCache:
             scope["path"] = path = path.partition("?")[0]
             method = scope["method"]
             if method == "GET" and not scope["query_string"]:
-                kept = self._backend.kept(path)
-                if kept is not None and _is_usual(scope):
+                cached = self._backend.cached(path)
+                if cached is not None and _is_usual(scope):
                     scope["route_template"] = BY_ID if path.startswith("/schemas/") else BY_VERSION
-                    return await self._give(kept, scope, receive, send)
+                    return await self._send_cached(cached, scope, receive, send)
             elif method == "POST" and path.startswith("/subjects/") and path.count("/") == 2 and _is_usual(scope):
                 scope["route_template"] = LOOK_UP
                 return await self._look_up(path, scope, receive, send)
         return await self._app(scope, receive, send)
 
-    async def _give(self, kept: CachedResponse, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _send_cached(self, cached: CachedResponse, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             caller = self._backend.callers.enter(scope, "observe")
         except (HttpError, HubError) as error:
@@ -54,7 +54,7 @@ class ResponseCache:
             await refusal(error)(scope, receive, send)
             return
         if caller.rights.allows_everything("observe"):
-            await _send(kept, scope, send)
+            await _send(cached, scope, send)
         else:
             await self._app(scope, receive, send)
 
@@ -66,24 +66,24 @@ class ResponseCache:
             self._backend.callers.refused(scope, error, writes=False)
             await refusal(error)(scope, receive, send)
             return
-        kept = self._backend.kept_look_up((path, scope["query_string"], body))
-        if kept is not None and caller.rights.allows_everything("observe"):
-            await _send(kept, scope, send)
+        cached = self._backend.cached_look_up((path, scope["query_string"], body))
+        if cached is not None and caller.rights.allows_everything("observe"):
+            await _send(cached, scope, send)
         else:
             await self._app(scope, _again(body, receive), send)
 
 
-async def _send(kept: CachedResponse, scope: Scope, send: Send) -> None:
-    head: Message = {"type": "http.response.start", "status": 200, "headers": kept.headers}
-    body: Message = {"type": "http.response.body", "body": kept.payload}
-    if len(kept.payload) >= LEAST_BYTES and takes_gzip(scope):
+async def _send(cached: CachedResponse, scope: Scope, send: Send) -> None:
+    head: Message = {"type": "http.response.start", "status": 200, "headers": cached.headers}
+    body: Message = {"type": "http.response.body", "body": cached.payload}
+    if len(cached.payload) >= LEAST_BYTES and takes_gzip(scope):
         head, body = await compressed(head, body)
     await send(head)
     await send(body)
 
 
 def _again(body: bytes, receive: Receive) -> Receive:
-    """The body once more, for whoever reads it next."""
+    """Return a `receive` that gives the body once more, to the handler."""
     is_given = False
 
     async def given() -> Message:
@@ -97,7 +97,7 @@ def _again(body: bytes, receive: Receive) -> Receive:
 
 
 def accepts(text: str) -> bool:
-    """Whether an Accept header takes the media type that is always sent."""
+    """Return whether an Accept header takes the media type that is always sent."""
     return any(part.partition(";")[0].strip().lower() in ACCEPTED for part in text.split(","))
 
 

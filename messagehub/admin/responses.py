@@ -1,4 +1,4 @@
-"""What the registry API answers, as types: they are sent, and the OpenAPI document is made from them.
+"""The responses of the registry API as types. They are sent, and the OpenAPI document is made from them.
 
 Parts that are not there are left out, as the API's clients expect, and so is the schema type AVRO.
 """
@@ -18,7 +18,7 @@ MAX_NAMED = 20
 
 
 class Answer(Struct, kw_only=True, rename="camel", omit_defaults=True):
-    """What is not there is left out."""
+    """A response in which fields that are not set are left out."""
 
 
 class ContentAnswer(Answer, kw_only=True):
@@ -70,7 +70,7 @@ class CheckAnswer(Struct, omit_defaults=True):
 
 
 class ConfigAnswer(Answer):
-    """As it is read; where it is written, the level is called `compatibility`."""
+    """A config as it is read. Where it is written, the level is called `compatibility`."""
 
     compatibility_level: Level | None = None
     normalize: bool | None = None
@@ -146,7 +146,7 @@ def shown_config(config: SchemaConfig) -> ConfigAnswer:
 
 
 def place(subject: str, found: SchemaFound) -> PlaceAnswer:
-    """Where that subject has the schema, or else the first that has it."""
+    """Return where that subject has the schema, or else the first place that has it."""
     name = subject.removeprefix(":.:")
     own = [one for one in found.places if one.subject == name] or found.places
     return PlaceAnswer(subject=own[0].subject, version=own[0].version)
@@ -157,7 +157,7 @@ def text(version: SchemaVersion, headers: dict[str, str] | None = None) -> Respo
 
 
 def touched_headers(touched: list[TouchedMember]) -> dict[str, str] | None:
-    """Who is attached now, where the API's answers have no room for it."""
+    """Return headers that say who is attached now, since the API's answers have no field for it."""
     if not touched:
         return None
     named = ", ".join(f"{member.role} {quote(member.member_id)}" for member in touched[:MAX_NAMED])
@@ -166,7 +166,7 @@ def touched_headers(touched: list[TouchedMember]) -> dict[str, str] | None:
 
 
 def is_known(request: Request, version: SchemaVersion) -> bool:
-    """Whether the caller has the plain answer already."""
+    """Return whether the caller has this answer already, as its ETag says."""
     return etag(version) in request.headers.get("if-none-match", "") and not request.url.query
 
 
@@ -179,5 +179,5 @@ def immutable_headers(version: SchemaVersion) -> dict[str, str]:
 
 
 def etag(version: SchemaVersion) -> str:
-    """Of the content: an import may give the id of what was deleted to another schema."""
+    """Return the ETag of the content, not of the id: an import may give the id of a deleted schema to another."""
     return f'"{version.guid}"'

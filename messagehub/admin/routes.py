@@ -20,7 +20,7 @@ from starlette.routing import Route
 
 from messagehub.admin import openapi, parameters
 from messagehub.admin.broker_client import BrokerClient
-from messagehub.admin.endpoints import Endpoint, Outcome
+from messagehub.admin.endpoints import Endpoint, HandlerResult
 from messagehub.admin.errors import MEDIA_TYPE, HttpError, answer, refusal
 from messagehub.admin.response_cache import accepts
 from messagehub.errors import HubError
@@ -147,7 +147,7 @@ def _answering(handler: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitabl
         returned = await handler(request.app.state.backend, **arguments)
         if isinstance(returned, Response):
             return returned
-        if not isinstance(returned, Outcome):
+        if not isinstance(returned, HandlerResult):
             return answer(200, returned)
         if returned.following is None:
             return answer(returned.status, returned.value)
@@ -162,6 +162,6 @@ def _answering(handler: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitabl
 def _returned(handler: Callable[..., Awaitable[Any]]) -> Any:
     """Return the type of the value that a handler answers with; Any where it writes the answer itself."""
     kind = inspect.signature(handler).return_annotation
-    if get_origin(kind) is Outcome:
+    if get_origin(kind) is HandlerResult:
         return get_args(kind)[0]
     return Any if inspect.isclass(kind) and issubclass(kind, Response) else kind

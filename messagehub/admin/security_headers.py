@@ -1,4 +1,4 @@
-"""What every answer carries, and that it is counted."""
+"""The headers that every answer carries, and the counting of answers."""
 
 import logging
 import os
@@ -31,7 +31,7 @@ _TRANSPORT = (b"strict-transport-security", b"max-age=31536000")
 
 
 class SecurityHeaders:
-    """Request ids, security headers and the access log, around everything."""
+    """The middleware around everything: request ids, security headers and the access log."""
 
     def __init__(self, app: ASGIApp, *, is_tls: bool, has_access_log: bool = False) -> None:
         self._app = app
@@ -63,7 +63,7 @@ class SecurityHeaders:
 
 
 def hardened(given: Iterable[Header], request_id: bytes, policy: Header = _CLOSED, *, is_tls: bool) -> list[Header]:
-    """Answers that say nothing of caches are not to be kept."""
+    """Return the headers of an answer, hardened. An answer that says nothing of caches is not to be cached."""
     headers = [*given, *_HEADERS, policy, (b"x-request-id", request_id)]
     if is_tls:
         headers.append(_TRANSPORT)
@@ -88,7 +88,7 @@ def new_request_id() -> bytes:
 
 
 def _request_id(scope: Scope) -> bytes:
-    """The caller's own, if it is one that may stand in a log; else a new one."""
+    """Return the caller's own request id, if it may be written to a log; else a new one."""
     for name, value in scope["headers"]:
         if name == b"x-request-id" and _REQUEST_ID.match(value):
             return bytes(value)

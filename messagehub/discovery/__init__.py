@@ -1,4 +1,4 @@
-"""Finding a channel: what an answer looks like, whoever gave it, and the contract of those who give it."""
+"""Discovery of channels: what an answer looks like, and the contract of the sources that give it."""
 
 from typing import Any, Literal, Protocol
 

@@ -1,9 +1,10 @@
-"""The catalog: which channels and schemas are declared, and who is there. What a hub's user asks and declares."""
+"""The methods of a hub about channels and schemas: what is declared, who is there, and declaring more."""
 
 import time
 from typing import Any
 
 from messagehub.arguments import json_object
+from messagehub.client.pages import pages
 from messagehub.discovery.registry_client import RegistryClient
 from messagehub.errors import ConfigurationError
 from messagehub.shm.advice import schema_instead
@@ -24,7 +25,7 @@ class Catalog:
 
     @open_files_limited()
     def channels(self, prefix: str = "", *, timeout: float | None = None) -> list[replies.ChannelSummary]:
-        """All channels whose name starts with the prefix."""
+        """Return all channels whose name starts with the prefix."""
         found: list[replies.ChannelSummary] = []
         after: str | None = ""
         deadline = time.monotonic() + self._registry.limit(timeout)
@@ -40,7 +41,7 @@ class Catalog:
 
     @open_files_limited()
     def consumers(self, channel: str, *, timeout: float | None = None) -> list[Consumer]:
-        """Who consumes a channel."""
+        """Return who consumes a channel."""
         command = commands.ListConsumers(channel=channel)
         reply = self._registry.reply_or_none(command, replies.ConsumerList, timeout=timeout)
         return reply.consumers if reply else []
@@ -107,7 +108,7 @@ class Catalog:
         schema_hash: str | None = None,
         timeout: float | None = None,
     ) -> replies.SchemaFound:
-        """A schema by subject (and version), id or hash."""
+        """Return a schema by subject (and version), id or hash."""
         if sum(given is not None for given in (subject, schema_id, schema_hash)) != 1:
             raise ConfigurationError("a schema is found by one of subject, schema_id and schema_hash")
         if version is not None and subject is None:
@@ -116,15 +117,12 @@ class Catalog:
         return self._registry.reply(command, replies.SchemaFound, timeout)
 
     def subjects(self, *, timeout: float | None = None) -> list[str]:
-        found: list[str] = []
-        after: str | None = ""
-        deadline = time.monotonic() + self._registry.limit(timeout)
-        while after is not None:
-            command = commands.ListSchemas(after=after, limit=PAGE)
-            page = self._registry.reply(command, replies.SchemaList, max(deadline - time.monotonic(), 0.0))
-            found += page.subjects
-            after = page.next
-        return found
+        """Return the subjects of all schemas."""
+
+        def ask(after: str, seconds: float) -> replies.SchemaList:
+            return self._registry.reply(commands.ListSchemas(after=after, limit=PAGE), replies.SchemaList, seconds)
+
+        return [each for page in pages(ask, timeout=self._registry.limit(timeout)) for each in page.subjects]
 
     def schema_versions(self, subject: str, *, timeout: float | None = None) -> list[replies.SchemaVersionSummary]:
         return self._registry.reply(commands.ListSchemas(subject=subject), replies.SchemaList, timeout).versions

@@ -1,4 +1,4 @@
-"""Who knows the channel: the broker, else the directory, else the derived name in shared memory.
+"""The sources of discovery, in order: the broker, else the directory, else the derived name in shared memory.
 
 Rule 1: a source that is not there costs nothing: the broker's absence is seen on its lock, without a timeout. One that
 does not answer in a moment costs that moment, if another knows the channel.
@@ -24,7 +24,7 @@ class Chain:
     def discover(
         self, channel: str, *, timeout: float, expected_schema_hash: str | None = None
     ) -> tuple[Discovery | None, HubError | None]:
-        """The first answer, and why the broker gave none."""
+        """Return the first answer, and the error that says why the broker gave none."""
 
         def here() -> Discovery | None:
             found = self.files.discover(channel, expected_schema_hash)

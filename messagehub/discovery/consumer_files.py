@@ -38,7 +38,7 @@ class ConsumerFiles:
         self._channel = os.path.basename(channel_path)
 
     def living(self) -> list[ConsumerEntry]:
-        """In the order in which they came."""
+        """Return the consumers that live, in the order in which they came."""
         try:
             names = os.listdir(self.path)
         except (FileNotFoundError, NotADirectoryError):
@@ -47,7 +47,7 @@ class ConsumerFiles:
         return sorted((entry for entry in found if entry is not None), key=lambda entry: entry.registered_at)
 
     def _entry(self, consumer_id: str) -> ConsumerEntry | None:
-        """None where it is gone meanwhile, or is not what its name says."""
+        """Return an entry; None if it is gone meanwhile, or is not what its name says."""
         try:
             entry = _decoder.decode(read_small_file(os.path.join(self.path, f"{consumer_id}.json")))
             check_role("consumer", entry.command.consumer_id)
@@ -61,9 +61,9 @@ class ConsumerFiles:
         return [os.path.join(self.path, name) for name in os.listdir(self.path) if name.endswith(".lock")]
 
     def write(self, command: RegisterConsumer, process_lock: ProcessLock | None) -> bool:
-        """Write the entry, which the lock of the process keeps alive; False when another process holds it.
+        """Write the entry, which the lock of the process keeps alive. Return False if another process holds it.
 
-        Without a process lock it is held already.
+        Without a lock to take, this process holds it already.
         """
         make_own_directory(self.path)
         self._remove_dead()

@@ -1,4 +1,4 @@
-"""How a hub's broker is, in its own words and as this client sees it."""
+"""The methods of a hub that tell how its broker is, as the broker says and as this client sees it."""
 
 import time
 from typing import Any
@@ -15,7 +15,7 @@ class Diagnostics:
         self._connection = connection
 
     def health(self, *, timeout: float = 1.0) -> dict[str, Any]:
-        """`healthy`, `degraded` with the problems, or `unavailable` with the reason, within the timeout."""
+        """Return `healthy`, `degraded` with the problems, or `unavailable` with the reason, within the timeout."""
         started = time.monotonic()
         try:
             pong = self._registry.reply(commands.Ping(priority="high"), replies.Pong, timeout)
@@ -33,11 +33,11 @@ class Diagnostics:
         }
 
     def stats(self, *, timeout: float | None = None) -> replies.StatsReport | None:
-        """The broker's own numbers."""
+        """Return what the broker counts."""
         return self._registry.reply_or_none(commands.Stats(), replies.StatsReport, timeout=timeout)
 
     def trace(self, correlation_id: str | None = None, *, limit: int = 100) -> list[dict[str, Any]]:
-        """Both sides of the newest exchanges, or of one: what this client saw and what the broker saw."""
+        """Return both sides of the newest exchanges, or of one: what this client saw and what the broker saw."""
         own = [
             {
                 "side": "client",

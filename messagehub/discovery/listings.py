@@ -19,7 +19,7 @@ class Listings:
         self._timeout = timeout
 
     def enter(self, registration: Registration) -> None:
-        """The broker is gone: what it knew of us is from now on in the directory too, if nobody else is."""
+        """Enter a registration into the directory, since the broker is gone, unless somebody else is entered there."""
         try:
             taken = self._files.ask(registration.command, timeout=0.0)
         except HubError as error:

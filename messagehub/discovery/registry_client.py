@@ -10,13 +10,15 @@ import time
 from typing import TypeVar
 
 from messagehub.arguments import seconds
+from messagehub.client.awaited_request import request_async
 from messagehub.client.connection import Connection
 from messagehub.client.heartbeats import Heartbeats, Registration
 from messagehub.discovery import Discovery
 from messagehub.discovery.chain import Chain
 from messagehub.discovery.listings import Listings
 from messagehub.discovery.via_directory import LOCK_SECONDS
-from messagehub.errors import BrokerRequired, ChannelNotFound, HubError, is_unable
+from messagehub.errors import BrokerRequired, BrokerTimeout, ChannelNotFound, HubError, RequestTimeout, is_unable
+from messagehub.runtime.background import BackgroundThreads
 from messagehub.shm.errors import DataBlockError
 from messagehub.shm.locks import open_files_limited
 from registry import commands, replies
@@ -29,15 +31,23 @@ Registering = commands.RegisterProducer | commands.RegisterConsumer
 
 class RegistryClient:
     def __init__(
-        self, connection: Connection, heartbeats: Heartbeats, chain: Chain, listings: Listings, *, timeout: float
+        self,
+        connection: Connection,
+        heartbeats: Heartbeats,
+        chain: Chain,
+        listings: Listings,
+        background: BackgroundThreads,
+        *,
+        timeout: float,
     ) -> None:
-        """`timeout` counts where a call names none."""
+        """`timeout` is for calls that name none."""
         self.files = chain.files
         self._connection = connection
         self._heartbeats = heartbeats
         self._chain = chain
         self._cache = chain.broker.cache
         self._listings = listings
+        self._background = background
         self._timeout = timeout
         self._has_warned = False
 
@@ -48,17 +58,29 @@ class RegistryClient:
     # -- asking --------------------------------------------------------------------------------------------
 
     def connect(self, *, timeout: float | None = None, required: bool = False) -> bool:
-        """Be connected now instead of at the first call. Harmless when connected already."""
+        """Connect now instead of at the first call. Harmless when connected already."""
         return self.reply_or_none(commands.Ping(), replies.Pong, timeout=timeout, required=required) is not None
 
     def ask(self, command: commands.Command, *, timeout: float | None = None) -> replies.AnyReply:
         """Send any command and return its reply; refusals, timeouts and no broker are raised."""
         return self._connection.request(command, timeout=self.limit(timeout), is_patient=True)
 
+    async def ask_async(self, command: commands.Command, *, timeout: float | None = None) -> replies.AnyReply:
+        """As `ask`, to be awaited. It takes a thread only if it has to connect first."""
+        limit = self.limit(timeout)
+        if self._connection.hello is not None:
+            return await request_async(self._connection, command, timeout=limit)
+        try:
+            return await self._background.call(lambda remaining: self.ask(command, timeout=remaining), timeout=limit)
+        except BrokerTimeout:
+            raise
+        except RequestTimeout as late:
+            raise BrokerTimeout(late.message) from None
+
     def reply(
         self, command: commands.Command, kind: type[_AnyReply], timeout: float | None, *, is_patient: bool = True
     ) -> _AnyReply:
-        """As `ask`; an answer of another kind is no answer."""
+        """As `ask`. A reply of another kind is raised as BrokerUnavailable."""
         reply = self._connection.ask(command, kind, timeout=self.limit(timeout), is_patient=is_patient)
         self._has_warned = False
         channel = getattr(command, "channel", None)
@@ -69,7 +91,7 @@ class RegistryClient:
     def reply_or_none(
         self, command: commands.Command, kind: type[_AnyReply], *, timeout: float | None = None, required: bool = False
     ) -> _AnyReply | None:
-        """As `reply`. Without a broker, unless one is required: what the directory says, or None where it cannot."""
+        """As `reply`. Without a broker that is required, return what the directory says, or None if it cannot tell."""
         try:
             return self.reply(command, kind, timeout, is_patient=required)
         except HubError as error:
@@ -87,7 +109,7 @@ class RegistryClient:
         return reply
 
     def warn(self, error: HubError) -> None:
-        """Say that no broker helps, once until one does."""
+        """Log that no broker helps, once until one does."""
         if not self._has_warned:
             self._has_warned = True
             log.warning("%s; going on without a broker", error.message)
@@ -98,7 +120,10 @@ class RegistryClient:
     def discover(
         self, channel: str, timeout: float, *, required: bool, expected_schema_hash: str | None = None
     ) -> Discovery | None:
-        """Ask all sources in turn; `required`: the broker's absence is raised where none of them knows the channel."""
+        """Ask all sources in turn.
+
+        With `required`, the broker's absence is raised if none of them knows the channel.
+        """
         found, unavailable = self._chain.discover(channel, timeout=timeout, expected_schema_hash=expected_schema_hash)
         if unavailable is None:
             self._has_warned = False

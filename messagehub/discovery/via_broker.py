@@ -1,4 +1,4 @@
-"""Discovery through the broker: from memory while a channel is watched, else by asking."""
+"""Discovery through the broker: from the cache while a channel is watched, else by asking."""
 
 from collections.abc import Callable
 
@@ -25,7 +25,7 @@ class ViaBroker:
         expected_schema_hash: str | None = None,
         otherwise: Callable[[], Discovery | None] = lambda: None,
     ) -> Discovery | None:
-        """None when nobody has registered the channel; raises BrokerUnavailable when nobody answers.
+        """Return None if nobody has registered the channel. Raise BrokerUnavailable if no broker answers.
 
         `otherwise` is asked when the broker takes longer than a moment; what it finds is the answer.
         """

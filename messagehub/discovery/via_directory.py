@@ -1,4 +1,4 @@
-"""Discovery with no broker: the registry's own rules, applied to the directory under the channel's lock.
+"""Discovery without a broker: the registry's own rules, applied to the directory under the channel's lock.
 
 Rule 1: reading takes no lock and waits for nobody.
 Rule 2: what is registered here lives as long as this process, or until it is unregistered; the kernel keeps count.
@@ -19,7 +19,7 @@ import msgspec
 from messagehub import protocol
 from messagehub.discovery import Discovery
 from messagehub.discovery.consumer_files import ConsumerFiles
-from messagehub.discovery.remembered import Remembered, stamps_of
+from messagehub.discovery.directory_cache import DirectoryCache, stamps_of
 from messagehub.errors import (
     BrokerRequired,
     ChannelNotFound,
@@ -54,7 +54,7 @@ class ViaFiles:
         self._producers: dict[tuple[str, str], EntryRegistration] = {}
         self._consumers: set[tuple[str, str]] = set()
         self._process_lock = ProcessLock()
-        self._remembered = Remembered()
+        self._cache = DirectoryCache()
         self._mutex = threading.Lock()
         self._handlers: dict[type[commands.Command], Callable[[Any, float], replies.Reply]] = {
             commands.Discover: self._read,
@@ -78,8 +78,11 @@ class ViaFiles:
         return handler(command, timeout)
 
     def discover(self, channel: str, expected_schema_hash: str | None = None) -> Discovery | None:
-        """No registry is here to compare schemas: one that is expected is compatible where the hashes are equal."""
-        known = self._remembered.get(channel) if expected_schema_hash is None else None
+        """Return what the directory says.
+
+        An expected schema is compatible if its hash is equal, since no registry compares.
+        """
+        known = self._cache.get(channel) if expected_schema_hash is None else None
         if known is not None:
             return known
         logical = names.check_channel(names.logical(channel))
@@ -95,13 +98,13 @@ class ViaFiles:
         assert isinstance(reply, replies.Discovered)
         found = Discovery.of(reply, "files")
         if expected_schema_hash is None:
-            self._remembered.keep(channel, found, stamps, self._locks(path, reply))
+            self._cache.put(channel, found, stamps, self._locks(path, reply))
         return found
 
     def register_blocks(
         self, command: commands.RegisterProducer, blocks: tuple[str, ...], make: Callable[[], Any], *, timeout: float
     ) -> tuple[replies.ProducerRegistered, Any]:
-        """Register a producer and make its blocks before anybody else may change the channel.
+        """Register a producer, and make its blocks before anybody else may change the channel.
 
         The entry comes first, so that blocks are never without one; where making them fails it goes again.
         """
@@ -124,7 +127,7 @@ class ViaFiles:
             self._replay_for(command).apply(command, now=time.time())
 
     def release(self, channel: str, producer_id: str | None) -> None:
-        """The producer has ended, its blocks linger: the entry stays for whoever cleans them."""
+        """End a producer whose blocks stay for a while. Its entry stays for whoever cleans them."""
         with self._mutex:
             held = self._producers.pop((channel, file_id(producer_id)), None)
         if held is not None:
@@ -133,7 +136,7 @@ class ViaFiles:
     def close(self, *, left: Collection[tuple[str, str | None]] = ()) -> None:
         """Unregister everything without blocks. What has blocks lingers, and so do the producers named in `left`."""
         lingering = {(channel, file_id(producer_id)) for channel, producer_id in left}
-        self._remembered.clear()
+        self._cache.clear()
         for channel, consumer_id in list(self._consumers):
             self._drop_consumer(self.directory.channel_path(channel), channel, consumer_id)
         for (channel, entry_id), held in list(self._producers.items()):
@@ -146,7 +149,7 @@ class ViaFiles:
     # -- reading -------------------------------------------------------------------------------------------
 
     def _replay(self, channel: str, *, with_table_schema: bool = False) -> Registry:
-        """A registry that knows this one channel, as the directory has it now."""
+        """Return a registry that knows this one channel, as the directory has it now."""
         now = time.time()
         registry = Registry(shm_prefix=self._shm_prefix)
         adopt(registry, living(self.directory, channel), channel, now=now)
@@ -166,12 +169,12 @@ class ViaFiles:
             registry.apply(msgspec.structs.replace(table, schema=None), now=now)
 
     def _replay_for(self, command: commands.RegisterProducer | commands.RegisterConsumer) -> Registry:
-        """A producer's schema is judged against the newest table here, which stands for the channel's subject."""
+        """Return a registry in which the newest table stands for the channel's subject, if a schema is checked."""
         brings_schema = isinstance(command, commands.RegisterProducer) and command.schema is not None
         return self._replay(names.check_channel(command.channel), with_table_schema=brings_schema)
 
     def _locks(self, path: str, found: replies.Discovered) -> list[str]:
-        """Of everybody who lives, and whose death would change the answer."""
+        """Return the locks of all members that live: the death of any would change the answer."""
         producers = [_entry_id(found.channel, producer.producer_id) for producer in found.producers]
         consumers = ConsumerFiles(path).locks() if found.consumer_count else []
         return [*(os.path.join(path, f"{entry_id}.lock") for entry_id in producers), *consumers]
@@ -206,7 +209,7 @@ class ViaFiles:
         return replies.TableList(tables=found, next=page[-1] if len(behind) > len(page) else None, revision=0)
 
     def _check_table(self, command: commands.CheckTable, _timeout: float) -> replies.Reply:
-        """The newest table here and the living producers stand for the registry, at the registry's default level."""
+        """Check a table against the newest one here and the living producers, at the registry's default level."""
         channel = names.check_channel(command.channel)
         registry = Registry(shm_prefix=self._shm_prefix)
         now = time.time()
@@ -219,7 +222,7 @@ class ViaFiles:
     # -- changing ------------------------------------------------------------------------------------------
 
     def _drop_table(self, command: commands.DropTable, _timeout: float) -> replies.Reply:
-        """Also what is too damaged to be shown is removed; whoever asked is told that no table was there."""
+        """Remove a table, also one that is too damaged to be shown: then the caller is told that there was none."""
         channel = names.check_channel(names.logical(command.channel))
         try:
             reply = self._replay(channel).apply(command, now=time.time()).reply
@@ -268,7 +271,7 @@ class ViaFiles:
         command: commands.RegisterProducer | commands.RegisterConsumer,
         blocks: tuple[str, ...],
     ) -> replies.Reply:
-        """Ask the rules, then write down what happened."""
+        """Have the registry decide the command, then write what happened."""
         registry = self._replay_for(command)
         with _advised(command.channel):
             outcome = registry.apply(command, now=time.time())
@@ -313,7 +316,7 @@ class ViaFiles:
             self._consumers.add(key)
 
     def _drop_producer(self, path: str, channel: str, entry_id: str) -> bool:
-        """Data is gone already or there never was any: the entry goes, its lock last. False where it is not ours."""
+        """Remove the entry of a producer without data, its lock last. Return False if it is not ours."""
         with self._mutex:
             held = self._producers.pop((channel, entry_id), None)
         if held is None or not held.is_held:

@@ -1,4 +1,4 @@
-"""Discovery with nothing but the channel's name: the ring of an exclusive channel is where the name says."""
+"""Discovery by name alone: the ring of an exclusive channel is where the channel's name says."""
 
 from messagehub.discovery import Discovery
 from messagehub.shm.directory import Directory
@@ -13,7 +13,7 @@ class ViaShmName:
         self._directory = directory
 
     def discover(self, channel: str, expected_schema_hash: str | None = None) -> Discovery | None:
-        """A ring that somebody writes now. Its header is all that is known: check it against your own schema."""
+        """Return a ring that somebody writes now. Only its header is known: check it against your own schema."""
         logical = names.check_channel(names.logical(channel))
         path = self._directory.exclusive_block(logical)
         try:

@@ -1,4 +1,4 @@
-"""Waiting until somebody produces a channel: asked again when something is heard of it and, where nobody would tell,
+"""Waiting until somebody produces a channel: it is asked for again when its events come and, where none would come,
 now and then."""
 
 from functools import partial
@@ -37,7 +37,10 @@ class ChannelWaiter:
         return found
 
     async def look_async(self, channel: str, deadline: float) -> Discovery | None:
-        """As `look`. It waits in the event loop: a background thread would be held for all that time."""
+        """As `look`, to be awaited.
+
+        It waits in the event loop, since a background thread would be held all that time.
+        """
         heard = self._cache.heard
         found = await self._background.call(partial(self._ask, channel), timeout=max(deadline - monotonic(), 0.0))
         if not is_active(found) and (remaining := deadline - monotonic()) > 0:

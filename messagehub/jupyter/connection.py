@@ -1,4 +1,4 @@
-"""The connection to one kernel: the rules stand in `jupyter.py`."""
+"""The connection to one kernel. Its rules are in `kernel.py`."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ RECEIVE_BURST = 100
 
 
 class _Ports(msgspec.Struct):
-    """What a connection file must have; Jupyter takes a missing port for port 0."""
+    """The ports that a connection file must have. Jupyter itself takes a missing port for port 0."""
 
     shell_port: int
     iopub_port: int
@@ -51,7 +51,7 @@ class _Parent(msgspec.Struct):
 
 
 class _Head(msgspec.Struct):
-    """What routing needs of a message on the wire."""
+    """The part of a message on the wire that routing needs."""
 
     msg_type: str
     parent_header: _Parent
@@ -143,7 +143,10 @@ class KernelLink:
             self._leave(self._control, kind, uuid.uuid4().hex, content)
 
     def answer(self, request_id: str, text: str) -> None:
-        """What `input()` returns in the code of a request; ExecutionClosed or the like when that has ended."""
+        """Have `input()` return this text in the code of a request.
+
+        Raise ExecutionClosed or the like if that has ended.
+        """
         with self._lock:
             self.check()
             if request_id not in self._open:
@@ -151,7 +154,10 @@ class KernelLink:
             self._leave(self._stdin, "input_reply", uuid.uuid4().hex, {"value": text})
 
     def finish(self, request_id: str, why: Reason | None) -> None:
-        """End a request: complete, or for a reason. What a thread of complete code still prints goes to its reader."""
+        """End a request, as complete or for a reason.
+
+        What a thread of complete code still prints goes to its reader.
+        """
         with self._lock:
             ended = self._open.pop(request_id, None)
         if ended is not None:
@@ -162,7 +168,7 @@ class KernelLink:
             ended.inbox.put(End(why))
 
     def forget(self, request_id: str) -> None:
-        """Nobody reads on: what still comes for a request that has ended is an orphan."""
+        """Unregister a request that has ended and that nobody reads. What still comes for it is an orphan."""
         self._router.unregister(request_id)
 
     def close(self, why: Reason, *, shut_down: bool) -> None:
@@ -280,7 +286,7 @@ class KernelLink:
             self.finish(request_id, None)
 
     def _post_mortem(self) -> Reason:
-        """What the kernel said before it died is still on its way to us; take it, then tell."""
+        """Receive what the kernel sent before it died, then end the link."""
         poller = zmq.Poller()
         for socket in (self._shell, self._iopub):
             poller.register(socket, zmq.POLLIN)

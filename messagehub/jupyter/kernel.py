@@ -12,7 +12,7 @@ Rule 3: a link to a kernel ends exactly once, closed or dead, and with it every 
 Rule 4: a kernel that was started here never outlives its `Kernel`: it ends on close, when nobody holds
         it any more and at exit. If this process is killed, ipykernel sees its parent change and leaves.
 
-Only `kernel_link` and `kernel_process` import jupyter_client (extra `jupyter`). Its own kernel manager is not
+Only `connection.py` and `process.py` import jupyter_client (extra `jupyter`). Its own kernel manager is not
 used: that leaves an event loop behind in each thread, and notices a death by asking.
 """
 
@@ -115,7 +115,7 @@ class Execution:
 
     @checks_arguments
     def read(self, timeout_seconds: float | None = None) -> Output | None:
-        """The next output as it comes; None after the last.
+        """Return the next output as it comes; None after the last.
 
         Without a timeout this ends all the same when the kernel dies, restarts or is closed, or when the execution was
         silent for longer than the kernel's limits allow: it raises that.
@@ -136,7 +136,7 @@ class Execution:
 
     @checks_arguments
     def read_late(self, timeout_seconds: float = 0.0) -> Output | None:
-        """After the end: the next output that came since, such as what a thread of the code prints; None without one.
+        """Return the next output that came after the end, such as what a thread of the code prints, or None.
 
         Late outputs come for as long as somebody holds the execution, and are among its `outputs`. The kernel says
         whose they are: once other code has run, ipykernel takes what a thread prints for that code's.
@@ -157,7 +157,7 @@ class Execution:
         return output
 
     def answer(self, text: str) -> None:
-        """What `input()` returns in the code, which waits for it since an `InputRequest` came."""
+        """Have `input()` return this text in the code, which has waited for it since an `InputRequest` came."""
         if not isinstance(text, str):
             raise ConfigurationError(f"input() returns text, not {text!r}")
         self._link.answer(self.request_id, text)
@@ -269,7 +269,7 @@ class Kernel(ClosedWhenForgotten):
 
     @property
     def pid(self) -> int | None:
-        """The process of a kernel started here."""
+        """The process id of a kernel that was started here."""
         return self._parts.process.pid if self._parts.process else None
 
     def execute(
@@ -313,7 +313,7 @@ class Kernel(ClosedWhenForgotten):
 
     @checks_arguments
     def restart(self, timeout_seconds: float = 60.0) -> None:
-        """A new process in place of the old one, alive or dead. Open executions end at once."""
+        """Start a new process in place of the old one, alive or dead. Open executions end at once."""
         self._check_owner()
         process = self._parts.process
         if process is None:
@@ -363,7 +363,7 @@ _running: weakref.WeakSet[Kernel] = weakref.WeakSet()
 
 
 def _close_running() -> None:
-    """At the end of the process."""
+    """Close all kernels at the end of the process."""
     for kernel in list(_running):
         kernel.close()
 

@@ -15,7 +15,7 @@ _DICTIONARY_BATCH, _RECORD_BATCH = 2, 3
 
 
 def is_compressed(metadata: memoryview) -> bool:
-    """Raises ValueError for what is no flatbuffer."""
+    """Return whether the message is compressed. Raise ValueError if its metadata is no flatbuffer."""
     try:
         message = _follow(metadata, 0)
         at = _field(metadata, message, _HEADER_TYPE)
@@ -42,7 +42,7 @@ def _child(data: memoryview, table: int, index: int) -> int:
 
 
 def _field(data: memoryview, table: int, index: int) -> int:
-    """Where a field of a table stands; 0 when it has none."""
+    """Return the position of a field of a table; 0 if it has none."""
     slots = table - _number("<i", data, table)
     slot = 4 + 2 * index
     if slot >= _number("<H", data, slots):

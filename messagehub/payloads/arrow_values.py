@@ -21,7 +21,10 @@ _IN_ARROW = "iuf"  # kinds of dtype whose items Arrow has a type for; others tra
 
 
 def as_arrow(payload: Any) -> Any:
-    """Arrays and frames as Arrow; every other payload as it is. InvalidRequest where Arrow has no form for one."""
+    """Return arrays and frames as Arrow, any other payload as it is.
+
+    Raise InvalidRequest if Arrow has no form for it.
+    """
     library = type(payload).__module__.partition(".")[0]
     if library == "numpy":
         return _batch(payload)
@@ -31,7 +34,10 @@ def as_arrow(payload: Any) -> Any:
 
 
 def restored(batch: Any) -> Any:
-    """The array that a batch was made from, sharing its memory; any other batch as it is. Raises ValueError."""
+    """Return the array that a batch was made from, sharing its memory, or the batch itself.
+
+    Raise ValueError if the batch does not fit the array that its metadata describes.
+    """
     described = (batch.schema.metadata or {}).get(ARRAY)
     if described is None:
         return batch

@@ -43,7 +43,7 @@ _decode = msgspec.json.Decoder(_Reference).decode
 
 
 def is_large(payload: Any) -> bool:
-    """Whether it goes into a block: an Arrow batch or table over the limit."""
+    """Return whether a payload goes into a block: an Arrow batch or table over the limit."""
     if type(payload).__module__.partition(".")[0] != "pyarrow":
         return False
     import pyarrow as pa
@@ -52,7 +52,7 @@ def is_large(payload: Any) -> bool:
 
 
 class MessageBlocks:
-    """Of one publisher; used by one thread at a time."""
+    """The blocks of one publisher, used by one thread at a time."""
 
     def __init__(self, directory: Directory, publisher: bytes) -> None:
         self._directory = directory
@@ -62,7 +62,7 @@ class MessageBlocks:
         self._sweep_at = 0.0
 
     def put(self, payload: Any) -> bytes:
-        """Write the block; returns the reference to send."""
+        """Write the block, and return the reference to send."""
         import pyarrow as pa
 
         if self._path is None:
@@ -80,7 +80,7 @@ class MessageBlocks:
 
 
 def attach(body: memoryview, topic: str) -> Any:
-    """The table that a reference names, sharing its memory; or the reason why there is none, to be raised later."""
+    """Return the table that a reference names, sharing its memory, or the error that its payload is to raise."""
     try:
         reference = _decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

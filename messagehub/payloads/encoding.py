@@ -24,7 +24,7 @@ _SCALARS = frozenset({str, int, bool, NoneType})
 
 
 def encode_payload(payload: Any) -> tuple[int, bytes]:
-    """Its kind and its bytes."""
+    """Return the kind of a payload and its bytes."""
     if type(payload) is bytes:
         return BYTES, payload
     if type(payload) not in PLAIN_TYPES:
@@ -76,7 +76,7 @@ def encode_headers(headers: dict[str, Any]) -> bytes:
 
 
 def decode_headers(encoded: bytes | memoryview) -> dict[str, Any]:
-    """Raises ValueError."""
+    """Return the headers of a frame. Raise ValueError if they are not a JSON object."""
     return _decode_headers(encoded) if encoded else {}
 
 
@@ -91,7 +91,7 @@ def check_size(size_bytes: int) -> None:
 
 
 def _write_json(value: Any, rule: str) -> bytes:
-    """The value as JSON, if it would be read as the same value; InvalidRequest otherwise.
+    """Return the value as JSON. Raise InvalidRequest if it would not be read as the same value.
 
     msgspec alone would write NaN as null, and sets, tuples, dates, bytes and number keys as what they are not.
     """
@@ -107,7 +107,7 @@ def _write_json(value: Any, rule: str) -> bytes:
 
 
 def _lost_in_json(value: Any) -> tuple[str, str] | None:
-    """Where and what in the value JSON has no form for, and what to do; None when it can say all of it."""
+    """Return where in the value is something that JSON has no form for, and what to do; None if there is none."""
     if isinstance(value, dict):
         for key, item in value.items():
             if type(key) is not str:
@@ -142,7 +142,10 @@ def _write_arrow(payload: Any) -> tuple[int, bytes]:
 
 
 def _read_arrow(body: memoryview, kind: int) -> Any:
-    """Raises ValueError. The cells are checked too: offsets that point outside would crash whoever uses them."""
+    """Return the batches of an IPC stream.
+
+    Raise ValueError if they are invalid: offsets that point outside would crash a reader.
+    """
     import pyarrow as pa
 
     buffer = pa.py_buffer(body)

@@ -1,4 +1,4 @@
-"""Every refusal and every change, one JSON object a line: who, what, and the correlation id.
+"""The audit log: every refusal and every change, one JSON object a line, with who, what and the correlation id.
 
 Rule 1: nothing is written here that would let anybody in: no token, no secret key, no payload, no schema text.
 Rule 2: a full disk stops nobody: what could not be written is counted.
@@ -22,7 +22,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class AuditLog:
-    """For all threads of one process; that of HTTP has a file of its own."""
+    """The audit log of one process, for all its threads. The HTTP process has a file of its own."""
 
     def __init__(self, path: Path, *, max_bytes: int) -> None:
         self.lost = 0
@@ -34,7 +34,7 @@ class AuditLog:
         self._open()
 
     def write(self, event: str, who: str, **what: Any) -> None:
-        """Times are in seconds since the epoch. What is None is left out."""
+        """Write one entry. Times are in seconds since the epoch. Fields that are None are left out."""
         entry = {"at": round(time.time(), 6), "event": event, "who": who}
         line = _encode(entry | {name: value for name, value in what.items() if value is not None}) + b"\n"
         with self._writing:

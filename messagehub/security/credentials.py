@@ -1,4 +1,4 @@
-"""Who is listed: `access.json` in the hub's directory, and key files.
+"""Credentials: the keys and tokens that `access.json` in the hub's directory lists, and key files.
 
 Rule 1: secrets stand in files of their own (0600) or are kept as hashes; `access.json` holds public keys and hashes.
 Rule 2: the file is replaced whole, under a lock, so whoever reads it while it changes reads the old or the new one.
@@ -84,7 +84,10 @@ class AccessFile:
 
     @contextlib.contextmanager
     def editing(self, request: str, name: str, rights: list[str] | None = None) -> Iterator[AccessList]:
-        """The list, to be changed; what the block leaves is written, unless it raises. The rest goes into the log."""
+        """Give the list to be changed.
+
+        It is written after the block, unless that raises; the arguments go into the audit log.
+        """
         private_directory_of(self.path)
         lock_path = str(self.path.with_suffix(".lock"))
         lock = Descriptor.open(lock_path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW)
@@ -128,7 +131,7 @@ def new_token() -> str:
 
 
 def token_hash(token: str) -> str:
-    """Tokens are 256 random bits, so one plain hash keeps them: there is nothing to guess."""
+    """Return the hash of a token. A plain hash is enough, since a token is 256 random bits and cannot be guessed."""
     return hashlib.sha256(token.encode()).hexdigest()
 
 
@@ -182,7 +185,7 @@ class OwnerToken:
 
 
 def token_owner(tokens: dict[str, ListedCredential], given: str) -> str | None:
-    """Whose token it is; takes as long whichever it is."""
+    """Return whose token it is, in the same time for every token."""
     digest = token_hash(given)
     owner = None
     for name, listed in tokens.items():
@@ -231,7 +234,7 @@ class KeyPair(msgspec.Struct, kw_only=True, frozen=True):
         return pair
 
     def write(self, path: Path) -> None:
-        """A key file is never overwritten: whoever has it would be locked out."""
+        """Write a key file. An existing one is never overwritten, since whoever has that key would be locked out."""
         try:
             write_private(path, msgspec.json.format(msgspec.json.encode(self), indent=2) + b"\n", replace=False)
         except FileExistsError:
@@ -242,7 +245,7 @@ class KeyPair(msgspec.Struct, kw_only=True, frozen=True):
 
 
 def server_keys(directory: Path) -> KeyPair:
-    """The hub's own pair, made when there is none."""
+    """Return the hub's own key pair, made if there is none."""
     path = directory / SERVER_KEY
     if not path.exists():
         private_directory_of(directory)
@@ -256,7 +259,7 @@ def server_keys(directory: Path) -> KeyPair:
 
 
 def server_public_key(directory: Path) -> str | None:
-    """The public key of the hub, or None while it has none; nothing is made."""
+    """Return the public key of the hub; None while it has none. Nothing is made."""
     path = directory / SERVER_KEY
     return KeyPair.read(path).public if path.exists() else None
 
@@ -268,7 +271,7 @@ def check_key(public: str) -> str:
 
 
 def _is_z85(key: str) -> bool:
-    """Whether it has the form that public and secret keys have: 32 bytes in Z85."""
+    """Return whether it has the form of a public or secret key: 32 bytes in Z85."""
     from zmq.utils import z85
 
     try:

@@ -22,7 +22,7 @@ MAX_BYTES = 1 << 20
 
 
 def read_private(path: Path, *, forbidden: int = OTHERS) -> bytes:
-    """The content of a small file of ours; FileNotFoundError when there is none."""
+    """Return the content of a small file of ours. Raise FileNotFoundError if there is none."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except FileNotFoundError:
@@ -41,7 +41,10 @@ def read_private(path: Path, *, forbidden: int = OTHERS) -> bytes:
 
 
 def write_private(path: Path, content: bytes, *, mode: int = 0o600, gid: int = -1, replace: bool = True) -> None:
-    """Whole or not at all. With `replace=False` an existing file is left alone and FileExistsError raised."""
+    """Write a file whole or not at all.
+
+    With `replace=False` an existing one is left alone and FileExistsError raised.
+    """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}")
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
@@ -114,13 +117,13 @@ def _not_ours(path: Path, owner: int) -> ConfigurationError:
 
 
 def is_planted(path: Path) -> bool:
-    """Whether it is a link that somebody else made, and could make lead elsewhere."""
+    """Return whether it is a link that somebody else made, and could make lead elsewhere."""
     return path.lstat().st_uid not in (0, os.geteuid())
 
 
 @contextlib.contextmanager
 def private_umask(mode: int = 0o077) -> Iterator[None]:
-    """While somebody else's code makes a file: nobody may open it before we have set its mode."""
+    """Let nobody else open a file that foreign code makes in this block, before we have set its mode."""
     before = os.umask(mode)
     try:
         yield
@@ -142,7 +145,10 @@ def _judge(path: Path, found: os.stat_result, forbidden: int) -> None:
 
 
 def _of_another(path: Path, owner: int) -> ConfigurationError:
-    """Never an advice to remove the file: what the hub knows may be in it, and its owner is easily changed."""
+    """Return the error for a file of another user.
+
+    It never advises to remove the file, since its owner is easily changed.
+    """
     name = user_name(owner)
     if path.parent.stat().st_uid == os.geteuid():  # somebody left it in a directory of ours
         return ConfigurationError(f"{path} belongs to another user, {name}: have root run chown {os.geteuid()} {path}")

@@ -1,16 +1,16 @@
-"""How much one peer may take: so many a second (token buckets), and so many at once."""
+"""Limits for one peer: so many requests a second (token buckets), and so many places at once."""
 
 MAX_PEERS = 10_000
 
 
 class TokenBuckets:
     def __init__(self, rate: float) -> None:
-        """0 is without a limit."""
+        """A rate of 0 is without a limit."""
         self.rate = rate
         self._left: dict[str, tuple[float, float]] = {}
 
     def take(self, peer: str, now: float) -> bool:
-        """Whether the peer may, now; then it has one less."""
+        """Take a token of the peer. Return False if it has none now."""
         rate = self.rate
         if not rate:
             return True
@@ -24,7 +24,7 @@ class TokenBuckets:
 
 
 class Places:
-    """So many at once over all peers, and half of them for any one, so that none keeps the others out."""
+    """A number of places for all peers. One peer has at most half of them, so that none keeps the others out."""
 
     def __init__(self, most: int) -> None:
         self.most = most

@@ -1,4 +1,4 @@
-"""What a hub's user calls of services: `hub.serve`, `hub.request`, `hub.send`, `hub.stream`, and those to await."""
+"""The methods of a hub about services: `serve`, `request`, `send`, `stream`, and their twins to await."""
 
 import asyncio
 import time
@@ -7,6 +7,7 @@ from typing import Any
 
 from messagehub.arguments import whole_from
 from messagehub.client.identity import ClientIdentity
+from messagehub.client.pages import pages
 from messagehub.discovery.registry_client import RegistryClient
 from messagehub.errors import BrokerRequired, BrokerTimeout, BrokerUnavailable
 from messagehub.runtime.background import BackgroundThreads
@@ -134,7 +135,7 @@ class ServiceCalls:
         priority: Priority = "normal",
         idempotent: bool = False,
     ) -> Any:
-        """The reply of whoever serves the address. What its handler raises is raised here.
+        """Return the reply of the worker that serves the address. What its handler raises is raised here.
 
         `timeout` bounds it all. `retries` are for what was certainly not handled (nobody there, not reached, mailbox
         full or closed), with growing pauses; with `idempotent` also for workers that ended before they answered.
@@ -183,7 +184,7 @@ class ServiceCalls:
         priority: Priority = "normal",
         idempotent: bool = False,
     ) -> PendingReply:
-        """As `request`, without waiting: `result()` of what it returns does, and `await`. Many may be on their way.
+        """Send a request without waiting for its reply, which `result()` and `await` give. Many may be on their way.
 
         The request is sent when this returns. In a running event loop it does not wait for that either, and what goes
         wrong on the way is raised with the result.
@@ -210,7 +211,7 @@ class ServiceCalls:
         headers: dict[str, Any] | None = None,
         priority: Priority = "normal",
     ) -> None:
-        """A message that wants no reply; returns when it is in the worker's mailbox."""
+        """Send a message that wants no reply, and return when it is in the worker's mailbox."""
         self._requests.send(address, payload, timeout=timeout, retries=retries, headers=headers, priority=priority)
 
     async def send_async(
@@ -239,7 +240,7 @@ class ServiceCalls:
         priority: Priority = "normal",
         idempotent: bool = False,
     ) -> StreamedReply:
-        """A request whose partial results (`context.stream`) are iterated as they come; `result` is the reply.
+        """Send a request and iterate its partial results (`context.stream`) as they come; `result` is the reply.
 
         Also `async for`, and `await` for the reply: in a running event loop this does not wait for anything. A request
         is tried again only until its first partial result.
@@ -257,26 +258,23 @@ class ServiceCalls:
         return reply
 
     def services(self, prefix: str = "", *, timeout: float | None = None) -> list[replies.ServiceSummary]:
-        """All addresses that start with the prefix, and who serves them."""
-        found: list[replies.ServiceSummary] = []
-        after: str | None = ""
-        deadline = time.monotonic() + self._registry.limit(timeout)
-        while after is not None:
-            command = commands.ListServices(prefix=prefix, after=after, limit=PAGE)
-            page = self._ask_broker(command, timeout=max(deadline - time.monotonic(), 0.0))
+        """Return all addresses that start with the prefix, and who serves them."""
+
+        def ask(after: str, seconds: float) -> replies.ServiceList:
+            page = self._ask_broker(commands.ListServices(prefix=prefix, after=after, limit=PAGE), timeout=seconds)
             assert isinstance(page, replies.ServiceList)
-            found += page.services
-            after = page.next
-        return found
+            return page
+
+        return [each for page in pages(ask, timeout=self._registry.limit(timeout)) for each in page.services]
 
     def remove_pool(self, address: str, *, timeout: float | None = None) -> None:
-        """Forget an empty pool; its workers have to leave first."""
+        """Remove an empty pool. Its workers have to leave first."""
         self._ask_broker(commands.RemovePool(address=address), timeout=timeout)
 
     def dead_letters(
         self, address: str | None = None, *, limit: int = 100, timeout: float | None = None
     ) -> replies.DeadLetterList:
-        """The newest messages that were given up, by whichever process; the broker keeps a bounded number."""
+        """Return the newest messages that were given up, by any process. The broker keeps a bounded number."""
         listed = self._ask_broker(commands.ListDeadLetters(address=address, limit=limit), timeout=timeout)
         assert isinstance(listed, replies.DeadLetterList)
         return listed
@@ -302,7 +300,7 @@ class ServiceCalls:
         )
 
     def _resend(self, address: str, payload: Any, headers: dict[str, Any] | None, timeout: float) -> None:
-        """What nobody acknowledged is published to its topic once more."""
+        """Send a dead letter again. One of a topic is published to it once more."""
         kind, _, name = address.partition(":")
         if kind == "topic":
             self._publisher.publish(name, payload, headers=headers, timeout=timeout)

@@ -1,4 +1,4 @@
-"""All links of a hub, and the one thread that reads what no caller reads itself."""
+"""The connections of a hub to workers, and the one thread that reads the answers that no caller reads itself."""
 
 import io
 import logging
@@ -24,7 +24,7 @@ _ONE = (1).to_bytes(8, "little")  # what wakes an eventfd
 
 
 class Reader:
-    """Started when it is first needed; a link is watched until something comes, once."""
+    """The thread that reads connections. It starts when it is first needed."""
 
     def __init__(self, on_defect: Callable[[], None]) -> None:
         self._on_defect = on_defect
@@ -37,7 +37,7 @@ class Reader:
         self._is_closed = False
 
     def watch(self, link: ServiceConnection) -> None:
-        """Until something comes; once."""
+        """Watch a connection once, until something comes."""
         with self._lock:
             if self._is_closed or link.is_lost:  # a lost one is closed only after it was forgotten here
                 return
@@ -56,7 +56,10 @@ class Reader:
                 self._epoll.unregister(link.fd)
 
     def run_soon(self, job: Callable[[], None]) -> None:
-        """Have the thread do this. For finalizers, which may take no lock; dropped when no thread runs."""
+        """Have the thread call it.
+
+        Finalizers use this, since they may take no lock. It is dropped if no thread runs.
+        """
         self._left.append(job)
         wake = self._wake
         if wake is not None:
@@ -135,12 +138,12 @@ class ConnectionPool:
         self._is_closed = False
 
     def find(self, worker: Worker) -> ServiceConnection | None:
-        """The link to a worker, if there is one."""
+        """Return the connection to a worker, if there is one."""
         link = self._links.get(place_of(worker))
         return link if link is not None and not link.is_ended else None
 
     def to(self, worker: Worker, deadline: float) -> ServiceConnection:
-        """The link to a worker, made when there is none."""
+        """Return the connection to a worker, made if there is none."""
         place = place_of(worker)
         link = self._links.get(place)
         if link is not None and not link.is_ended:
@@ -166,7 +169,7 @@ class ConnectionPool:
         return self.find(worker) is not None
 
     def drop_lost(self, is_known: Callable[[Place], bool]) -> None:
-        """Forget links that are lost, and close idle ones to whom nobody serves any more."""
+        """Forget lost connections, and close idle ones to workers that have ended."""
         with self._lock:
             gone = [p for p, link in self._links.items() if link.is_lost or (link.is_idle and not is_known(p))]
             links = [self._links.pop(place) for place in gone]

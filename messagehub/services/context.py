@@ -21,7 +21,7 @@ from registry.records import Priority
 
 
 class Asks(Protocol):
-    """The hub's own way to send and to ask."""
+    """How a context sends and asks through its hub."""
 
     def send(self, address: str, payload: Any, *, timeout: float | None = None, **options: Any) -> None: ...
 
@@ -33,7 +33,7 @@ class Asks(Protocol):
 
 
 class AnsweringWorker(Protocol):
-    """Who answers for a context."""
+    """The worker that sends a context's answers."""
 
     worker_id: str
     asks: Asks
@@ -44,7 +44,7 @@ class AnsweringWorker(Protocol):
 
 
 class ServiceMessage:
-    """A request or a message as the worker got it; the payload is decoded anew at each look."""
+    """A request or a message as the worker got it. Its payload is decoded at each access."""
 
     __slots__ = ("_job", "address", "is_request", "priority", "sender")
 
@@ -100,7 +100,7 @@ class ServiceContext:
 
     @property
     def remaining_seconds(self) -> float:
-        """Until the caller gives up, not below 0; of what was only sent, without end."""
+        """How long the caller still waits, not below 0. For a message that wants no reply it is infinite."""
         return max(self.deadline - monotonic(), 0.0)
 
     @property
@@ -128,7 +128,7 @@ class ServiceContext:
         self._end(error if isinstance(error, HubError) else handler_failed(error, self._message.address))
 
     def stream(self, payload: Any) -> None:
-        """A partial result, ahead of the reply. Whoever asked by `hub.request` gets the reply alone.
+        """Send a partial result ahead of the reply. A caller of `hub.request` gets the reply alone.
 
         Waits while the caller has 8 MiB of earlier ones to read; RequestTimeout when that lasts until its deadline,
         RequestCancelled when nobody waits for the answer any more.
@@ -142,7 +142,7 @@ class ServiceContext:
             await self._worker.stream_async(self._job, payload)
 
     def defer(self) -> None:
-        """The handler's return is no answer: `reply` or `fail` comes later, from whatever thread."""
+        """Answer later, by `reply` or `fail` from any thread: what the handler returns is not the reply."""
         self._check_open()
         self.is_deferred = True
 
@@ -191,7 +191,7 @@ class ServiceContext:
 
 
 def handler_failed(error: BaseException, address: str) -> HandlerFailed:
-    """What a caller gets of an exception that is not the hub's own."""
+    """Return the error that a caller gets for an exception that is not a HubError."""
     name = type(error).__name__
     return HandlerFailed(f"{name}: {_text(error)}", error=name, address=address)
 

@@ -1,4 +1,4 @@
-"""Where addresses lead: asked of the broker once, then kept fresh by its events.
+"""The directory of services: which workers serve an address. The broker is asked once, then its events keep it current.
 
 Rule 1: an address that leads somewhere is answered from memory, also while no broker answers: who serves it is told
 by the link to it. One that leads nowhere is asked for each time.
@@ -37,7 +37,7 @@ def place_of(worker: Worker) -> Place:
 
 
 class Route:
-    """A worker as one caller sees it: what it asked of it, and what others do, as the worker said last."""
+    """A worker as one caller sees it: how many requests of its own are open, and of others, as the worker said last."""
 
     __slots__ = ("asked", "others", "target", "worker")
 
@@ -53,7 +53,7 @@ class Route:
 
 
 class Resolved:
-    """An address that leads somewhere, or did."""
+    """An address, with the workers that serve it or did."""
 
     def __init__(self, address: str) -> None:
         self.address = address
@@ -84,7 +84,7 @@ class Resolved:
         self.revision, self.broker_id = service.revision, broker_id
 
     def choose(self, tried: set[Place]) -> Route | None:
-        """By the strategy, of those that were not tried."""
+        """Choose a worker that was not tried yet, by the strategy of the address."""
         routes = self.routes
         if tried:
             routes = [route for route in routes if place_of(route.worker) not in tried]
@@ -118,12 +118,12 @@ class ServiceDirectory:
         self._is_connected = False
 
     def find(self, address: str) -> Resolved | None:
-        """What is known without asking, if it leads anywhere."""
+        """Return what is known of an address without asking the broker; None if it has no workers."""
         entry = self._entries.get(address)
         return entry if entry is not None and entry.routes else None
 
     def resolve(self, address: str, timeout: float) -> Resolved:
-        """Ask the broker; refusals are raised as what they are."""
+        """Ask the broker who serves an address. A refusal is raised."""
         try:
             command = commands.ResolveService(address=address)
             reply = self._connection.ask(command, replies.ServiceResolved, timeout=timeout, is_patient=True)
@@ -139,23 +139,26 @@ class ServiceDirectory:
         return entry
 
     def lost(self, entry: Resolved, route: Route) -> None:
-        """The link to a worker ended: it is not tried again until somebody says that it is there."""
+        """Take note that the connection to a worker ended.
+
+        It is not tried again until somebody says that it is there.
+        """
         with self._changed:
             entry.routes = [other for other in entry.routes if other is not route]
             entry.is_suspect = True  # the broker is asked with the next beacon: it may live after all
 
     def wait(self, address: str, seconds: float) -> None:
-        """Until the address leads somewhere, or the seconds have passed."""
+        """Wait until the address has a worker, or the seconds have passed."""
         with self._changed:
             self._changed.wait_for(lambda: self.find(address) is not None, seconds)
 
     def report(self, letter: DeadLetter) -> None:
-        """To the broker, now or when one answers again."""
+        """Report a dead letter to the broker, now or when one answers again."""
         self._unreported.append(letter)
         self._connection.wake()
 
     def flush(self, seconds: float) -> None:
-        """Before closing: report what is left, if a broker answers, within a bound."""
+        """Report the dead letters that are left before closing, within a bound, if a broker answers."""
         deadline = monotonic() + seconds
         with self._changed:
             self._changed.wait_for(lambda: not self._is_reporting, seconds)
@@ -172,7 +175,7 @@ class ServiceDirectory:
             log.warning("%d dead letters are lost: the hub is closed", len(self._unreported))
 
     def is_known(self, place: Place) -> bool:
-        """Whether a worker is there."""
+        """Return whether any address that is followed leads to this worker."""
         return any(place_of(route.worker) == place for e in list(self._entries.values()) for route in e.routes)
 
     def _follow(self, address: str) -> Resolved:

@@ -11,7 +11,7 @@ _unpack = CALL.unpack_from
 
 
 def job_of(caller: ServerConnection, frame: bytes) -> Job | None:
-    """None for what is no message."""
+    """Return the message of a frame; None if the frame is none."""
     _, form, priority, kind, number, deadline, target_bytes, headers_bytes = _unpack(frame)
     headers_at = CALL.size + target_bytes
     body_at = headers_at + headers_bytes
@@ -23,7 +23,7 @@ def job_of(caller: ServerConnection, frame: bytes) -> Job | None:
 
 
 def hear_more(caller: ServerConnection, frame: bytes) -> bool:
-    """The reader of a stream has taken something; False for what does not say how much."""
+    """Take note how much the reader of a stream has taken. Return False if the frame does not say it."""
     amount = read_more(memoryview(frame)[CALL.size :])
     if amount is None:
         return False

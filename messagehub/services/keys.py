@@ -23,12 +23,12 @@ class WorkerKeys:
         self._former_until = 0.0
 
     def propose(self) -> str:
-        """A new key, for the registry; it counts from now on, beside the present one."""
+        """Return a new key for the registry. It is valid from now on, beside the present one."""
         self._next = os.urandom(KEY_BYTES).hex()
         return self._next
 
     def adopt(self, key: str) -> None:
-        """The registry has it."""
+        """Use the key that the registry has now."""
         self._former, self._former_until = self.current, monotonic() + FORMER_SECONDS
         self.current = key
 
@@ -38,6 +38,6 @@ class WorkerKeys:
         return key == self._former and monotonic() < self._former_until
 
     def find(self, wanted: str) -> str | None:
-        """The key that is called so, if it is valid."""
+        """Return the key with this id, if it is valid."""
         known = (self.current, self._next, self._former)
         return next((key for key in known if key_id(key) == wanted and self.is_valid(key)), None)

@@ -19,7 +19,7 @@ from messagehub.services.server_connections import ServerConnection
 from registry.records import Priority
 
 Overflow = Literal["block", "drop", "error"]
-Outcome = Literal["taken", "closed", "expired", "blocked", "drop", "error"]
+OfferResult = Literal["taken", "closed", "expired", "blocked", "drop", "error"]
 """What becomes of a message; a blocked one waits for room."""
 BY_PRIORITY: Mapping[Priority, Overflow] = {"high": "block", "normal": "error", "low": "drop"}
 
@@ -56,7 +56,7 @@ class Job:
 
 
 def policies(overflow: Overflow | Mapping[Priority, Overflow] | None) -> list[Overflow]:
-    """What to do at a full mailbox, for each priority."""
+    """Return what to do at a full mailbox, for each priority."""
     if isinstance(overflow, str):
         overflow = dict.fromkeys(PRIORITIES, overflow)
     by_priority = {**BY_PRIORITY, **(overflow or {})}
@@ -91,11 +91,14 @@ class Mailbox:
 
     @property
     def load(self) -> int:
-        """What is in hand: in handlers and queued."""
+        """How many messages are in handlers and queued."""
         return self.busy + self._queued
 
-    def offer(self, job: Job) -> Outcome:
-        """A blocked one waits here, and is handed out by `unblocked`, perhaps at once and to another thread."""
+    def offer(self, job: Job) -> OfferResult:
+        """Put a message into the mailbox.
+
+        A blocked one waits here until `unblocked` returns it, perhaps at once to another thread.
+        """
         with self._lock:
             policy = self._policies[job.priority]
             is_behind = policy == "block" and bool(self._blocked)  # nothing overtakes what waits for room
@@ -106,8 +109,8 @@ class Mailbox:
                 return policy
             return self._admit(job)
 
-    def _admit(self, job: Job) -> Outcome:
-        """With the lock, and when there is room."""
+    def _admit(self, job: Job) -> OfferResult:
+        """Queue a message. Call it with the lock, when there is room."""
         if self.is_closed:
             return "closed"
         if job.deadline <= monotonic():
@@ -117,7 +120,7 @@ class Mailbox:
         return "taken"
 
     def take(self, *, is_done: bool = False) -> Job | None:
-        """The next for a handler, of the highest priority first; None when there is none or all handlers are busy.
+        """Return the next message for a handler, by priority; None if there is none or all handlers are busy.
 
         `is_done` says that the one that was taken before is handled.
         """
@@ -142,8 +145,8 @@ class Mailbox:
     def has_work(self) -> bool:
         return self._queued > 0 and self.busy < self.concurrency
 
-    def unblocked(self) -> tuple[Job, Outcome] | None:
-        """The next that waited for room, when there is some now, and what has become of it."""
+    def unblocked(self) -> tuple[Job, OfferResult] | None:
+        """Return the next message that waited for room, if there is room now, and what became of it."""
         if not self._blocked:
             return None
         with self._lock:
@@ -153,12 +156,15 @@ class Mailbox:
             return job, self._admit(job)
 
     def close(self) -> None:
-        """Take nothing more; what is queued is still handled."""
+        """Take no more messages. Those that are queued are still handled."""
         with self._lock:
             self.is_closed = True
 
     def drain(self, timeout: float, still_busy: int = 0) -> list[Job]:
-        """Wait until all is handled but what is `still_busy`; what is left at the timeout is taken out and returned."""
+        """Wait until all but `still_busy` messages are handled.
+
+        Take out and return those that are left at the timeout.
+        """
         with self._lock:
             self._drained.wait_for(lambda: self.busy <= still_busy and not self._queued, timeout)
             left = [job for queue in self._queues for job in queue]

@@ -57,7 +57,7 @@ class Outgoing:
         idempotent: bool = False,
         is_reported: bool = True,
     ) -> None:
-        """`is_reported`: it becomes a dead letter when it is given up."""
+        """With `is_reported` it becomes a dead letter when it is given up."""
         if priority not in _PRIORITY:
             raise ConfigurationError(f"priority is one of {', '.join(PRIORITIES)}, not {priority!r}")
         payload = prepared(payload)
@@ -86,7 +86,7 @@ class Outgoing:
 
 
 def letter_of(address: str, job: Job, error: HubError) -> DeadLetter:
-    """Of a message that a worker took and will not handle."""
+    """Return the dead letter of a message that a worker took and will not handle."""
     headers = job.frame[job.headers_at : job.body_at]
     body: bytes | None = job.frame[job.body_at :]
     size_bytes = len(body or b"")

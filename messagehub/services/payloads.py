@@ -39,12 +39,12 @@ def is_known_kind(kind: int) -> bool:
 
 
 def attached(kind: int, frame: bytes, body_at: int, source: str) -> Any:
-    """The table that a frame refers to, or the error that says why there is none; None for other frames."""
+    """Return the table that a frame refers to, or the error that says why there is none; None for other frames."""
     return attach(memoryview(frame)[body_at:], source) if kind & IN_BLOCK else None
 
 
 class PayloadEncoder:
-    """Of one hub; any thread may use it."""
+    """Encodes the payloads of one hub. Any thread may use it."""
 
     def __init__(self, settings: Settings) -> None:
         self._blocks = MessageBlocks(directory_of(settings), os.urandom(PUBLISHER_BYTES))

@@ -34,7 +34,7 @@ HAND_OVER_SECONDS = 0.001
 
 
 class Attempt(NamedTuple):
-    """A message that is on its way: to whom, and on which link."""
+    """A message that is on its way: to which worker, and on which connection."""
 
     entry: Resolved
     route: Route
@@ -43,7 +43,7 @@ class Attempt(NamedTuple):
 
 
 class Call(Protocol):
-    """What `Services` delivers, and tries again."""
+    """A call that `Requests` delivers, and tries again."""
 
     outgoing: Outgoing
 
@@ -54,29 +54,29 @@ class Call(Protocol):
         """Send it."""
 
     def post_at_once(self, link: ServiceConnection, number: int, frame: bytes) -> bool:
-        """Send it without waiting; False when that cannot be done now."""
+        """Send it without waiting. Return False if that cannot be done now."""
 
     def posted(self, attempt: Attempt) -> None: ...
 
     def end(self, error: BaseException | None) -> bool:
-        """False when it had ended before."""
+        """End the call. Return False if it had ended before."""
 
 
 class Calls(Protocol):
-    """What a call needs of `Services`."""
+    """What a call needs of `Requests`."""
 
     background: BackgroundThreads
 
     def settled(self, call: Call, attempt: Attempt, error: HubError | None, answer: ServiceAnswer | None) -> None:
-        """An attempt has ended; the call ends with it, or is tried again."""
+        """Take the end of an attempt: the call ends with it, or is tried again."""
 
     def given_up(self, attempt: Attempt) -> None:
-        """Nobody waits for this attempt any more, nor for another."""
+        """Give up the attempt. Nobody waits for it any more, nor for another."""
 
     def retry_or_end(self, call: Call, error: HubError) -> None: ...
 
     def tell(self, link: ServiceConnection, frame: bytes, deadline: float) -> None:
-        """Send what gets no answer, without waiting."""
+        """Send a message that gets no answer, without waiting."""
 
 
 class PendingReply:
@@ -101,7 +101,10 @@ class PendingReply:
     # -- for users -----------------------------------------------------------------------------------------
 
     def result(self) -> Any:
-        """Wait for the reply; raises what `hub.request` would. Again and again, the same, also after an interrupt."""
+        """Wait for the reply and return it; raise what `hub.request` would.
+
+        It can be called again, also after an interrupt.
+        """
         if not self._has_ended and not self._is_watched and self._reading.acquire(blocking=False):
             try:
                 self._read()
@@ -123,7 +126,7 @@ class PendingReply:
         return self._has_ended
 
     def cancel(self) -> bool:
-        """Want no reply any more; False when there is one. The worker is told (`context.is_cancelled`)."""
+        """Cancel the request. Return False if the reply has come. The worker is told (`context.is_cancelled`)."""
         self.watch()  # so that an answer that has come already counts
         attempt = self._attempt
         if not self.end(RequestCancelled(f"the request to {self.outgoing.address} was cancelled")):
@@ -196,7 +199,7 @@ class PendingReply:
     # -- inside --------------------------------------------------------------------------------------------
 
     def _renew_answer(self) -> None:
-        """Before each posting. An earlier one may still be told that its link was lost, which does not end this one."""
+        """Make a new answer before each attempt: an earlier one may still be told that its connection was lost."""
         if self._is_posted:
             self._awaited = ServiceAnswer()
         self._is_posted = True
@@ -247,7 +250,7 @@ class PendingReply:
         self._settle(attempt, answer.error or refusal_in(answer))
 
     def _expire(self) -> None:
-        """End the call. At the deadline, by whoever sees it first: a background thread, or one that waits."""
+        """End the call at its deadline. A background thread or one that waits does this, whichever sees it first."""
         attempt = self._attempt
         address = self.outgoing.address
         if attempt is None:
@@ -275,7 +278,7 @@ class PendingReply:
         self._calls.tell(attempt.link, more(attempt.number, EVERYTHING), self.outgoing.deadline)
 
     def _listen(self, listener: Callable[[], object]) -> None:
-        """Have it called at the end, on the thread that ends the call; now when that has been."""
+        """Have it called when the call ends, on the thread that ends it; at once if it has ended."""
         with self._lock:
             if not self._has_ended:
                 self._listeners.append(listener)
@@ -283,7 +286,7 @@ class PendingReply:
         listener()
 
     def _wait(self) -> None:
-        """By a thread: until the end or the deadline, at which the call is ended if nobody else has done so."""
+        """Block until the call ends. At its deadline, end it if nobody else has."""
         ended = threading.Event()
         self._listen(ended.set)
         self.watch()
@@ -292,7 +295,7 @@ class PendingReply:
             ended.wait(1.0)  # if it did not end by that, the answer is being handed over at this very moment
 
     async def _wait_async(self) -> Any:
-        """By a task: as `_wait`. The loop has a timer of its own, since all background threads may be busy."""
+        """As `_wait`, to be awaited. The loop has a timer of its own, since all background threads may be busy."""
         loop = asyncio.get_running_loop()
         while not self._has_ended:
             future: asyncio.Future[None] = loop.create_future()
@@ -328,7 +331,7 @@ class PendingReply:
 
 
 def refusal_in(answer: ServiceAnswer) -> HubError | None:
-    """Why no handler has seen the message; None when one has."""
+    """Return the error that says why no handler has seen the message; None if one has."""
     if answer.form == REFUSED:
         return read_failure(memoryview(answer.frame)[ANSWER.size :])
     if answer.form == EXPIRED:
@@ -337,7 +340,7 @@ def refusal_in(answer: ServiceAnswer) -> HubError | None:
 
 
 def payload_of(answer: ServiceAnswer, address: str) -> Any:
-    """What the handler returned; what it raised is raised."""
+    """Return what the handler returned; raise what it raised."""
     body = memoryview(answer.frame)[ANSWER.size :]
     if answer.form == FAILED:
         raise read_failure(body)

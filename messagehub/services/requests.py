@@ -76,12 +76,15 @@ class Requests:
         self._is_closed = False
 
     def request(self, address: str, payload: Any, *, timeout: float | None = None, **options: Any) -> Any:
-        """The options are those of `hub.request`."""
+        """Ask, and wait for the reply. The options are those of `hub.request`."""
         answer = self._deliver(self._outgoing(REQUEST, address, payload, timeout, options), self._ask)
         return payload_of(answer, address)
 
     def begin(self, address: str, payload: Any, *, timeout: float | None = None, **options: Any) -> PendingReply:
-        """The request is on its way when this returns; in an event loop, as soon as that is possible."""
+        """Send a request and return at once.
+
+        It is on its way when this returns; in an event loop, as soon as possible.
+        """
         pending = PendingReply(self._outgoing(REQUEST, address, payload, timeout, options), self)
         if running_loop() is not None:
             pending.watch()
@@ -91,11 +94,11 @@ class Requests:
         return pending
 
     def send(self, address: str, payload: Any, *, timeout: float | None = None, **options: Any) -> None:
-        """Returns when the worker's mailbox has it."""
+        """Send a message, and return when the worker's mailbox has it."""
         self._deliver(self._outgoing(SEND, address, payload, timeout, options), self._ask)
 
     def stream(self, address: str, payload: Any, *, timeout: float | None = None, **options: Any) -> StreamedReply:
-        """Partial results as they come; begins as `begin` does."""
+        """Send a request whose partial results are read as they come. It begins as `begin` does."""
         call = StreamCall(self._outgoing(STREAM, address, payload, timeout, options), self)
         if running_loop() is not None:
             self._start_soon(call)
@@ -106,7 +109,7 @@ class Requests:
     async def ask_async(
         self, form: int, address: str, payload: Any, *, timeout: float | None = None, **options: Any
     ) -> Any:
-        """As `request` or `send`."""
+        """As `request` or `send`, to be awaited."""
         pending = PendingReply(self._outgoing(form, address, payload, timeout, options), self)
         pending.watch()
         self._start_soon(pending)
@@ -124,7 +127,7 @@ class Requests:
         return Outgoing(form, address, payload, deadline=deadline, encoder=self._encoder, **options)
 
     def _deliver(self, outgoing: Outgoing, attempt: Callable[[Outgoing], T]) -> T:
-        """One attempt after the other, with growing pauses, as long as it is safe, allowed and in time."""
+        """Make one attempt after the other, with growing pauses, as long as that is safe, allowed and in time."""
         while True:
             outgoing.attempts += 1
             try:
@@ -140,7 +143,7 @@ class Requests:
                     time.sleep(pause)
 
     def _pause_after(self, outgoing: Outgoing, error: HubError) -> float | None:
-        """How long to wait before the next attempt; None when there is to be none."""
+        """Return how long to wait before the next attempt; None if there is to be none."""
         pause: float = min(BACKOFF_FIRST_SECONDS * 2 ** min(outgoing.attempts - 1, MOST_DOUBLINGS), BACKOFF_MAX_SECONDS)
         pause *= random.uniform(0.5, 1.0)
         is_safe = isinstance(error, CERTAINLY_NOT_HANDLED) or (outgoing.idempotent and isinstance(error, NoResponse))
@@ -164,7 +167,10 @@ class Requests:
     def _reach(
         self, outgoing: Outgoing, use: Callable[[ServiceConnection, int, bytes, float], T], chosen: Chosen | None = None
     ) -> tuple[Attempt, T]:
-        """Use the link to the first worker that can be reached. Whoever gets it counts the worker's load down again."""
+        """Return the connection to the first worker that can be reached.
+
+        Whoever gets it counts the worker's load down again.
+        """
         number, deadline = next(self._numbers), outgoing.deadline
         for entry, route in self._routes(outgoing, chosen):
             frame = outgoing.frame(number, route.target)
@@ -189,7 +195,10 @@ class Requests:
         raise RouteError(f"no worker of {outgoing.address} can be reached", address=outgoing.address)
 
     def _judged(self, outgoing: Outgoing, entry: Resolved, route: Route, error: HubError) -> HubError:
-        """A request ended without an answer; of what was only sent, the deadline says that nobody took it."""
+        """Return the error of a request that ended without an answer.
+
+        Of a message, the deadline says that nobody took it.
+        """
         if isinstance(error, NoResponse):
             self.directory.lost(entry, route)
         elif isinstance(error, RequestTimeout):
@@ -247,7 +256,7 @@ class Requests:
         )
 
     def _attempt(self, call: Call, chosen: Chosen | None) -> None:
-        """In the background."""
+        """Make an attempt on a background thread."""
         if call.has_ended:
             return
         call.outgoing.attempts += 1
@@ -302,7 +311,7 @@ class Requests:
             raise
 
     def _unreached(self, outgoing: Outgoing, entry: Resolved, route: Route, error: Exception) -> None:
-        """The next worker is tried, in time."""
+        """Take note that a worker was not reached; the next one is tried if there is time."""
         self.directory.lost(entry, route)
         if monotonic() >= outgoing.deadline:
             raise SendTimeout(f"no worker of {outgoing.address} was reached in time") from error
@@ -323,12 +332,12 @@ class Requests:
     # -- ending --------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Requests under way end."""
+        """End the requests under way."""
         self._is_closed = True
         self.links.close()
         self.directory.flush(FLUSH_SECONDS)
 
     def abandon(self) -> None:
-        """In a forked child: the sockets are the parent's."""
+        """End in a forked child, where the sockets are the parent's."""
         self._is_closed = True
         self.links.abandon()

@@ -37,7 +37,7 @@ from messagehub.services.frames import (
 )
 from messagehub.services.handshake import challenge_caller, is_proven
 from messagehub.services.incoming import hear_more, job_of
-from messagehub.services.mailbox import Job, Outcome
+from messagehub.services.mailbox import Job, OfferResult
 from messagehub.services.metrics import ServiceMetrics
 from messagehub.services.server_connections import ServerConnection
 
@@ -339,7 +339,7 @@ class ServiceServer:
             pass  # it has ended, or deserves no answer
         self._admit_held(caller)
 
-    def _settle(self, served: "Served", job: Job, outcome: Outcome) -> None:
+    def _settle(self, served: "Served", job: Job, outcome: OfferResult) -> None:
         """Tell the sender what its mailbox has decided."""
         mailbox = served.mailbox
         self._metrics.count("received")

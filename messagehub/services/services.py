@@ -31,7 +31,7 @@ from registry.records import Priority, Strategy
 from registry.services.workers import check_address
 
 SERVER_FILES = 6
-"""So many a server takes before anybody calls it, with some to accept callers."""
+"""How many descriptors a server needs before anybody calls it, with some to accept callers."""
 
 
 class Services:
@@ -59,7 +59,7 @@ class Services:
         report = self.requests.report
 
         def on_dropped(served: Served, job: Job, error: HubError) -> None:
-            """Of a worker: a message whose sender believes that it was delivered."""
+            """Report a message that a worker dropped, and that its sender believes to be delivered."""
             report(letter_of(served.address, job, error))
 
         self._on_dropped = on_dropped
@@ -90,7 +90,10 @@ class Services:
         timeout: float,
         loop: asyncio.AbstractEventLoop | None,
     ) -> Served:
-        """An asynchronous handler is awaited in `loop`, or in one of the hub's own."""
+        """Register a worker and serve its address.
+
+        An asynchronous handler is awaited in `loop`, or in one of the hub's own.
+        """
         kind, name = check_address(address)
         worker_id = name if kind == "id" else worker_id
         server = self._serving_now()
@@ -132,7 +135,7 @@ class Services:
         return served
 
     def _hear_access(self, access: str, is_settled: bool) -> None:
-        """On the I/O thread: change the keys of all workers when the rights of any peer have changed.
+        """Change the keys of all workers when the rights of any peer have changed. Called on the I/O thread.
 
         A worker that is being registered again would bring its old key back: then the next heartbeat says the same.
         """
@@ -199,7 +202,7 @@ class Services:
         self.requests.close()
 
     def abandon(self) -> None:
-        """In a forked child: the sockets are the parent's, and so is what it serves."""
+        """End in a forked child: the sockets and the workers are the parent's."""
         self._is_closed = True
         for served in self._served:
             served.abandon()

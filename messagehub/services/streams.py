@@ -131,7 +131,7 @@ class StreamCall:
                 self.has_ended = True
 
     def why_late(self, where_nothing_came: str) -> str:
-        """Say why the deadline passed: of a stream that had begun, its reader is the one who knows."""
+        """Return why the deadline passed: another text if the stream had begun."""
         if not self._bytes_in:
             return where_nothing_came
         return f"the stream of {self.outgoing.address} had not ended at its deadline: read it faster, or give it longer"
@@ -151,7 +151,7 @@ class StreamCall:
     # -- by the reader of the stream -----------------------------------------------------------------------
 
     def taken(self, size_bytes: int) -> None:
-        """Have the worker send more."""
+        """Tell the worker how much the reader has taken, so that it sends more."""
         self._bytes_out += size_bytes
         amount = self._bytes_out - self._bytes_told
         if amount >= TELL_BYTES and self._link is not None:
@@ -184,7 +184,7 @@ class StreamedReply:
 
     @property
     def result(self) -> Any:
-        """The reply; waits for it, and throws partial results away that were not read."""
+        """Wait for the reply and return it. Partial results that were not read are dropped."""
         for _ in self:
             pass
         return self._reply()
@@ -220,7 +220,7 @@ class StreamedReply:
         return self._wait_async().__await__()
 
     def close(self) -> None:
-        """Want nothing more. Idempotent."""
+        """Cancel the request if it has not ended. Idempotent."""
         if not self._is_done:
             self._is_done = True
             self._call.cancel()
@@ -238,7 +238,7 @@ class StreamedReply:
         self.close()
 
     def __del__(self) -> None:
-        """Somebody left the loop. A finalizer may take no lock, so the thread that reads links cancels the call."""
+        """Cancel a call whose reply was dropped. A finalizer may take no lock, so the reading thread does it."""
         if not self._is_done:
             self._on_left(self._call.cancel)
 
@@ -255,7 +255,7 @@ class StreamedReply:
         return self._result
 
     async def _arrival(self) -> None:
-        """Until something is in the queue, or the deadline."""
+        """Wait until something is in the queue, or until the deadline."""
         call, loop = self._call, asyncio.get_running_loop()
         future: asyncio.Future[None] = loop.create_future()
         call.on_arrival = lambda: wake(loop, future)
@@ -275,7 +275,7 @@ class StreamedReply:
             raise end
 
     def _given(self, arrived: Arrived, end: type[Exception]) -> Any:
-        """The partial result; raises `end` after the reply, and the error that ended the request."""
+        """Return the partial result. Raise `end` after the reply, and the error that ended the request."""
         if isinstance(arrived, BaseException):
             raise self._failed(arrived)
         if arrived is None:

@@ -1,4 +1,4 @@
-"""What a hub serves: a handler behind an address, kept registered until it is closed."""
+"""A worker: a handler behind an address, which stays registered until it is closed."""
 
 import asyncio
 import contextlib
@@ -35,7 +35,7 @@ OnDropped = Callable[["Served", Job, HubError], None]
 
 
 class Served:
-    """A handler at work. What it returns is the reply; what it raises is raised at the caller's."""
+    """A handler that serves an address. What it returns is the reply, and what it raises is raised at the caller."""
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class Served:
         return bool(self.registration)
 
     def handle(self, job: Job) -> None:
-        """One message, on one of the server's threads."""
+        """Handle one message, on one of the server's threads."""
         message, context = self._opened(job)
         token = _handling.set(self)
         try:
@@ -102,7 +102,7 @@ class Served:
     def start(self, job: Job, on_done: Callable[[], None]) -> bool:
         """Have one message handled in the handler's event loop.
 
-        False when that loop was closed. Then this worker takes nothing more, and the message is refused, so that its
+        Return False if that loop was closed. Then this worker takes no more messages and refuses this one, so that its
         sender can try another worker.
         """
         loop = self._loop
@@ -163,7 +163,7 @@ class Served:
 
     @checks_arguments
     def stop_taking(self, *, timeout: float) -> None:
-        """Unregister, and take nothing more."""
+        """Unregister, and take no more messages."""
         if self.mailbox.is_closed:
             return
         if self.registration is not None:
@@ -186,7 +186,7 @@ class Served:
         self._server.remove(self)
 
     def _refuse(self, job: Job, why: str) -> None:
-        """Of a message that was taken and that no handler has seen: tell its sender, or leave a dead letter."""
+        """Refuse a message that was taken and that no handler has seen: tell its sender, or leave a dead letter."""
         error = MailboxClosed(why, address=self.address)
         self._metrics.count("refused")
         if job.form == SEND:
@@ -202,7 +202,7 @@ class Served:
         self.close()
 
     def abandon(self) -> None:
-        """In a forked child: it is the parent's."""
+        """End in a forked child: the worker is the parent's."""
         self.mailbox.is_closed = self._is_closed = True
 
     @checks_arguments
@@ -275,7 +275,7 @@ class Served:
         await job.caller.stream_async(job.number, frame, job.deadline)
 
     def expire(self, job: Job) -> None:
-        """Its caller has given up, or is about to."""
+        """Take note that the caller has given up, or is about to."""
         self._metrics.count("expired")
         if job.form == STREAM:
             job.caller.close_stream(job.number)
@@ -288,7 +288,7 @@ def _cancelled(message: ServiceMessage) -> RequestCancelled:
 
 
 def _stream_all(partials: Generator[Any, Any, Any], message: ServiceMessage, context: ServiceContext) -> Any:
-    """Send what a generator yields as partial results; returns what it returns."""
+    """Send what a generator yields as partial results, and return what it returns."""
     with contextlib.closing(partials):
         while True:
             try:

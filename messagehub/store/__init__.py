@@ -1,4 +1,4 @@
-"""What outlives the broker's process: one contract, several stores.
+"""The contract of stores, which hold what outlives the broker's process.
 
 A store turns events into its own rows at once (`rows`, in the broker's thread, since records go on changing)
 and writes many of them in one transaction later (`write`, in the commit thread).
@@ -10,14 +10,14 @@ from typing import Any, NamedTuple, Protocol
 from msgspec import Struct, field
 
 from registry.events import AnyEvent
-from registry.records import Channel, KeptTopic, Mode, SchemaConfig, SchemaVersion
+from registry.records import Channel, Mode, RetainedTopic, SchemaConfig, SchemaVersion
 from registry.replies import StoredMessage
 from registry.topics.positions import SavedPosition
 from registry.topics.retained import SavedTopic
 
 
 class Saved(Struct):
-    """Everything a registry needs to go on."""
+    """Everything that a registry needs to go on after a restart."""
 
     channels: list[Channel]
     schemas: list[SchemaVersion]
@@ -30,7 +30,7 @@ class Saved(Struct):
 
 
 class Extent(NamedTuple):
-    """What of a topic is within its bounds."""
+    """Which messages of a topic are within its bounds."""
 
     first_offset: int
     next_offset: int
@@ -39,38 +39,44 @@ class Extent(NamedTuple):
 
 
 class StoredTopicReader(Protocol):
-    """Reads what was written of kept topics; used by one thread. Bounds hold at once, before anything is trimmed."""
+    """Reads stored messages of retained topics, on one thread. Bounds hold at once, before anything is removed."""
 
-    def written(self, incarnation: int) -> KeptTopic | None:
-        """The topic as it is on disk, which may be less than the registry knows; None when it is not."""
+    def written(self, incarnation: int) -> RetainedTopic | None:
+        """Return the topic as it is on disk, which may be less than the registry knows; None if it is not there."""
 
-    def extent(self, topic: KeptTopic, *, now: float) -> Extent:
-        """Of a topic as it was written."""
+    def extent(self, topic: RetainedTopic, *, now: float) -> Extent:
+        """Return which messages of a written topic are within its bounds."""
 
-    def page(self, topic: KeptTopic, *, offset: int, limit: int, max_bytes: int) -> list[StoredMessage]:
-        """From an offset on; at least one where there is one, however large."""
+    def page(self, topic: RetainedTopic, *, offset: int, limit: int, max_bytes: int) -> list[StoredMessage]:
+        """Return messages from an offset on: at least one if there is one, however large it is."""
 
-    def offset_at(self, topic: KeptTopic, at: float, extent: Extent) -> int:
-        """The first one's that is not older."""
+    def offset_at(self, topic: RetainedTopic, at: float, extent: Extent) -> int:
+        """Return the offset of the first message that is not older than `at`."""
 
     def close(self) -> None: ...
 
 
 class Store(Protocol):
     def load(self) -> Saved:
-        """What was written last. May be called again, from any thread, after a failed write."""
+        """Return what was written last. It may be called again, from any thread, after a failed write."""
 
     def rows(self, event: AnyEvent) -> Sequence[Any]:
-        """The event in the store's own form."""
+        """Return the event in the store's own form."""
 
     def write(self, rows: Sequence[Any], *, revision: int, durable: bool) -> None:
-        """One transaction: all of it or, with an OSError or StoreError, none. Durable: on disk when this returns."""
+        """Write all rows in one transaction or, with an OSError or StoreError, none.
+
+        If durable, they are on disk when this returns.
+        """
 
     def trim(self, *, now: float) -> bool:
-        """Remove some of what is beyond the bounds of its topic; True when there is more. By the writing thread."""
+        """Remove some messages beyond the bounds of their topics.
+
+        Return True if there are more. Called by the writing thread.
+        """
 
     def topic_reader(self) -> StoredTopicReader:
-        """A new one."""
+        """Return a new reader."""
 
     def probe(self) -> None:
         """Raise what `write` would raise now."""

@@ -4,7 +4,7 @@ Rule 1: batches are written in the order they were submitted, and `written` only
 Rule 2: after a failed write, whatever made it fail, nothing more is written until `resume`; the caller reloads
 before that.
 Rule 3: the caller never waits here; an eventfd tells it that `written` or `failure` changed.
-Rule 4: what kept topics need no longer is trimmed between two transactions, a little at a time.
+Rule 4: messages that retained topics no longer need are removed between two transactions, a little at a time.
 """
 
 import logging
@@ -50,7 +50,10 @@ class GroupCommit:
         self._batches.append((rows, happened[-1].revision, durable))
 
     def write_submitted(self) -> None:
-        """Have what was submitted written: once for many submissions, since waking a thread costs more than they do."""
+        """Have the submitted events written.
+
+        Call it once for many submissions, since waking a thread costs more than they do.
+        """
         if self._batches:
             with self._changed:
                 self._changed.notify_all()
@@ -63,7 +66,7 @@ class GroupCommit:
             self._changed.notify_all()
 
     def flush(self, revision: int, *, timeout: float) -> bool:
-        """Wait until a revision is written or the store failed; False at the timeout."""
+        """Wait until a revision is written or the store failed. Return False at the timeout."""
         self.write_submitted()
         with self._changed:
             return self._changed.wait_for(lambda: self.written >= revision or self.failure is not None, timeout)
@@ -126,7 +129,7 @@ class GroupCommit:
         try:
             has_more = self.store.trim(now=time.time())
         except (StoreError, OSError) as error:
-            log.warning("what kept topics need no longer could not be removed: %s", error)  # tried again
+            log.warning("messages that retained topics no longer need could not be removed: %s", error)  # tried again
         self._trim_at = now + (TRIM_SECONDS if has_more else IDLE_TRIM_SECONDS)
 
     def _probe(self) -> None:

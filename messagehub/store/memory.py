@@ -1,4 +1,4 @@
-"""Nothing outlives the process: for the embedded broker of tests and notebooks.
+"""A store in memory, for the embedded broker of tests and notebooks. Nothing outlives the process.
 
 State is kept as evolved copies, so that a reload after a failure gives what was written, not what was lost.
 """

@@ -1,4 +1,4 @@
-"""Kept topics of the memory store. The commit thread writes, a reader reads: under one lock."""
+"""Retained topics of the memory store. The commit thread writes, a reader reads: under one lock."""
 
 import threading
 from collections import deque
@@ -6,8 +6,8 @@ from collections import deque
 import msgspec
 
 from messagehub.store import Extent
-from registry.events import AnyTopicEvent, MessagesKept, TopicDeleted
-from registry.records import KeptTopic
+from registry.events import AnyTopicEvent, MessagesRetained, TopicDeleted
+from registry.records import RetainedTopic
 from registry.replies import StoredMessage
 from registry.topics.positions import Positions, SavedPosition
 from registry.topics.retained import SavedTopic, TopicCatalog, size_bytes
@@ -28,14 +28,14 @@ class MemoryTopics:
         with self.lock:
             self.catalog.evolve(event)
             self.positions.evolve(event)
-            if isinstance(event, MessagesKept):
+            if isinstance(event, MessagesRetained):
                 start = event.total_bytes - sum(map(size_bytes, event.messages))
                 rows = self.messages.setdefault(event.incarnation, deque())
                 for offset, said in enumerate(event.messages, event.offset):
-                    kept = StoredMessage(
+                    stored = StoredMessage(
                         offset=offset, at=event.at, kind=said.kind, payload=said.payload, headers=said.headers
                     )
-                    rows.append((start, kept))
+                    rows.append((start, stored))
                     start += size_bytes(said)
             elif isinstance(event, TopicDeleted):
                 self.messages.pop(event.incarnation, None)
@@ -62,11 +62,11 @@ class MemoryTopicReader:
     def __init__(self, topics: MemoryTopics) -> None:
         self._topics = topics
 
-    def written(self, incarnation: int) -> KeptTopic | None:
+    def written(self, incarnation: int) -> RetainedTopic | None:
         found = (topic for topic, _ in self._topics.saved() if topic.incarnation == incarnation)
         return next(found, None)
 
-    def extent(self, topic: KeptTopic, *, now: float) -> Extent:
+    def extent(self, topic: RetainedTopic, *, now: float) -> Extent:
         with self._topics.lock:
             rows = self._topics.messages.get(topic.incarnation, ())
             first = next((row for row in rows if _is_within(topic, row, now)), None)
@@ -74,32 +74,32 @@ class MemoryTopicReader:
             return Extent(topic.next_offset, topic.next_offset, 0, None)
         return Extent(first[1].offset, topic.next_offset, topic.total_bytes - first[0], first[1].at)
 
-    def page(self, topic: KeptTopic, *, offset: int, limit: int, max_bytes: int) -> list[StoredMessage]:
+    def page(self, topic: RetainedTopic, *, offset: int, limit: int, max_bytes: int) -> list[StoredMessage]:
         found: list[StoredMessage] = []
         size = 0
         with self._topics.lock:
-            for _, kept in self._topics.messages.get(topic.incarnation, ()):
-                if kept.offset >= offset:
-                    size += len(kept.payload) + (len(_encode(kept.headers)) if kept.headers else 0)
+            for _, stored in self._topics.messages.get(topic.incarnation, ()):
+                if stored.offset >= offset:
+                    size += len(stored.payload) + (len(_encode(stored.headers)) if stored.headers else 0)
                     if len(found) >= limit or (found and size > max_bytes):
                         break
-                    found.append(kept)
+                    found.append(stored)
         return found
 
-    def offset_at(self, topic: KeptTopic, at: float, extent: Extent) -> int:
+    def offset_at(self, topic: RetainedTopic, at: float, extent: Extent) -> int:
         with self._topics.lock:
             rows = self._topics.messages.get(topic.incarnation, ())
-            found = (kept.offset for _, kept in rows if kept.at >= at and kept.offset >= extent.first_offset)
+            found = (stored.offset for _, stored in rows if stored.at >= at and stored.offset >= extent.first_offset)
             return next(found, extent.next_offset)
 
     def close(self) -> None:
         return None
 
 
-def _is_within(topic: KeptTopic, row: Row, now: float) -> bool:
-    keep, (start, kept) = topic.keep, row
+def _is_within(topic: RetainedTopic, row: Row, now: float) -> bool:
+    keep, (start, stored) = topic.keep, row
     return (
-        (keep.messages is None or kept.offset >= topic.next_offset - keep.messages)
+        (keep.messages is None or stored.offset >= topic.next_offset - keep.messages)
         and start >= topic.total_bytes - keep.size_bytes
-        and (keep.seconds is None or kept.at >= now - keep.seconds)
+        and (keep.seconds is None or stored.at >= now - keep.seconds)
     )

@@ -1,4 +1,4 @@
-"""SQLite in WAL mode, the embedded default.
+"""A store in SQLite, in WAL mode. It is the default of a broker with a directory.
 
 Rule 1: a file that is not ours, is damaged, or was made by a newer version is refused and never written to.
 Rule 2: a durable transaction is synced before `write` returns (synchronous=FULL); others only reach the kernel
@@ -150,13 +150,13 @@ class SQLiteStore:
         if not _has_content(self._path):
             _create(self._path)
         connection = _connect(self._path)
-        # A database from before kept topics, or before registered tables, lacks them.
+        # A database from before retained topics, or before registered tables, lacks them.
         connection.executescript(f"BEGIN; {sqlite_topics.TABLES} {sqlite_positions.TABLES} {_LATER_TABLES} COMMIT;")
         return connection
 
 
 def _create(path: Path) -> None:
-    """A new database gets its name when it is whole: a broker killed while making it leaves none."""
+    """Make a new database. It gets its name when it is whole, so that a broker that is killed meanwhile leaves none."""
     unfinished = path.with_name(path.name + ".new")
     for suffix in ("", "-journal", "-wal", "-shm"):
         unfinished.with_name(unfinished.name + suffix).unlink(missing_ok=True)
@@ -174,7 +174,7 @@ def _create(path: Path) -> None:
 
 
 def sync_directory(path: Path) -> None:
-    """Have the names in a directory on disk."""
+    """Sync a directory, so that the names in it are on disk."""
     directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(directory)
@@ -335,7 +335,7 @@ def _put_setting(kind: str, subject: str, value: SchemaConfig | Mode | None) -> 
 
 
 def _nothing(_: AnyEvent) -> Sequence[Row]:
-    """Stalls, conflicts and shares are not kept: a broker that starts looks, or deals anew."""
+    """Store nothing of stalls, conflicts and shares: a broker that starts finds or makes them anew."""
     return ()
 
 

@@ -64,7 +64,7 @@ def _exists(copy: Path) -> StoreError:
 
 
 def _give_name(unfinished: Path, copy: Path) -> None:
-    """Never in the place of another file."""
+    """Give the copy its name, but never in the place of another file."""
     try:
         os.link(unfinished, copy)
     except FileExistsError:

@@ -1,6 +1,6 @@
 """Named positions of retained topics in SQLite.
 
-Rule 1: what changes costs what it changes: a message that was handed out and is not acknowledged is a row of its own.
+Rule: each message that was handed out and not acknowledged is a row, so that a write costs as much as it changes.
 """
 
 import sqlite3

@@ -1,4 +1,4 @@
-"""Kept topics in SQLite: definitions, messages, and what each publisher sent last.
+"""Retained topics in SQLite: definitions, messages, and what each publisher sent last.
 
 Rule 1: a message is a row under (incarnation, offset), written in the same transaction as the topic's next offset.
 Rule 2: bounds hold for readers at once (`_first`); rows beyond them are removed later, a bounded number at a time, in
@@ -14,7 +14,7 @@ import msgspec
 
 from messagehub.store import Extent, sqlite_positions
 from registry import events
-from registry.records import KeptTopic, LastBatch
+from registry.records import LastBatch, RetainedTopic
 from registry.replies import StoredMessage
 from registry.topics.retained import MOST_PUBLISHERS, SavedTopic, size_bytes
 
@@ -42,10 +42,10 @@ _OLDEST = "SELECT min(offset) FROM topic_messages WHERE incarnation = ?"
 Row = tuple[str, tuple[Any, ...]]
 _encode = msgspec.json.Encoder().encode
 _headers_decoder = msgspec.json.Decoder(dict[str, Any])
-_topic_decoder: msgspec.json.Decoder[KeptTopic] = msgspec.json.Decoder(KeptTopic)
+_topic_decoder: msgspec.json.Decoder[RetainedTopic] = msgspec.json.Decoder(RetainedTopic)
 
 
-def _put_topic(event: events.TopicKept) -> Sequence[Row]:
+def _put_topic(event: events.TopicRetained) -> Sequence[Row]:
     record = event.record
     values = (record.incarnation, record.next_offset, record.total_bytes, _encode(record).decode())
     return ((_PUT_TOPIC, values),)
@@ -61,14 +61,14 @@ def _delete_topic(event: events.TopicDeleted) -> Sequence[Row]:
     )
 
 
-def _put_messages(event: events.MessagesKept) -> Sequence[Row]:
+def _put_messages(event: events.MessagesRetained) -> Sequence[Row]:
     incarnation, at = event.incarnation, event.at
     start = event.total_bytes - sum(map(size_bytes, event.messages))
     rows: list[Row] = []
-    for offset, kept in enumerate(event.messages, event.offset):
-        headers = _encode(kept.headers).decode() if kept.headers else None
-        rows.append((_PUT_MESSAGE, (incarnation, offset, at, start, kept.kind, headers, kept.payload)))
-        start += size_bytes(kept)
+    for offset, message in enumerate(event.messages, event.offset):
+        headers = _encode(message.headers).decode() if message.headers else None
+        rows.append((_PUT_MESSAGE, (incarnation, offset, at, start, message.kind, headers, message.payload)))
+        start += size_bytes(message)
     rows.append((_GROW_TOPIC, (event.offset + len(event.messages), event.total_bytes, incarnation)))
     if event.publisher is not None:
         last = (incarnation, event.publisher, event.number, len(event.messages), event.offset, at)
@@ -77,9 +77,9 @@ def _put_messages(event: events.MessagesKept) -> Sequence[Row]:
 
 
 ROWS: dict[type[events.Event], Callable[[Any], Sequence[Row]]] = {
-    events.TopicKept: _put_topic,
+    events.TopicRetained: _put_topic,
     events.TopicDeleted: _delete_topic,
-    events.MessagesKept: _put_messages,
+    events.MessagesRetained: _put_messages,
 }
 
 
@@ -109,7 +109,7 @@ class TopicRetention:
         self._written = 0
 
     def note(self, rows: Sequence[Row]) -> None:
-        """These were written."""
+        """Take note of what was written."""
         for statement, values in rows:
             if statement is _PUT_MESSAGE:
                 self._written += 1
@@ -145,7 +145,7 @@ class TopicRetention:
     def _remove(
         self, connection: sqlite3.Connection, incarnation: int, first: int | None, rows: list[Row], budget: int
     ) -> bool:
-        """All before the first that stays, or everything; False when that takes more than one go."""
+        """Remove all rows before the first that stays, or all. Return False if that takes more than one transaction."""
         oldest = connection.execute(_OLDEST, (incarnation,)).fetchone()[0]
         if oldest is None or (first is not None and oldest >= first):
             return True
@@ -159,17 +159,17 @@ class SQLiteTopicReader:
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
 
-    def written(self, incarnation: int) -> KeptTopic | None:
+    def written(self, incarnation: int) -> RetainedTopic | None:
         return _topic(self._connection, incarnation)
 
-    def extent(self, topic: KeptTopic, *, now: float) -> Extent:
+    def extent(self, topic: RetainedTopic, *, now: float) -> Extent:
         first = _first(self._connection, topic, now)
         query = "SELECT start, at FROM topic_messages WHERE incarnation = ? AND offset = ?"
         row = self._connection.execute(query, (topic.incarnation, first)).fetchone()
         start, oldest_at = row or (topic.total_bytes, None)
         return Extent(first, topic.next_offset, topic.total_bytes - start, oldest_at)
 
-    def page(self, topic: KeptTopic, *, offset: int, limit: int, max_bytes: int) -> list[StoredMessage]:
+    def page(self, topic: RetainedTopic, *, offset: int, limit: int, max_bytes: int) -> list[StoredMessage]:
         query = (
             "SELECT offset, at, kind, headers, payload FROM topic_messages WHERE incarnation = ? AND offset >= ?"
             " ORDER BY offset LIMIT ?"
@@ -184,7 +184,7 @@ class SQLiteTopicReader:
             found.append(StoredMessage(offset=position, at=at, kind=kind, payload=payload, headers=said))
         return found
 
-    def offset_at(self, topic: KeptTopic, at: float, extent: Extent) -> int:
+    def offset_at(self, topic: RetainedTopic, at: float, extent: Extent) -> int:
         low, high = extent.first_offset, extent.next_offset
         query = "SELECT at FROM topic_messages WHERE incarnation = ? AND offset = ?"
         while low < high:
@@ -200,7 +200,7 @@ class SQLiteTopicReader:
         self._connection.close()
 
 
-def _topic(connection: sqlite3.Connection, incarnation: int) -> KeptTopic | None:
+def _topic(connection: sqlite3.Connection, incarnation: int) -> RetainedTopic | None:
     query = "SELECT next_offset, total_bytes, record FROM topics WHERE incarnation = ?"
     row = connection.execute(query, (incarnation,)).fetchone()
     if row is None:
@@ -210,8 +210,11 @@ def _topic(connection: sqlite3.Connection, incarnation: int) -> KeptTopic | None
     return topic
 
 
-def _first(connection: sqlite3.Connection, topic: KeptTopic, now: float) -> int:
-    """The oldest within the bounds: all three only ever exclude the oldest, so the scan ends at the first that fits."""
+def _first(connection: sqlite3.Connection, topic: RetainedTopic, now: float) -> int:
+    """Return the oldest offset within the bounds.
+
+    Each bound excludes the oldest only, so the scan ends at the first that fits.
+    """
     keep = topic.keep
     query = (
         "SELECT offset FROM topic_messages WHERE incarnation = ? AND offset >= ? AND start >= ? AND at >= ?"

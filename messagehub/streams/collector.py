@@ -1,4 +1,4 @@
-"""Everything that comes for one request, gathered until it has ended."""
+"""Collects the messages of one request until it has ended."""
 
 from __future__ import annotations
 

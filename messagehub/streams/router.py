@@ -151,7 +151,7 @@ class _Request:
 
 
 class Tap:
-    """Sees every message before it is routed, in routing order.
+    """A listener that gets every message before it is routed, in routing order.
 
     The router holds taps weakly: one that is closed, or that nobody holds any more, is dead and pruned.
     A tap never holds up routing: when its reader lags, the oldest message goes and `dropped` counts it.
@@ -164,7 +164,7 @@ class Tap:
         self.dropped = 0
 
     def offer(self, message: StreamMessage) -> bool:
-        """Take one message; False once closed."""
+        """Take one message. Return False once closed."""
         with self._changed:
             if self.is_closed:
                 return False
@@ -174,7 +174,7 @@ class Tap:
             return True
 
     def read(self, timeout_seconds: float | None = None) -> StreamMessage | None:
-        """The next message; None at the timeout or, after the last one, when closed."""
+        """Return the next message; None at the timeout or, after the last one, when closed."""
         with self._changed:
             self._changed.wait_for(lambda: self._messages or self.is_closed, timeout_seconds)
             return self._messages.popleft() if self._messages else None
@@ -195,7 +195,7 @@ class Tap:
 
 
 class _Orphans:
-    """Messages nobody has asked for yet, oldest first, found by request in O(1)."""
+    """Messages of requests that are not registered, oldest first, found by request in O(1)."""
 
     def __init__(self, limits: StreamLimits) -> None:
         self._limits = limits
@@ -207,7 +207,7 @@ class _Orphans:
         return len(self._by_number)
 
     def add(self, message: StreamMessage, now: float) -> int:
-        """Keep one and return how many went for it."""
+        """Add one, and return how many old ones were dropped for it."""
         self._by_number[self._next_number] = (now, message)
         self._numbers.setdefault(message.request_id, []).append(self._next_number)
         self._next_number += 1
@@ -291,14 +291,17 @@ class StreamRouter:
             return len(early)
 
     def complete(self, request_id: str) -> None:
-        """The request is done. What still comes for it goes into its queues until it is unregistered or idle."""
+        """Take note that the request is done.
+
+        Its later messages go into its queues until it is unregistered or idle.
+        """
         with self._lock:
             request = self._requests.get(request_id)
             if request is not None:
                 request.is_complete = True
 
     def unregister(self, request_id: str) -> bool:
-        """Forget a request; False when it was not (or no longer) known. Its queues keep what they hold."""
+        """Forget a request. Return False if it was not known, or not any more. Its queues keep what they hold."""
         with self._lock:
             return self._requests.pop(request_id, None) is not None
 
@@ -342,7 +345,7 @@ class StreamRouter:
         return Cleanup(tuple(expired), gone)
 
     def tap(self, limit: int = 10_000) -> Tap:
-        """Subscribe to everything; keep the returned tap, the router does not."""
+        """Return a tap that gets every message. Keep it: the router holds it weakly."""
         tap = Tap(limit)
         with self._lock:
             self._taps.append(weakref.ref(tap))

@@ -1,15 +1,16 @@
-"""What a hub's user calls to hear topics: `hub.subscribe`, also to await, and `hub.topics`."""
+"""The methods of a hub that read topics: `subscribe`, its twin to await, and `topics`."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from messagehub.runtime.background import BackgroundThreads, awaitable
 from messagehub.runtime.callbacks import check_callback
+from messagehub.topics.callbacks import Callback
 from messagehub.topics.retained.durable_subscriptions import Ack, durable_options
 from messagehub.topics.retained.positions import Since
-from messagehub.topics.subscriptions import Callback, Overflow, Subscription
+from messagehub.topics.subscriptions import Overflow, Subscription
 from messagehub.topics.topics import Topics
-from registry.records import KeptTopic
+from registry.records import RetainedTopic
 
 
 class TopicCalls:
@@ -44,7 +45,7 @@ class TopicCalls:
         timeout: float | None = None,
         local: bool = False,
     ) -> Subscription:
-        """Hear all that is published from now on, by iterating (also `async for`), `receive` or the callback.
+        """Get all messages that are published from now on, by iterating (also `async for`), `receive` or the callback.
 
         When this returns the broker knows of it. `*` is one component of a topic, a last `>` one or more; of several
         patterns a message that matches any comes once. An `async def` callback is awaited in the event loop that runs
@@ -95,6 +96,6 @@ class TopicCalls:
             subscription.call(callback)
         return subscription
 
-    def topics(self, pattern: str = ">", *, timeout: float | None = None) -> list[KeptTopic]:
-        """The kept topics that match."""
-        return self._topics.kept(pattern, timeout=self._limit(timeout))
+    def topics(self, pattern: str = ">", *, timeout: float | None = None) -> list[RetainedTopic]:
+        """Return the retained topics that match."""
+        return self._topics.retained(pattern, timeout=self._limit(timeout))

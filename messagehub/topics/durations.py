@@ -7,7 +7,7 @@ RULE = "a time such as 30s, 10m, 12h or 7d"
 
 
 def seconds_of(text: str) -> float:
-    """The seconds that a text says, in which a number alone counts seconds. Raises ValueError."""
+    """Return the seconds that a text says; a number alone counts seconds. Raise ValueError for any other text."""
     found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)([smhd]?)", text)
     if found is None or float(found[1]) <= 0:
         raise ValueError(f"{text!r} is not {RULE}")

@@ -20,23 +20,26 @@ class GroupShare:
         self._held: list[tuple[Message, bool]] = []
 
     def hold(self, epoch: int) -> None:
-        """Be ready for an epoch: hold back what is heard until it begins."""
+        """Be ready for an epoch: hold back the messages that are heard until it begins."""
         if epoch > self.epoch:
             self.awaited = epoch
 
     def forget(self) -> None:
-        """Another broker counts epochs anew: go by no share until it gives one."""
+        """Drop the share, since another broker counts epochs anew, and wait until it gives one."""
         self.lost += sum(is_mine for _, is_mine in self._held)
         self._held, self._gone, self._members, self._index = [], set(), [], None
         self.epoch = self.awaited = 0
 
     def propose(self, epoch: int, previous: int, gone: tuple[str, ...]) -> None:
-        """A share is to follow the one in force, of which some are gone: their part is held from here on."""
+        """Expect a share that follows the one in force.
+
+        Hold back the part of the members that are gone from here on.
+        """
         if previous == self.epoch and epoch > self.epoch:
             self._gone = {self._members.index(one) for one in gone if one in self._members}
 
     def take(self, message: Message) -> bool:
-        """Whether it is for this member, now; it may be later."""
+        """Return whether a message is for this member now. One that is held back may be later."""
         if not self._members:
             return False
         part = _part(message, len(self._members))
@@ -51,7 +54,7 @@ class GroupShare:
         return False
 
     def begin(self, epoch: int, previous: int, members: list[str], *, is_repeated: bool) -> list[Message]:
-        """A mark was heard: what was held back and is for this member."""
+        """Begin the share of a mark that was heard. Return the messages that were held back and are for this member."""
         if epoch <= self.epoch:
             return []
         index = members.index(self._member_id) if self._member_id in members else None
@@ -75,5 +78,5 @@ class GroupShare:
 
 
 def _part(message: Message, count: int) -> int:
-    """The messages of a publisher go to the members in turn."""
+    """Return which member a message is for: the messages of a publisher go to the members in turn."""
     return (int.from_bytes(message.publisher, "little") + message.number) % count

@@ -56,7 +56,7 @@ class GroupSubscription(Subscription):
         self._connection = connection
         self._registration: Registration | None = None
         self._sharing = threading.Lock()
-        self._shares = {is_kept: GroupShare(command.member_id, buffer) for is_kept in (False, True)}
+        self._shares = {is_retained: GroupShare(command.member_id, buffer) for is_retained in (False, True)}
         self._lost_unheard = 0
         self._valid_until = 0.0
         self._is_told = threading.Event()
@@ -67,7 +67,7 @@ class GroupSubscription(Subscription):
 
     @property
     def lost_in_group(self) -> int:
-        """Messages of its share that it could not keep, because it did not know whether they were still its own."""
+        """How many messages of its share it dropped, because it did not know whether they were still its own."""
         return self._lost_unheard + sum(share.lost for share in self._shares.values())
 
     @property
@@ -97,13 +97,13 @@ class GroupSubscription(Subscription):
         await super().close_async(timeout=timeout)
 
     def _begin_leaving(self) -> bool:
-        """False where there is nothing to give: without a broker, or before the first share."""
+        """Return False if there is no share to give to the others: without a broker, or before the first share."""
         self._is_leaving = self._has_begun.is_set() and self._connection.hello is not None
         self._is_told.set()
         return self._is_leaving
 
     def unregister(self) -> None:
-        """When it keeps nothing more."""
+        """End the registration, once the subscription takes no more messages."""
         self.end()
         self._is_told.set()
         if self._teller is not None and self._teller is not threading.current_thread():
@@ -112,7 +112,7 @@ class GroupSubscription(Subscription):
             self._registration.close()
 
     def _lose_loop(self) -> None:
-        """Others of the group get what comes from now on."""
+        """End; the others of the group get the messages that come from now on."""
         self._warn_of_lost_loop("but the others of its group")
         self._give_up()
         self._lose_buffered("its event loop has ended")
@@ -127,7 +127,7 @@ class GroupSubscription(Subscription):
         if self.is_closed:
             return False
         with self._sharing:
-            if not self._shares[message.is_kept].take(message):
+            if not self._shares[message.is_retained].take(message):
                 return False
             if time.monotonic() >= self._valid_until:
                 self._lost_unheard += 1
@@ -173,7 +173,10 @@ class GroupSubscription(Subscription):
                 seconds = ASK_SECONDS
 
     def _tell(self) -> float:
-        """Say that we are there, and ready where something is proposed; says when to do so again."""
+        """Tell the broker that we are there, and ready for a share that is proposed.
+
+        Return in how many seconds to do it again.
+        """
         asked_at = time.monotonic()
         command = replace(self._command, ready=self._awaited(), leaving=self._is_leaving)
         reply = self._connection.ask(command, replies.SubscriberRegistered, timeout=ASK_SECONDS)

@@ -1,4 +1,4 @@
-"""A message of a topic as users see it, made from its frame (protocol/topic_frames.py) or from what the broker kept.
+"""A message of a topic as users see it, made from its frame (protocol/topic_frames.py) or from what the broker stored.
 
 Whoever receives checks a frame before anything else looks at it, since any process that reaches the socket may have
 written it.
@@ -6,6 +6,7 @@ written it.
 
 import asyncio
 import struct
+import warnings
 from typing import Any, Protocol
 
 import msgspec
@@ -35,7 +36,10 @@ class Acknowledging(Protocol):
 
 
 class Message(msgspec.Struct, frozen=True, eq=False, gc=False):
-    """What a subscriber gets. Subscribers of one process share it: payloads are decoded anew at each look."""
+    """A message as a subscriber gets it.
+
+    Subscribers of one process share it, so its payload is decoded at each access.
+    """
 
     topic: str
     publisher: bytes
@@ -45,16 +49,23 @@ class Message(msgspec.Struct, frozen=True, eq=False, gc=False):
     _frame: bytes
     _body_at: int
     _headers: dict[str, Any]
-    is_kept: bool = False
+    is_retained: bool = False
+    """Whether it is of a retained topic, so that the broker has stored it."""
     _block: Any = None  # a table in shared memory, or why there is none
     deliveries: int = 1
     """How often it was handed out under its durable name, this time included."""
     _acknowledgements: "Acknowledging | None" = None
 
     @property
+    def is_kept(self) -> bool:
+        """The former name of `is_retained`, which is to be used instead."""
+        warnings.warn("Message.is_kept is now is_retained", DeprecationWarning, stacklevel=2)
+        return self.is_retained
+
+    @property
     def offset(self) -> int | None:
-        """Its place in a kept topic: what `since` takes. Of a plain topic, None."""
-        return self.number if self.is_kept else None
+        """The offset of a message of a retained topic, which `since` takes. None for one of a plain topic."""
+        return self.number if self.is_retained else None
 
     @property
     def headers(self) -> dict[str, Any]:
@@ -74,16 +85,18 @@ class Message(msgspec.Struct, frozen=True, eq=False, gc=False):
 
     @property
     def size_bytes(self) -> int:
-        """Of the payload; where it is in shared memory, what that takes."""
+        """The size of the payload, or of the shared memory that holds it."""
         return len(self._frame) - self._body_at if self._block is None else getattr(self._block, "nbytes", 0)
 
     @property
     def frame_bytes(self) -> int:
-        """What it holds in memory, headers and shared memory included."""
+        """How much memory the message takes, with headers and shared memory."""
         return len(self._frame) if self._block is None else len(self._frame) + self.size_bytes
 
     def ack(self, *, timeout: float | None = None) -> None:
-        """Say that it is done. When this returns, that is on the broker's disk, and it does not come again.
+        """Acknowledge the message.
+
+        When this returns, that is on the broker's disk, and the message does not come again.
 
         SendTimeout where the broker does not confirm it in time: it may come again then. Only of a subscription with a
         durable name; saying it twice is harmless.
@@ -91,7 +104,7 @@ class Message(msgspec.Struct, frozen=True, eq=False, gc=False):
         self._held().acknowledge(self.number, timeout)
 
     def nak(self, *, timeout: float | None = None) -> None:
-        """Give it back: it is handed out again, to any subscriber of the name, as soon as one has room."""
+        """Give the message back: it is handed out again, to any subscriber of the name, as soon as one has room."""
         self._held().give_back(self.number, timeout)
 
     async def ack_async(self, *, timeout: float | None = None) -> None:
@@ -114,7 +127,7 @@ class Message(msgspec.Struct, frozen=True, eq=False, gc=False):
 
 
 def decode(frame: bytes, end: int, topic: str, is_retained: bool) -> Message | None:
-    """The message whose topic ends at `end`; None when the bytes are not one."""
+    """Return the message whose topic ends at `end`, or None if the bytes are not a message."""
     try:
         publisher, number, sent_at, headers_bytes, kind = HEAD.unpack_from(frame, end + 1)
         headers_at = end + 1 + HEAD.size
@@ -134,21 +147,21 @@ def decode(frame: bytes, end: int, topic: str, is_retained: bool) -> Message | N
 def from_store(
     topic: str,
     incarnation: int,
-    kept: StoredMessage,
+    stored: StoredMessage,
     deliveries: int = 1,
     acknowledgements: Acknowledging | None = None,
 ) -> Message:
-    """The same message as its frame would give."""
+    """Return the message that the broker stored: the same as its frame would give."""
     return Message(
         topic=topic,
         publisher=incarnation_bytes(incarnation),
-        number=kept.offset,
-        sent_at=kept.at,
-        _kind=KIND_OF[kept.kind],
-        _frame=kept.payload,
+        number=stored.offset,
+        sent_at=stored.at,
+        _kind=KIND_OF[stored.kind],
+        _frame=stored.payload,
         _body_at=0,
-        _headers=kept.headers,
-        is_kept=True,
+        _headers=stored.headers,
+        is_retained=True,
         deliveries=deliveries,
         _acknowledgements=acknowledgements,
     )

@@ -23,7 +23,7 @@ class _Unfinished:
 
 
 class Pieces:
-    """Of one socket; the caller sees to it that one thread uses it at a time."""
+    """The unfinished messages of one socket. Only one thread may use it at a time."""
 
     def __init__(self, most_bytes: int = MOST_BYTES) -> None:
         self._most_bytes = most_bytes
@@ -31,7 +31,10 @@ class Pieces:
         self._size_bytes = 0
 
     def add(self, frame: bytes, end: int) -> bytes | None:
-        """The whole message as one frame, when this was its last piece; None before that. Raises ValueError."""
+        """Add a piece.
+
+        Return the whole message as one frame after its last piece, else None. Raise ValueError for no piece.
+        """
         head_at, place_at = end + 1, end + 1 + HEAD.size
         if len(frame) < place_at + PLACE.size:
             raise ValueError("a piece that ends before its content")

@@ -23,12 +23,12 @@ from messagehub.payloads.encoding import arrow_kind, check_size, encode_headers,
 from messagehub.protocol.topic_frames import IN_BLOCK, NAME_OF, PUBLISHER_BYTES, REST, frames_of
 from messagehub.shm.location import directory_of
 from messagehub.topics.retained.following import RetainedFollower
-from messagehub.topics.retained.publishing import RetainedPublisher, check_kept_size, pieces
+from messagehub.topics.retained.publishing import RetainedPublisher, check_retained_size, pieces
 from messagehub.topics.routes import TopicRoutes
 from messagehub.topics.sender import TopicSender
 from messagehub.topics.sockets import TopicSockets, without_broker
 from registry import replies
-from registry.records import KeptMessage
+from registry.records import RetainedMessage
 from registry.topics.patterns import END, check_topic
 from registry.topics.retained import PLAIN_SECONDS
 
@@ -38,13 +38,13 @@ MOST_TOPICS = 65_536
 
 
 class _Numbered:
-    """One topic of a publisher: how its frames begin, and the number of the next; or what keeps it."""
+    """One topic of a publisher: how its frames begin, the number of the next, who publishes it if it is retained."""
 
-    __slots__ = ("ask_at", "kept", "number", "start")
+    __slots__ = ("ask_at", "number", "retained", "start")
 
     def __init__(self, topic: str, publisher: bytes) -> None:
         self.ask_at = 0.0
-        self.kept: RetainedPublisher | None = None
+        self.retained: RetainedPublisher | None = None
         self.start = check_topic(topic).encode() + END + publisher
         self.number = 1
 
@@ -78,9 +78,9 @@ class TopicPublisher:
         timeout: float | None = None,
         local: bool = False,
     ) -> int:
-        """Send bytes, a JSON value or an Arrow batch to all who subscribe now; returns the message's number.
+        """Send bytes, a JSON value or an Arrow batch to all who subscribe now, and return the message's number.
 
-        At most once: nothing is kept for who is not there, unless the topic is kept (`hub.topic`): then the message is
+        A message comes at most once, and is not stored for who is not there. Of a retained topic (`hub.topic`) it is
         stored when this returns, and its number is its offset. `local` stays in this hub object and needs no broker.
         """
         if timeout is None:
@@ -99,12 +99,12 @@ class TopicPublisher:
             numbered = self._numbered.get(topic)
             hello = self._connection.hello
             if numbered is None or began_at >= numbered.ask_at or hello is None or hello is not self._noted:
-                numbered = self._ask_whether_kept(topic, timeout)
-            if numbered.kept is not None:
+                numbered = self._ask_whether_retained(topic, timeout)
+            if numbered.retained is not None:
                 kind, body = encode_payload(payload) if is_in_block else (kind, body)
-                message = KeptMessage(payload=body, kind=NAME_OF[kind], headers=headers or {})
+                message = RetainedMessage(payload=body, kind=NAME_OF[kind], headers=headers or {})
                 remaining = max(began_at + timeout - time.monotonic(), 0.0)
-                return self._publish_kept(numbered, numbered.kept, [message], remaining)
+                return self._publish_retained(numbered, numbered.retained, [message], remaining)
         check_size(len(head) + len(body))
         if not self._sending.acquire(timeout=max(began_at + timeout - time.monotonic(), 0.0)):
             raise SendTimeout(f"others were publishing for {timeout} s")
@@ -138,11 +138,11 @@ class TopicPublisher:
         encoded = [_encoded_item(index, payload) for index, payload in enumerate(payloads)]
         if not encoded:
             return 0
-        numbered = self._ask_whether_kept(topic, timeout)
-        if numbered.kept is None:
-            raise TopicNotFound(f"topic {topic!r} is not kept", topic=topic)
-        messages = [KeptMessage(payload=body, kind=NAME_OF[kind]) for kind, body in encoded]
-        offsets = [self._publish_kept(numbered, numbered.kept, piece, timeout) for piece in pieces(messages)]
+        numbered = self._ask_whether_retained(topic, timeout)
+        if numbered.retained is None:
+            raise TopicNotFound(f"topic {topic!r} is not retained", topic=topic)
+        messages = [RetainedMessage(payload=body, kind=NAME_OF[kind]) for kind, body in encoded]
+        offsets = [self._publish_retained(numbered, numbered.retained, piece, timeout) for piece in pieces(messages)]
         return offsets[0]
 
     def close(self) -> None:
@@ -151,35 +151,35 @@ class TopicPublisher:
 
     # -- inside --------------------------------------------------------------------------------------------
 
-    def _ask_whether_kept(self, topic: str, timeout: float) -> _Numbered:
+    def _ask_whether_retained(self, topic: str, timeout: float) -> _Numbered:
         numbered = self._numbered.get(topic) or self._new_topic(topic, self._numbered)
         asked_at = time.monotonic()
         try:
-            is_kept = bool(self._follower.topics([topic], timeout=timeout))
+            is_retained = bool(self._follower.topics([topic], timeout=timeout))
         except BrokerUnavailable as missing:
-            if numbered.kept is not None:
+            if numbered.retained is not None:
                 return numbered  # it waits for the broker to come back
             raise without_broker(missing) from missing
         with self._knowing:
             self._note_broker()
-            if not is_kept:
-                numbered.kept = None
-            elif numbered.kept is None:
-                numbered.kept = RetainedPublisher(self._connection, topic)
+            if not is_retained:
+                numbered.retained = None
+            elif numbered.retained is None:
+                numbered.retained = RetainedPublisher(self._connection, topic)
             numbered.ask_at = asked_at + PLAIN_SECONDS
         return numbered
 
-    def _publish_kept(
-        self, numbered: _Numbered, kept: RetainedPublisher, messages: list[KeptMessage], timeout: float
+    def _publish_retained(
+        self, numbered: _Numbered, retained: RetainedPublisher, messages: list[RetainedMessage], timeout: float
     ) -> int:
         try:
-            return kept.publish(messages, timeout=timeout)
+            return retained.publish(messages, timeout=timeout)
         except TopicNotFound:
-            numbered.ask_at, numbered.kept = 0.0, None
+            numbered.ask_at, numbered.retained = 0.0, None
             raise
 
     def _note_broker(self) -> None:
-        """A broker that is killed takes along what it had not yet sent on, of which its publishers had no word."""
+        """Count a restart of the broker: one that is killed loses the messages that it had not yet sent on."""
         hello, noted = self._connection.hello, self._noted
         if hello is None:
             return  # lost again already: the next publication asks
@@ -202,7 +202,7 @@ class TopicPublisher:
 def _encoded_item(index: int, payload: Any) -> tuple[int, bytes]:
     try:
         kind, body = encode_payload(payload)
-        check_kept_size(len(body))
+        check_retained_size(len(body))
     except HubError as error:
         raise type(error)(f"payloads[{index}]: {error.message}", **error.details) from None
     return kind, body

@@ -86,7 +86,7 @@ class TopicReceiver:
         self.unsubscribe([echo])
 
     def move(self, endpoints: Endpoints) -> None:
-        """The broker listens elsewhere now."""
+        """Connect to the endpoints at which the broker listens now."""
         before, self.endpoints = self.endpoints, endpoints
 
         def reconnect() -> None:
@@ -128,7 +128,10 @@ class TopicReceiver:
                 os.eventfd_write(self._wake_fd, 1)
 
     def drive(self, is_done: Callable[[], bool], seconds: float, burst: int) -> bool:
-        """Receive in the caller's thread until it is done; False when others do, or when nothing came in time."""
+        """Receive in the caller's thread until `is_done`.
+
+        Return False if another thread receives, or if nothing came in time.
+        """
         if not self._owner.acquire(blocking=False):
             if self._is_driven:
                 return False
@@ -184,7 +187,7 @@ class TopicReceiver:
     # -- by the owner --------------------------------------------------------------------------------------
 
     def _turn(self, wait_ms: int | None, burst: int) -> None:
-        """Wait for something, and take it."""
+        """Wait until a socket is readable or an order is given, and handle it."""
         for ready, _ in self._poller.poll(wait_ms):
             if ready is self._plain or ready is self._retained:
                 self._receive(ready, burst)
@@ -216,7 +219,7 @@ class TopicReceiver:
                 self._hear_echo(frame, socket)
 
     def _hear_echo(self, echo: bytes, socket: zmq.Socket[bytes]) -> None:
-        """The second socket's is the one that counts."""
+        """Call `on_heard` once the echo has come on both sockets."""
         if echo in self._echoes and self._echoes_heard.setdefault(echo, socket) is not socket:
             on_heard = self._echoes.pop(echo, None)
             if on_heard is not None:  # it was not forgotten this very moment

@@ -37,7 +37,7 @@ class _Route:
 
 
 class TopicRoutes:
-    """Any thread may call any method."""
+    """The subscriptions of one process. Any thread may call any method."""
 
     def __init__(self) -> None:
         self.malformed = 0
@@ -54,7 +54,7 @@ class TopicRoutes:
         return [subscription for reference in self._references if (subscription := reference()) is not None]
 
     def add(self, subscription: Subscription) -> None:
-        """Unless it was given up meanwhile."""
+        """Have the subscription get messages, unless it was closed meanwhile."""
         with self._lock:
             if subscription.is_closed:
                 return
@@ -65,21 +65,24 @@ class TopicRoutes:
                     route.subscriptions = [*route.subscriptions, subscription.reference]
 
     def remove(self, subscription: Subscription) -> bool:
-        """False when it was not (or no longer) here."""
+        """Remove the subscription. Return False if it was not here, or not any more."""
         with self._lock:
             reference = subscription.reference
             if not any(other is reference for other in self._references):
                 return False
             self._references = [other for other in self._references if other is not reference]
             heard = self._heard = tuple({prefix for other in self.subscriptions for prefix in other.prefixes})
-            kept = {name: route for name, route in self._routes.items() if (name + b"\0").startswith(heard)}
-            for route in kept.values():
+            heard_still = {name: route for name, route in self._routes.items() if (name + b"\0").startswith(heard)}
+            for route in heard_still.values():
                 route.subscriptions = [other for other in route.subscriptions if other is not reference]
-            self._routes = kept
+            self._routes = heard_still
             return True
 
     def deliver(self, frame: bytes, *, is_retained: bool = False) -> None:
-        """Into the buffers of all who match; `wake` them when nothing more is at hand."""
+        """Put the message into the buffers of all subscriptions that match.
+
+        Call `wake` when no more messages are at hand.
+        """
         end = frame.find(0)
         with self._lock:
             if end + HEAD_BYTES < len(frame) and frame[end + HEAD_BYTES] & PIECE:  # the kind is the last of the head
@@ -126,7 +129,7 @@ class TopicRoutes:
                     self._woken.add(subscription)
 
     def _remember_one_more(self) -> None:
-        """Any process can publish under any number of names: when they are too many, numbers are compared anew."""
+        """Forget all numbers when they are too many, since any process can publish under any number of names."""
         self._remembered += 1
         if self._remembered > MOST_REMEMBERED:
             self._remembered = 1

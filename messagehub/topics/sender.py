@@ -1,6 +1,6 @@
 """The one PUSH socket of a client; used by one thread at a time.
 
-A message waits for a broker that is there, never for the next one: what is not sent is not kept (ZMQ_IMMEDIATE).
+A message waits for a broker that is there, never for the next one: what is not sent is dropped (ZMQ_IMMEDIATE).
 """
 
 import time
@@ -45,13 +45,13 @@ class TopicSender:
                 raise SendTimeout("the broker did not take the message in time")
 
     def close(self) -> None:
-        """What was taken has a bounded time to reach the broker. Idempotent."""
+        """Close the socket. Messages that were taken have a bounded time to reach the broker. Idempotent."""
         push, self._push = self._push, None
         if push is not None:
             push.close(LINGER_MS)
 
     def _connected(self, deadline: float) -> zmq.Socket[bytes]:
-        """The socket, at the endpoint that the broker names now."""
+        """Return the socket, connected to the endpoint that the broker names now."""
         endpoint = self._find_endpoint(deadline)
         if self._push is None:
             check_spare_files(4)

@@ -55,7 +55,10 @@ class TopicSockets:
     # -- hearing -------------------------------------------------------------------------------------------
 
     def hear(self, subscription: Subscription, deadline: float) -> None:
-        """It gets messages from its echo on: those before it may have holes, which nobody lost."""
+        """Subscribe, and return when the echo has come.
+
+        Messages before the echo may have gaps, so they are not delivered.
+        """
         receiver = self._listening(deadline)
         receiver.subscribe(subscription.prefixes)
         try:
@@ -93,7 +96,7 @@ class TopicSockets:
             return self._receiver
 
     def _await_echo(self, receiver: TopicReceiver, subscription: Subscription, deadline: float) -> None:
-        """Wait until a text that the broker sends for us has come on both sockets.
+        """Wait until an echo that the broker sends for us has come on both sockets.
 
         One that overtakes its filter is lost, so it is asked for again.
         """
@@ -120,7 +123,7 @@ class TopicSockets:
     # -- opening and closing -------------------------------------------------------------------------------
 
     def endpoint_in(self, deadline: float) -> str:
-        """Where the broker takes what is published now, from us."""
+        """Return the endpoint at which the broker takes messages from us now."""
         return self._endpoints(deadline, "topics_in", to="publish")[0]
 
     def _endpoints(self, deadline: float, *names: str, to: str) -> list[str]:

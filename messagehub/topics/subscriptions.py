@@ -10,22 +10,20 @@ Rule 4: whoever reads with `async` lets other tasks of the loop run every few mi
 """
 
 import asyncio
-import inspect
 import logging
 import os
 import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from typing import Literal, cast, get_args
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Literal, get_args
 
 from messagehub.arguments import checks_arguments, seconds
 from messagehub.errors import ConfigurationError, HubError, ReceiveTimeout, SubscriberTooSlow, SubscriptionClosed
-from messagehub.runtime.callbacks import awaited, check_callback, is_async
-from messagehub.runtime.event_loop import LoopShare, Sleepers, running_loop
+from messagehub.runtime.event_loop import LoopShare, Sleepers
 from messagehub.runtime.forgotten import ClosedWhenForgotten
-from messagehub.runtime.supervision import keep_turning
+from messagehub.topics.callbacks import Callback, CallbackCalls
 from messagehub.topics.messages import Message
 from registry.topics.patterns import Patterns
 from registry.topics.subscriber_groups import Mark
@@ -40,13 +38,12 @@ MOST_AT_ONCE = 500
 BUFFER = 65_536
 BUFFER_BYTES = 64 * 2**20
 Overflow = Literal["drop_oldest", "drop_newest", "disconnect", "block"]
-Callback = Callable[[Message], object]
 Drive = Callable[[Callable[[], bool], float, int], bool]
 """Receive in the caller's thread until that is true, so many seconds at most, so many messages at once."""
 
 
 class Subscription(ClosedWhenForgotten):
-    """Messages as an iterator, an `async` iterator, by `receive`, or by a callback on a thread of its own."""
+    """Gives messages by iterating, by `async for`, by `receive`, or to a callback."""
 
     def __init__(
         self,
@@ -90,14 +87,11 @@ class Subscription(ClosedWhenForgotten):
         self._is_waiting_for_room = False
         self._next_moment_at = 0
         self._has_warned = False
-        self._thread: threading.Thread | None = None
-        self._task: asyncio.Task[None] | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None  # in which the callback is awaited, if that is not ours
-        self._is_cut = False  # the callback is not called any more
+        self._calls: CallbackCalls | None = None
         self._share = LoopShare()
 
     def hand_out(self, keeps: object) -> "Subscription":
-        """To a user, who has to close it from now on. `keeps` lives as long as it does."""
+        """Give it to a user, who has to close it from now on. It keeps `keeps` alive."""
         self._keeps = keeps
         self._opened_in = os.getpid()
         return self
@@ -108,13 +102,16 @@ class Subscription(ClosedWhenForgotten):
 
     @property
     def buffered(self) -> int:
-        """How many messages are here and not yet read."""
+        """How many messages are in the buffer and not yet read."""
         return len(self._buffer)
 
     # -- reading -------------------------------------------------------------------------------------------
 
     def receive(self, timeout: float | None = None) -> Message:
-        """The next message; ReceiveTimeout at the timeout, SubscriptionClosed (or why it ended) after the last."""
+        """Return the next message.
+
+        Raise ReceiveTimeout at the timeout, SubscriptionClosed (or why it ended) after the last.
+        """
         deadline = None if timeout is None else time.monotonic() + seconds(timeout)
         while True:
             message = self._take()
@@ -150,7 +147,7 @@ class Subscription(ClosedWhenForgotten):
             raise StopIteration from None
 
     async def receive_async(self, timeout: float | None = None) -> Message:
-        """As `receive`, sleeping in the running event loop."""
+        """As `receive`, to be awaited."""
         deadline = None if timeout is None else time.monotonic() + seconds(timeout)
         if self._share.is_due():
             await self._share
@@ -190,71 +187,24 @@ class Subscription(ClosedWhenForgotten):
         An `async def` callback is awaited in the event loop that runs here. Where none runs, and for every other
         callback, that is done on a thread of its own.
         """
-        check_callback(callback, name="callback", arguments=("message",))
+        self._calls = CallbackCalls(
+            self,
+            callback,
+            on_failed=self._call_failed,
+            on_discarded=self._discard,
+            on_loop_ended=self._lose_loop,
+        )
         _called.add(self)
-        is_awaited = is_async(callback)
-        loop = running_loop()
-        if is_awaited and loop is not None:
-            self._loop, self._task = loop, loop.create_task(self._await_calls(callback))
-            return
+        self._calls.start()
 
-        def run() -> None:
-            if is_awaited:
-                asyncio.run(self._await_calls(callback))
-            else:
-                self._make_calls(callback)
+    def _call_failed(self, message: Message) -> None:
+        """Called for a message at which the callback raised an exception."""
 
-        self._thread = threading.Thread(target=run, name="messagehub-callback", daemon=True)
-        self._thread.start()
-
-    def _make_calls(self, callback: Callback) -> None:
-        runner = asyncio.Runner()  # opens a loop when it is first used
-        has_ended = threading.Event()
-
-        def call_for_each() -> None:
-            try:
-                for message in self:
-                    if self._is_cut:  # it came to the buffer while that was emptied
-                        self.lost_in_buffer += 1
-                        continue
-                    try:
-                        result = callback(message)
-                        if result is not None and inspect.isawaitable(result):
-                            runner.run(awaited(result))
-                    except BaseException:  # also an exit: a callback's defect concerns one message
-                        self._call_failed(message)
-                        log.exception("the callback of %r failed at %r", self.pattern, message)
-            except HubError as ended:  # why there will be no more, as `failure` says too
-                log.warning("%s", ended.message)
-            has_ended.set()
-
-        try:
-            what = f"reading for the callback of {self.pattern!r}"
-            keep_turning(call_for_each, what=what, log=log, is_over=lambda: has_ended.is_set() or self._is_cut)
-        finally:
-            runner.close()
-
-    async def _await_calls(self, callback: Callback) -> None:
-        try:
-            async for message in self:
-                if self._is_cut:
-                    self.lost_in_buffer += 1
-                    continue
-                try:
-                    await cast("Awaitable[object]", callback(message))
-                except BaseException as error:
-                    if isinstance(error, asyncio.CancelledError) and _is_cancelled():
-                        raise  # this task, and not only something that the callback awaited
-                    self._call_failed(message)
-                    log.exception("the callback of %r failed at %r", self.pattern, message)
-        except HubError as ended:
-            log.warning("%s", ended.message)
-        except asyncio.CancelledError:
-            self._lose_loop()
-            raise
+    def _discard(self) -> None:
+        self.lost_in_buffer += 1
 
     def _lose_loop(self) -> None:
-        """The event loop that awaits the callback has ended, so that nobody can read any more: end, and say so."""
+        """Nobody can read any more: warn, end, and count what is buffered as lost."""
         self._warn_of_lost_loop("and the subscription is closed")
         self._give_up()
         self._lose_buffered("its event loop has ended")
@@ -285,9 +235,6 @@ class Subscription(ClosedWhenForgotten):
         self._on_close(self)
         self.end()
 
-    def _call_failed(self, message: Message) -> None:
-        """A callback raised at this message."""
-
     @checks_arguments
     def close(self, *, timeout: float = 5.0) -> None:
         """Unsubscribe. Iterating ends after what is buffered.
@@ -298,28 +245,26 @@ class Subscription(ClosedWhenForgotten):
         """
         self._on_close(self)
         self.end()
-        if self._thread is None:
-            return
-        if self._thread is not threading.current_thread():
-            self._thread.join(timeout)
-        self._cut()
+        if self._calls is not None and self._calls.has_thread:
+            self._calls.join(timeout)
+            self._stop_calls(self._calls)
 
     @checks_arguments
     async def close_async(self, *, timeout: float = 5.0) -> None:
         """As `close`, and wait in the event loop until a callback has had all that is buffered, or for the timeout."""
         self._on_close(self)
         self.end()
-        if self._thread is threading.current_thread():
-            self._cut()  # called by the callback itself, which does not wait for itself
-        elif self._thread is not None:
+        calls = self._calls
+        if calls is None:
+            return
+        if calls.has_thread and not calls.is_in_callback_thread():
             await asyncio.to_thread(self.close, timeout=timeout)
-        elif self._task is not None:
-            if self._task is not asyncio.current_task():
-                await asyncio.wait({self._task}, timeout=timeout)
-            self._cut()
+        else:
+            await calls.join_task(timeout)
+            self._stop_calls(calls)
 
-    def _cut(self) -> None:
-        self._is_cut = True
+    def _stop_calls(self, calls: CallbackCalls) -> None:
+        calls.stop()
         self._lose_buffered("the subscription was closed before it came to them")
 
     def _is_forgotten(self) -> bool:
@@ -359,13 +304,13 @@ class Subscription(ClosedWhenForgotten):
     # -- on the receiving thread ---------------------------------------------------------------------------
 
     def offer(self, message: Message) -> bool:
-        """Take one message; True when a reader waits for it, who is to be woken before the thread sleeps.
+        """Buffer a message. Return True if a reader waits for it, who is to be woken before this thread sleeps.
 
-        Not at once: two threads that both run hand the interpreter back and forth at every frame received.
+        The reader is not woken at once: two threads that both run would hand the interpreter over at every frame.
         """
         if self.is_closed:
             return False
-        if self._loop is not None and self._loop.is_closed():
+        if self._calls is not None and self._calls.is_loop_closed():
             self._lose_loop()
             self.lost_in_buffer += 1
             return False
@@ -388,7 +333,7 @@ class Subscription(ClosedWhenForgotten):
         return self.is_awaited > 0
 
     def hear_mark(self, mark: Mark, *, is_retained: bool) -> bool:  # noqa: ARG002  for members of a group
-        """The shares of a group change here; True when a reader is to be woken."""
+        """Hear where the shares of a group change. Return True if a reader is to be woken."""
         return False
 
     def _append(self, message: Message) -> None:
@@ -403,7 +348,7 @@ class Subscription(ClosedWhenForgotten):
         return count >= self._size or (count > 0 and self._bytes_in - self._bytes_out >= self._size_bytes)
 
     def miss(self, count: int) -> None:
-        """So many did not arrive."""
+        """Count messages that did not arrive."""
         self.lost_in_transit += count
         self._warn("it or the broker was too slow, or the broker was away")
 
@@ -416,10 +361,10 @@ class Subscription(ClosedWhenForgotten):
         self.wake()
 
     def abandon(self) -> None:
-        """In a forked child: the parent's lock may be held by a thread that is not here."""
+        """End in a forked child, with a lock of its own: a thread that is not here may hold the parent's."""
         self._changed = threading.Condition()
         self._sleepers = Sleepers()
-        self._thread = self._task = self._loop = None
+        self._calls = None
         self._on_close = _nothing
         self.is_closed = True
         _called.discard(self)
@@ -458,13 +403,8 @@ class Subscription(ClosedWhenForgotten):
 
 
 _called: set[Subscription] = set()
-"""Those with a callback: they are used until they end, whoever holds them."""
-
-
-def _is_cancelled() -> bool:
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
+"""Subscriptions with a callback: they stay in use until they end, even if no user holds them."""
 
 
 def _nothing(_: Subscription) -> None:
-    """What leads out of a forked child: locks that the parent's threads may have held."""
+    """Stand in for `on_close` in a forked child, which must not take locks that the parent's threads may have held."""

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from messagehub.arguments import checked, plain
+from messagehub.client.pages import pages
 from messagehub.errors import ConfigurationError, SendTimeout
 from messagehub.runtime.background import BackgroundThreads, awaitable
 from messagehub.topics.durations import RULE, seconds_of
@@ -17,7 +18,7 @@ from messagehub.topics.retained.positions import Since, Start, resolve
 from messagehub.topics.subscriptions import Overflow, Subscription
 from messagehub.topics.topics import Topics
 from registry import commands, replies
-from registry.records import Keep, KeptTopic, TopicPosition
+from registry.records import Keep, RetainedTopic, TopicPosition
 from registry.topics.patterns import check_topic
 
 Bounds = Keep | int | datetime.timedelta | str
@@ -35,7 +36,7 @@ class Topic:
     def __repr__(self) -> str:
         return f"<Topic {self.name!r}>"
 
-    def keep(self, keep: Bounds, *, replace: bool = False, timeout: float | None = None) -> KeptTopic:
+    def keep(self, keep: Bounds, *, replace: bool = False, timeout: float | None = None) -> RetainedTopic:
         """Store what is published from now on, as much as the bounds say. Idempotent.
 
         Whatever is published, by whichever process, after this has returned is stored: while others may still publish
@@ -44,7 +45,7 @@ class Topic:
         """
         deadline = time.monotonic() + self._limit(timeout)
         reply = self._ask(commands.KeepTopic(topic=self.name, keep=_bounds(keep), replace=replace), timeout)
-        assert isinstance(reply, replies.TopicKept)
+        assert isinstance(reply, replies.TopicRetained)
         remaining = max(deadline - time.monotonic(), 0.0)
         time.sleep(min(reply.settles_in_seconds, remaining))
         if reply.settles_in_seconds > remaining:
@@ -57,7 +58,7 @@ class Topic:
     keep_async = awaitable(keep)
 
     def describe(self, *, timeout: float | None = None) -> replies.TopicDescription:
-        """Its bounds, and what is kept now; TopicNotFound where nothing is."""
+        """Its bounds, and what is stored now; TopicNotFound if it is not retained."""
         reply = self._ask(commands.DescribeTopic(topic=self.name), timeout)
         assert isinstance(reply, replies.TopicDescription)
         return reply
@@ -65,7 +66,7 @@ class Topic:
     describe_async = awaitable(describe)
 
     def delete(self, *, timeout: float | None = None) -> None:
-        """Keep it no longer, and forget what was kept; who reads just this topic is told."""
+        """Make it a plain topic and delete what is stored. Who reads just this topic gets TopicNotFound."""
         self._ask(commands.DeleteTopic(topic=self.name), timeout)
 
     delete_async = awaitable(delete)
@@ -77,7 +78,7 @@ class Topic:
     publish_async = awaitable(publish)
 
     def publish_all(self, payloads: Sequence[Any], *, timeout: float | None = None) -> int:
-        """Many at once to a kept topic, which costs little more than one. Returns the first offset, 0 of an empty list.
+        """Publish many messages to a retained topic, which costs little more than one. Return the first offset, or 0.
 
         They are stored in pieces of up to 500, each within the timeout; when one fails, those before it are stored.
         """
@@ -117,16 +118,14 @@ class Topic:
     subscribe_async = awaitable(subscribe)
 
     def positions(self, *, timeout: float | None = None) -> list[replies.PositionSummary]:
-        """The durable names under which it is read, and how far each is."""
-        deadline = time.monotonic() + self._limit(timeout)
-        found: list[replies.PositionSummary] = []
-        after: str | None = ""
-        while after is not None:
-            page = self._ask(commands.ListPositions(topic=self.name, after=after), _remaining(deadline))
+        """Return the durable names under which it is read, and how far each is."""
+
+        def ask(after: str, seconds: float) -> replies.PositionList:
+            page = self._ask(commands.ListPositions(topic=self.name, after=after), seconds)
             assert isinstance(page, replies.PositionList)
-            found += page.positions
-            after = page.next
-        return found
+            return page
+
+        return [each for page in pages(ask, timeout=self._limit(timeout)) for each in page.positions]
 
     positions_async = awaitable(positions)
 
@@ -182,7 +181,7 @@ def open_topic(
 ) -> Topic:
     """Return a topic whose calls take at most `limit` seconds each, and have it retained where `keep` says so."""
     if replace and keep is None:
-        raise ConfigurationError("replace changes the bounds of a kept topic: say which with keep")
+        raise ConfigurationError("replace changes the bounds of a retained topic: say which with keep")
     topics().check_open()
     topic = Topic(name, topics, limit)
     if keep is not None:

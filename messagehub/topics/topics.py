@@ -1,4 +1,4 @@
-"""Topics: a message to all who subscribe, carried by libzmq through the broker, at most once; or kept by the broker.
+"""Topics: a message goes to all who subscribe, through the broker, at most once; the broker stores retained ones.
 
 Rule 1: whatever the number of topics and subscriptions, a client holds one PUSH socket (publishing.py) and two SUB
 sockets (sockets.py): what the broker has stored comes on one of its own, into which no publisher can write.
@@ -20,7 +20,7 @@ from messagehub.topics import subscriptions
 from messagehub.topics.group_subscriptions import GroupSubscription
 from messagehub.topics.publishing import TopicPublisher
 from messagehub.topics.retained import durable_subscriptions
-from messagehub.topics.retained import subscriptions as kept_subscriptions
+from messagehub.topics.retained import subscriptions as retained_subscriptions
 from messagehub.topics.retained.durable_subscriptions import Durable, DurableSubscription
 from messagehub.topics.retained.following import RetainedFollower
 from messagehub.topics.retained.positions import Since, Start, resolve
@@ -29,7 +29,7 @@ from messagehub.topics.routes import TopicRoutes
 from messagehub.topics.sockets import TopicSockets, without_broker
 from messagehub.topics.subscriptions import BUFFER_BYTES, Overflow, Subscription
 from registry import commands, names, replies
-from registry.records import KeptTopic, TopicPosition
+from registry.records import RetainedTopic, TopicPosition
 from registry.topics.patterns import Pattern, Patterns
 
 
@@ -83,10 +83,10 @@ class Topics:
             return self._subscribe_group(Patterns(pattern), group, size, buffer_bytes, overflow, timeout)
         if since is not None or overflow == "block":
             if is_local or overflow not in (None, "block"):
-                raise ConfigurationError("a kept topic is read from the broker, at the reader's own pace (block)")
-            size = kept_subscriptions.BUFFER if buffer is None else buffer
+                raise ConfigurationError("a retained topic is read from the broker, at the reader's own pace (block)")
+            size = retained_subscriptions.BUFFER if buffer is None else buffer
             begin = "newest" if since is None else since
-            return self._subscribe_kept(Patterns(pattern), size, buffer_bytes, begin, timeout)
+            return self._subscribe_retained(Patterns(pattern), size, buffer_bytes, begin, timeout)
         on_close = self._leave_local if is_local else self._sockets.leave
         subscription = Subscription(
             Patterns(pattern),
@@ -102,7 +102,7 @@ class Topics:
             self._sockets.hear(subscription, time.monotonic() + timeout)
         return subscription
 
-    def _subscribe_kept(
+    def _subscribe_retained(
         self, patterns: Patterns, buffer: int, buffer_bytes: int, since: Since, timeout: float
     ) -> Subscription:
         """First heard live, then begun: what is published between the two is in the store, and is announced.
@@ -114,7 +114,7 @@ class Topics:
             buffer=buffer,
             buffer_bytes=buffer_bytes,
             since=since,
-            on_close=self._leave_kept,
+            on_close=self._leave_retained,
             on_want=self._follower.want,
         )
         deadline = time.monotonic() + timeout
@@ -246,7 +246,7 @@ class Topics:
     def ask(self, command: commands.Command, *, timeout: float) -> replies.AnyReply:
         return self._sockets.ask(command, timeout=timeout)
 
-    def kept(self, pattern: str, *, timeout: float) -> list[KeptTopic]:
+    def retained(self, pattern: str, *, timeout: float) -> list[RetainedTopic]:
         Pattern(pattern)
         try:
             return self._follower.topics([pattern], timeout=timeout)
@@ -294,7 +294,7 @@ class Topics:
             *self._durable,
         }
 
-    def _leave_kept(self, subscription: Subscription) -> None:
+    def _leave_retained(self, subscription: Subscription) -> None:
         assert isinstance(subscription, RetainedSubscription)
         self._sockets.leave(subscription)
         self._follower.remove(subscription)

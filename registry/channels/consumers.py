@@ -119,7 +119,7 @@ class ConsumerDecisions:
 
 
 def _obstacle(kind: str, message: str) -> replies.VersionDifferences:
-    """One that lies in no version of a subject."""
+    """Return an obstacle that is in no version of a subject."""
     return replies.VersionDifferences(version=0, differences=[Difference(kind, "", message)])
 
 

@@ -3,7 +3,7 @@
 Rule 1: members and blocks, in order, decide everything. Where there are at least as many blocks as members each block
 goes to one member; where there are fewer, all members read every block and share its sequences modulo their number.
 Rule 2: every change of members, or a new block, begins a new epoch. Epochs only grow: each is the registry's revision,
-which only grows, above a floor that the owner of the registry sees to (Ledger). No clock has a part in it.
+which only grows, above a floor that the owner of the registry sets (EventLog). No clock takes part in it.
 Rule 3: a block that goes away begins no epoch: what it still holds is read to its end by whoever had it.
 """
 
@@ -15,7 +15,7 @@ from registry.replies import Assignment, Share
 
 
 def regrouped(channel: Channel, *, epoch: int) -> dict[str, Group]:
-    """The groups of a channel that must begin a new epoch, this one; without members: those that have ended."""
+    """Return the groups of a channel that begin this epoch; those without members have ended."""
     members: dict[str, list[str]] = {name: [] for name in channel.groups}
     for consumer in channel.consumers.values():
         if consumer.group is not None:
@@ -33,7 +33,7 @@ def regrouped(channel: Channel, *, epoch: int) -> dict[str, Group]:
 
 
 def assignment(group_name: str, group: Group, member: str) -> Assignment:
-    """One member's part. Blocks that it does not list, it shares with all members by `index` and `count`."""
+    """Return one member's part. It shares blocks that are not listed with all members, by `index` and `count`."""
     index, count = group.members.index(member), len(group.members)
     return Assignment(
         group=group_name,

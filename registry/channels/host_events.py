@@ -19,11 +19,11 @@ class HostEvents:
         self._members = members
 
     def died(self, members: Iterable[Member], *, now: float) -> list[events.AnyEvent]:
-        """Their process is gone. Members that are not registered any more are passed over."""
+        """End members whose process is gone. Those that are not registered any more are passed over."""
         return self._ended(members, "died", now)
 
     def let_go(self, members: Iterable[Member], *, now: float) -> list[events.AnyEvent]:
-        """Their process lives, and has ended them without telling us."""
+        """End members that their living process has closed without telling us."""
         return self._ended(members, "released", now)
 
     def _ended(self, members: Iterable[Member], reason: events.Reason, now: float) -> list[events.AnyEvent]:
@@ -32,7 +32,7 @@ class HostEvents:
         return self._log.take()
 
     def show_conflict(self, channel: str, reason: str | None, *, now: float) -> list[events.AnyEvent]:
-        """`reason` says what clashes; None ends it."""
+        """Show a conflict of a channel. `reason` says what clashes; None ends it."""
         record = self._log.channels.get(channel)
         if reason == (record.conflict if record else None):
             return []
@@ -40,7 +40,7 @@ class HostEvents:
         return self._log.take()
 
     def table_gone(self, channel: str, *, now: float) -> list[events.AnyEvent]:
-        """The last generation of its table was retired or removed."""
+        """Remove the table of a channel whose last generation was retired or removed."""
         record = self._log.channels.get(channel)
         if record is None or record.table is None:
             return []
@@ -48,7 +48,7 @@ class HostEvents:
         return self._log.take()
 
     def end_empty(self, *, now: float) -> list[events.AnyEvent]:
-        """After a restart: end channels that a store kept although nothing of them is left."""
+        """End channels that were stored although nothing of them is left, after a restart."""
         for name in list(self._log.channels):
             self._log.end_if_empty(name, now)
         return self._log.take()

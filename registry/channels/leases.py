@@ -27,7 +27,7 @@ Term = Literal["stalled", "unclaimed", "ended"]
 
 
 class Member(NamedTuple):
-    """Of a worker, `channel` is its address; of a subscriber it is empty."""
+    """A member of a lease. `channel` is the address of a worker, and empty for a subscriber."""
 
     kind: Literal["producer", "consumer", "worker", "subscriber"]
     channel: str
@@ -35,12 +35,15 @@ class Member(NamedTuple):
 
 
 def default_owner(channel: str) -> str:
-    """The producer that gives no id, and the lease of a producer that gives none is its id."""
+    """Return the id of a producer that gives none, and its lease if it gives none: the id itself."""
     return f"{channel}/default"
 
 
 def consumer_lease(channel: str, consumer_id: str) -> str:
-    """Apart from the producers': a consumer named `default` must not keep the default producer alive."""
+    """Return the lease of a consumer that gives none.
+
+    A consumer named `default` must not keep the default producer alive.
+    """
     return f"{channel}/consumer/{consumer_id}"
 
 
@@ -61,7 +64,10 @@ class Lease(Struct):
     notices: list[Notice] = field(default_factory=list)
 
     def tell(self, notice: Notice) -> None:
-        """Keep a notice for the next heartbeat; the oldest go first, events are the reliable way to hear."""
+        """Store a notice for the next heartbeat.
+
+        If there are too many, the oldest go: events are the reliable way to hear.
+        """
         self.notices.append(notice)
         del self.notices[:-MAX_NOTICES]
 
@@ -89,7 +95,7 @@ class Leases:
         return lease is not None and (lease.is_held or not lease.is_stalled)
 
     def hold(self, lease_id: str, *, is_held: bool) -> None:
-        """Say whether the lease's process is seen to live; letting go starts no new term."""
+        """Set whether the lease's process is seen to live. If it is not any more, no new term starts."""
         lease = self._leases.get(lease_id)
         if lease is not None:
             lease.is_held = is_held
@@ -105,7 +111,7 @@ class Leases:
         return lease
 
     def renew(self, lease: Lease, *, now: float) -> bool:
-        """Start a full new term; says whether the lease was stalled until now."""
+        """Start a full new term. Return whether the lease was stalled until now."""
         lease.renewed_at, lease.is_unclaimed = now, False
         was_stalled, lease.is_stalled = lease.is_stalled, False
         if was_stalled:
@@ -128,11 +134,11 @@ class Leases:
             self._keep(lease_id, [*self.take_unheard(lease_id), notice][-MAX_NOTICES:], now)
 
     def take_unheard(self, lease_id: str) -> list[Notice]:
-        """What a lease that has ended was still to hear."""
+        """Return the notices that a lease that has ended was still to hear."""
         return self._unheard.pop(lease_id, (0.0, []))[1]
 
     def take_ended(self) -> list[str]:
-        """The leases that have ended since the last call, for whoever keeps something by lease."""
+        """Return the leases that have ended since the last call, for parts that store something by lease."""
         ended, self._ended = self._ended, []
         return ended
 
@@ -140,7 +146,10 @@ class Leases:
         return self._deadlines[0][0] if self._deadlines else None
 
     def due(self, *, now: float) -> list[tuple[Lease, Term]]:
-        """Leases whose silence crossed a term, so many at a time; ended ones are forgotten here."""
+        """Return leases whose silence crossed a term, a bounded number at a time.
+
+        Those that ended are forgotten here.
+        """
         crossed: list[tuple[Lease, Term]] = []
         while self._deadlines and self._deadlines[0][0] <= now and len(crossed) < MAX_DUE:
             deadline, lease_id = heapq.heappop(self._deadlines)
@@ -171,7 +180,7 @@ class Leases:
             self._keep(lease.lease_id, lease.notices, now)
 
     def _keep(self, lease_id: str, notices: list[Notice], now: float) -> None:
-        """They are in the order in which they were kept, so the first are the first to be forgotten."""
+        """Store the notices of a lease that ended. They are in order, so the first are the first to be forgotten."""
         self._unheard[lease_id] = (now + self._terms.lease_seconds, notices)
         while self._unheard:
             oldest = next(iter(self._unheard))

@@ -24,7 +24,7 @@ class Members:
         self._log = log
 
     def take_over_unstored(self, before: "Members", *, now: float) -> None:
-        """After starting over from a store: go on with the workers and subscribers, of which it knows nothing."""
+        """Take over the workers and subscribers of the registry before, since the store knows nothing of them."""
         before.services.move(self._log.leases, now=now)
         before.subscribers.move(self._log.leases, self._log.positions.release, now=now)
         self.services, self.subscribers = before.services, before.subscribers
@@ -34,7 +34,7 @@ class Members:
         self.revive(self._log.leases.attach(lease_id, member, now=now), now)
 
     def revive(self, lease: Lease, now: float) -> None:
-        """Renew a lease, and say of members that had stalled that they are back."""
+        """Renew a lease, and emit events that its stalled members are back."""
         if self._log.leases.renew(lease, now=now):
             for member in lease.members:
                 unstored = self._unstored(member)

@@ -22,7 +22,7 @@ def notice(event: events.AnyChannelEvent) -> Notice:
 
 
 def audience(event: events.AnyChannelEvent, channel: Channel) -> set[str]:
-    """The leases of all members but the one that the event is about."""
+    """Return the leases of all members but the one that the event is about."""
     actor = _actor(event)
     members = [
         *((Member("producer", channel.name, p.producer_id), p.lease) for p in channel.producers.values()),
@@ -32,7 +32,7 @@ def audience(event: events.AnyChannelEvent, channel: Channel) -> set[str]:
 
 
 def _actor(event: events.AnyChannelEvent) -> Member | None:
-    """The member that an event is about. A producer and a consumer may have the same name."""
+    """Return the member that an event is about. A producer and a consumer may have the same name."""
     match event:
         case events.ProducerRegistered():
             return Member("producer", event.channel, event.producer.producer_id)

@@ -27,7 +27,7 @@ _BY_REGISTRY = ("status", "registered_at", "revision")
 
 
 def check_producer(channel: Channel, producer: Producer, leases: Leases) -> list[Member]:
-    """Whom this producer replaces; refused when somebody living or a binding declaration is in the way."""
+    """Return whom this producer replaces. Refuse it if somebody living or a binding declaration is in the way."""
     replaced = []
     others = []
     for present in channel.producers.values():
@@ -63,7 +63,7 @@ def _place(member: Producer | Consumer) -> str:
 
 
 def check_consumer(channel: Channel, consumer: Consumer, leases: Leases) -> list[Member]:
-    """Whom this consumer replaces; refused while that one lives."""
+    """Return whom this consumer replaces. Refuse it while that one lives."""
     present = channel.consumers.get(consumer.consumer_id)
     if present is None or _is_one_owner(present, consumer):
         return []
@@ -79,7 +79,7 @@ def check_consumer(channel: Channel, consumer: Consumer, leases: Leases) -> list
 
 
 def check_declaration(present: Channel, record: Channel) -> None:
-    """A channel is declared once; what a first declaration binds must fit the producers that are there."""
+    """Check a declaration: a channel is declared once, and what it binds must fit the producers that are there."""
     if present.declared:
         if not _declares_the_same(present, record):
             raise ChannelAlreadyExists(
@@ -150,13 +150,13 @@ def check_policy(channel: Channel, what: str, expected: object, actual: object) 
 
 
 def _check_bound_policy(channel: Channel, declared: dict[str, Any], producer: Producer) -> None:
-    """A declared policy binds producers that name one. Undeclared channels have no config of their own."""
+    """Check a producer's policy against the declared one. Undeclared channels have no config of their own."""
     if "policy" in declared and "policy" in producer.config:
         check_policy(channel, "policy", declared["policy"], producer.config["policy"])
 
 
 def _is_one_owner(present: Producer | Consumer, candidate: Producer | Consumer) -> bool:
-    """Nothing that both sides say of their process differs."""
+    """Return whether both sides say the same of their process, as far as both say something."""
     if present.lease != candidate.lease:
         return False
     said = ((getattr(present, name), getattr(candidate, name)) for name in _PROCESS)
@@ -164,7 +164,7 @@ def _is_one_owner(present: Producer | Consumer, candidate: Producer | Consumer) 
 
 
 def says_the_same(present: Producer | Consumer, candidate: Producer | Consumer) -> bool:
-    """Equal but for what the registry itself fills in."""
+    """Return whether both are equal, but for what the registry itself fills in."""
     kept = {name: getattr(present, name) for name in _BY_REGISTRY}
     return msgspec.structs.replace(candidate, **kept) == present
 

@@ -1,4 +1,4 @@
-"""State from events: the only place where channel records change.
+"""Channel records: made from events, and changed here only.
 
 Rule 1: what an event carries is never changed afterwards, so an event says the same whenever it is encoded.
 Rule 2: members are in the order of their revisions.
@@ -41,7 +41,7 @@ class SortedNames:
             self._names = self._kept()
 
     def page(self, *, prefix: str = "", after: str, limit: int) -> tuple[list[str], str | None]:
-        """Up to `limit` present names behind `after`, and the `after` of the next page or None."""
+        """Return up to `limit` present names after `after`, and the `after` of the next page or None."""
         if not self._is_sorted:
             self._names = sorted(self._kept())
             self._is_sorted = True
@@ -72,7 +72,7 @@ class Channels(dict[str, Channel]):
 
 
 def _created(channels: Channels, event: events.ChannelCreated | events.ChannelDeclared) -> None:
-    """The channel goes on with the members it has; the event's record stays as it was said."""
+    """Put a channel in place. It goes on with the members it has; the event's record stays as it was."""
     present = channels.get(event.channel)
     channel = channels[event.channel] = replace(
         event.record,
@@ -91,7 +91,7 @@ def _removed(channels: Channels, event: events.ChannelDestroyed | events.Channel
 
 
 def _settle(channel: Channel) -> None:
-    """What the declaration leaves open is as the newest producer says, else as the table is, else open again."""
+    """Set what the declaration leaves open: as the newest producer says, else as the table is, else open again."""
     newest = next(reversed(channel.producers.values()), None)
     if newest is None and channel.table is not None and not channel.binds_schema:
         _settle_by_table(channel, channel.table)
@@ -111,7 +111,10 @@ def _settle_by_table(channel: Channel, table: Table) -> None:
 
 
 def _producer_registered(channels: Channels, event: events.ProducerRegistered) -> None:
-    """Members stay in the order of their revisions, so that one who says something new is the newest."""
+    """Add a producer.
+
+    Members stay in the order of their revisions, so that one that says something new is the newest.
+    """
     channel = channels[event.channel]
     channel.producers.pop(event.producer.producer_id, None)
     channel.producers[event.producer.producer_id] = event.producer
@@ -192,7 +195,7 @@ _EVOLVE: dict[type[events.Event], Callable[[Channels, Any], None]] = {
 
 
 def restored(channel: Channel) -> Channel:
-    """A record put together from kept parts, members in the order in which they came."""
+    """Return a record put together from stored parts, with members in the order in which they came."""
     producers = sorted(channel.producers.values(), key=lambda producer: producer.revision)
     consumers = sorted(channel.consumers.values(), key=lambda consumer: consumer.revision)
     channel.producers = {producer.producer_id: producer for producer in producers}
@@ -205,7 +208,7 @@ def restored(channel: Channel) -> Channel:
 
 
 def discovered(channel: Channel, *, blocks_offset: int = 0) -> Discovered:
-    """The answer to a discovery, from the registry's record or from a watcher's copy of it."""
+    """Return the answer to a discovery, from the registry's record or from a watcher's copy of it."""
     lead = channel.lead()
     blocks = list(_blocks(channel))
     return Discovered(
@@ -245,7 +248,7 @@ def summary(channel: Channel) -> ChannelSummary:
 
 
 def _blocks(channel: Channel) -> Iterable[Block]:
-    """A producer that lists no blocks has the one that its name says; of a table, its manifest."""
+    """Return the blocks of a channel: those that a producer lists, or the one of its name; of a table, its manifest."""
     for producer in channel.producers.values():
         yield from blocks_of(producer)
     if channel.table is not None:

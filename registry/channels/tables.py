@@ -92,7 +92,7 @@ def table_of(command: commands.RegisterTable, version: SchemaVersion | None, *, 
 
 
 def changes(present: Table | None, table: Table) -> bool:
-    """Whether a registration of `table` says something new."""
+    """Return whether a registration of `table` says something new."""
     if present is None:
         return True
     is_older = (
@@ -104,7 +104,7 @@ def changes(present: Table | None, table: Table) -> bool:
 
 
 def check_bound_schema(channel: Channel | None, schema_hash: str | None) -> None:
-    """A declaration that binds a schema binds tables too."""
+    """Check a table against a declaration that binds a schema, which binds tables too."""
     if channel is not None and channel.binds_schema and schema_hash != channel.schema_hash:
         raise SchemaMismatch(
             f"channel {channel.name!r} is declared with schema {channel.schema_hash!r}, the table has {schema_hash!r}",
@@ -116,7 +116,7 @@ def check_bound_schema(channel: Channel | None, schema_hash: str | None) -> None
 
 
 def check_droppable(channel: Channel, host: str | None) -> Table:
-    """The table, if whoever asks can remove it from memory or asks only for the end of its record."""
+    """Return the table, if the caller can remove it from memory or asks only for the end of its record."""
     table = channel.table
     if table is None:
         raise TableNotFound(f"channel {channel.name!r} has no table", channel=channel.name)

@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 
-from registry.formats.differences import BudgetExceeded, InvalidSchema, TooLarge
+from registry.formats.differences import BudgetExceeded, MalformedSchema, TooLarge
 
 MAX_TEXT_BYTES = 4 * 1024 * 1024
 MAX_NESTING = 192
@@ -15,7 +15,7 @@ def decode(text: str) -> Any:
     try:
         data = text.encode()
     except UnicodeEncodeError as error:
-        raise InvalidSchema(f"the text is not valid Unicode: {error.reason}") from None
+        raise MalformedSchema(f"the text is not valid Unicode: {error.reason}") from None
     if len(data) > MAX_TEXT_BYTES:
         raise TooLarge("schema text bytes", MAX_TEXT_BYTES)
     try:
@@ -23,7 +23,7 @@ def decode(text: str) -> Any:
     except RecursionError:
         raise BudgetExceeded("schema nesting", MAX_NESTING) from None
     except msgspec.DecodeError as error:
-        raise InvalidSchema(f"the text is not JSON: {error}") from None
+        raise MalformedSchema(f"the text is not JSON: {error}") from None
     check_nesting(value, MAX_NESTING, "schema nesting")
     return value
 

@@ -1,9 +1,9 @@
 """What every schema format reports: parsed schemas, differences between two of them, and refusals.
 
     ValueError
-    ├── InvalidSchema    the text is not a schema of its type; says where
-    └── BudgetExceeded   the question is too much to answer; names the budget
-        └── TooLarge     the schema itself is
+    ├── MalformedSchema   the text is not a schema of its type; says where
+    └── BudgetExceeded    the question is too much to answer; names the budget
+        └── TooLarge      the schema itself is
 
 Rule: a list of differences is empty exactly when the new schema takes every document that the old one takes,
 as far as the format can prove it. What cannot be proved is reported as a difference.
@@ -27,13 +27,16 @@ class Difference(msgspec.Struct, frozen=True):
     ] = None
 
 
-class InvalidSchema(ValueError):
+class MalformedSchema(ValueError):
     """The text is not a valid schema; `path` says where, empty when the whole text is meant."""
 
     def __init__(self, message: str, path: str = "") -> None:
         super().__init__(f"{message} at {path}" if path else message)
         self.message = message
         self.path = path
+
+
+InvalidSchema = MalformedSchema  # the name in json_schema/ and schemas/checks.py; goes when they say MalformedSchema
 
 
 class BudgetExceeded(ValueError):

@@ -1,4 +1,4 @@
-"""Messages that were given up: the newest are kept, in memory."""
+"""Dead letters: messages that were given up. The newest are in memory."""
 
 from collections import deque
 from collections.abc import Collection

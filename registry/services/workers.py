@@ -51,7 +51,7 @@ _BY_REGISTRY = ("status", "registered_at")
 
 
 def check_address(address: str) -> tuple[str, str]:
-    """Kind and name of a well-formed address."""
+    """Return kind and name of a well-formed address."""
     kind, colon, name = address.partition(":")
     if not colon or kind not in _NOT_FOUND:
         raise InvalidName(
@@ -94,7 +94,7 @@ class ServiceDecisions:
         return service.revision if service else 0
 
     def move(self, leases: Leases, *, now: float) -> None:
-        """The registry starts over from its store, which knows nothing of services: they go on under its new leases."""
+        """Go on under the leases of a registry that starts over from its store, which knows nothing of services."""
         for worker in self._workers.values():
             before = self._leases.get(worker.lease)
             leases.attach(worker.lease, _member(worker), now=now)
@@ -189,7 +189,7 @@ class ServiceDecisions:
     # -- what leases and sight say -------------------------------------------------------------------------
 
     def ended(self, worker_id: str, now: float) -> None:
-        """Its process is gone or has been silent for too long; one that is not registered any more is passed over."""
+        """End a worker whose process is gone or was silent for too long. One that is not registered is passed over."""
         worker = self._workers.get(worker_id)
         if worker is not None:
             self._remove(worker, now)
@@ -200,7 +200,7 @@ class ServiceDecisions:
     # -- inside --------------------------------------------------------------------------------------------
 
     def _change_worker(self, worker: Worker, now: float) -> None:
-        """It stays where it is, and something else of it has changed: its status, or its key."""
+        """Change the status or the key of a worker, which stays in its place."""
         self._workers[worker.worker_id] = worker
         for address in dict.fromkeys((worker.address, f"id:{worker.worker_id}")):
             service = self._services.get(address)
@@ -216,7 +216,10 @@ class ServiceDecisions:
         return service
 
     def _check_free(self, worker: Worker, kind: str) -> list[Worker]:
-        """Whom this worker replaces: itself, or somebody silent at the same place. Somebody living is in the way."""
+        """Return whom this worker replaces: itself, or a silent one in the same place.
+
+        Refuse it if a living one is there.
+        """
         wanted = self._services.get(worker.address) if kind != "pool" else None
         named = self._workers.get(worker.worker_id)
         found = {w.worker_id: w for w in (*(wanted.workers if wanted else ()), *((named,) if named else ()))}
@@ -331,5 +334,5 @@ def _summary(service: Service) -> replies.ServiceSummary:
 
 
 def _is_implied(service: Service) -> bool:
-    """The id of a worker that has an address of its own."""
+    """Return whether the address is the id of a worker that has an address of its own."""
     return service.address.startswith("id:") and service.workers[0].address != service.address

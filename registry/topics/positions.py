@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from registry import commands, events, names, replies
 from registry.errors import InvalidRequest, PolicyMismatch, PositionNotFound, TopicLimitExceeded, TopicNotFound
-from registry.records import KeptTopic, TopicPosition
+from registry.records import RetainedTopic, TopicPosition
 from registry.topics.retained import Decision, TopicCatalog
 
 ACK_WAIT_SECONDS = 30.0
@@ -60,7 +60,7 @@ class Positions:
         self._positions: dict[str, dict[str, _Position]] = {}
 
     def lags(self) -> list[int]:
-        """For each position, how many messages are not acknowledged under it."""
+        """Return for each position how many messages are not acknowledged under it."""
         return [
             _lag(self._topics.get(topic), held)
             for topic, positions in self._positions.items()
@@ -104,7 +104,7 @@ class Positions:
                 del unacked[offset]
 
     def release(self, member_id: str) -> None:
-        """The member has ended: what it holds is free at once."""
+        """Free at once what a member that has ended holds."""
         for positions in self._positions.values():
             for held in positions.values():
                 for one in held.unacked.values():
@@ -237,7 +237,7 @@ class Positions:
         return replies.PositionDescription(summary=_summary(topic, held), members=[]), None
 
     def unacked_by(self, topic: str, position: str) -> dict[str, int]:
-        """How many messages each member holds."""
+        """Return how many messages each member holds."""
         counts: dict[str, int] = {}
         for one in self._positions[topic][position].unacked.values():
             if one.member_id is not None:
@@ -258,7 +258,7 @@ class Positions:
 
     # -- inside --------------------------------------------------------------------------------------------
 
-    def _named(self, topic_name: str, name: str) -> tuple[KeptTopic, _Position]:
+    def _named(self, topic_name: str, name: str) -> tuple[RetainedTopic, _Position]:
         topic = self._topics.get(topic_name)
         held = self._positions.get(topic.name, {}).get(name)
         if held is None:
@@ -268,7 +268,7 @@ class Positions:
             )
         return topic, held
 
-    def _of(self, command: commands.PositionCommand) -> tuple[KeptTopic, _Position]:
+    def _of(self, command: commands.PositionCommand) -> tuple[RetainedTopic, _Position]:
         topic = self._topics.get(command.topic)
         if topic.incarnation != command.incarnation:
             raise TopicNotFound(
@@ -293,8 +293,8 @@ def _set(record: TopicPosition) -> events.PositionSet:
     return events.PositionSet(name=record.topic, position=record.name, incarnation=record.incarnation, record=record)
 
 
-def _within(topic: KeptTopic, offset: int) -> int:
-    """Offset 0 is the first one's too."""
+def _within(topic: RetainedTopic, offset: int) -> int:
+    """Return an offset of the topic. 0 is the first one, too."""
     if offset > topic.next_offset:
         raise InvalidRequest(
             f"offset {offset} is beyond the end of topic {topic.name!r}: its next message has {topic.next_offset}",
@@ -315,11 +315,11 @@ def _is_dead(record: TopicPosition, deliveries: int) -> bool:
     return record.max_deliveries is not None and deliveries > record.max_deliveries
 
 
-def _lag(topic: KeptTopic, held: _Position) -> int:
+def _lag(topic: RetainedTopic, held: _Position) -> int:
     return topic.next_offset - held.record.next_offset + len(held.unacked)
 
 
-def _summary(topic: KeptTopic, held: _Position) -> replies.PositionSummary:
+def _summary(topic: RetainedTopic, held: _Position) -> replies.PositionSummary:
     record, unacked = held.record, held.unacked
     return replies.PositionSummary(
         position=record,

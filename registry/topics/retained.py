@@ -1,4 +1,4 @@
-"""Kept topics: which are kept, within which bounds, and who published what last.
+"""Retained topics: which there are, within which bounds, and who published what last.
 
 Rule 1: offsets of a topic begin with 1, go up by one, and are never given twice within an incarnation.
 Rule 2: messages that a publisher sends again under the same number are stored once, and get the same answer.
@@ -14,7 +14,7 @@ import msgspec
 from registry import commands, events, replies
 from registry.channels.state import SortedNames
 from registry.errors import InvalidRequest, TopicAlreadyExists, TopicLimitExceeded, TopicNotFound
-from registry.records import KeptMessage, KeptTopic, LastBatch
+from registry.records import LastBatch, RetainedMessage, RetainedTopic
 from registry.topics.patterns import END, Pattern, check_topic
 
 DEFAULT_LIMIT_BYTES = 64 * 2**30
@@ -25,7 +25,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class SavedTopic(NamedTuple):
-    topic: KeptTopic
+    topic: RetainedTopic
     publishers: dict[str, LastBatch]
 
 
@@ -35,14 +35,14 @@ Decision = tuple[replies.Reply, events.AnyTopicEvent | None]
 class TopicCatalog:
     def __init__(self) -> None:
         self.limit_bytes = DEFAULT_LIMIT_BYTES
-        self._topics: dict[str, KeptTopic] = {}
+        self._topics: dict[str, RetainedTopic] = {}
         self._publishers: dict[str, dict[str, LastBatch]] = {}
         self._names = SortedNames(self._topics)
 
-    def get(self, name: str) -> KeptTopic:
+    def get(self, name: str) -> RetainedTopic:
         found = self._topics.get(name)
         if found is None:
-            raise TopicNotFound(f"topic {check_topic(name)!r} is not kept", topic=name)
+            raise TopicNotFound(f"topic {check_topic(name)!r} is not retained", topic=name)
         return found
 
     def revision(self, name: str) -> int:
@@ -61,14 +61,14 @@ class TopicCatalog:
     # -- change --------------------------------------------------------------------------------------------
 
     def evolve(self, event: events.AnyTopicEvent) -> None:
-        if isinstance(event, events.MessagesKept):
+        if isinstance(event, events.MessagesRetained):
             topic = self._topics[event.name]
             topic.next_offset = event.offset + len(event.messages)
             topic.total_bytes = event.total_bytes
             if event.publisher is not None:
                 last = LastBatch(number=event.number, count=len(event.messages), offset=event.offset)
                 remember(self._publishers[event.name], event.publisher, last)
-        elif isinstance(event, events.TopicKept):
+        elif isinstance(event, events.TopicRetained):
             present = self._topics.get(event.name)
             topic = msgspec.structs.replace(event.record, revision=event.revision)
             if present is None:
@@ -87,10 +87,10 @@ class TopicCatalog:
         name = check_topic(command.topic)
         present = self._topics.get(name)
         if present is not None and present.keep == command.keep:
-            return replies.TopicKept(topic=present, revision=present.revision), None
+            return replies.TopicRetained(topic=present, revision=present.revision), None
         if present is not None and not command.replace:
             raise TopicAlreadyExists(
-                f"topic {name!r} is kept within other bounds; `replace` changes them",
+                f"topic {name!r} is retained within other bounds; `replace` changes them",
                 topic=name,
                 keep=msgspec.to_builtins(present.keep),
             )
@@ -103,11 +103,13 @@ class TopicCatalog:
                 kept_bytes=others,
             )
         if present is None:
-            record = KeptTopic(name=name, keep=command.keep, incarnation=revision + 1, created_at=now)
+            record = RetainedTopic(name=name, keep=command.keep, incarnation=revision + 1, created_at=now)
         else:
             record = msgspec.structs.replace(present, keep=command.keep)
         record.revision = revision + 1
-        return replies.TopicKept(topic=record, revision=revision + 1), events.TopicKept(name=name, record=record)
+        return replies.TopicRetained(topic=record, revision=revision + 1), events.TopicRetained(
+            name=name, record=record
+        )
 
     def delete(self, command: commands.DeleteTopic, revision: int, _now: float) -> Decision:
         topic = self.get(command.topic)
@@ -134,7 +136,7 @@ class TopicCatalog:
                 size_bytes=max(sizes),
                 limit_bytes=topic.keep.size_bytes,
             )
-        kept = events.MessagesKept(
+        stored = events.MessagesRetained(
             name=topic.name,
             incarnation=topic.incarnation,
             offset=topic.next_offset,
@@ -143,9 +145,9 @@ class TopicCatalog:
             publisher=command.publisher,
             number=command.number,
         )
-        return _acknowledgement(topic.name, kept.offset, len(kept.messages)), kept
+        return _acknowledgement(topic.name, stored.offset, len(stored.messages)), stored
 
-    def _said_again(self, command: commands.PublishMessages, topic: KeptTopic, last: LastBatch) -> replies.Reply:
+    def _said_again(self, command: commands.PublishMessages, topic: RetainedTopic, last: LastBatch) -> replies.Reply:
         if (command.number, len(command.messages)) != (last.number, last.count):
             raise InvalidRequest(
                 f"publisher {command.publisher!r} sent number {last.number + last.count - 1} last: numbers go up",
@@ -166,18 +168,18 @@ TOPIC_COMMANDS: dict[type[commands.Command], Callable[[TopicCatalog, Any, int, f
 }
 
 
-def size_bytes(message: KeptMessage) -> int:
-    """What counts against the bounds."""
+def size_bytes(message: RetainedMessage) -> int:
+    """Return the size of a message, as it counts against the bounds."""
     return len(message.payload) + (len(_encode(message.headers)) if message.headers else 0)
 
 
 def remember(publishers: dict[str, LastBatch], publisher: str, last: LastBatch) -> None:
-    """The newest last; of too many the one that has been silent longest is forgotten."""
+    """Note what a publisher sent last. Of too many publishers, the one that has been silent longest is forgotten."""
     publishers.pop(publisher, None)
     publishers[publisher] = last
     if len(publishers) > MOST_PUBLISHERS:
         del publishers[next(iter(publishers))]
 
 
-def _acknowledgement(topic: str, offset: int, count: int, *, duplicate: bool = False) -> replies.MessagesKept:
-    return replies.MessagesKept(topic=topic, offset=offset, count=count, duplicate=duplicate)
+def _acknowledgement(topic: str, offset: int, count: int, *, duplicate: bool = False) -> replies.MessagesRetained:
+    return replies.MessagesRetained(topic=topic, offset=offset, count=count, duplicate=duplicate)

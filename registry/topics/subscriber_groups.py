@@ -27,7 +27,7 @@ MOST_MEMBERS = 256
 
 
 class Mark(NamedTuple):
-    """To be sent to the members. Without members: a share is proposed, and `gone` were of the one in force."""
+    """What is sent to the members. Without members a share is proposed, and `gone` were of the one in force."""
 
     group: str
     epoch: int
@@ -71,7 +71,7 @@ class SubscriberGroups:
         self._propose(name, group)
 
     def end(self, name: str, member_id: str) -> None:
-        """It goes by no share any more."""
+        """Remove a member, which goes by no share any more."""
         group = self._groups[name]
         group.members.remove(member_id)
         is_expected = member_id in group.leaving and member_id not in group.sharing
@@ -82,7 +82,7 @@ class SubscriberGroups:
             self._propose(name, group)
 
     def tell(self, name: str, member_id: str, *, ready: int, is_leaving: bool, now: float) -> SubscriberGroup:
-        """A member is there, and ready for an epoch (0: for none)."""
+        """Take note that a member is there, and ready for an epoch (0: for none)."""
         group = self._groups[name]
         if is_leaving and member_id not in group.leaving:
             group.leaving.add(member_id)

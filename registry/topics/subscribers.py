@@ -46,12 +46,12 @@ class Subscribers:
         return list(self._subscribers.values())
 
     def take_changed(self) -> list[str]:
-        """The members that have come or gone since the last call."""
+        """Return the members that have come or gone since the last call."""
         changed, self._changed = self._changed, []
         return changed
 
     def move(self, leases: Leases, release: Callable[[str], None], *, now: float) -> None:
-        """The registry starts over from its store, which knows nothing of subscribers: they go on under its leases."""
+        """Go on under the leases of a registry that starts over from its store, which knows nothing of subscribers."""
         for one in self._subscribers.values():
             before = self._leases.get(one.lease)
             leases.attach(one.lease, _member(one), now=now)
@@ -135,7 +135,10 @@ class Subscribers:
     # -- what leases and sight say -------------------------------------------------------------------------
 
     def ended(self, member_id: str, now: float) -> None:
-        """Its process is gone or has been silent for too long; one that is not registered any more is passed over."""
+        """End a subscriber whose process is gone or was silent for too long.
+
+        One that is not registered is passed over.
+        """
         present = self._subscribers.get(member_id)
         if present is not None:
             self._remove(present, now)
@@ -159,7 +162,7 @@ SUBSCRIBER_COMMANDS: dict[type[commands.Command], Callable[[Subscribers, Any, fl
 
 
 def _group(one: Subscriber | commands.RegisterSubscriber) -> str:
-    """A group is named by its name and its patterns, in any order."""
+    """Return the key of a group: its name and its patterns, in any order."""
     return f"{one.name} {','.join(sorted(set(one.patterns)))}"
 
 

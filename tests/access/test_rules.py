@@ -11,7 +11,7 @@ from registry import commands, replies
 from registry.access import ADMIN, NOTHING, ROLES, RULES, Right, Rights, Role, check, leave_out, may_see
 from registry.errors import Forbidden, InvalidName, InvalidRequest
 from registry.events import schema_topic
-from registry.records import DeadLetter, KeptMessage, Reference
+from registry.records import DeadLetter, Reference, RetainedMessage
 
 ENDPOINTS = [*confluent_paths.ENDPOINTS, *api.ENDPOINTS]
 OPEN_COMMANDS = {
@@ -186,7 +186,7 @@ def made(kind: type[commands.Command], **given: str) -> commands.Command:
     }
     fields |= {"position": "p", "incarnation": 1, "offsets": [1], "member_id": "m", "kind": "position", "name": "n"}
     fields["patterns"] = [given.pop("patterns", "c")]
-    fields |= {"messages": [KeptMessage(payload="")], "letter": LETTER, "numbers": [1], **given}
+    fields |= {"messages": [RetainedMessage(payload="")], "letter": LETTER, "numbers": [1], **given}
     names = set(kind.__struct_fields__) & (
         {*fields} if RULES[kind].name else {"lease", "worker_id", "member_id", "letter", "numbers"}
     )

@@ -79,8 +79,8 @@ def test_a_kept_topic_is_defined_filled_read_and_deleted(hub: Program) -> None:
     hub.call("topics", "keep", "kept.a", "--messages", "1", "--replace")
     assert hub.call_json("topics", "describe", "kept.a")["messages"] == 1
     hub.run("topics", "delete", "kept.a", "--yes")
-    assert "not kept" in hub.call("topics", "describe", "kept.a", code=1).stderr
-    assert "not kept" in hub.call("subscribe", "kept.a", "--since", "0", code=1).stderr
+    assert "not retained" in hub.call("topics", "describe", "kept.a", code=1).stderr
+    assert "not retained" in hub.call("subscribe", "kept.a", "--since", "0", code=1).stderr
     for option, value in (("--age", "soon"), ("--bytes", "0"), ("--messages", "0")):
         hub.call("topics", "keep", "kept.a", option, value, code=2)
     assert "not an offset" in hub.call("subscribe", "kept.a", "--since", "later", code=2).stderr

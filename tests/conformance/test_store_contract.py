@@ -14,8 +14,8 @@ from messagehub.store.commit import GroupCommit
 from messagehub.store.memory import MemoryStore
 from messagehub.store.sqlite import SQLiteStore
 from registry import commands
-from registry.events import AnyEvent, TopicKept
-from registry.records import Keep, KeptMessage, KeptTopic, SchemaConfig
+from registry.events import AnyEvent, TopicRetained
+from registry.records import Keep, RetainedMessage, RetainedTopic, SchemaConfig
 from registry.registry import Registry
 from registry.topics.positions import SavedPosition
 from tests.registry.driving import digest_of
@@ -143,19 +143,19 @@ HISTORY: dict[str, list[commands.Command]] = {
         commands.RegisterSchema(subject="a", schema={"title": "second"}),
         commands.RegisterSchema(subject="m", schema={"title": "first"}),
     ],
-    "kept topics": [
+    "retained topics": [
         commands.KeepTopic(topic="t", keep=Keep(messages=3, seconds=5.0)),
-        commands.PublishMessages(topic="t", messages=[KeptMessage(payload=b"a")] * 5, publisher="p", number=1),
+        commands.PublishMessages(topic="t", messages=[RetainedMessage(payload=b"a")] * 5, publisher="p", number=1),
         commands.KeepTopic(topic="u"),
         commands.KeepTopic(topic="t", keep=Keep(messages=4), replace=True),
-        commands.PublishMessages(topic="t", messages=[KeptMessage(payload=b"b", headers={"h": 1})], publisher="q"),
+        commands.PublishMessages(topic="t", messages=[RetainedMessage(payload=b"b", headers={"h": 1})], publisher="q"),
         commands.DeleteTopic(topic="u"),
         commands.KeepTopic(topic="u"),
-        commands.PublishMessages(topic="u", messages=[KeptMessage(payload=b"")]),
+        commands.PublishMessages(topic="u", messages=[RetainedMessage(payload=b"")]),
     ],
     "positions": [
         commands.KeepTopic(topic="t"),
-        commands.PublishMessages(topic="t", messages=[KeptMessage(payload=b"a")] * 9),
+        commands.PublishMessages(topic="t", messages=[RetainedMessage(payload=b"a")] * 9),
         commands.RegisterSubscriber(kind="position", name="p", patterns=["t"], member_id="m", lease="l"),
         commands.OpenPosition(topic="t", position="p", start=2, max_deliveries=3),
         commands.OpenPosition(topic="t", position="q"),
@@ -217,16 +217,16 @@ def test_loading_gives_copies_that_later_writes_do_not_change(store: Store) -> N
     assert store.load().channels[0].producers
 
 
-# -- kept topics -------------------------------------------------------------------------------------------
+# -- retained topics ---------------------------------------------------------------------------------------
 
 
 def kept(writer: Writer, topic: str, count: int, *, now: float, size: int = 10) -> None:
-    messages = [KeptMessage(payload=bytes([n % 256]) * size, headers={"n": n}) for n in range(count)]
+    messages = [RetainedMessage(payload=bytes([n % 256]) * size, headers={"n": n}) for n in range(count)]
     writer.apply(commands.PublishMessages(topic=topic, messages=messages), now=now)
 
 
 def offsets(
-    reader: StoredTopicReader, topic: KeptTopic, offset: int, limit: int = 1000, max_bytes: int = 10**6
+    reader: StoredTopicReader, topic: RetainedTopic, offset: int, limit: int = 1000, max_bytes: int = 10**6
 ) -> list[int]:
     return [found.offset for found in reader.page(topic, offset=offset, limit=limit, max_bytes=max_bytes)]
 
@@ -292,7 +292,7 @@ def test_what_is_read_is_only_what_was_written(store: Store) -> None:
     writer, reader = Writer(store), store.topic_reader()
     unwritten = Registry()
     (event,) = unwritten.apply(commands.KeepTopic(topic="t"), now=1.0).events
-    assert isinstance(event, TopicKept)
+    assert isinstance(event, TopicRetained)
     assert reader.written(event.record.incarnation) is None
     assert offsets(reader, event.record, 1) == []
     writer.apply(commands.KeepTopic(topic="t"))

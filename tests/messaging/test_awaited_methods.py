@@ -3,6 +3,8 @@
 import asyncio
 import functools
 import inspect
+import signal
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,10 +12,11 @@ import pyarrow as pa
 import pytest
 
 from messagehub import MessageHub
-from messagehub.errors import ConfigurationError, TopicNotFound
+from messagehub.errors import BrokerUnavailable, ConfigurationError, TopicNotFound
 from messagehub.services.context import ServiceContext, ServiceMessage
 from messagehub.shm.errors import GroupInUse
 from messagehub.topics.topic import Topic
+from registry import commands, replies
 from tests.integration.harness import Served, eventually
 from tests.messaging.service_harness import SECONDS, Gate, patient_hub
 
@@ -55,6 +58,43 @@ def test_what_a_hub_does_with_its_broker_can_be_awaited(broker: Served) -> None:
                 await hub.publish_async("news.today", {"n": 1}, timeout=SECONDS)
                 async with asyncio.timeout(SECONDS):
                     assert (await anext(aiter(subscription))).payload == {"n": 1}
+
+    asyncio.run(run())
+
+
+def test_what_is_asked_over_a_connection_takes_no_thread_for_each_request(broker: Served) -> None:
+    async def run() -> None:
+        async with MessageHub(endpoint=broker.endpoint, hello_timeout_seconds=5) as hub:
+            assert hub.connect(timeout=SECONDS)
+            before = hub.metrics()["requests"]["PING"]["count"]
+            async with asyncio.TaskGroup() as tasks:
+                asked = [tasks.create_task(hub.ask_async(commands.Ping(), timeout=SECONDS)) for _ in range(100)]
+                refused = tasks.create_task(asking_for_nothing(hub))
+            assert all(isinstance(each.result(), replies.Pong) for each in asked)
+            assert refused.result() == "TOPIC_NOT_FOUND"
+            assert hub.metrics()["requests"]["PING"]["count"] == before + 100
+            assert not [thread.name for thread in threading.enumerate() if "background" in thread.name]
+
+    asyncio.run(run())
+
+
+async def asking_for_nothing(hub: MessageHub) -> str:
+    with pytest.raises(TopicNotFound) as refused:
+        await hub.ask_async(commands.DescribeTopic(topic="nothing"), timeout=SECONDS)
+    return refused.value.code
+
+
+def test_whoever_asks_a_broker_that_does_not_answer_is_told_in_time(broker: Served) -> None:
+    async def run() -> None:
+        async with MessageHub(endpoint=broker.endpoint, hello_timeout_seconds=5) as hub:
+            assert hub.connect(timeout=SECONDS)
+            broker.signal(signal.SIGSTOP)
+            try:
+                with pytest.raises(BrokerUnavailable):
+                    await hub.ask_async(commands.Ping(), timeout=0.2)
+            finally:
+                broker.signal(signal.SIGCONT)
+            assert hub.metrics()["timeouts"] == 1
 
     asyncio.run(run())
 

@@ -1,4 +1,4 @@
-"""A subscription to kept topics under any order of announcements, lists and pages, some of them lost or late.
+"""A subscription to retained topics under any order of announcements, lists and pages, some of them lost or late.
 
 The broker is a list here; what is tested is the subscription alone, driven as its two threads drive it.
 """
@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from messagehub.topics.messages import Message, from_store
 from messagehub.topics.retained.subscriptions import RetainedSubscription
-from registry.records import Keep, KeptTopic
+from registry.records import Keep, RetainedTopic
 from registry.replies import StoredMessage, TopicPage
 from registry.topics.patterns import Patterns
 from tests.levels import examples
@@ -27,8 +27,8 @@ class Broker:
         self.count = 0
         self.first = 1
 
-    def record(self) -> KeptTopic:
-        return KeptTopic(name=self.name, keep=Keep(), incarnation=7, next_offset=self.count + 1)
+    def record(self) -> RetainedTopic:
+        return RetainedTopic(name=self.name, keep=Keep(), incarnation=7, next_offset=self.count + 1)
 
     def message(self, offset: int) -> StoredMessage:
         return StoredMessage(offset=offset, at=float(offset), kind="bytes", payload=b"%d" % offset)
@@ -53,7 +53,7 @@ class AnyOrder(RuleBasedStateMachine):
             Patterns(">"), buffer=3, buffer_bytes=10**6, since=0, on_close=lambda _: None, on_want=lambda: None
         )
         self.announced: deque[Message] = deque()
-        self.listed: deque[list[KeptTopic]] = deque()
+        self.listed: deque[list[RetainedTopic]] = deque()
         self.asked: TopicPage | None = None
         self.received: dict[str, list[int]] = {name: [] for name in NAMES}
         self.subscription.follow([topic.record() for topic in self.topics.values()])

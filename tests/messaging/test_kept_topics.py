@@ -1,4 +1,4 @@
-"""Kept topics between real processes through a real broker: stored, replayed, then live."""
+"""Retained topics between real processes through a real broker: stored, replayed, then live."""
 
 import asyncio
 import datetime
@@ -82,6 +82,9 @@ def test_a_late_subscriber_replays_and_then_goes_live_without_a_gap_or_a_double(
             assert payloads(messages) == [{"n": n} for n in range(10)]
             assert [message.headers for message in messages] == [{"trace": f"t{n}"} for n in range(10)]
             assert [message.offset for message in messages] == list(range(1, 11))
+            assert all(message.is_retained for message in messages)
+            with pytest.warns(DeprecationWarning, match="is_retained"):
+                assert messages[0].is_kept
             assert is_silent(subscription)
             assert subscription.lost == 0
 

@@ -125,7 +125,7 @@ def _close(subscription: Subscription) -> None:
         subscription.receive(1.0)
 
 
-# -- threads that publish to one kept topic --------------------------------------------------------------------
+# -- threads that publish to one retained topic -----------------------------------------------------------------
 
 
 def test_many_headers_at_once_are_not_too_large_for_one_request(broker: Served) -> None:

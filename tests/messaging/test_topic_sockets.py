@@ -145,7 +145,7 @@ def test_a_payload_of_any_size_arrives_whole(hub: MessageHub, size: int) -> None
         if size < 700_000:
             topic.publish(payload, headers={"n": size})
             message = subscription.receive(SECONDS)
-            assert (message.payload, message.headers, message.is_kept) == (payload, {"n": size}, True)
+            assert (message.payload, message.headers, message.is_retained) == (payload, {"n": size}, True)
         assert subscription.lost == 0
 
 

@@ -90,9 +90,9 @@ class Watcher:
             self.schema_revisions[heard.subject] = heard.revision
             return
         if isinstance(heard, events.AnyTopicEvent):
-            if not isinstance(heard, events.MessagesKept):  # which nobody hears
+            if not isinstance(heard, events.MessagesRetained):  # which nobody hears
                 assert heard.previous == self.topic_revisions.pop(heard.name, 0)
-            if isinstance(heard, events.TopicKept):
+            if isinstance(heard, events.TopicRetained):
                 self.topic_revisions[heard.name] = heard.revision
             return
         held = self.channels.get(heard.channel)

@@ -19,7 +19,7 @@ from messagehub.store.sqlite import SQLiteStore
 from registry import commands, events, replies
 from registry.channels.leases import Member, Terms
 from registry.errors import Refusal
-from registry.records import Channel, Keep, KeptMessage, SchemaConfig, SchemaVersion
+from registry.records import Channel, Keep, RetainedMessage, SchemaConfig, SchemaVersion
 from registry.registry import Registry
 from registry.topics.retained import SavedTopic
 from tests.levels import examples
@@ -79,7 +79,7 @@ topic_commands = st.one_of(
     st.builds(
         commands.PublishMessages,
         topic=topics,
-        messages=st.lists(st.builds(KeptMessage, payload=st.binary(max_size=3)), min_size=1, max_size=3),
+        messages=st.lists(st.builds(RetainedMessage, payload=st.binary(max_size=3)), min_size=1, max_size=3),
         publisher=st.sampled_from([None, "p1", "p2"]),
         number=st.integers(0, 12),
     ),
@@ -267,10 +267,10 @@ class AnyHistory(RuleBasedStateMachine):
     @rule(command=topic_commands)
     def change_topics(self, command: commands.Command) -> None:
         ack = self.apply(command)
-        if isinstance(ack, replies.MessagesKept) and isinstance(command, commands.PublishMessages):
+        if isinstance(ack, replies.MessagesRetained) and isinstance(command, commands.PublishMessages):
             if command.publisher is not None:
                 again = self.apply(command)
-                assert isinstance(again, replies.MessagesKept)
+                assert isinstance(again, replies.MessagesRetained)
                 assert (again.offset, again.duplicate) == (ack.offset, True), "saying it again gives the same answer"
             newest = self.newest.get(command.topic, 0)
             assert ack.duplicate or ack.offset == newest + 1, "offsets have no holes"

@@ -21,7 +21,7 @@ from registry.errors import (
     TopicLimitExceeded,
     TopicNotFound,
 )
-from registry.records import Keep, KeptMessage
+from registry.records import Keep, RetainedMessage
 from registry.registry import Registry
 from registry.topics.positions import MOST_POSITIONS, SavedPosition
 from tests.levels import examples
@@ -51,7 +51,7 @@ class Topic:
         return opened
 
     def publish(self, count: int) -> None:
-        self.apply(commands.PublishMessages(topic="t", messages=[KeptMessage(payload=b"x")] * count))
+        self.apply(commands.PublishMessages(topic="t", messages=[RetainedMessage(payload=b"x")] * count))
 
     def join(self, member: str, lease: str | None = None) -> None:
         self.apply(

@@ -6,8 +6,8 @@ import pytest
 
 from registry import commands, replies
 from registry.errors import InvalidName, InvalidRequest, TopicAlreadyExists, TopicLimitExceeded, TopicNotFound
-from registry.events import MessagesKept, TopicDeleted, TopicKept
-from registry.records import Keep, KeptMessage
+from registry.events import MessagesRetained, TopicDeleted, TopicRetained
+from registry.records import Keep, RetainedMessage
 from registry.registry import Outcome, Registry
 from registry.topics.retained import MOST_PUBLISHERS
 from tests.registry.observing import whole_state
@@ -24,12 +24,12 @@ def keep(registry: Registry, topic: str, **fields: Any) -> Outcome:
 
 
 def publish(registry: Registry, topic: str, *texts: bytes, **fields: Any) -> Outcome:
-    messages = [KeptMessage(payload=text) for text in texts or (b"x",)]
+    messages = [RetainedMessage(payload=text) for text in texts or (b"x",)]
     return registry.apply(commands.PublishMessages(topic=topic, messages=messages, **fields), now=2.0)
 
 
 def offset(outcome: Outcome) -> int:
-    assert isinstance(outcome.reply, replies.MessagesKept)
+    assert isinstance(outcome.reply, replies.MessagesRetained)
     return outcome.reply.offset
 
 
@@ -38,17 +38,17 @@ def test_offsets_begin_with_one_and_have_no_holes(registry: Registry) -> None:
     assert [offset(publish(registry, "t", *[b"x"] * count)) for count in (1, 3, 2)] == [1, 2, 5]
     assert registry.topics.get("t").next_offset == 7
     (event,) = publish(registry, "t", b"ab", b"cde").events
-    assert isinstance(event, MessagesKept)
+    assert isinstance(event, MessagesRetained)
     assert (event.offset, event.total_bytes, event.durable) == (7, 11, True)
 
 
 def test_the_same_definition_again_changes_nothing(registry: Registry) -> None:
     (event,) = keep(registry, "t", messages=5).events
-    assert isinstance(event, TopicKept)
+    assert isinstance(event, TopicRetained)
     before = whole_state(registry)
     again = keep(registry, "t", messages=5)
     assert again.events == []
-    assert isinstance(again.reply, replies.TopicKept)
+    assert isinstance(again.reply, replies.TopicRetained)
     assert again.reply.topic == event.record
     assert whole_state(registry) == before
 
@@ -83,7 +83,7 @@ def test_a_publisher_that_says_it_again_gets_the_same_answer_and_no_event(regist
     first = publish(registry, "t", b"a", b"b", publisher="p", number=10)
     publish(registry, "t", publisher="other", number=10)
     again = publish(registry, "t", b"a", b"b", publisher="p", number=10)
-    assert isinstance(again.reply, replies.MessagesKept)
+    assert isinstance(again.reply, replies.MessagesRetained)
     assert (again.reply.offset, again.reply.duplicate, again.events) == (offset(first), True, [])
     assert offset(publish(registry, "t", publisher="p", number=12)) == 4
     before = whole_state(registry)

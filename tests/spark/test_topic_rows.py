@@ -360,7 +360,7 @@ def test_columns_that_are_no_message_are_refused(
         ("payload string, kind string", {"payload": "x", "kind": "xml"}, "kind 'xml' is not one of bytes, json"),
         ("payload string, topic string", {"payload": "x", "topic": None}, "its column `topic` is null"),
         ("payload string, topic string", {"payload": "x", "topic": "b"}, "which option topic .* does not match"),
-        ("payload string", {"payload": "x" * 800_000}, "a kept topic takes"),
+        ("payload string", {"payload": "x" * 800_000}, "a retained topic takes"),
     ],
 )
 def test_rows_that_are_no_message_are_refused(

@@ -1,4 +1,4 @@
-"""Channels under /api/v1/channels: what they are, who is attached and where their data lies."""
+"""Channels under /api/v1/channels: what they are, who is attached and where their data is."""
 
 from typing import Annotated, Any
 
@@ -8,7 +8,7 @@ from fastapi import Depends
 from messagehub.admin.api.listing import listed
 from messagehub.admin.api.parameters import Limit, Name, NotGiven
 from messagehub.admin.broker_client import BrokerClient
-from messagehub.admin.endpoints import Outcome
+from messagehub.admin.endpoints import HandlerResult
 from messagehub.admin.errors import HttpError
 from messagehub.admin.routes import JsonBody, Operations
 from registry import commands, replies
@@ -42,7 +42,7 @@ class GroupAnswer(msgspec.Struct):
 @operations.add("GET", "/api/v1/channels", "observe", codes=(42202,))
 async def channels(
     backend: BrokerClient, prefix: str = "", after: str = "", limit: Limit | NotGiven = None
-) -> Outcome[list[replies.ChannelSummary]]:
+) -> HandlerResult[list[replies.ChannelSummary]]:
     async def ask(after: str, limit: int) -> tuple[list[replies.ChannelSummary], str | None]:
         command = commands.ListChannels(prefix=prefix, after=after, limit=limit)
         page = await backend.ask(command, replies.ChannelList)
@@ -98,7 +98,7 @@ async def groups(backend: BrokerClient, channel: Name) -> list[GroupAnswer]:
 
 @operations.add("GET", f"{_CHANNEL}/blocks", "observe", codes=(404, 42208))
 async def blocks(backend: BrokerClient, channel: Name) -> list[Block]:
-    """Where a channel's data lies in shared memory."""
+    """Where a channel's data is in shared memory."""
     found = await backend.ask(commands.Discover(channel=channel), replies.Discovered)
     blocks = found.blocks
     while found.blocks and len(blocks) < found.blocks_total:

@@ -25,7 +25,7 @@ operations = Operations()
 
 
 class EventStream(StreamingResponse):
-    """Gives its place back when it is over, also when it never began."""
+    """A stream of events. It gives its place back when it is over, also if it never began."""
 
     def __init__(self, content: AsyncIterator[bytes], *, stop: Callable[[], None], on_end: Callable[[], None]) -> None:
         # nginx keeps what it gets from a server until it has some more, unless it is told not to.
@@ -60,8 +60,10 @@ async def events(backend: BrokerClient, prefix: str = "channel/") -> EventStream
 async def _stream(
     backend: BrokerClient, prefix: bytes, who: Caller, waiting: asyncio.Queue[bytes | None]
 ) -> AsyncIterator[bytes]:
-    """Ends with the server, and when the caller's token is revoked or has other rights: it may come again, and is
-    judged anew."""
+    """Yield events until the server ends.
+
+    It also ends when the caller's token is revoked or has other rights: the caller may ask again, and is checked anew.
+    """
     loop = asyncio.get_running_loop()
     has_lost = False
 
@@ -105,7 +107,7 @@ async def _stream(
 
 
 async def _next(waiting: asyncio.Queue[bytes | None], seconds: float) -> bytes | None:
-    """Return what comes next; nothing at the timeout."""
+    """Return the next event; empty at the timeout."""
     try:
         return await asyncio.wait_for(waiting.get(), seconds)
     except TimeoutError:

@@ -14,7 +14,7 @@ from starlette.responses import Response
 from messagehub.admin.api.parameters import Limit
 from messagehub.admin.authentication import counters
 from messagehub.admin.broker_client import BrokerClient
-from messagehub.admin.endpoints import Outcome
+from messagehub.admin.endpoints import HandlerResult
 from messagehub.admin.metrics import prometheus
 from messagehub.admin.metrics.channels import MAX_CHANNELS, ChannelItems
 from messagehub.admin.metrics.http import answered
@@ -47,7 +47,7 @@ async def health(backend: BrokerClient) -> StatusAnswer:
 
 
 @operations.add("GET", "/readyz", None, codes=(503,))
-async def ready(backend: BrokerClient) -> Outcome[StatusAnswer]:
+async def ready(backend: BrokerClient) -> HandlerResult[StatusAnswer]:
     """The broker answers, and writes are taken. `degraded`: a part of the hub fails; `messagehub status` names it.
 
     Such a hub is ready all the same, and what fails is told only to those who may ask the broker.
@@ -58,10 +58,10 @@ async def ready(backend: BrokerClient) -> Outcome[StatusAnswer]:
     except HubError as error:
         if not is_unable(error):
             raise
-        return Outcome(StatusAnswer("unavailable", reason=error.message, draining=is_draining), 503)
+        return HandlerResult(StatusAnswer("unavailable", reason=error.message, draining=is_draining), 503)
     status = "read_only" if pong.read_only else "draining" if is_draining else "ready"
     said = StatusAnswer(status, pong.revision, draining=is_draining, degraded=bool(pong.problems))
-    return Outcome(said, 200 if status == "ready" else 503)
+    return HandlerResult(said, 200 if status == "ready" else 503)
 
 
 @operations.add("GET", "/metrics", "observe", media="text/plain")

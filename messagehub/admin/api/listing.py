@@ -7,7 +7,7 @@ relative to the path that was asked for, so that it holds behind a proxy too.
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from messagehub.admin.endpoints import Outcome
+from messagehub.admin.endpoints import HandlerResult
 
 T = TypeVar("T")
 _MOST_ASKED, _LEAST_ASKED = 1000, 100
@@ -19,8 +19,11 @@ async def listed(
     name_of: Callable[[T], str],
     after: str,
     wanted: int | None,
-) -> Outcome[list[T]]:
-    """`ask` takes the name to begin after and how many to look at, and returns them and where the next begin."""
+) -> HandlerResult[list[T]]:
+    """Return a list, or a page of it.
+
+    `ask` takes the name to begin after and a number, and returns a page and the next name.
+    """
     found: list[T] = []
     following: str | None = after
     while following is not None and (not wanted or len(found) < wanted):
@@ -30,4 +33,4 @@ async def listed(
     if wanted and len(found) > wanted:
         del found[wanted:]
         following = name_of(found[-1])
-    return Outcome(found, following=following)
+    return HandlerResult(found, following=following)

@@ -9,7 +9,7 @@ from starlette.concurrency import run_in_threadpool
 from messagehub.admin.api.listing import listed
 from messagehub.admin.api.parameters import MAX_NAME, Limit, NotGiven
 from messagehub.admin.broker_client import BrokerClient
-from messagehub.admin.endpoints import Outcome
+from messagehub.admin.endpoints import HandlerResult
 from messagehub.admin.routes import JsonBody, Operations
 from messagehub.services.resending import Resent
 from registry import commands, replies
@@ -27,7 +27,7 @@ class ResendBody(msgspec.Struct, forbid_unknown_fields=True):
 @operations.add("GET", "/api/v1/services", "observe", codes=(42202,))
 async def services(
     backend: BrokerClient, prefix: str = "", after: str = "", limit: Limit | NotGiven = None
-) -> Outcome[list[replies.ServiceSummary]]:
+) -> HandlerResult[list[replies.ServiceSummary]]:
     """Addresses that are served, and by whom."""
 
     async def ask(after: str, limit: int) -> tuple[list[replies.ServiceSummary], str | None]:

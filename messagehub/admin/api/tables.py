@@ -6,7 +6,7 @@ This process runs on the broker's host, so it can free the memory of tables ther
 from messagehub.admin.api.listing import listed
 from messagehub.admin.api.parameters import Flag, Limit, Name, NotGiven
 from messagehub.admin.broker_client import BrokerClient
-from messagehub.admin.endpoints import Outcome
+from messagehub.admin.endpoints import HandlerResult
 from messagehub.admin.routes import Operations
 from registry import commands, replies
 
@@ -23,7 +23,7 @@ async def destroy_channel(backend: BrokerClient, channel: Name, data: Flag = Fal
 @operations.add("GET", "/api/v1/tables", "observe", codes=(42202,))
 async def tables(
     backend: BrokerClient, prefix: str = "", after: str = "", limit: Limit | NotGiven = None
-) -> Outcome[list[replies.TableSummary]]:
+) -> HandlerResult[list[replies.TableSummary]]:
     """The newest table of each channel."""
 
     async def ask(after: str, limit: int) -> tuple[list[replies.TableSummary], str | None]:

@@ -1,4 +1,4 @@
-"""Kept topics, and their durable positions, under /api/v1/topics."""
+"""Retained topics, and their durable positions, under /api/v1/topics."""
 
 from typing import Annotated, Literal
 
@@ -8,16 +8,16 @@ from fastapi import Depends
 from messagehub.admin.api.listing import listed
 from messagehub.admin.api.parameters import Limit, Name, NotGiven, Offset, Seconds
 from messagehub.admin.broker_client import BrokerClient
-from messagehub.admin.endpoints import Outcome
+from messagehub.admin.endpoints import HandlerResult
 from messagehub.admin.routes import JsonBody, Operations
 from registry import commands, replies
-from registry.records import Keep, KeptTopic
+from registry.records import Keep, RetainedTopic
 
 operations = Operations()
 
 
 class Bounds(Keep, frozen=True, forbid_unknown_fields=True):
-    """A bound that is spelled wrong would bind nothing."""
+    """The bounds of a retained topic. An unknown one is refused, since it would bind nothing."""
 
 
 class KeepBody(msgspec.Struct, forbid_unknown_fields=True):
@@ -54,10 +54,10 @@ class MessagePage(msgspec.Struct, kw_only=True):
 @operations.add("GET", "/api/v1/topics", "observe", codes=(42202, 42208))
 async def topics(
     backend: BrokerClient, pattern: str = ">", after: str = "", limit: Limit | NotGiven = None
-) -> Outcome[list[KeptTopic]]:
-    """The topics that are kept and match a pattern."""
+) -> HandlerResult[list[RetainedTopic]]:
+    """The retained topics that match a pattern."""
 
-    async def ask(after: str, limit: int) -> tuple[list[KeptTopic], str | None]:
+    async def ask(after: str, limit: int) -> tuple[list[RetainedTopic], str | None]:
         command = commands.ListTopics(pattern=pattern, after=after, limit=limit)
         page = await backend.ask(command, replies.TopicList)
         return page.topics, page.next
@@ -67,30 +67,30 @@ async def topics(
 
 @operations.add("GET", "/api/v1/topics/{topic}", "observe", codes=(404, 42208))
 async def topic(backend: BrokerClient, topic: Name) -> replies.TopicDescription:
-    """A kept topic, and how much of it there is."""
+    """A retained topic, and how much of it is stored."""
     return await backend.ask(commands.DescribeTopic(topic=topic), replies.TopicDescription)
 
 
 @operations.add("POST", "/api/v1/topics/{topic}", "admin", writes=True, codes=(409, 42208, 422))
 async def keep_topic(
     backend: BrokerClient, topic: Name, body: Annotated[KeepBody, Depends(JsonBody(KeepBody))]
-) -> replies.TopicKept:
+) -> replies.TopicRetained:
     """Store what is published to a topic from now on, within bounds."""
     command = commands.KeepTopic(topic=topic, keep=body.keep, replace=body.replace)
-    return await backend.ask(command, replies.TopicKept)
+    return await backend.ask(command, replies.TopicRetained)
 
 
 @operations.add("DELETE", "/api/v1/topics/{topic}", "admin", writes=True, codes=(404, 42208))
 async def delete_topic(backend: BrokerClient, topic: Name) -> replies.TopicDeleted:
-    """Keep a topic no longer, and forget what was kept."""
+    """Make a retained topic a plain one, and delete what is stored."""
     return await backend.ask(commands.DeleteTopic(topic=topic), replies.TopicDeleted)
 
 
 @operations.add("GET", "/api/v1/topics/{topic}/messages", "consume", codes=(404, 42202, 42208))
 async def messages(
     backend: BrokerClient, topic: Name, offset: Offset = 0, since: Seconds | NotGiven = None, limit: Limit = 100
-) -> Outcome[MessagePage]:
-    """A page of what a kept topic holds; payloads in base64."""
+) -> HandlerResult[MessagePage]:
+    """A page of what a retained topic holds; payloads in base64."""
     command = commands.ReadTopic(topic=topic, offset=offset, since=since, limit=limit)
     page = await backend.ask(command, replies.TopicPage)
     following = page.messages[-1].offset + 1 if page.messages else page.next_offset
@@ -103,13 +103,13 @@ async def messages(
         messages=page.messages,
     )
     has_more = following < page.next_offset
-    return Outcome(found, following=str(following) if has_more else None, following_by="offset")
+    return HandlerResult(found, following=str(following) if has_more else None, following_by="offset")
 
 
 @operations.add("GET", "/api/v1/topics/{topic}/positions", "observe", codes=(404, 42202, 42208))
 async def positions(
     backend: BrokerClient, topic: Name, after: str = "", limit: Limit | NotGiven = None
-) -> Outcome[list[replies.PositionSummary]]:
+) -> HandlerResult[list[replies.PositionSummary]]:
     """The durable names under which a topic is read, and how far each is."""
 
     async def ask(after: str, limit: int) -> tuple[list[replies.PositionSummary], str | None]:

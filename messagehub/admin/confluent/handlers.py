@@ -1,4 +1,4 @@
-"""The Confluent Schema Registry REST API, so that existing clients notice nothing."""
+"""The handlers of the Confluent Schema Registry REST API, for existing clients."""
 
 from typing import Any
 
@@ -66,7 +66,7 @@ class Confluent:
         )
         found = await self._backend.ask(command, replies.SchemaFound)
         made = answer(200, shown(found.schema))
-        self._backend.keep_look_up(asked, made, generation)
+        self._backend.cache_look_up(asked, made, generation)
         return made
 
     async def delete_subject(self, request: Request) -> Response:
@@ -92,7 +92,7 @@ class Confluent:
         generation = self._backend.generation
         made = answer(200, shown((await self._version(request)).schema))
         if request.path_params["version"] == "latest" and not request.url.query:
-            self._backend.keep_latest(request.scope["path"], made, generation)
+            self._backend.cache_latest(request.scope["path"], made, generation)
         return made
 
     async def version_schema(self, request: Request) -> Response:
@@ -152,7 +152,7 @@ class Confluent:
             return answer(200, body)
         made = answer(200, body, immutable_headers(found.schema))
         if not request.url.query:
-            self._backend.keep_id(request.scope["path"], made, generation)
+            self._backend.cache_id(request.scope["path"], made, generation)
         return made
 
     async def by_id_schema(self, request: Request) -> Response:
@@ -253,7 +253,7 @@ class Confluent:
     # -- inside --------------------------------------------------------------------------------------------
 
     async def _of_newest(self, request: Request, body: SchemaBody) -> SchemaBody:
-        """Without a text, only metadata or rules change: the text is that of the newest version."""
+        """Complete a body without a text, which changes metadata or rules only, with the text of the newest version."""
         command = commands.RequestSchema(subject=parameters.subject(request))
         try:
             newest = (await self._backend.ask(command, replies.SchemaFound)).schema
@@ -273,7 +273,7 @@ class Confluent:
         return await self._found(request, command)
 
     async def _found(self, request: Request, command: commands.RequestSchema) -> replies.SchemaFound:
-        """A schema in the form that `format` asks for."""
+        """Return a schema in the form that `format` asks for."""
         wanted = request.query_params.get("format", "")
         if not wanted:
             return await self._backend.ask(command, replies.SchemaFound)
@@ -293,7 +293,7 @@ class Confluent:
         return await self._backend.ask(command, replies.SchemaDeleted)
 
     async def _by_id(self, request: Request) -> replies.SchemaFound:
-        """`subject` says in whose context to look: in the default one, an id means the same to all."""
+        """Find a schema by id. `subject` says in whose context to look."""
         command = commands.RequestSchema(schema_id=parameters.schema_id(request))
         if request.query_params.get("subject", "").removeprefix(":.:").startswith(":."):
             raise HttpError(404, 40403, f"no schema has id {command.schema_id} in that context")
@@ -328,7 +328,7 @@ def _schema_fields(request: Request, body: SchemaBody) -> dict[str, Any]:
 
 
 def schema_fields(subject: str, body: SchemaBody, *, normalize: bool) -> dict[str, Any]:
-    """What every command with a schema takes; the API's default type is AVRO."""
+    """Return the fields that every command with a schema takes. The API's default type is AVRO."""
     schema_type = (body.schema_type or "AVRO").upper()
     if body.schema is None:
         raise HttpError(422, 42201, "Invalid schema: the body has no schema")
@@ -348,7 +348,7 @@ def schema_fields(subject: str, body: SchemaBody, *, normalize: bool) -> dict[st
 
 
 def registration(subject: str, body: SchemaBody, *, normalize: bool) -> commands.RegisterSchema:
-    """An id or version that is not positive is none."""
+    """Return the command that registers a schema. An id or version that is not positive counts as none."""
     return commands.RegisterSchema(
         **schema_fields(subject, body, normalize=normalize),
         metadata=body.metadata,

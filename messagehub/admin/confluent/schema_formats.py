@@ -31,7 +31,10 @@ def formatted(schema_type: SchemaType, text: str, references: References, wanted
 
 
 def _resolved(text: str, references: References) -> str:
-    """The canonical forms give every type its full name, so that a definition means the same wherever it stands."""
+    """Return one text with all references in it.
+
+    Every type has its full name, so that it means the same wherever it is.
+    """
     definitions: dict[str, Any] = {}
     for other in references.values():
         _collect(msgspec.json.decode(avro.parse(other, references).canonical), definitions)

@@ -22,7 +22,7 @@ class ChannelItems:
         self._counting = threading.Lock()
 
     def totals(self, channels: list[str]) -> dict[str, int]:
-        """The items that were written to each channel that has had a ring here."""
+        """Return how many items were written to each channel that has had a ring here."""
         with self._counting:
             self._totals = {name: self._count(name) for name in channels}
             self._heads = {name: heads for name, heads in self._heads.items() if name in self._totals}

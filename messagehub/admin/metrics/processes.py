@@ -8,7 +8,7 @@ _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 def measured(pid: int) -> dict[str, float]:
-    """The usual `process_*` metrics by name; nothing for a process that has ended or is another user's."""
+    """Return the usual `process_*` metrics by name; none for a process that has ended or is another user's."""
     try:
         place = Path(f"/proc/{pid}")
         # The name of the program comes second, in parentheses, and may hold anything.

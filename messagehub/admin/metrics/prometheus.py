@@ -44,13 +44,13 @@ class Exposition:
         return "\n".join(self._lines) + "\n"
 
     def add(self, name: str, kind: str, said: str, values: Mapping[str, float]) -> None:
-        """`values` by their labels, as `labels` writes them; a family without values is left out."""
+        """Add a family of values by their labels, as `labels` writes them. One without values is left out."""
         if values:
             self._head(name, kind, said)
             self._lines.extend(f"{name}{by} {_number(value)}" for by, value in values.items())
 
     def add_histogram(self, name: str, said: str, values: Mapping[str, tuple[Sequence[int], float]]) -> None:
-        """`values` are buckets as `metrics.Histogram` has them, and the sum of all seconds."""
+        """Add a histogram. `values` are buckets as `metrics.Histogram` has them, and the sum of all seconds."""
         if not values:
             return
         self._head(name, "histogram", said)
@@ -112,14 +112,14 @@ def add_channels(page: Exposition, channels: list[ChannelSummary], items: dict[s
 
 
 def add_processes(page: Exposition, processes: Mapping[str, Mapping[str, float]]) -> None:
-    """`processes` are what was measured of each, by our name for it."""
+    """Add the metrics of processes, by our names for them."""
     for name, (kind, said) in _PROCESS.items():
         found = {labels(process=of): values[name] for of, values in processes.items() if name in values}
         page.add(name, kind, said, found)
 
 
 def _buckets(reported: Mapping[str, int]) -> list[int]:
-    """As STATS reports them: by upper bound in microseconds, without the empty ones at the end."""
+    """Return the buckets that STATS reports by upper bound in microseconds, without the empty ones at the end."""
     return [reported.get(str(1 << exponent), 0) for exponent in range(BUCKETS)]
 
 

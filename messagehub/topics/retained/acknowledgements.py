@@ -21,7 +21,7 @@ MOST_AT_ONCE = 1_000
 
 
 class Acknowledgements:
-    """Of one subscription. Every message of it has this, and nothing else of the subscription."""
+    """The acknowledgements of one subscription. Its messages refer to this, and to nothing else of the subscription."""
 
     def __init__(self, connection: Connection, position: TopicPosition, member_id: str, lease: str) -> None:
         self.on_said: Callable[[int, bool], None] = _nothing
@@ -37,7 +37,7 @@ class Acknowledgements:
         self.on_said(offset, True)
 
     def say_done(self, offsets: Sequence[int], timeout: float | None) -> None:
-        """On the broker's disk when this returns."""
+        """Acknowledge messages. When this returns, that is on the broker's disk."""
         of = self._position
         for begin in range(0, len(offsets), MOST_AT_ONCE):
             command = commands.AcknowledgeMessages(
@@ -53,7 +53,7 @@ class Acknowledgements:
         self.on_said(offset, False)
 
     def say_unseen(self, offsets: Sequence[int], timeout: float) -> None:
-        """Give back what nobody was handed, so that it does not count as delivered."""
+        """Give back messages that no reader got, so that they do not count as delivered."""
         for begin in range(0, len(offsets), MOST_AT_ONCE):
             self._say(self._return(offsets[begin : begin + MOST_AT_ONCE], unseen=True), timeout)
 
@@ -70,7 +70,7 @@ class Acknowledgements:
         )
 
     def _say(self, command: commands.Command, timeout: float | None) -> None:
-        """Until the broker has it or refuses it, or the timeout has come. Saying it twice is harmless."""
+        """Send it until the broker has it or refuses it, or until the timeout. Saying it twice is harmless."""
         if self.is_abandoned:
             raise ConfigurationError("the message was received by the parent process, which has to acknowledge it")
         limit = self._connection.settings.request_timeout_seconds
@@ -96,4 +96,4 @@ class Acknowledgements:
 
 
 def _nothing(_: int, __: bool) -> None:
-    """Nobody wants to know."""
+    """Do nothing: no subscription listens yet."""

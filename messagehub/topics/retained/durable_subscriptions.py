@@ -41,7 +41,7 @@ from registry.topics.patterns import Patterns
 log = logging.getLogger("messagehub.topics")
 
 BUFFER = 10
-"""Few, so that a slow subscriber keeps little from the others of its name."""
+"""Small, so that a slow subscriber holds few messages that others of its name could handle."""
 MOST_BUFFERED = 1_000
 LOOK_SECONDS = 1.0
 RETRY_SECONDS = 0.05
@@ -51,11 +51,11 @@ NOT_ACKNOWLEDGED = "NOT_ACKNOWLEDGED"
 """The code of a dead letter of a topic."""
 Ack = Literal["auto", "manual"]
 _OVER = (TopicNotFound, PositionNotFound, Forbidden, Unauthorized)
-"""Asking again would not help."""
+"""Errors that end the subscription, since asking again would not help."""
 
 
 class Durable(NamedTuple):
-    """What `subscribe` was asked for; None of a setting is what the position has, or the default of a new one."""
+    """What `subscribe` was asked for. A setting that is None is that of the position, or the default of a new one."""
 
     name: str
     ack: Ack
@@ -98,7 +98,7 @@ def _check(option: str, value: float | None, kind: type, least: float, most: flo
 
 
 def checked_buffer(buffer: int | None) -> int:
-    """Refuse a wrong size before the position is made."""
+    """Return the size of the buffer; refuse a wrong one before the position is made."""
     size = BUFFER if buffer is None else buffer
     if not 1 <= size <= MOST_BUFFERED:
         raise ConfigurationError(f"buffer is from 1 to {MOST_BUFFERED} under a durable name, not {buffer}")
@@ -158,21 +158,21 @@ class DurableSubscription(Subscription):
         """
         deadline = time.monotonic() + timeout
         self.end()
-        if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join(timeout)
+        if self._calls is not None:
+            self._calls.join(timeout)
         self._begin_leaving()
         if self._fetcher is not None and self._fetcher is not threading.current_thread():
             self._fetcher.join(max(deadline - time.monotonic(), 0.0))
 
     async def close_async(self, *, timeout: float = CLOSE_SECONDS) -> None:
         self.end()
-        if self._thread is threading.current_thread():  # called by the callback itself, which does not wait for itself
+        if self._calls is not None and self._calls.is_in_callback_thread():
             self._begin_leaving()
             if self._fetcher is not None:
                 await asyncio.to_thread(self._fetcher.join, timeout)
             return
-        if self._task is not None and self._task is not asyncio.current_task():
-            await asyncio.wait({self._task}, timeout=timeout)
+        if self._calls is not None:
+            await self._calls.join_task(timeout)
         await asyncio.to_thread(self.close, timeout=timeout)
 
     def end(self, failure: HubError | None = None) -> None:
@@ -188,7 +188,7 @@ class DurableSubscription(Subscription):
         self._wanted, self._fetcher = threading.Event(), None
 
     def _lose_loop(self) -> None:
-        """Nothing is lost: what is not acknowledged comes to the next subscriber of the name."""
+        """End. Nothing is lost: messages that are not acknowledged come to the next subscriber of the name."""
         self._warn_of_lost_loop("and stay in the store")
         self._give_up()
 
@@ -197,7 +197,7 @@ class DurableSubscription(Subscription):
         self._begin_leaving()
 
     def _begin_leaving(self) -> None:
-        """Its thread does the rest: nothing here waits for the broker."""
+        """Have the thread acknowledge and unregister. Nothing here waits for the broker."""
         self._is_leaving = True
         self._wanted.set()
 
@@ -229,12 +229,12 @@ class DurableSubscription(Subscription):
         return message
 
     def _call_failed(self, message: Message) -> None:
-        """It is not done: it comes again when its time is over."""
+        """Do not acknowledge the message: it comes again after `ack_wait`."""
         if self._current == message.number:
             self._current = None
 
     def _said(self, offset: int, is_done: bool) -> None:
-        """On any thread."""
+        """Take note that a user acknowledged a message or gave it back, on any thread."""
         if is_done:
             self._acknowledged.add(offset)
         if self._current == offset:
@@ -245,14 +245,14 @@ class DurableSubscription(Subscription):
     # -- on the receiving thread ---------------------------------------------------------------------------
 
     def offer(self, message: Message) -> bool:
-        """It is only told that there is more."""
-        if message.is_kept:
+        """Take note that there is more in the store; the message itself is fetched."""
+        if message.is_retained:
             self._has_news = True
             self._wanted.set()
         return False
 
     def miss(self, count: int) -> None:
-        """Not lost: it is in the store."""
+        """Count nothing: the messages are in the store."""
 
     # -- on its own thread ---------------------------------------------------------------------------------
 
@@ -282,7 +282,7 @@ class DurableSubscription(Subscription):
         self._leave()
 
     def _leave(self) -> None:
-        """After the last acknowledgement, so that nothing that is done comes again."""
+        """Send the last acknowledgements, then unregister, so that no acknowledged message comes again."""
         self._on_close(self)
         unseen = [*self._unseen, *(delivery.offset for delivery in self._assigned)]
         try:
@@ -293,7 +293,7 @@ class DurableSubscription(Subscription):
         self._registration.close()
 
     def _check_registration(self) -> None:
-        """One that was refused after a restart of the broker is not tried again."""
+        """End with the error if the broker refused the registration, which is not tried again."""
         if self._registration.is_closed and not self.is_closed:
             self._refuse(self._registration.error or NotRegistered("the broker does not know this subscriber any more"))
 
@@ -317,7 +317,7 @@ class DurableSubscription(Subscription):
         return is_due or (room > 0 and self._has_news) or (self._has_more and room >= max(self._size // 2, 1))
 
     def _forget_acknowledged(self) -> None:
-        """What the broker has as acknowledged is in none of its answers any more, so that only what is here counts."""
+        """Forget acknowledgements of messages that are not here: the broker knows them, and they do not come again."""
         known = self._acknowledged.copy()  # first: what is acknowledged meanwhile is not forgotten
         here = {message.number for message in self._buffer.copy()}
         here.update(self._done.copy(), (delivery.offset for delivery in self._assigned))
@@ -389,7 +389,10 @@ class DurableSubscription(Subscription):
         self.wake()
 
     def _bury(self, stored: replies.StoredMessage, delivery: replies.Delivery) -> None:
-        """Report first: should this process end in between, whoever fetches it next reports it again."""
+        """Report a dead letter, then acknowledge it.
+
+        If this process ends in between, the next subscriber reports it again.
+        """
         of, size = self._position, len(stored.payload)
         letter = DeadLetter(
             address=f"topic:{of.topic}",
@@ -410,7 +413,7 @@ class DurableSubscription(Subscription):
 
 
 def _following(assigned: Iterable[replies.Delivery]) -> int:
-    """How many offsets follow each other without a hole, from the first on."""
+    """Return how many offsets, from the first on, follow each other without a hole."""
     count, expected = 0, None
     for delivery in assigned:
         if expected not in (None, delivery.offset):

@@ -1,4 +1,4 @@
-"""The thread of a client that reads kept topics for its subscriptions, while one of them is behind and has room.
+"""The thread of a client that reads retained topics for its subscriptions, while one of them is behind and has room.
 
 It also asks now and then which topics match and how far they are: what was announced while the connection to the topic
 proxy was away, or was dropped on the way, is found so.
@@ -9,12 +9,14 @@ import threading
 import time
 import weakref
 from collections.abc import Iterable
+from functools import partial
 
 from messagehub.client.connection import Connection
+from messagehub.client.pages import pages
 from messagehub.errors import BrokerUnavailable, Forbidden, HubError, TopicNotFound, Unauthorized
 from messagehub.topics.retained.subscriptions import RetainedSubscription
 from registry import commands, replies
-from registry.records import KeptTopic
+from registry.records import RetainedTopic
 
 log = logging.getLogger("messagehub.topics")
 
@@ -40,7 +42,7 @@ class RetainedFollower:
         return [subscription for reference in self._references if (subscription := reference()) is not None]
 
     def add(self, subscription: RetainedSubscription, *, timeout: float) -> None:
-        """Begin; raises what speaks against it now: no broker, or a topic that is not kept."""
+        """Begin to read for a subscription. Raise if there is no broker, or a topic that is not retained."""
         subscription.follow(self.topics(subscription.patterns, timeout=timeout))
         if subscription.failure is not None:
             raise subscription.failure
@@ -66,19 +68,18 @@ class RetainedFollower:
         if thread is not None and thread is not threading.current_thread():
             thread.join(CLOSE_SECONDS)
 
-    def topics(self, patterns: Iterable[str], *, timeout: float) -> list[KeptTopic]:
-        """The kept topics that match any of the patterns."""
+    def topics(self, patterns: Iterable[str], *, timeout: float) -> list[RetainedTopic]:
+        """Return the retained topics that match any of the patterns."""
         deadline = time.monotonic() + timeout
-        found: dict[str, KeptTopic] = {}
+        found: dict[str, RetainedTopic] = {}
         for pattern in patterns:
-            after: str | None = ""
-            while after is not None:
-                asked = commands.ListTopics(pattern=pattern, after=after)
-                remaining = max(deadline - time.monotonic(), 0.001)
-                page = self._connection.ask(asked, replies.TopicList, timeout=remaining, is_patient=True)
+            for page in pages(partial(self._page, pattern), timeout=deadline - time.monotonic()):
                 found |= {topic.name: topic for topic in page.topics}
-                after = page.next
         return list(found.values())
+
+    def _page(self, pattern: str, after: str, seconds: float) -> replies.TopicList:
+        command = commands.ListTopics(pattern=pattern, after=after)
+        return self._connection.ask(command, replies.TopicList, timeout=seconds, is_patient=True)
 
     # -- on the thread -------------------------------------------------------------------------------------
 
@@ -117,7 +118,7 @@ class RetainedFollower:
                 one.follow(found)
 
     def _read(self) -> bool:
-        """One page for each that is behind and has room; False when none is."""
+        """Read a page for each subscription that is behind and has room. Return False if there is none."""
         has_read = False
         for subscription in self.subscriptions:
             wanted = subscription.next_read()

@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple, get_args
 from messagehub.arguments import plain
 from messagehub.errors import ConfigurationError
 from registry import commands, replies
-from registry.records import KeptTopic
+from registry.records import RetainedTopic
 
 log = logging.getLogger("messagehub.topics")
 
@@ -31,7 +31,10 @@ _RULE = (
 
 
 class Begin(NamedTuple):
-    """`offset` 0 is the oldest there is. With `is_exact`, what retention took from `offset` on counts as lost."""
+    """Where to begin in a topic.
+
+    `offset` 0 is the oldest message. With `is_exact`, messages from `offset` on that retention removed count as lost.
+    """
 
     offset: int
     since: float | None = None
@@ -62,8 +65,8 @@ class Start:
             self._offset = _number(since)
             self._since = _instant(since) if self._offset is None else None
 
-    def of(self, topic: KeptTopic) -> Begin:
-        """Where to begin in this topic; ConfigurationError where it ends before that."""
+    def of(self, topic: RetainedTopic) -> Begin:
+        """Return where to begin in this topic. Raise ConfigurationError if the topic ends before that."""
         if self.saved is not None:
             return _continued(topic, self.saved.get(topic.name))
         if self._since is not None:
@@ -76,7 +79,7 @@ class Start:
 
 
 def resolve(start: Start, topic: str, ask: Callable[[commands.Command], Any]) -> int:
-    """The offset that a start means now, in a topic of the broker."""
+    """Return the offset that a start means now, in a topic of the broker."""
     described: replies.TopicDescription = ask(commands.DescribeTopic(topic=topic))
     begin = start.of(described.topic)
     if begin.since is None:
@@ -86,11 +89,11 @@ def resolve(start: Start, topic: str, ask: Callable[[commands.Command], Any]) ->
 
 
 def saved_position(offset: int, incarnation: int) -> dict[str, int]:
-    """As `subscription.positions` says it, and as `since` takes it back, also through JSON."""
+    """Return a position as `subscription.positions` shows it and `since` takes it, also through JSON."""
     return {"offset": offset, "incarnation": incarnation}
 
 
-def _continued(topic: KeptTopic, saved: _Saved | None) -> Begin:
+def _continued(topic: RetainedTopic, saved: _Saved | None) -> Begin:
     if saved is None:
         return Begin(0)
     if saved.incarnation not in (None, topic.incarnation):
@@ -99,7 +102,7 @@ def _continued(topic: KeptTopic, saved: _Saved | None) -> Begin:
     return Begin(_within(topic, saved.offset))
 
 
-def _within(topic: KeptTopic, offset: int) -> int:
+def _within(topic: RetainedTopic, offset: int) -> int:
     if offset > topic.next_offset:
         raise ConfigurationError(
             f"since says offset {offset}, but the next message of topic {topic.name!r} has offset {topic.next_offset}."
@@ -126,7 +129,7 @@ def _saved(topic: Any, given: Any) -> _Saved:
 
 
 def _number(given: Any) -> int | None:
-    """An integer that is not negative, of Python or NumPy; None of anything else."""
+    """Return an integer of Python or NumPy that is not negative; None for anything else."""
     try:
         number = operator.index(given)
     except TypeError:

@@ -1,4 +1,4 @@
-"""Publishing to a kept topic: acknowledged when stored, at most once stored, however often it has to be sent.
+"""Publishing to a retained topic: acknowledged when stored, at most once stored, however often it has to be sent.
 
 Rule 1: of one client and topic one request is under way at a time, so that numbers reach the broker in order; what
 other threads publish meanwhile goes with the next one. That is also what makes many threads fast.
@@ -16,21 +16,21 @@ from collections.abc import Iterator, Sequence
 from messagehub.client.connection import Connection
 from messagehub.errors import BrokerUnavailable, HubError, MessageTooLarge, RateLimited, SendTimeout
 from registry import commands, replies
-from registry.records import KeptMessage
+from registry.records import RetainedMessage
 from registry.topics.retained import size_bytes
 
 MAX_BATCH = 500
 MAX_BATCH_BYTES = 512 * 1024
-MAX_KEPT_BYTES = 700 * 1024
+MAX_RETAINED_BYTES = 700 * 1024
 RETRY_SECONDS = 0.02
 
 
 class _Entry:
-    """What one caller publishes at once."""
+    """The messages that one caller publishes in one call."""
 
     __slots__ = ("error", "is_abandoned", "is_alone", "messages", "offset", "size_bytes")
 
-    def __init__(self, messages: Sequence[KeptMessage], size_bytes: int) -> None:
+    def __init__(self, messages: Sequence[RetainedMessage], size_bytes: int) -> None:
         self.messages = messages
         self.size_bytes = size_bytes
         self.offset: int | None = None
@@ -43,7 +43,10 @@ class _Entry:
 
 
 class RetainedPublisher:
-    """One topic of one client. Each numbers under a name of its own: the broker must never mix up two of them."""
+    """Publishes to one topic for one client.
+
+    It numbers under a name of its own, so that two clients are never mixed up.
+    """
 
     def __init__(self, connection: Connection, topic: str) -> None:
         self._connection = connection
@@ -56,10 +59,10 @@ class RetainedPublisher:
         self._is_driven = False
         self._changed = threading.Condition()
 
-    def publish(self, messages: Sequence[KeptMessage], *, timeout: float) -> int:
-        """The offset of the first, when all are stored."""
+    def publish(self, messages: Sequence[RetainedMessage], *, timeout: float) -> int:
+        """Store all messages, and return the offset of the first."""
         size = sum(map(size_bytes, messages))
-        check_kept_size(max(len(message.payload) for message in messages))
+        check_retained_size(max(len(message.payload) for message in messages))
         entry = _Entry(messages, size)
         deadline = time.monotonic() + timeout
         with self._changed:
@@ -94,7 +97,7 @@ class RetainedPublisher:
     # -- by the one that drives ----------------------------------------------------------------------------
 
     def _next_batch(self) -> None:
-        """Go on with the request under way, unless nobody waits for it any more; else make the next."""
+        """Return the request under way or, if nobody waits for it any more, the next one."""
         if self._batch and not all(entry.is_abandoned for entry in self._batch):
             return
         self._batch, size, count = [], 0, 0
@@ -140,21 +143,21 @@ class RetainedPublisher:
         self._batch, self._command = [], None
 
     def _send(self, command: commands.PublishMessages, deadline: float) -> int:
-        """Until it is stored or refused, or the deadline has come."""
+        """Send the request until it is stored or refused, or until the deadline."""
         limit = self._connection.settings.request_timeout_seconds
         why: HubError | None = None
         while (remaining := deadline - time.monotonic()) > 0:
             try:
-                return self._connection.ask(command, replies.MessagesKept, timeout=min(remaining, limit)).offset
+                return self._connection.ask(command, replies.MessagesRetained, timeout=min(remaining, limit)).offset
             except (BrokerUnavailable, RateLimited) as failed:
                 why = failed
                 time.sleep(max(min(RETRY_SECONDS, deadline - time.monotonic()), 0.0))
         raise SendTimeout(f"topic {self._topic!r} did not confirm in time; it may be stored or not") from why
 
 
-def pieces(messages: Sequence[KeptMessage]) -> Iterator[list[KeptMessage]]:
-    """As many at once as go into one request."""
-    piece: list[KeptMessage] = []
+def pieces(messages: Sequence[RetainedMessage]) -> Iterator[list[RetainedMessage]]:
+    """Yield as many messages at once as go into one request."""
+    piece: list[RetainedMessage] = []
     size = 0
     for message in messages:
         size += size_bytes(message)
@@ -165,11 +168,14 @@ def pieces(messages: Sequence[KeptMessage]) -> Iterator[list[KeptMessage]]:
     yield piece
 
 
-def check_kept_size(size_bytes: int) -> None:
-    if size_bytes > MAX_KEPT_BYTES:
+def check_retained_size(size_bytes: int) -> None:
+    if size_bytes > MAX_RETAINED_BYTES:
         raise MessageTooLarge(
-            f"the payload has {size_bytes} bytes, a kept topic takes {MAX_KEPT_BYTES}: larger data belongs into a"
+            f"the payload has {size_bytes} bytes, a retained topic takes {MAX_RETAINED_BYTES}: put larger data into a"
             " channel (hub.producer), and the channel's name into the message",
             size_bytes=size_bytes,
-            limit_bytes=MAX_KEPT_BYTES,
+            limit_bytes=MAX_RETAINED_BYTES,
         )
+
+
+check_kept_size = check_retained_size  # its name before 2026-11-18

@@ -1,4 +1,4 @@
-"""A subscription to kept topics: from where the subscriber says, then live, without a gap or a double.
+"""A subscription to retained topics: from where the subscriber says, then live, without a gap or a double.
 
 Rule 1: a position is the next offset of a topic. A live message is taken only where it is exactly that and there is
 room; anything else only says that there is more, which is then read from the broker's store.
@@ -15,18 +15,18 @@ from messagehub.protocol.topic_frames import incarnation_bytes
 from messagehub.topics.messages import Message, from_store
 from messagehub.topics.retained.positions import Begin, Since, Start, saved_position
 from messagehub.topics.subscriptions import Subscription
-from registry.records import KeptTopic
+from registry.records import RetainedTopic
 from registry.replies import TopicPage
 from registry.topics.patterns import Patterns
 
 BUFFER = 1_000
-"""Less than of other topics: what does not fit stays in the store, and is read when there is room."""
+"""Smaller than for other topics: messages that do not fit stay in the store, and are read when there is room."""
 
 
-class _Position:
+class _ReadPosition:
     __slots__ = ("incarnation", "is_exact", "newest", "next", "publisher", "since", "topic")
 
-    def __init__(self, topic: KeptTopic, begin: Begin) -> None:
+    def __init__(self, topic: RetainedTopic, begin: Begin) -> None:
         self.topic = topic.name
         self.incarnation = topic.incarnation
         self.publisher = incarnation_bytes(topic.incarnation)
@@ -40,7 +40,7 @@ class _Position:
 
 
 class RetainedSubscription(Subscription):
-    """Only kept topics; those that come to match later are heard from their first message on."""
+    """Reads only retained topics; those that come to match later are heard from their first message on."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class RetainedSubscription(Subscription):
                     f"since has a position of topic {topic!r}, which {self.pattern!r} does not match"
                 )
         self._on_want = on_want
-        self._positions: dict[str, _Position] = {}
+        self._positions: dict[str, _ReadPosition] = {}
         self._received_to: dict[str, tuple[int, bytes]] = {}
         self._has_begun = self._wants_room = False
         self._moving = threading.Lock()  # positions, and the end of the buffer
@@ -74,7 +74,7 @@ class RetainedSubscription(Subscription):
 
     @property
     def positions(self) -> dict[str, dict[str, int]]:
-        """For each topic the offset behind what was received and the topic's incarnation.
+        """For each topic, the offset after the last message received, and the topic's incarnation.
 
         A later `since` that goes on from here; plain values, which may be saved as JSON.
         """
@@ -82,7 +82,7 @@ class RetainedSubscription(Subscription):
         return {topic: saved_position(offset, int.from_bytes(of, "little")) for topic, (offset, of) in received.items()}
 
     def _lose_loop(self) -> None:
-        """Nothing is lost: `positions` says where to go on."""
+        """End. Nothing is lost: `positions` says where to go on."""
         self._warn_of_lost_loop("and stay in the store")
         self._give_up()
 
@@ -102,7 +102,7 @@ class RetainedSubscription(Subscription):
     # -- on the receiving thread ---------------------------------------------------------------------------
 
     def offer(self, message: Message) -> bool:
-        if self.is_closed or not message.is_kept:
+        if self.is_closed or not message.is_retained:
             return False
         with self._moving:
             position = self._positions.get(message.topic)
@@ -123,12 +123,12 @@ class RetainedSubscription(Subscription):
         return False
 
     def miss(self, count: int) -> None:
-        """Not lost: it is read from the store."""
+        """Count nothing: the messages are read from the store."""
 
     # -- on the thread that follows ------------------------------------------------------------------------
 
     def next_read(self) -> tuple[str, int, float | None, int] | None:
-        """Topic, offset, time and how many to read now; None when there is no room, or nothing more to read."""
+        """Return topic, offset, time and number of messages to read now; None without room or with nothing to read."""
         with self._moving:
             behind = next((position for position in self._positions.values() if position.is_behind()), None)
             if behind is None or self.is_closed or not self._has_room_or_waits():
@@ -147,9 +147,9 @@ class RetainedSubscription(Subscription):
                 self._lose(first - position.next)
             position.next, position.since, position.is_exact = max(position.next, first), None, True
             self._received_to.setdefault(page.topic, (position.next, position.publisher))  # where a time has led to
-            for kept in page.messages:
-                self._append(from_store(page.topic, page.incarnation, kept))
-                position.next = kept.offset + 1
+            for stored in page.messages:
+                self._append(from_store(page.topic, page.incarnation, stored))
+                position.next = stored.offset + 1
             if page.messages:
                 position.newest = max(position.newest, page.next_offset)
             else:  # there is no more, whatever was announced: never ask in circles
@@ -160,8 +160,8 @@ class RetainedSubscription(Subscription):
                 self._positions[page.topic] = self._positions.pop(page.topic)
         self.wake()
 
-    def follow(self, topics: list[KeptTopic]) -> None:
-        """All that match now: new ones are begun, deleted ones left, and what has grown is read."""
+    def follow(self, topics: list[RetainedTopic]) -> None:
+        """Follow the topics that match now: begin new ones, leave deleted ones, and read those that have grown."""
         try:
             with self._moving:
                 self.wants_topics = False
@@ -179,10 +179,10 @@ class RetainedSubscription(Subscription):
         missing = set(self._topics) - {topic.name for topic in topics}
         if missing:
             name = min(missing)
-            self.refuse(TopicNotFound(f"topic {name!r} is not kept, or was deleted", topic=name))
+            self.refuse(TopicNotFound(f"topic {name!r} is not retained, or was deleted", topic=name))
 
     def _leave_all_but(self, incarnations: set[int]) -> None:
-        """What was known to be there, and was not read before its topic was deleted, is lost."""
+        """Leave all other topics, which were deleted. Messages that were known and not read are lost."""
         for name, position in list(self._positions.items()):
             if position.incarnation not in incarnations:
                 if position.is_exact and position.newest > position.next:
@@ -190,22 +190,22 @@ class RetainedSubscription(Subscription):
                 del self._positions[name]
 
     def refuse(self, error: HubError) -> None:
-        """It is over: what was received can be taken, then the error is raised."""
+        """End with an error, which is raised once all buffered messages were taken."""
         self.end(error)
         self._on_close(self)
 
-    def _begin(self, topic: KeptTopic) -> _Position:
-        position = _Position(topic, Begin(1) if self._has_begun else self._start.of(topic))
+    def _begin(self, topic: RetainedTopic) -> _ReadPosition:
+        position = _ReadPosition(topic, Begin(1) if self._has_begun else self._start.of(topic))
         if position.next:
             self._received_to[topic.name] = (position.next, position.publisher)
         return position
 
     def _lose(self, count: int) -> None:
         self.lost_to_retention += count
-        self._warn("they were removed from the kept topic before they were read")
+        self._warn("they were removed from the retained topic before they were read")
 
     def _has_room_or_waits(self) -> bool:
-        """Where there is none, the reader asks for more when it has taken half."""
+        """Return whether there is room. If not, the reader asks for more when it has taken half."""
         if self._is_full():
             self._wants_room = True
         return not self._is_full()  # once more: the reader may have taken all before it could see that more is wanted

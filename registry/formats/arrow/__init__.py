@@ -30,7 +30,7 @@ import msgspec
 from registry.formats.arrow.comparison import differences, layout_differences
 from registry.formats.arrow.conversion import from_arrow, to_arrow_schema
 from registry.formats.arrow.fields import ArrowField, read_fields, write_field
-from registry.formats.differences import Difference, InvalidSchema, Parsed
+from registry.formats.differences import Difference, MalformedSchema, Parsed
 
 __all__ = ["ArrowSchema", "compare", "compare_layout", "from_arrow", "normalize", "parse", "to_arrow"]
 
@@ -44,7 +44,7 @@ class ArrowSchema(Parsed):
 
 def parse(text: str, references: Mapping[str, str]) -> ArrowSchema:
     if references:
-        raise InvalidSchema("an Arrow schema has no references")
+        raise MalformedSchema("an Arrow schema has no references")
     fields = read_fields(text)
     canonical, digest = _digest(fields, logical=True)
     layout, layout_digest = _digest(fields, logical=False)

@@ -6,7 +6,7 @@ import msgspec
 
 from registry.formats.arrow.fields import MAX_NESTING, ArrowField, write_field
 from registry.formats.arrow.types import ArrowType, read_type, spell
-from registry.formats.differences import BudgetExceeded, InvalidSchema
+from registry.formats.differences import BudgetExceeded, MalformedSchema
 
 LISTS = {"list": 32, "large_list": 64, "list_view": -32, "large_list_view": -64}
 LIST_MAKERS = {32: "list_", 64: "large_list", -32: "list_view", -64: "large_list_view"}
@@ -67,7 +67,7 @@ def to_arrow_schema(fields: list[ArrowField]) -> Any:
     try:
         return pa.schema([_write(field) for field in fields])
     except pa.ArrowException as error:
-        raise InvalidSchema(f"pyarrow cannot hold this schema: {error}") from None
+        raise MalformedSchema(f"pyarrow cannot hold this schema: {error}") from None
 
 
 def _write(field: ArrowField) -> Any:
@@ -124,4 +124,4 @@ def _write_flat_type(kind: ArrowType) -> Any:
             return pa.duration(kind.unit)
         case "interval" if kind.unit == "month_day_nano":
             return pa.month_day_nano_interval()
-    raise InvalidSchema(f"pyarrow has no type for {spell(kind)}")
+    raise MalformedSchema(f"pyarrow has no type for {spell(kind)}")

@@ -6,7 +6,7 @@ import msgspec
 
 from registry.formats.arrow.types import ArrowType, read_type, spell
 from registry.formats.bounded_json import decode
-from registry.formats.differences import BudgetExceeded, InvalidSchema, TooLarge
+from registry.formats.differences import BudgetExceeded, MalformedSchema, TooLarge
 
 MAX_NESTING = 64  # what Arrow's own readers take
 MAX_FIELDS = 100_000
@@ -31,13 +31,13 @@ class ArrowField(msgspec.Struct):
 def read_fields(text: str) -> list[ArrowField]:
     match decode(text):
         case {"fields": list() as items, **others} if not others:
-            fields = _Reader().fields(items, "/fields", 1)
+            fields = _FieldParser().fields(items, "/fields", 1)
             _unique_names(fields, "/fields")
             return fields
-    raise InvalidSchema('an Arrow schema is an object with "fields", a list, and nothing else')
+    raise MalformedSchema('an Arrow schema is an object with "fields", a list, and nothing else')
 
 
-class _Reader:
+class _FieldParser:
     def __init__(self) -> None:
         self.count = 0
 
@@ -51,15 +51,15 @@ class _Reader:
 
     def field(self, item: Any, path: str, depth: int) -> ArrowField:
         if not isinstance(item, dict):
-            raise InvalidSchema("a field is an object", path)
+            raise MalformedSchema("a field is an object", path)
         if unknown := sorted(set(item) - KEYS):
-            raise InvalidSchema(f'a field has no "{unknown[0]}"', path)
+            raise MalformedSchema(f'a field has no "{unknown[0]}"', path)
         name, kind, nullable = item.get("name"), item.get("type"), item.get("nullable", True)
         if not isinstance(name, str) or not isinstance(kind, str) or not isinstance(nullable, bool):
-            raise InvalidSchema('a field needs "name" and "type", strings; "nullable" is true or false', path)
+            raise MalformedSchema('a field needs "name" and "type", strings; "nullable" is true or false', path)
         children = item.get("children", [])
         if not isinstance(children, list):
-            raise InvalidSchema('"children" is a list of fields', path)
+            raise MalformedSchema('"children" is a list of fields', path)
         field = ArrowField(name, read_type(kind, f"{path}/type"), nullable)
         field.children = self.fields(children, f"{path}/children", depth + 1)
         _check_children(field, path)
@@ -71,17 +71,17 @@ def _unique_names(fields: list[ArrowField], path: str) -> None:
     seen: set[str] = set()
     for field in fields:
         if field.name in seen:
-            raise InvalidSchema(f'two fields are called "{field.name}"', path)
+            raise MalformedSchema(f'two fields are called "{field.name}"', path)
         seen.add(field.name)
 
 
 def _check_children(field: ArrowField, path: str) -> None:
     kind, names = field.type.kind, PART_NAMES.get(field.type.kind)
     if kind == "null" and not field.is_nullable:
-        raise InvalidSchema("a field of nulls is nullable", path)
+        raise MalformedSchema("a field of nulls is nullable", path)
     if names is not None:
         if len(field.children) != len(names):
-            raise InvalidSchema(f"{kind} has {len(names)} children: {', '.join(names)}", path)
+            raise MalformedSchema(f"{kind} has {len(names)} children: {', '.join(names)}", path)
         for child, name in zip(field.children, names, strict=True):
             child.name = name
         if kind == "map":
@@ -90,9 +90,9 @@ def _check_children(field: ArrowField, path: str) -> None:
         _unique_names(field.children, path)
     elif kind in ("dense_union", "sparse_union"):
         if len(field.children) != len(field.type.codes):
-            raise InvalidSchema("a union has one child per type code", path)
+            raise MalformedSchema("a union has one child per type code", path)
     elif field.children:
-        raise InvalidSchema(f"{spell(field.type)} has no children", path)
+        raise MalformedSchema(f"{spell(field.type)} has no children", path)
 
 
 def _read_encoding(field: ArrowField, item: dict[str, Any], path: str) -> None:
@@ -101,14 +101,14 @@ def _read_encoding(field: ArrowField, item: dict[str, Any], path: str) -> None:
             case {"index": str() as index, **others} if not set(others) - {"ordered"}:
                 ordered = others.get("ordered", False)
             case _:
-                raise InvalidSchema('"dictionary" is an object with "index" and "ordered"', path)
+                raise MalformedSchema('"dictionary" is an object with "index" and "ordered"', path)
         if read_type(index, path).kind not in INTEGERS or not isinstance(ordered, bool):
-            raise InvalidSchema("the indexes of a dictionary are integers, and ordered is true or false", path)
+            raise MalformedSchema("the indexes of a dictionary are integers, and ordered is true or false", path)
         field.index, field.is_ordered = index, ordered
     if "run_ends" in item:
         run_ends = item["run_ends"]
         if run_ends not in ("int16", "int32", "int64") or field.index:
-            raise InvalidSchema('"run_ends" is int16, int32 or int64, without "dictionary"', path)
+            raise MalformedSchema('"run_ends" is int16, int32 or int64, without "dictionary"', path)
         field.run_ends = run_ends
 
 

@@ -9,7 +9,7 @@ import re
 
 import msgspec
 
-from registry.formats.differences import InvalidSchema
+from registry.formats.differences import MalformedSchema
 
 UNITS = ("s", "ms", "us", "ns")
 DECIMAL_PRECISION = {32: 9, 64: 18, 128: 38, 256: 76}
@@ -90,16 +90,16 @@ def read_type(text: str, path: str) -> ArrowType:
     if match := DECIMAL.match(text):
         width, precision, scale = int(match[1]), int(match[2]), int(match[3])
         if not 1 <= precision <= DECIMAL_PRECISION[width]:
-            raise InvalidSchema(f"decimal{width} has a precision of 1 to {DECIMAL_PRECISION[width]}", path)
+            raise MalformedSchema(f"decimal{width} has a precision of 1 to {DECIMAL_PRECISION[width]}", path)
         return ArrowType("decimal", width, precision=precision, scale=scale)
     if (match := SIZED.match(text)) and int(match[2]) <= MAX_SIZE:
         return ArrowType(match[1], size=int(match[2]))
     if match := UNION.match(text):
         codes = tuple(int(code) for code in match[2].split(",")) if match[2] else ()
         if len(set(codes)) != len(codes) or any(code > 127 for code in codes):
-            raise InvalidSchema("a union has distinct type codes up to 127", path)
+            raise MalformedSchema("a union has distinct type codes up to 127", path)
         return ArrowType(match[1], codes=codes)
-    raise InvalidSchema(f'unknown type "{text}"', path)
+    raise MalformedSchema(f'unknown type "{text}"', path)
 
 
 def spell(kind: ArrowType) -> str:

@@ -20,7 +20,7 @@ import msgspec
 
 from registry.formats.avro.resolution import Resolution, ResolvedField, ResolvedNode
 from registry.formats.bounded_json import check_nesting, decode
-from registry.formats.differences import BudgetExceeded, Difference, InvalidSchema, Parsed
+from registry.formats.differences import BudgetExceeded, Difference, MalformedSchema, Parsed
 
 MAX_DEFAULT_NESTING = 32
 MAX_TYPE_NESTING = 128  # through references too
@@ -82,8 +82,8 @@ class _Parser:
             case {"type": str() as kind}:
                 return self._object(value, kind, namespace, path)
             case dict():
-                raise InvalidSchema('a type needs the attribute "type" with a string', path)
-        raise InvalidSchema(f"a type is a name, an object or a list of types, not {_say(value)}", path)
+                raise MalformedSchema('a type needs the attribute "type" with a string', path)
+        raise MalformedSchema(f"a type is a name, an object or a list of types, not {_say(value)}", path)
 
     def _add(self, node: ResolvedNode) -> int:
         self.nodes.append(node)
@@ -99,7 +99,7 @@ class _Parser:
             self._load(candidate)
             if candidate in self.names:
                 return self.names[candidate], candidate
-        raise InvalidSchema(f'unknown type "{name}"', path)
+        raise MalformedSchema(f'unknown type "{name}"', path)
 
     def _load(self, name: str) -> None:
         """Parse references until one defines the name: the one called so first, then the others in order."""
@@ -108,20 +108,20 @@ class _Parser:
             text = self.waiting.pop(key)
             try:
                 self.type_of(decode(text), "", "")
-            except InvalidSchema as error:
-                raise InvalidSchema(f'in reference "{key}": {error}') from None
+            except MalformedSchema as error:
+                raise MalformedSchema(f'in reference "{key}": {error}') from None
 
     def _union(self, branches: list[Any], namespace: str, path: str) -> tuple[int, list[Any]]:
         parsed = []
         for index, branch in enumerate(branches):
             if isinstance(branch, list):
-                raise InvalidSchema("a union may not directly contain a union", f"{path}/{index}")
+                raise MalformedSchema("a union may not directly contain a union", f"{path}/{index}")
             parsed.append(self.type_of(branch, namespace, f"{path}/{index}"))
         seen: set[str] = set()
         for index, (child, _) in enumerate(parsed):
             key = self.nodes[child].name or self.nodes[child].kind
             if key in seen:
-                raise InvalidSchema(f'a union may contain "{key}" only once', f"{path}/{index}")
+                raise MalformedSchema(f'a union may contain "{key}" only once', f"{path}/{index}")
             seen.add(key)
         node = ResolvedNode("union", children=[child for child, _ in parsed])
         return self._add(node), [shape for _, shape in parsed]
@@ -134,7 +134,7 @@ class _Parser:
         if kind in ("array", "map"):
             part = "items" if kind == "array" else "values"
             if part not in value:
-                raise InvalidSchema(f'{kind} needs the attribute "{part}"', path)
+                raise MalformedSchema(f'{kind} needs the attribute "{part}"', path)
             child, shape = self.type_of(value[part], namespace, f"{path}/{part}")
             return self._add(ResolvedNode(kind, children=[child])), {**value, part: shape}
         if kind in ("record", "error", "enum", "fixed"):
@@ -144,7 +144,7 @@ class _Parser:
     def _definition(self, value: dict[str, Any], kind: str, namespace: str, path: str) -> tuple[int, Any]:
         full, inner = _full_name(value, namespace, path)
         if full in self.names:
-            raise InvalidSchema(f'"{full}" is defined twice', path)
+            raise MalformedSchema(f'"{full}" is defined twice', path)
         node = ResolvedNode("record" if kind == "error" else kind, full)
         node.aliases = [
             alias if "." in alias or not inner else f"{inner}.{alias}" for alias in _names(value, "aliases", path)
@@ -162,28 +162,28 @@ class _Parser:
         else:
             size = value.get("size")
             if type(size) is not int or not 0 <= size <= MAX_FIXED_SIZE:
-                raise InvalidSchema('fixed needs a "size" of zero or more, in 32 bits', f"{path}/size")
+                raise MalformedSchema('fixed needs a "size" of zero or more, in 32 bits', f"{path}/size")
             node.size = size
             node.decimal = _decimal(value, kind)
         return index, shape
 
     def _fields(self, node: ResolvedNode, fields: Any, namespace: str, path: str) -> list[Any]:
         if not isinstance(fields, list):
-            raise InvalidSchema(f'record {node.name} needs "fields", a list', path)
+            raise MalformedSchema(f'record {node.name} needs "fields", a list', path)
         shapes, names = [], set()
         node.fields = []
         for index, field in enumerate(fields):
             here = f"{path}/fields/{index}"
             if not isinstance(field, dict) or not isinstance(field.get("name"), str) or "type" not in field:
-                raise InvalidSchema('a field is an object with "name" and "type"', here)
+                raise MalformedSchema('a field is an object with "name" and "type"', here)
             name = field["name"]
             if not NAME.match(name):
-                raise InvalidSchema(f'"{name}" is not a name', here)
+                raise MalformedSchema(f'"{name}" is not a name', here)
             if name in names:
-                raise InvalidSchema(f'record {node.name} has two fields called "{name}"', here)
+                raise MalformedSchema(f'record {node.name} has two fields called "{name}"', here)
             names.add(name)
             if field.get("order", "ascending") not in ORDERS:
-                raise InvalidSchema(f'"order" must be one of {", ".join(ORDERS)}', here)
+                raise MalformedSchema(f'"order" must be one of {", ".join(ORDERS)}', here)
             child, shape = self.type_of(field["type"], namespace, f"{here}/type")
             if "default" in field:
                 self._check_default(name, field["default"], child, f"{here}/default")
@@ -196,7 +196,7 @@ class _Parser:
         check_nesting(value, MAX_DEFAULT_NESTING, "default nesting")
         self.fitting.clear()
         if not self._fits(value, index):
-            raise InvalidSchema(f'the default of "{name}" is not a value of {self.nodes[index].label}', path)
+            raise MalformedSchema(f'the default of "{name}" is not a value of {self.nodes[index].label}', path)
 
     def _fits(self, value: Any, index: int) -> bool:
         """Whether the JSON value is a default of this type; a union takes a value of any of its branches.
@@ -247,12 +247,12 @@ def _full_name(value: dict[str, Any], namespace: str, path: str) -> tuple[str, s
     """The full name of a definition and the namespace that holds inside it."""
     name, own = value.get("name"), value.get("namespace", namespace)
     if not isinstance(name, str) or not isinstance(own, str):
-        raise InvalidSchema('a named type needs "name", and "namespace" must be a string', path)
+        raise MalformedSchema('a named type needs "name", and "namespace" must be a string', path)
     full = name if "." in name or not own else f"{own}.{name}"
     if not all(NAME.match(part) for part in full.split(".")):
-        raise InvalidSchema(f'"{full}" is not a name', path)
+        raise MalformedSchema(f'"{full}" is not a name', path)
     if full in PRIMITIVES:
-        raise InvalidSchema(f'"{full}" is the name of a primitive type', path)
+        raise MalformedSchema(f'"{full}" is the name of a primitive type', path)
     return full, full.rpartition(".")[0]
 
 
@@ -261,20 +261,20 @@ def _names(value: dict[str, Any], key: str, path: str) -> list[str]:
     if not isinstance(names, list) or not all(
         isinstance(name, str) and all(NAME.match(part) for part in name.split(".")) for name in names
     ):
-        raise InvalidSchema(f'"{key}" must be a list of names', f"{path}/{key}")
+        raise MalformedSchema(f'"{key}" must be a list of names', f"{path}/{key}")
     return names
 
 
 def _enum(node: ResolvedNode, value: dict[str, Any], path: str) -> None:
     symbols = _names(value, "symbols", path)
     if "symbols" not in value or any("." in symbol for symbol in symbols):
-        raise InvalidSchema('enum needs "symbols", a list of names', path)
+        raise MalformedSchema('enum needs "symbols", a list of names', path)
     if len(set(symbols)) != len(symbols):
-        raise InvalidSchema(f"enum {node.name} has a symbol twice", f"{path}/symbols")
+        raise MalformedSchema(f"enum {node.name} has a symbol twice", f"{path}/symbols")
     node.symbols = symbols
     if "default" in value:
         if value["default"] not in symbols:
-            raise InvalidSchema(f"the default of enum {node.name} is not one of its symbols", f"{path}/default")
+            raise MalformedSchema(f"the default of enum {node.name} is not one of its symbols", f"{path}/default")
         node.default = value["default"]
 
 

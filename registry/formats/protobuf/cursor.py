@@ -1,6 +1,6 @@
 """Reading the tokens of a .proto file one after the other; every complaint says where."""
 
-from registry.formats.differences import BudgetExceeded, InvalidSchema
+from registry.formats.differences import BudgetExceeded, MalformedSchema
 from registry.formats.protobuf.tokens import Token, place, quote, tokenize, unquote
 
 MAX_NESTING = 64
@@ -17,8 +17,8 @@ class Cursor:
     def token(self) -> Token:
         return self.tokens[self.index]
 
-    def fail(self, message: str) -> InvalidSchema:
-        return InvalidSchema(message, place(self.text, self.token.position))
+    def fail(self, message: str) -> MalformedSchema:
+        return MalformedSchema(message, place(self.text, self.token.position))
 
     def at(self, *texts: str) -> bool:
         return self.token.kind in ("word", "symbol") and self.token.text in texts

@@ -4,10 +4,10 @@ A custom option is an extension that only its number identifies here; it travels
 in hex, so nothing is lost and equal schemas stay equal.
 """
 
-from registry.formats.differences import InvalidSchema
+from registry.formats.differences import MalformedSchema
 from registry.formats.protobuf.model import Option
 from registry.formats.protobuf.tokens import quote, unquote
-from registry.formats.protobuf.wire import Part, blob_field, number_field
+from registry.formats.protobuf.wire import WireMessage, blob_field, number_field
 
 TEXT, FLAG = "text", "flag"
 Kind = str | dict[int, str]
@@ -89,35 +89,35 @@ def check_options(given: list[Option], table: Table, path: str) -> None:
         allowed = kind.values() if isinstance(kind, dict) else ("true", "false")
         is_valid = option.value.startswith('"') if kind == TEXT else option.value in allowed
         if not is_valid:
-            raise InvalidSchema(f"{option.value} is not a value of the option {option.name}", path)
+            raise MalformedSchema(f"{option.value} is not a value of the option {option.name}", path)
         if option.name in seen:
-            raise InvalidSchema(f"the option {option.name} is set twice", path)
+            raise MalformedSchema(f"the option {option.name} is set twice", path)
         seen.add(option.name)
 
 
-def decode_options(part: Part, table: Table) -> list[Option]:
+def decode_options(wire: WireMessage, table: Table) -> list[Option]:
     options = []
-    for number in part.fields:
+    for number in wire.fields:
         name, kind = table.get(number, ("", ""))
         if name == "features":
-            options += _features(part.part(number))
+            options += _features(wire.message(number))
         elif not name:
-            options.append(Option(f"({number})", quote(part.raw(number).hex())))
+            options.append(Option(f"({number})", quote(wire.raw(number).hex())))
         elif kind == TEXT:
-            options.append(Option(name, quote(part.text(number))))
+            options.append(Option(name, quote(wire.text(number))))
         elif isinstance(kind, dict):
-            options.append(Option(name, kind.get(part.integer(number), str(part.integer(number)))))
+            options.append(Option(name, kind.get(wire.integer(number), str(wire.integer(number)))))
         else:
-            options.append(Option(name, "true" if part.integer(number) else "false"))
+            options.append(Option(name, "true" if wire.integer(number) else "false"))
     return options
 
 
-def _features(part: Part) -> list[Option]:
+def _features(wire: WireMessage) -> list[Option]:
     found = []
-    for number in part.fields:
+    for number in wire.fields:
         name, values = FEATURES.get(number, (f"({number})", {}))
-        value = values.get(part.integer(number), "") if values else ""
-        found.append(Option(f"features.{name}", value or quote(part.raw(number).hex())))
+        value = values.get(wire.integer(number), "") if values else ""
+        found.append(Option(f"features.{name}", value or quote(wire.raw(number).hex())))
     return found
 
 
@@ -148,7 +148,7 @@ def _raw(value: str) -> bytes:
     try:
         return bytes.fromhex(unquote(value))
     except ValueError:
-        raise InvalidSchema(f"{value} is not the hex of an option's bytes") from None
+        raise MalformedSchema(f"{value} is not the hex of an option's bytes") from None
 
 
 def _encode_feature(name: str, value: str) -> bytes:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from registry.formats.differences import BudgetExceeded, InvalidSchema
+from registry.formats.differences import BudgetExceeded, MalformedSchema
 from registry.formats.protobuf.descriptor import decode_descriptor
 from registry.formats.protobuf.grammar import read_file
 from registry.formats.protobuf.known import known_types
@@ -40,7 +40,7 @@ def link(text: str, references: Mapping[str, str]) -> Linked:
     linker = _Linker(references)
     file = linker.load(text, "")[0]
     if not (file.messages or file.enums or file.extends or file.services or file.imports):
-        raise InvalidSchema("the schema defines nothing")
+        raise MalformedSchema("the schema defines nothing")
     return Linked(file, linker.types)
 
 
@@ -68,7 +68,7 @@ class _Linker:
             self._define(enum, file.package, file.package, own, is_local=not path)
         visible, exported = set(own), set(own)
         if len({item.name for item in file.imports}) != len(file.imports):
-            raise InvalidSchema("a file is imported twice")
+            raise MalformedSchema("a file is imported twice")
         for item in file.imports:
             names = self._import(item.name)
             visible |= names
@@ -87,7 +87,7 @@ class _Linker:
             self.exports[path] = set(types)
             return self.exports[path]
         if path in self.open:
-            raise InvalidSchema(f'"{path}" imports itself through {" and ".join(self.open)}')
+            raise MalformedSchema(f'"{path}" imports itself through {" and ".join(self.open)}')
         if path not in self.references:
             self.missing.append(path)
             return set()
@@ -96,8 +96,8 @@ class _Linker:
         self.open.append(path)
         try:
             self.exports[path] = self.load(self.references[path], path)[1]
-        except InvalidSchema as error:
-            raise InvalidSchema(f'in "{path}": {error}') from None
+        except MalformedSchema as error:
+            raise MalformedSchema(f'in "{path}": {error}') from None
         self.open.pop()
         return self.exports[path]
 
@@ -111,7 +111,7 @@ class _Linker:
     def _define(self, kind: Message | Enum, scope: str, package: str, own: set[str], *, is_local: bool) -> str:
         full = f"{scope}.{kind.name}" if scope else kind.name
         if full in self.types:
-            raise InvalidSchema(f'"{full}" is defined twice')
+            raise MalformedSchema(f'"{full}" is defined twice')
         self.types[full] = LinkedDefinition(kind, package, is_local)
         own.add(full)
         return full
@@ -154,7 +154,7 @@ class _Names:
         if field.is_group:
             place, _, name = field.type[1:].rpartition(".")
             if place != scope or field.name != name.lower():
-                raise InvalidSchema(f'the group "{field.name}" is not defined where its field is')
+                raise MalformedSchema(f'the group "{field.name}" is not defined where its field is')
 
     def _absolute(self, name: str, scope: str, *, is_message: bool = False) -> str:
         if name.startswith("."):
@@ -169,4 +169,4 @@ class _Names:
         message = f'"{name}" is not a {kind} that "{scope or "the file"}" can see'
         if self.missing:
             message += f"; not among the references: {', '.join(self.missing)}"
-        raise InvalidSchema(message)
+        raise MalformedSchema(message)

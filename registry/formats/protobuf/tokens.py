@@ -4,7 +4,7 @@ import re
 
 import msgspec
 
-from registry.formats.differences import BudgetExceeded, InvalidSchema
+from registry.formats.differences import BudgetExceeded, MalformedSchema
 
 MAX_TEXT_BYTES = 1024 * 1024
 
@@ -31,14 +31,14 @@ def tokenize(text: str) -> list[Token]:
     try:
         size = len(text.encode())
     except UnicodeEncodeError as error:
-        raise InvalidSchema(f"the text is not valid Unicode: {error.reason}") from None
+        raise MalformedSchema(f"the text is not valid Unicode: {error.reason}") from None
     if size > MAX_TEXT_BYTES:
         raise BudgetExceeded("schema text bytes", MAX_TEXT_BYTES)
     tokens, position = [], 1 if text.startswith("\ufeff") else 0
     while position < len(text):
         match = TOKEN.match(text, position)
         if match is None:
-            raise InvalidSchema(f"unexpected {text[position]!r}", place(text, position))
+            raise MalformedSchema(f"unexpected {text[position]!r}", place(text, position))
         if match.lastgroup != "skip":
             tokens.append(Token(str(match.lastgroup), match.group(), position))
         position = match.end()
@@ -69,7 +69,7 @@ def _unescape(match: re.Match[str]) -> bytes:
         return bytes([int(octal, 8) & 0xFF if octal else int(hexadecimal, 16)])
     code = int(short or long, 16)
     if code > 0x10FFFF or 0xD800 <= code <= 0xDFFF:
-        raise InvalidSchema(f"{match.group()} is not a character")
+        raise MalformedSchema(f"{match.group()} is not a character")
     return chr(code).encode()
 
 

@@ -5,14 +5,14 @@ Why not `google.protobuf.descriptor_pb2`: see decision 0002.
 
 from collections.abc import Iterator
 
-from registry.formats.differences import InvalidSchema
+from registry.formats.differences import MalformedSchema
 
 VARINT, FIXED64, LENGTH, FIXED32 = 0, 1, 2, 5
 FIXED_SIZES = {FIXED64: 8, FIXED32: 4}
 MASK = (1 << 64) - 1
 
 
-class Part:
+class WireMessage:
     """One decoded message: its fields by number, each with the bytes that it came from."""
 
     def __init__(self, data: bytes) -> None:
@@ -29,16 +29,16 @@ class Part:
         try:
             return [value.decode() for value in self._blobs(number)]
         except UnicodeDecodeError:
-            raise InvalidSchema("the descriptor holds text that is not UTF-8") from None
+            raise MalformedSchema("the descriptor holds text that is not UTF-8") from None
 
     def text(self, number: int) -> str:
         return (self.texts(number) or [""])[-1]
 
-    def parts(self, number: int) -> list["Part"]:
-        return [Part(value) for value in self._blobs(number)]
+    def messages(self, number: int) -> list["WireMessage"]:
+        return [WireMessage(value) for value in self._blobs(number)]
 
-    def part(self, number: int) -> "Part":
-        return Part(b"".join(self._blobs(number))) if number in self.fields else EMPTY
+    def message(self, number: int) -> "WireMessage":
+        return WireMessage(b"".join(self._blobs(number))) if number in self.fields else EMPTY
 
     def integers(self, number: int) -> list[int]:
         """Signed; a repeated number may also come packed."""
@@ -59,7 +59,7 @@ class Part:
     def _blobs(self, number: int) -> list[bytes]:
         values = self.fields.get(number, [])
         if not all(isinstance(value, bytes) for value in values):
-            raise InvalidSchema(f"field {number} of the descriptor has the wrong wire type")
+            raise MalformedSchema(f"field {number} of the descriptor has the wrong wire type")
         return [value for value in values if isinstance(value, bytes)]
 
 
@@ -75,7 +75,7 @@ def _varint(data: bytes, position: int) -> tuple[int, int]:
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
             return value & MASK, position
-    raise InvalidSchema("the descriptor ends within a number")
+    raise MalformedSchema("the descriptor ends within a number")
 
 
 def _scan(data: bytes) -> Iterator[tuple[int, int | bytes, bytes]]:
@@ -84,7 +84,7 @@ def _scan(data: bytes) -> Iterator[tuple[int, int | bytes, bytes]]:
         start = position
         tag, position = _varint(data, position)
         if not tag >> 3:
-            raise InvalidSchema("the descriptor has a field with the number 0")
+            raise MalformedSchema("the descriptor has a field with the number 0")
         kind, value = tag & 7, 0
         if kind == VARINT:
             value, position = _varint(data, position)
@@ -95,14 +95,14 @@ def _scan(data: bytes) -> Iterator[tuple[int, int | bytes, bytes]]:
         elif kind in FIXED_SIZES:
             size = FIXED_SIZES[kind]
         else:
-            raise InvalidSchema(f"the descriptor has a field of wire type {kind}")
+            raise MalformedSchema(f"the descriptor has a field of wire type {kind}")
         if position + size > len(data):
-            raise InvalidSchema("the descriptor ends within a field")
+            raise MalformedSchema("the descriptor ends within a field")
         position += size
         yield tag >> 3, data[position - size : position], data[start:position]
 
 
-EMPTY = Part(b"")
+EMPTY = WireMessage(b"")
 
 
 def varint(value: int) -> bytes:

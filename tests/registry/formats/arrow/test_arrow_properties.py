@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from registry.formats import arrow
-from registry.formats.differences import BudgetExceeded, InvalidSchema
+from registry.formats.differences import BudgetExceeded, MalformedSchema
 from tests.levels import examples
 
 FLAT = [
@@ -121,5 +121,5 @@ def test_any_text_is_a_schema_or_refused(text: str) -> None:
     try:
         arrow.parse(text, {})
         arrow.to_arrow(text)
-    except (InvalidSchema, BudgetExceeded):
+    except (MalformedSchema, BudgetExceeded):
         pass

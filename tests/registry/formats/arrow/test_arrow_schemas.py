@@ -8,7 +8,7 @@ import pytest
 
 from registry.formats import arrow, bounded_json
 from registry.formats.arrow import fields as arrow_fields
-from registry.formats.differences import BudgetExceeded, InvalidSchema
+from registry.formats.differences import BudgetExceeded, MalformedSchema
 
 
 def text(*fields: Any) -> str:
@@ -58,13 +58,13 @@ INVALID = [
 
 @pytest.mark.parametrize(("reason", "schema", "words"), INVALID, ids=[case[0] for case in INVALID])
 def test_invalid_schema_is_refused_with_a_reason(reason: str, schema: str, words: str) -> None:
-    with pytest.raises(InvalidSchema) as caught:
+    with pytest.raises(MalformedSchema) as caught:
         arrow.parse(schema, {})
     assert words in str(caught.value)
 
 
 def test_references_are_refused() -> None:
-    with pytest.raises(InvalidSchema, match="references"):
+    with pytest.raises(MalformedSchema, match="references"):
         arrow.parse(text(), {"other": text()})
 
 
@@ -208,5 +208,5 @@ def test_pyarrow_schemas_beyond_the_budget_are_refused() -> None:
 
 
 def test_a_type_without_pyarrow_constructor_is_named() -> None:
-    with pytest.raises(InvalidSchema, match="interval"):
+    with pytest.raises(MalformedSchema, match="interval"):
         arrow.to_arrow(text(field("interval[month]")))

@@ -7,7 +7,7 @@ import pytest
 
 from registry.formats import avro, bounded_json
 from registry.formats.avro import resolution
-from registry.formats.differences import BudgetExceeded, InvalidSchema
+from registry.formats.differences import BudgetExceeded, MalformedSchema
 
 
 def record(*fields: Any, name: str = "R", **more: Any) -> dict[str, Any]:
@@ -78,19 +78,19 @@ INVALID = [
 
 @pytest.mark.parametrize(("reason", "schema", "message"), INVALID, ids=[case[0] for case in INVALID])
 def test_invalid_schema_is_refused_with_a_reason(reason: str, schema: Any, message: str) -> None:
-    with pytest.raises(InvalidSchema, match=message.replace("(", r"\(")):
+    with pytest.raises(MalformedSchema, match=message.replace("(", r"\(")):
         avro.parse(json.dumps(schema), {})
 
 
 def test_the_error_points_at_the_offending_part() -> None:
-    with pytest.raises(InvalidSchema) as caught:
+    with pytest.raises(MalformedSchema) as caught:
         avro.parse(json.dumps(record(field("a", {"type": "array", "items": ["null", "Foo"]}))), {})
     assert caught.value.path == "/fields/0/type/items/1"
 
 
 @pytest.mark.parametrize("text", ["", "{", "nul", "\ud800", '"\\ud800"', "[1,", "\x00"])
 def test_text_that_is_not_json_is_refused(text: str) -> None:
-    with pytest.raises(InvalidSchema):
+    with pytest.raises(MalformedSchema):
         avro.parse(text, {})
 
 
@@ -121,7 +121,7 @@ def test_nested_defaults_of_many_records_are_checked_in_reasonable_time() -> Non
     for _ in range(15):
         default = {"u": {"x": default}}
     top = record(field("u", branches), field("last", "Top", default=default), name="Top")
-    with pytest.raises(InvalidSchema, match="default"):
+    with pytest.raises(MalformedSchema, match="default"):
         avro.parse(json.dumps(top), {})
 
 
@@ -219,5 +219,5 @@ def test_an_endless_chain_of_references_exceeds_a_named_budget() -> None:
     ids=["missing", "missing further down", "not JSON", "one that needs itself"],
 )
 def test_unresolvable_references_are_refused(references: dict[str, str]) -> None:
-    with pytest.raises(InvalidSchema):
+    with pytest.raises(MalformedSchema):
         avro.parse('{"type": "array", "items": "geo.Address"}', references)

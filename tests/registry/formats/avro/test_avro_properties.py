@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from registry.formats import avro as avro_format
-from registry.formats.differences import BudgetExceeded, InvalidSchema
+from registry.formats.differences import BudgetExceeded, MalformedSchema
 from tests.levels import examples
 
 PRIMITIVES = st.sampled_from(["null", "boolean", "int", "long", "float", "double", "bytes", "string"])
@@ -167,5 +167,5 @@ JSON = st.recursive(
 def test_any_text_is_a_schema_or_refused(text: str) -> None:
     try:
         avro_format.parse(text, {})
-    except (InvalidSchema, BudgetExceeded):
+    except (MalformedSchema, BudgetExceeded):
         pass

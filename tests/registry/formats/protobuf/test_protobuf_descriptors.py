@@ -6,7 +6,7 @@ import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool  # type: ignore[import-untyped]
 
 from registry.formats import protobuf
-from registry.formats.differences import InvalidSchema
+from registry.formats.differences import MalformedSchema
 
 FULL = """
 syntax = "proto3";
@@ -180,11 +180,11 @@ BROKEN = [
 
 @pytest.mark.parametrize(("reason", "file", "words"), BROKEN, ids=[case[0] for case in BROKEN])
 def test_a_broken_descriptor_is_refused(reason: str, file: descriptor_pb2.FileDescriptorProto, words: str) -> None:
-    with pytest.raises(InvalidSchema, match=words):
+    with pytest.raises(MalformedSchema, match=words):
         protobuf.parse(base64.b64encode(file.SerializeToString()).decode(), {})
 
 
 def test_a_field_with_the_number_0_is_refused() -> None:
     data = descriptor(FULL).SerializeToString() + bytes([0, 1])
-    with pytest.raises(InvalidSchema, match="number 0"):
+    with pytest.raises(MalformedSchema, match="number 0"):
         protobuf.parse(base64.b64encode(data).decode(), {})

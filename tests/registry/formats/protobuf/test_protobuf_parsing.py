@@ -3,7 +3,7 @@
 import pytest
 
 from registry.formats import protobuf
-from registry.formats.differences import BudgetExceeded, InvalidSchema
+from registry.formats.differences import BudgetExceeded, MalformedSchema
 from registry.formats.protobuf import tokens
 
 
@@ -96,13 +96,13 @@ INVALID = [
 
 @pytest.mark.parametrize(("reason", "text", "words"), INVALID, ids=[case[0] for case in INVALID])
 def test_invalid_schema_is_refused_with_a_reason(reason: str, text: str, words: str) -> None:
-    with pytest.raises(InvalidSchema) as caught:
+    with pytest.raises(MalformedSchema) as caught:
         protobuf.parse(text, {})
     assert words in str(caught.value)
 
 
 def test_a_syntax_error_names_line_and_column() -> None:
-    with pytest.raises(InvalidSchema) as caught:
+    with pytest.raises(MalformedSchema) as caught:
         protobuf.parse('syntax = "proto3";\n\nmessage M {\n  string a 1;\n}', {})
     assert caught.value.path == "line 4, column 12"
 
@@ -130,7 +130,7 @@ def test_huge_text_and_endless_imports_exceed_named_budgets() -> None:
 
 def test_imports_that_meet_themselves_are_refused() -> None:
     references = {"a.proto": proto3('import "b.proto";'), "b.proto": proto3('import "a.proto";')}
-    with pytest.raises(InvalidSchema, match="imports itself"):
+    with pytest.raises(MalformedSchema, match="imports itself"):
         protobuf.parse(proto3('import "a.proto";'), references)
 
 
@@ -257,10 +257,10 @@ def test_public_imports_are_seen_through_and_others_are_not() -> None:
         "closed.proto": proto3('import "deep.proto";'),
     }
     protobuf.parse(proto3('import "open.proto"; message M { Deep deep = 1; }'), references)
-    with pytest.raises(InvalidSchema, match="Deep"):
+    with pytest.raises(MalformedSchema, match="Deep"):
         protobuf.parse(proto3('import "closed.proto"; message M { Deep deep = 1; }'), references)
 
 
 def test_an_error_in_a_reference_names_it() -> None:
-    with pytest.raises(InvalidSchema, match=r'in "a\.proto".*line 1'):
+    with pytest.raises(MalformedSchema, match=r'in "a\.proto".*line 1'):
         protobuf.parse(proto3('import "a.proto";'), {"a.proto": "message {"})

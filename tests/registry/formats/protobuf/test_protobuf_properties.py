@@ -14,7 +14,7 @@ from proto_schema_parser import ast
 from proto_schema_parser.parser import Parser
 
 from registry.formats import protobuf
-from registry.formats.differences import BudgetExceeded, InvalidSchema
+from registry.formats.differences import BudgetExceeded, MalformedSchema
 from registry.formats.protobuf.model import SCALARS
 from tests.levels import examples
 
@@ -28,7 +28,7 @@ WORDS = st.sampled_from(SOURCE.split())
 def parse_or_refuse(text: str) -> None:
     try:
         protobuf.parse(text, {})
-    except (InvalidSchema, BudgetExceeded):
+    except (MalformedSchema, BudgetExceeded):
         pass
 
 
@@ -68,7 +68,7 @@ def test_google_protobuf_reads_every_descriptor_that_is_accepted(place: int, cha
     data = good[:place] + change + good[place + removed :]
     try:
         protobuf.parse(base64.b64encode(data).decode(), {})
-    except (InvalidSchema, BudgetExceeded):
+    except (MalformedSchema, BudgetExceeded):
         return
     descriptor_pb2.FileDescriptorProto.FromString(data)
 
