@@ -12,11 +12,12 @@ from typing import TypeVar
 from messagehub.arguments import seconds
 from messagehub.client.connection import Connection
 from messagehub.client.heartbeats import Heartbeats, Registration
+from messagehub.client.pending_request import Done
 from messagehub.discovery import Discovery
 from messagehub.discovery.chain import Chain
 from messagehub.discovery.listings import Listings
 from messagehub.discovery.via_directory import LOCK_SECONDS
-from messagehub.errors import BrokerRequired, ChannelNotFound, HubError, is_unable
+from messagehub.errors import BrokerRequired, ChannelNotFound, HubError, from_wire, is_unable
 from messagehub.shm.errors import DataBlockError
 from messagehub.shm.locks import open_files_limited
 from registry import commands, replies
@@ -54,6 +55,18 @@ class RegistryClient:
     def ask(self, command: commands.Command, *, timeout: float | None = None) -> replies.AnyReply:
         """Send any command and return its reply; refusals, timeouts and no broker are raised."""
         return self._connection.request(command, timeout=self.limit(timeout), is_patient=True)
+
+    def submit(self, command: commands.Command, done: Done, *, timeout: float | None = None) -> None:
+        """Send any command without waiting. `done` is called once, on the I/O thread, with the reply or the error."""
+
+        def answered(reply: replies.AnyReply | None, error: HubError | None) -> None:
+            if isinstance(reply, replies.Error):
+                done(None, from_wire(reply.code, reply.message, reply.details, retryable=reply.retryable))
+            else:
+                done(reply, error)
+
+        self._connection.submit(command, answered, timeout=self.limit(timeout))
+        self._connection.wake()
 
     def reply(
         self, command: commands.Command, kind: type[_AnyReply], timeout: float | None, *, is_patient: bool = True
