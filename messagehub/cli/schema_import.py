@@ -138,7 +138,8 @@ class SchemaImport:
             subject.mode = yield from mode_of(subject.name)
             subject.is_changed = True
         if not subject.is_importing:
-            yield commands.SetSchemaMode(subject=subject.name, mode="IMPORT", force=True)
+            # Without force it is refused where somebody else has registered a version since we looked.
+            yield commands.SetSchemaMode(subject=subject.name, mode="IMPORT", force=subject.is_free)
             subject.is_importing = True
         try:
             return (yield wanted)  # type: ignore[no-any-return]  # its reply
