@@ -11,8 +11,9 @@ from typing import TypeVar
 
 from messagehub.arguments import seconds
 from messagehub.client.connection import Connection
-from messagehub.client.heartbeats import Heartbeats, Registration
+from messagehub.client.heartbeats import Heartbeats
 from messagehub.client.pending_request import Done
+from messagehub.client.registration import Registration
 from messagehub.discovery import Discovery
 from messagehub.discovery.chain import Chain
 from messagehub.discovery.listings import Listings
