@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from messagehub.channels.consumers import Consumer
     from messagehub.channels.items import ReadItem
     from messagehub.channels.producers import Producer
-    from messagehub.client.heartbeats import Registration
+    from messagehub.client.registration import Registration
     from messagehub.client.watch import Watch
     from messagehub.discovery import Discovery
     from messagehub.errors import *  # noqa: F403  for editors
@@ -46,7 +46,7 @@ _HOMES = {
     "MessageHub": "messagehub.hub",
     "Producer": "messagehub.channels.producers",
     "ReadItem": "messagehub.channels.items",
-    "Registration": "messagehub.client.heartbeats",
+    "Registration": "messagehub.client.registration",
     "Retention": "messagehub.shm.manifests",
     "ServiceContext": "messagehub.services.context",
     "ServiceMessage": "messagehub.services.context",

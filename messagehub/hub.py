@@ -152,6 +152,7 @@ class MessageHub(ClosedWhenForgotten):
     connect_async = awaitable(connect)
     ask = delegate("_parts.registry", RegistryClient.ask)
     ask_async = delegate("_parts.registry", RegistryClient.ask_async)
+    submit = delegate("_parts.registry", RegistryClient.submit)
     health = delegate("_parts.diagnostics", Diagnostics.health)
     health_async = awaitable(health)
     stats = delegate("_parts.diagnostics", Diagnostics.stats)

@@ -12,7 +12,7 @@ from benchmarks.harness import Bench, CannotMeasure, comparison
 from benchmarks.processes import cpu_seconds
 from benchmarks.verdicts import at_most, beside
 from messagehub import MessageHub
-from messagehub.client.heartbeats import Registration
+from messagehub.client.registration import Registration
 
 BATCH = 1_000
 WAIT_SECONDS = 60.0

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 
 from messagehub.channels.attachments import Attachments
-from messagehub.client.heartbeats import Registration
+from messagehub.client.registration import Registration
 from messagehub.errors import HubError
 from messagehub.shm.errors import AssignmentChanged
 from messagehub.shm.reader import RingReader

@@ -29,7 +29,7 @@ from messagehub.channels.start import Positions
 from messagehub.channels.table_generations import TableGenerations
 from messagehub.channels.turns import Turns
 from messagehub.channels.wanted import Wanted
-from messagehub.client.heartbeats import Registration
+from messagehub.client.registration import Registration
 from messagehub.discovery import Source
 from messagehub.errors import HubError
 from messagehub.runtime.event_loop import LoopShare

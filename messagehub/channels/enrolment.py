@@ -20,7 +20,7 @@ from messagehub.channels.expected_schema import ExpectedSchema
 from messagehub.channels.hosts import hosts_elsewhere
 from messagehub.channels.questions import Question, RunLater
 from messagehub.channels.wanted import Wanted
-from messagehub.client.heartbeats import Registration
+from messagehub.client.registration import Registration
 from messagehub.discovery import Discovery, Source
 from messagehub.errors import BrokerRequired, ChannelNotFound, HubError, is_unable
 from messagehub.shm.directory import Directory

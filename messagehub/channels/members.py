@@ -15,8 +15,9 @@ from messagehub.channels.start import Positions, SavedPositions, checked_start
 from messagehub.channels.wanted import OnLag, Wanted
 from messagehub.client.connection import Connection
 from messagehub.client.group_changes import GroupChanges
-from messagehub.client.heartbeats import Heartbeats, Registration
+from messagehub.client.heartbeats import Heartbeats
 from messagehub.client.identity import ClientIdentity
+from messagehub.client.registration import Registration
 from messagehub.discovery.registry_client import RegistryClient
 from messagehub.errors import BrokerRequired, ProducerAlreadyRegistered
 from messagehub.runtime.background import BackgroundThreads

@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple, get_args
 
 from messagehub.arguments import choice, seconds, whole_from
 from messagehub.channels.payload_schema import PayloadSchema
-from messagehub.client.heartbeats import Registration
+from messagehub.client.registration import Registration
 from messagehub.discovery.via_directory import LOCK_SECONDS, ViaFiles
 from messagehub.errors import ProducerAlreadyRegistered
 from messagehub.runtime.forgotten import ClosedWhenForgotten

@@ -14,7 +14,7 @@ from registry import commands
 from registry.replies import Notice, ProducerRegistered
 
 if TYPE_CHECKING:
-    from messagehub.client.heartbeats import Registration
+    from messagehub.client.registration import Registration
     from messagehub.hub import MessageHub
 
 

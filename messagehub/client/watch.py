@@ -9,6 +9,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import AsyncIterator, Iterator
+from contextlib import nullcontext
 
 from messagehub.arguments import checks_arguments
 from messagehub.client.connection import Connection
@@ -23,6 +24,8 @@ from registry.records import Channel
 
 MAX_QUEUED = 10_000
 ALL_CHANNELS = b"channel/"
+SECONDS_A_TOPIC = 20e-6
+"""So long for each topic the next change of the set waits: building and comparing the set takes about a tenth of it."""
 
 
 class Watch(ClosedWhenForgotten):
@@ -193,51 +196,65 @@ class Watch(ClosedWhenForgotten):
 
 
 class Watches:
-    """All watches of one client, on its one SUB socket."""
+    """All watches of one client, on its one SUB socket.
+
+    Rule: a watch costs the same however many there are. An event goes to the watches of its topic only, and the set of
+    topics is built anew the less often the larger it is.
+    """
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        # Weakly: a forgotten one is to be collected. Replaced, never changed: the I/O thread reads it without the lock.
-        self._references: list[weakref.ref[Watch]] = []
-        self._lock = threading.Lock()
         self._heard_at = 0.0
         self._beacon_seconds = connection.settings.beacon_seconds
+        self._clear()
+
+    def _clear(self) -> None:
+        self._by_topic: dict[bytes, dict[weakref.ref[Watch], None]] = {}  # weakly: a forgotten one is to be collected
+        self._topics: set[bytes] = set()
+        self._is_changed = False
+        self._changed_at = 0.0
+        self._lock = threading.Lock()
 
     def add(self, channel: str | None, keeps: object = None) -> Watch:
         """`keeps` lives as long as the watch does."""
         self._connection.check_open()
         watch = Watch(channel, self, keeps)
         with self._lock:
-            self._references = [*self._references, watch.reference]
+            self._by_topic.setdefault(watch.topic, {})[watch.reference] = None
+            self._is_changed = True
         self._connection.wake()
         return watch
 
-    @property
-    def _watches(self) -> list[Watch]:
-        return [watch for reference in self._references if (watch := reference()) is not None]
-
     def remove(self, watch: Watch) -> None:
         with self._lock:
-            self._references = [other for other in self._references if other is not watch.reference]
+            same_topic = self._by_topic.get(watch.topic, {})
+            same_topic.pop(watch.reference, None)
+            if not same_topic:
+                self._by_topic.pop(watch.topic, None)
+                self._is_changed = True
         self._connection.wake()
 
     def close_all(self) -> None:
-        for watch in self._watches:
+        for watch in self._every():
             watch.close()
 
     def forget_parent(self) -> None:
-        for watch in self._watches:
+        for watch in self._every(is_forked=True):
             watch.abandon()
-        self._references = []
-        self._lock = threading.Lock()
+        self._clear()
+
+    def _every(self, *, is_forked: bool = False) -> list[Watch]:
+        with nullcontext() if is_forked else self._lock:  # a thread that is not in the child may hold it
+            references = [reference for same_topic in self._by_topic.values() for reference in same_topic]
+        return [watch for reference in references if (watch := reference()) is not None]
 
     # -- on the I/O thread ---------------------------------------------------------------------------------
 
     def is_active(self) -> bool:
-        return bool(self._references)
+        return bool(self._by_topic)
 
     def topics(self) -> set[bytes]:
-        return {watch.topic for watch in self._watches}
+        return self._topics
 
     def on_connected(self, hello: replies.HelloAck) -> None:
         self._beacon_seconds = hello.beacon_seconds
@@ -245,21 +262,38 @@ class Watches:
         self.on_disconnected()
 
     def on_disconnected(self) -> None:
-        for watch in self._watches:
+        for watch in self._every():
             watch.restart()
 
     def on_event(self, topic: bytes, payload: bytes) -> None:
         self._heard_at = time.monotonic()
-        for watch in self._watches:
-            if topic.startswith(watch.topic):
+        with self._lock:
+            told = [*self._by_topic.get(topic, ())]
+            if topic != ALL_CHANNELS and topic.startswith(ALL_CHANNELS):
+                told += self._by_topic.get(ALL_CHANNELS, ())
+        for reference in told:
+            watch = reference()
+            if watch is not None:
                 message = decode_event(payload)  # for each anew: a view keeps and changes the records in it
                 if not isinstance(message, AnySchemaEvent | AnyTopicEvent | ServiceChanged):
                     watch.on_message(message, topic, self._connection)
 
     def tick(self, now: float) -> float:
-        """No beacon for three of them: ask whether the broker is still there."""
+        """Follow the topics of new watches. No beacon for three of them: ask whether the broker is still there."""
         limit = 3 * self._beacon_seconds
-        if self._references and self._connection.hello is not None and now - self._heard_at > limit:
+        if self._by_topic and self._connection.hello is not None and now - self._heard_at > limit:
             self._heard_at = now
             self._connection.suspect()
-        return now + (limit if self._references else 60.0)
+        due_at = now + (limit if self._by_topic else 60.0)
+        return min(due_at, self._follow(now)) if self._is_changed else due_at
+
+    def _follow(self, now: float) -> float:
+        """Take over the topics, unless that was done a moment ago; returns when to look again."""
+        next_at = self._changed_at + len(self._topics) * SECONDS_A_TOPIC
+        if now < next_at:
+            return next_at
+        with self._lock:
+            self._is_changed = False
+            self._topics = set(self._by_topic)  # replaced, never changed: it is compared with the one before
+        self._changed_at = now
+        return now + 60.0

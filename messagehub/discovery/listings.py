@@ -5,7 +5,7 @@ This refers to no hub: the I/O thread calls it, and a hub that its user forgets 
 
 import logging
 
-from messagehub.client.heartbeats import Registration
+from messagehub.client.registration import Registration
 from messagehub.discovery.via_directory import ViaFiles
 from messagehub.errors import HubError
 from registry import commands, replies

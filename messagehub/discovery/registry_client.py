@@ -12,12 +12,22 @@ from typing import TypeVar
 from messagehub.arguments import seconds
 from messagehub.client.awaited_request import request_async
 from messagehub.client.connection import Connection
-from messagehub.client.heartbeats import Heartbeats, Registration
+from messagehub.client.heartbeats import Heartbeats
+from messagehub.client.pending_request import Done
+from messagehub.client.registration import Registration
 from messagehub.discovery import Discovery
 from messagehub.discovery.chain import Chain
 from messagehub.discovery.listings import Listings
 from messagehub.discovery.via_directory import LOCK_SECONDS
-from messagehub.errors import BrokerRequired, BrokerTimeout, ChannelNotFound, HubError, RequestTimeout, is_unable
+from messagehub.errors import (
+    BrokerRequired,
+    BrokerTimeout,
+    ChannelNotFound,
+    HubError,
+    RequestTimeout,
+    from_wire,
+    is_unable,
+)
 from messagehub.runtime.background import BackgroundThreads
 from messagehub.shm.errors import DataBlockError
 from messagehub.shm.locks import open_files_limited
@@ -76,6 +86,18 @@ class RegistryClient:
             raise
         except RequestTimeout as late:
             raise BrokerTimeout(late.message) from None
+
+    def submit(self, command: commands.Command, done: Done, *, timeout: float | None = None) -> None:
+        """Send any command without waiting. `done` is called once, on the I/O thread, with the reply or the error."""
+
+        def answered(reply: replies.AnyReply | None, error: HubError | None) -> None:
+            if isinstance(reply, replies.Error):
+                done(None, from_wire(reply.code, reply.message, reply.details, retryable=reply.retryable))
+            else:
+                done(reply, error)
+
+        self._connection.submit(command, answered, timeout=self.limit(timeout))
+        self._connection.wake()
 
     def reply(
         self, command: commands.Command, kind: type[_AnyReply], timeout: float | None, *, is_patient: bool = True

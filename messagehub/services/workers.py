@@ -10,7 +10,7 @@ from time import monotonic
 from typing import Any
 
 from messagehub.arguments import checks_arguments
-from messagehub.client.heartbeats import Registration
+from messagehub.client.registration import Registration
 from messagehub.errors import HandlerFailed, HubError, MailboxClosed, RequestCancelled
 from messagehub.payloads.arrow_values import PLAIN_TYPES
 from messagehub.payloads.encoding import check_size, encode_payload

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from msgspec.structs import replace
 
 from messagehub.client.connection import Connection
-from messagehub.client.heartbeats import Registration
+from messagehub.client.registration import Registration
 from messagehub.errors import BrokerUnavailable, HubError, SendTimeout, is_unable
 from messagehub.protocol.topic_frames import group_prefix
 from messagehub.topics.group_shares import GroupShare

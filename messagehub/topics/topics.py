@@ -13,7 +13,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from messagehub.client.connection import Connection
-from messagehub.client.heartbeats import Heartbeats, Registration
+from messagehub.client.heartbeats import Heartbeats
+from messagehub.client.registration import Registration
 from messagehub.errors import BrokerUnavailable, ConfigurationError, Forbidden, PositionNotFound
 from messagehub.runtime.background import BackgroundThreads
 from messagehub.topics import subscriptions

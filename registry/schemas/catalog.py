@@ -12,7 +12,7 @@ whoever registers it again.
 
 import hashlib
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import msgspec
 from msgspec import Struct, field
@@ -33,6 +33,8 @@ MAX_ID = 2**31 - 1
 GLOBAL = ""
 MAX_REFERENCES = 256
 """Of one schema, with those that they refer to in turn: checking takes longer with the square of it."""
+NO_CONFIG = SchemaConfig()
+_WANTED: dict[Deleted, tuple[bool, ...]] = {"without": (False,), "with": (False, True), "only": (True,)}
 T = TypeVar("T")
 
 
@@ -42,7 +44,7 @@ class Subject(Struct):
     by_text: dict[tuple[SchemaType, str], int] = field(default_factory=dict)
 
     def visible(self, deleted: Deleted = "without") -> list[SchemaVersion]:
-        wanted = {"without": (False,), "with": (False, True), "only": (True,)}[deleted]
+        wanted = _WANTED[deleted]
         return [version for version in self.versions.values() if version.is_deleted in wanted]
 
 
@@ -239,24 +241,20 @@ class SchemaCatalog:
 
     # -- settings ------------------------------------------------------------------------------------------
 
-    def setting(self, subject: str, name: str) -> Any:
-        """One field of the config that holds for a subject: its own, or that of all."""
-        for place in (subject, GLOBAL):
-            value = getattr(self.configs.get(place), name, None)
-            if value is not None:
-                return value
-        return None
+    def config(self, subject: str) -> SchemaConfig:
+        """The config that holds for a subject: its own and, where that says nothing, that of all."""
+        own, overall = self.configs.get(subject), self.configs.get(GLOBAL)
+        if own is None or overall is None:
+            return own or overall or NO_CONFIG
+        said = {field: value for field, value in msgspec.structs.asdict(own).items() if value is not None}
+        return msgspec.structs.replace(overall, **said)
 
     def level(self, subject: str) -> Level:
-        level: Level = self.setting(subject, "compatibility") or DEFAULT_LEVEL
-        return level
+        return self.config(subject).compatibility or DEFAULT_LEVEL
 
     def mode(self, subject: str) -> Mode:
         overall = self.modes.get(GLOBAL, DEFAULT_MODE)
         return overall if overall == "READONLY_OVERRIDE" else self.modes.get(subject, overall)
-
-    def normalizes(self, subject: str) -> bool:
-        return bool(self.setting(subject, "normalize"))
 
     # -- references ----------------------------------------------------------------------------------------
 

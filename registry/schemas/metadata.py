@@ -4,25 +4,24 @@
 what comes later wins, entry by entry.
 """
 
-from collections.abc import Callable
 from typing import Any
 
-from registry.records import SchemaVersion
+from registry.records import SchemaConfig, SchemaVersion
 
 Document = dict[str, Any] | None
 RULE_LISTS = ("migrationRules", "domainRules", "encodingRules")
 
 
-def effective_metadata(setting: Callable[[str], Document], own: Document, newest: SchemaVersion | None) -> Document:
+def effective_metadata(config: SchemaConfig, own: Document, newest: SchemaVersion | None) -> Document:
     if own is None and newest is not None:
         own = newest.metadata
-    return _metadata(_metadata(setting("default_metadata"), own), setting("override_metadata"))
+    return _metadata(_metadata(config.default_metadata, own), config.override_metadata)
 
 
-def effective_rules(setting: Callable[[str], Document], own: Document, newest: SchemaVersion | None) -> Document:
+def effective_rules(config: SchemaConfig, own: Document, newest: SchemaVersion | None) -> Document:
     if own is None and newest is not None:
         own = newest.rule_set
-    return _rules(_rules(setting("default_rule_set"), own), setting("override_rule_set"))
+    return _rules(_rules(config.default_rule_set, own), config.override_rule_set)
 
 
 def _metadata(old: Document, new: Document) -> Document:

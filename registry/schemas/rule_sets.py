@@ -41,14 +41,15 @@ class RuleSet(Struct, rename="camel", forbid_unknown_fields=True):
 
 def check_rule_set(document: dict[str, Any] | None) -> None:
     """Refuse what no client could execute, or would execute at another time than its author thinks."""
+    if document is None:
+        return
     try:
-        rules = msgspec.convert(document, RuleSet | None)
+        rules = msgspec.convert(document, RuleSet)
     except msgspec.ValidationError as error:
         raise InvalidRuleSet(f"Invalid rule set: {_explained(str(error))}") from None
-    if rules is not None:
-        _check_list("migrationRules", rules.migration_rules or [], get_args(Migration))
-        _check_list("domainRules", rules.domain_rules or [], get_args(Transfer))
-        _check_list("encodingRules", rules.encoding_rules or [], get_args(Transfer))
+    _check_list("migrationRules", rules.migration_rules or [], get_args(Migration))
+    _check_list("domainRules", rules.domain_rules or [], get_args(Transfer))
+    _check_list("encodingRules", rules.encoding_rules or [], get_args(Transfer))
 
 
 def _check_list(name: str, rules: list[SchemaRule], modes: tuple[str, ...]) -> None:

@@ -23,8 +23,18 @@ from registry.errors import (
     SubjectNotFound,
     VersionNotFound,
 )
-from registry.records import Channel, Level, Reference, SchemaVersion
-from registry.schemas.catalog import LATEST, MAX_ID, SchemaCatalog, Subject, guid_of, identity, identity_of
+from registry.records import Channel, Level, Reference, SchemaConfig, SchemaVersion
+from registry.schemas.catalog import (
+    DEFAULT_LEVEL,
+    LATEST,
+    MAX_ID,
+    NO_CONFIG,
+    SchemaCatalog,
+    Subject,
+    guid_of,
+    identity,
+    identity_of,
+)
 from registry.schemas.checks import Against, Attached, CheckResult, SchemaCheck, run_check, text_of
 from registry.schemas.metadata import effective_metadata, effective_rules
 from registry.schemas.queries import found_reply
@@ -47,18 +57,21 @@ class SchemaRules:
     def needed_check(self, command: commands.SchemaText) -> SchemaCheck | None:
         """Return the check that the text needs, or None when the text is registered already."""
         text = text_of(command.schema)
-        if self._registered_text(command, text) is not None:
-            return None
-        catalog, subject = self._catalog, command.subject
-        level, against = self._comparison(command)
+        config = self._catalog.config(command.subject)
+        return (
+            None if self._registered_text(command, text, config) is not None else self._check_of(command, text, config)
+        )
+
+    def _check_of(self, command: commands.SchemaText, text: str, config: SchemaConfig) -> SchemaCheck:
+        level, against = self._comparison(command, config)
         return SchemaCheck(
             schema_type=command.schema_type,
             text=text,
-            references=catalog.texts(self._pinned(command)),
-            normalize=command.normalize or catalog.normalizes(subject),
+            references=self._catalog.texts(self._pinned(command)),
+            normalize=command.normalize or bool(config.normalize),
             level=level,
             against=tuple(self._against(version) for version in against),
-            attached=self._attached(subject) if isinstance(command, commands.CheckSchema) else (),
+            attached=self._attached(command.subject) if isinstance(command, commands.CheckSchema) else (),
         )
 
     def _pinned(self, command: commands.SchemaText) -> list[Reference]:
@@ -96,22 +109,22 @@ class SchemaRules:
             against=(self._against(writer),),
         )
 
-    def _registered_text(self, command: commands.SchemaText, text: str) -> SchemaVersion | None:
+    def _registered_text(self, command: commands.SchemaText, text: str, config: SchemaConfig) -> SchemaVersion | None:
         """The version that was registered with this very text. Nothing has to be parsed to know it again."""
         if not isinstance(command, commands.RegisterSchema | commands.LookUpSchema) or command.references:
             return None
         if command.metadata or command.rule_set:
             return None
-        if isinstance(command, commands.RegisterSchema) and self._has_defaults(command.subject):
+        if isinstance(command, commands.RegisterSchema) and _has_defaults(config):
             return None
         subject = self._catalog.peek(command.subject)
         number = subject.by_text.get((command.schema_type, text))
         return None if number is None else subject.versions[number]
 
-    def _comparison(self, command: commands.SchemaText) -> tuple[Level, list[SchemaVersion]]:
+    def _comparison(self, command: commands.SchemaText, config: SchemaConfig) -> tuple[Level, list[SchemaVersion]]:
         if isinstance(command, commands.LookUpSchema):
             return "NONE", []
-        level = self._catalog.level(command.subject)
+        level = config.compatibility or DEFAULT_LEVEL
         if isinstance(command, commands.CheckSchema):
             level = command.level or level
             if command.version is not None:
@@ -141,10 +154,11 @@ class SchemaRules:
             references=self._catalog.texts(version.references),
         )
 
-    def _checked(self, command: commands.SchemaText, result: CheckResult | None) -> CheckResult:
+    def _checked(
+        self, command: commands.SchemaText, text: str, config: SchemaConfig, result: CheckResult | None
+    ) -> CheckResult:
         """Return the result of the check that the command needs now, and run the check if `result` is another's."""
-        check = self.needed_check(command)
-        assert check is not None
+        check = self._check_of(command, text, config)
         if result is None or result.check != check:
             result = run_check(check)
         if result.refusal is not None:
@@ -164,18 +178,18 @@ class SchemaRules:
     def plan(self, command: commands.RegisterSchema, result: CheckResult | None) -> tuple[SchemaVersion, bool]:
         """The version that this registration has or would get, and whether it is new."""
         check_rule_set(command.rule_set)
-        text = text_of(command.schema)
-        known = self._registered_text(command, text)
+        catalog, text = self._catalog, text_of(command.schema)
+        config = catalog.config(command.subject)
+        known = self._registered_text(command, text, config)
         if known is not None:
             _check_claim(command, known.schema_hash)
             _check_id(command, known)
             return known, False
-        result = self._checked(command, result)
+        result = self._checked(command, text, config, result)
         _check_claim(command, result.schema_hash)
-        catalog = self._catalog
         references = self._pinned(command)
         subject = catalog.peek(command.subject)
-        for metadata, rule_set in self._extras(command, subject):
+        for metadata, rule_set in self._extras(command, subject, config):
             key = identity(command.schema_type, result.schema_hash, references, metadata, rule_set)
             for number in subject.by_identity.get(key, ()):
                 if not subject.versions[number].is_deleted:
@@ -198,28 +212,22 @@ class SchemaRules:
         )
         return planned, True
 
-    def _extras(self, command: commands.RegisterSchema, subject: Subject) -> list[tuple[Any, Any]]:
+    def _extras(
+        self, command: commands.RegisterSchema, subject: Subject, config: SchemaConfig
+    ) -> list[tuple[Any, Any]]:
         """Metadata and rules that it may be known with already; the last are those that it gets if it is new.
 
         What is imported is complete as it is.
         """
-        name = command.subject
         given = (command.metadata, command.rule_set)
-        if self._catalog.mode(name) == "IMPORT":
+        if self._catalog.mode(command.subject) == "IMPORT":
             return [given]
         newest = next(reversed(subject.visible()), None)
-
-        def setting(field: str) -> Any:
-            return self._catalog.setting(name, field)
-
         effective = (
-            effective_metadata(setting, command.metadata, newest),
-            effective_rules(setting, command.rule_set, newest),
+            effective_metadata(config, command.metadata, newest),
+            effective_rules(config, command.rule_set, newest),
         )
-        return [effective] if self._has_defaults(name) else [given, effective]
-
-    def _has_defaults(self, subject: str) -> bool:
-        return any(self._catalog.setting(subject, field) is not None for field in _DEFAULTS)
+        return [effective] if _has_defaults(config) or effective == given else [given, effective]
 
     def _number(self, command: commands.RegisterSchema, subject: Subject) -> int:
         following = next(reversed(subject.versions), 0) + 1
@@ -280,9 +288,10 @@ class SchemaRules:
     def _look_up(self, command: commands.LookUpSchema, result: CheckResult | None) -> Decision:
         deleted: commands.Deleted = "with" if command.deleted else "without"
         subject = self._catalog.subject(command.subject, deleted)
-        found = self._registered_text(command, text_of(command.schema))
+        text, config = text_of(command.schema), self._catalog.config(command.subject)
+        found = self._registered_text(command, text, config)
         if found is None:
-            result = self._checked(command, result)
+            result = self._checked(command, text, config, result)
             found = self._matching(command, result.schema_hash, subject.visible(deleted))
         if found is None:
             raise SchemaNotFound(f"subject {command.subject!r} does not have this schema", subject=command.subject)
@@ -300,10 +309,11 @@ class SchemaRules:
         return next(iter(exact or found), None)
 
     def _check(self, command: commands.CheckSchema, result: CheckResult | None) -> Decision:
-        result = self._checked(command, result)
+        config = self._catalog.config(command.subject)
+        result = self._checked(command, text_of(command.schema), config, result)
         reply = replies.SchemaChecked(
             is_compatible=not result.differences,
-            level=self._comparison(command)[0],
+            level=self._comparison(command, config)[0],
             differences=result.differences,
             touched=[
                 msgspec.structs.replace(one, would_break=result.broken.get(f"{one.role} {one.schema_hash}"))
@@ -353,6 +363,10 @@ def _check_claim(command: commands.RegisterSchema, schema_hash: str) -> None:
             claimed=command.schema_hash,
             actual=schema_hash,
         )
+
+
+def _has_defaults(config: SchemaConfig) -> bool:
+    return config is not NO_CONFIG and any(getattr(config, field) is not None for field in _DEFAULTS)
 
 
 _DEFAULTS = ("default_metadata", "override_metadata", "default_rule_set", "override_rule_set")

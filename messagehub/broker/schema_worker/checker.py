@@ -21,7 +21,7 @@ import msgspec
 from msgspec.structs import replace
 
 from messagehub.broker.schema_worker import process as schema_worker
-from messagehub.broker.schema_worker.process import LENGTH, READY, framed
+from messagehub.broker.schema_worker.process import READ_BYTES, READY, framed, is_light, whole_frames
 from messagehub.errors import RateLimited
 from messagehub.runtime.child_process import module_command
 from messagehub.runtime.descriptors import wait_readable
@@ -40,7 +40,6 @@ ATTEMPTS = 3
 RETRY_SECONDS = 0.1
 BEGIN_SECONDS = 1.0
 START_SECONDS = 30.0
-READ_BYTES = 65_536
 _encode = msgspec.json.Encoder().encode
 _result_decoder = msgspec.json.Decoder(CheckResult)
 Ticket = TypeVar("Ticket")
@@ -176,14 +175,18 @@ class SchemaChecker(Generic[Ticket]):
         """Let the process run these checks, and hand over a result for each of them, whatever goes wrong.
 
         A process that dies is replaced and gets the checks again, because somebody may have killed it. The first
-        schema without a result may have killed it too, so this is tried only ATTEMPTS times.
+        schema without a result may have killed it too, so this is tried only ATTEMPTS times. It is alone then:
+        the results of light checks come together, so that any of those without a result may be to blame.
         """
         waiting = deque(asked)
         attempts = 0
         while waiting and not self._is_closing:
+            asked_now = [check for _, check in waiting]
+            if attempts:
+                del asked_now[1:]
             try:
                 process = self._ready_process()
-                for results in process.run([check for _, check in waiting]):
+                for results in process.run(asked_now):
                     attempts = 0
                     asked = [waiting.popleft() for _ in results]
                     pairs = zip(asked, results, strict=True)
@@ -192,9 +195,10 @@ class SchemaChecker(Generic[Ticket]):
                 self._replace(error)
                 attempts += 1
                 is_slow = isinstance(error, TooSlow)
+                is_certain = len(asked_now) == 1 or not is_light(waiting[0][1])
                 if attempts > 1:
                     time.sleep(RETRY_SECONDS)
-                if is_slow or attempts == ATTEMPTS:
+                if (is_slow and is_certain) or attempts == ATTEMPTS:
                     attempts = 0
                     ticket, check = waiting.popleft()
                     refusal = str(error) if is_slow else None
@@ -261,7 +265,7 @@ class _Process:
                 if not part:
                     raise EOFError("the process ended")
                 received += part
-                results = [_result_decoder.decode(frame) for frame in _whole_frames(received)]
+                results = [_result_decoder.decode(frame) for frame in whole_frames(received)]
                 if results:
                     due -= len(results)
                     deadline = time.monotonic() + CHECK_SECONDS
@@ -276,13 +280,3 @@ class _Process:
         self._child.wait()
         for pipe in self._pipes:
             pipe.close()
-
-
-def _whole_frames(received: bytearray) -> Iterator[bytes]:
-    """Yield the complete frames, and remove them from the front of the buffer."""
-    while len(received) >= LENGTH.size:
-        end = LENGTH.size + LENGTH.unpack_from(received)[0]
-        if len(received) < end:
-            return
-        yield bytes(received[LENGTH.size : end])
-        del received[:end]

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable
 from typing import Literal, NamedTuple, get_args
 
 from messagehub.client.connection import Connection
-from messagehub.client.heartbeats import Registration
+from messagehub.client.registration import Registration
 from messagehub.errors import (
     BrokerUnavailable,
     ConfigurationError,

@@ -17,38 +17,68 @@ never relied on: adding one is a difference (without a counterexample), keeping 
 import hashlib
 from collections.abc import Mapping
 
-from registry.formats.differences import BudgetExceeded, Difference, Parsed
+from registry.formats.differences import BudgetExceeded, Difference, Parsed, TooLarge
 
 from . import verdicts
 from .document import Document
 from .explain import Explainer
-from .keywords import Compiler
+from .keywords import MAX_SCHEMAS, Compiler
 from .nodes import Node, negate
 from .solver import Solver
 from .structural_proof import Likeness
-from .text_limits import MAX_NESTING, read, write, write_normalized
+from .text_limits import MAX_NESTING, read, write_normalized
 
 __all__ = ["JsonSchema", "compare", "normalize", "parse"]
 
 
 class JsonSchema(Parsed):
-    """A parsed JSON Schema."""
+    """A parsed JSON Schema. Its formulas are compiled when it is first compared, as most never are."""
 
-    compiler: Compiler
-    node: Node
+    document: Document
+    compiled: tuple[Compiler, Node] | None = None
 
     @property
     def dialect(self) -> str:
         """The URI of the draft that the schema is read as."""
-        return self.compiler.document.dialect.uri
+        return self.document.dialect.uri
+
+    @property
+    def compiler(self) -> Compiler:
+        return self._formulas()[0]
+
+    @property
+    def node(self) -> Node:
+        """The formula of the whole schema."""
+        return self._formulas()[1]
+
+    def _formulas(self) -> tuple[Compiler, Node]:
+        if self.compiled is None:
+            self.compiled = _compiled(self.document)
+        return self.compiled
 
 
 def parse(text: str, references: Mapping[str, str]) -> JsonSchema:
-    """Read a schema; `references` are other schema texts by the names under which it refers to them."""
-    contents = read(text)
-    others = {name: read(other, f"reference {name!r}") for name, other in references.items()}
+    """Read a schema; `references` are other schema texts by the names under which it refers to them.
+
+    A schema that refers to anything is compiled at once: only compiling it shows a circle, and how much it refers to.
+    """
+    contents, canonical = read(text)
+    others = {name: read(other, f"reference {name!r}")[0] for name, other in references.items()}
     try:
-        document = Document(contents, others)
+        document = Document(contents, canonical, others)
+    except RecursionError:
+        raise BudgetExceeded("nesting of a schema", MAX_NESTING) from None
+    digest = hashlib.sha256(canonical.encode()).hexdigest()
+    schema = JsonSchema("JSON", canonical, digest, document)
+    if document.has_references:
+        schema.compiled = _compiled(document)
+    elif document.schemas > MAX_SCHEMAS:
+        raise TooLarge("schemas in one text", MAX_SCHEMAS)
+    return schema
+
+
+def _compiled(document: Document) -> tuple[Compiler, Node]:
+    try:
         compiler = Compiler(document)
         node = compiler.root()
         if compiler.is_recursive:
@@ -56,15 +86,13 @@ def parse(text: str, references: Mapping[str, str]) -> JsonSchema:
             node = compiler.root()
     except RecursionError:
         raise BudgetExceeded("nesting of a schema", MAX_NESTING) from None
-    canonical = write(contents)
-    digest = hashlib.sha256(canonical.encode()).hexdigest()
-    return JsonSchema("JSON", canonical, digest, compiler, node)
+    return compiler, node
 
 
 def normalize(text: str, references: Mapping[str, str]) -> str:
     """A text that ignores white space and the order of keys, types, required names and listed values."""
     parse(text, references)
-    return write_normalized(read(text))
+    return write_normalized(read(text)[0])
 
 
 def compare(old: JsonSchema, new: JsonSchema) -> list[Difference]:

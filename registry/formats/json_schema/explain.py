@@ -7,7 +7,6 @@ is found for it is a whole document. The old schema is consulted only to name th
 
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import Any
 
 import jsonschema_rs
@@ -157,7 +156,7 @@ class Explainer:
                 continue
             # Kept, so that the identity of a view stays that of its schema.
             schema = self._known.setdefault(id(place.schema), dialects.known(place.schema, place.dialect))
-            place = replace(place, schema=schema)
+            place = place._replace(schema=schema)
             if any(schema is view.schema for view in found):
                 continue
             found.append(place)

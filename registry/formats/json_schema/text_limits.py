@@ -12,14 +12,21 @@ MAX_DIGITS = 400
 _UNORDERED = ("enum", "required", "type")
 
 
-def read(text: str, what: str = "schema") -> Any:
-    """The JSON value, no deeper than `MAX_NESTING`, with finite numbers of bounded size and valid Unicode."""
+_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+
+
+def read(text: str, what: str = "schema") -> tuple[Any, str]:
+    """Return the JSON value and its canonical text.
+
+    The value is no deeper than `MAX_NESTING`, with finite numbers of bounded size and valid Unicode.
+    """
     if len(text) > MAX_CHARACTERS:
         raise TooLarge("characters of a schema", MAX_CHARACTERS)
     try:
         text.encode()
-        value = json.loads(text, parse_constant=_not_json, parse_int=_integer)
-        write(value).encode()
+        value = _decode(text)
+        canonical = write(value)
+        canonical.encode()
     except RecursionError:
         raise BudgetExceeded("nesting of a schema", MAX_NESTING) from None
     except UnicodeEncodeError:
@@ -29,7 +36,7 @@ def read(text: str, what: str = "schema") -> Any:
             f"the {what} is not JSON: {error.msg} at line {error.lineno} column {error.colno}"
         ) from None
     _check_limits(value)
-    return value
+    return value, canonical
 
 
 def _not_json(name: str) -> NoReturn:
@@ -40,6 +47,9 @@ def _integer(digits: str) -> int:
     if len(digits) > MAX_DIGITS:
         raise InvalidSchema(f"a number has more than {MAX_DIGITS} digits")
     return int(digits)
+
+
+_decode = json.JSONDecoder(parse_constant=_not_json, parse_int=_integer).decode
 
 
 def _check_limits(value: Any) -> None:
@@ -61,7 +71,7 @@ def _check_limits(value: Any) -> None:
 
 def write(value: Any) -> str:
     """Compact JSON in the order given: differs from another text only where more than white space differs."""
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    return _encode(value)
 
 
 def write_normalized(schema: Any) -> str:

@@ -6,7 +6,8 @@ import json
 import pytest
 
 from registry.formats import json_schema
-from registry.formats.differences import InvalidSchema
+from registry.formats.differences import InvalidSchema, TooLarge
+from registry.formats.json_schema.keywords import MAX_SCHEMAS
 
 DRAFT_7 = "http://json-schema.org/draft-07/schema"
 
@@ -117,6 +118,14 @@ def test_an_invalid_schema_is_refused_with_the_place_and_the_reason(text: str, p
     assert refusal.value.path == path
     assert words in refusal.value.message
     assert len(str(refusal.value)) < 1000
+
+
+def test_a_text_of_too_many_schemas_is_refused_when_it_is_read() -> None:
+    most = {"properties": {f"p{number}": {} for number in range(MAX_SCHEMAS - 1)}}
+    assert json_schema.parse(json.dumps(most), {}).hash
+    most["properties"]["one.more"] = {}
+    with pytest.raises(TooLarge, match="schemas in one text"):
+        json_schema.parse(json.dumps(most), {})
 
 
 ADDRESS = '{"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}'
