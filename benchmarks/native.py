@@ -36,7 +36,7 @@ class Native:
 
     def start(self, **options: object) -> "Running":
         arguments = [f"{key}={value}" for key, value in options.items()]
-        return Running(spawn([self.program, *arguments], stdout=subprocess.PIPE))
+        return Running(spawn([self.program, *arguments], stdout=subprocess.PIPE, is_client=True))
 
     def run(self, **options: object) -> Load:
         return self.start(**options).result()
