@@ -6,6 +6,7 @@ one figure, and ends when its stdin does. The other side of a row runs on CORE, 
 """
 
 import itertools
+import logging
 import os
 import select
 import statistics
@@ -346,6 +347,7 @@ def end_with_stdin() -> None:
 
 
 def main() -> None:
+    logging.getLogger("messagehub").setLevel(logging.ERROR)  # most rows have no broker, and say so
     global _other_core
     if sys.argv[1] == "partner":
         end_with_stdin()

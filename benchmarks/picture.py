@@ -54,10 +54,10 @@ def _draw(group: str, rows: list[Row], results: Results, path: Path) -> None:
         axes.spines[side].set_visible(False)
     for y, line in enumerate(lines):
         if isinstance(line, str):
-            _write(axes, -1.19, y, line, weight="bold")
+            _write(axes, -1.17, y, line, weight="bold")
         else:
             _draw_row(axes, y, line)
-    for x, text in ((1.02, "ratio"), (1.11, "spread"), (1.29, "target"), (1.42, "medians, ours / theirs")):
+    for x, text in ((1.03, "ratio"), (1.15, "spread"), (1.39, "target"), (1.55, "medians, ours / theirs")):
         _write(axes, x, -0.9, text, color="#666666")
     made = f"{results.started_at:%Y-%m-%d}, {results.machine.processor}, {results.machine.cpus} cores"
     title = f"{group[0].upper()}{group[1:]}: how far from the target (green met, red missed, yellow undecided)"
@@ -78,12 +78,12 @@ def _draw_row(axes: Any, y: int, row: Row) -> None:
     axes.plot([bounded[0], bounded[2]], [y, y], color=colour, linewidth=4, alpha=0.35, solid_capstyle="round")
     marker = ">" if median > FARTHEST else "<" if median < 1 / FARTHEST else "o"
     axes.plot([bounded[1]], [y], marker, color=colour, markersize=6)
-    _write(axes, -1.165, y, f"{row.contender}  /  {row.against}" if row.against else row.contender)
-    _write(axes, 1.02, y, ratio(row) or median_of(row, row.contender), color=colour, weight="bold")
-    _write(axes, 1.11, y, spread_of(row))
-    _write(axes, 1.29, y, target(row))
+    _write(axes, -1.15, y, f"{row.contender}  /  {row.against}" if row.against else row.contender)
+    _write(axes, 1.03, y, ratio(row) or median_of(row, row.contender), color=colour, weight="bold")
+    _write(axes, 1.15, y, spread_of(row))
+    _write(axes, 1.39, y, target(row))
     if row.against:
-        _write(axes, 1.42, y, f"{median_of(row, row.contender)} / {median_of(row, row.against)}")
+        _write(axes, 1.55, y, f"{median_of(row, row.contender)} / {median_of(row, row.against)}")
 
 
 def _write(axes: Any, x: float, y: float, text: str, **style: Any) -> None:

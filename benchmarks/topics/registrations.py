@@ -9,6 +9,7 @@ from time import perf_counter, process_time
 
 from benchmarks.brokers import Broker, hub_broker
 from benchmarks.harness import Bench, CannotMeasure, comparison
+from benchmarks.placement import Placement
 from benchmarks.processes import cpu_seconds
 from benchmarks.verdicts import at_most, beside
 from messagehub import MessageHub
@@ -18,7 +19,11 @@ BATCH = 1_000
 WAIT_SECONDS = 60.0
 
 
-@comparison("registering channels from one client: the last 1,000 of 100,000 against the first 1,000")
+@comparison(
+    "registering channels from one client: the last 1,000 of 100,000 against the first 1,000",
+    headline=True,
+    placements=[Placement.TWO_CORES],
+)
 def many_registrations(bench: Bench) -> None:
     """Each of the two has a broker of its own. With --quick: the last 1,000 of 10,000.
 
