@@ -120,7 +120,11 @@ def _run(chosen: list[Comparison], rows: list[Row], keep: Callable[[], None], *,
             rows[number] = bench.run_alone(by_name[row.name], row)
             keep()
             progress.advance(task)
-            tell(started, f"{row.name}, {row.contender} against {row.against}, alone", [rows[number]])
+            tell(
+                started,
+                f"{row.name}, {row.contender}{f' against {row.against}' if row.against else ''}, alone",
+                [rows[number]],
+            )
 
 
 def _needs_explaining(row: Row) -> bool:

@@ -21,8 +21,8 @@ from benchmarks.verdicts import Spread, spread
 SMALLEST = 0.03
 """A smaller difference is none: two runs of one commit differ by as much."""
 WIDEST = 0.3
-REPETITIONS, QUICK_REPETITIONS = 21, 9
-SECONDS, QUICK_SECONDS = 0.15, 0.08
+REPETITIONS, QUICK_REPETITIONS = 45, 15
+SECONDS = 0.05
 ROWS = {
     "trip": ("1 KiB to a sleeping process and back, hub", WAKING),
     "ring-trip": ("1 KiB to a sleeping process and back, ring", WAKING),
@@ -75,25 +75,25 @@ def compare_checkouts(other: Path, directory: Path, *, quick: bool, only: str = 
 
 
 def _compare(difference: Difference, tree: Path, directory: Path, *, quick: bool) -> None:
-    repetitions, seconds = (QUICK_REPETITIONS, QUICK_SECONDS) if quick else (REPETITIONS, SECONDS)
+    repetitions = QUICK_REPETITIONS if quick else REPETITIONS
     with ExitStack() as stack:
         here = stack.enter_context(hub_row(directory, difference.row))
         there = stack.enter_context(hub_row(directory, difference.row, tree=tree))
         for each in (here, there):
-            each.measure(seconds)  # the first one warms up
-        _repeat(difference, here, there, repetitions, seconds)
+            each.measure(SECONDS)  # the first one warms up
+        _repeat(difference, here, there, repetitions)
         if difference.verdict != "no difference":
-            _repeat(difference, here, there, 2 * repetitions, seconds)
+            _repeat(difference, here, there, 2 * repetitions)
         if here.implementation != there.implementation:
             difference.verdict += f" (rings: {here.implementation} against {there.implementation})"
 
 
-def _repeat(difference: Difference, here: HubRow, there: HubRow, repetitions: int, seconds: float) -> None:
-    """Measure in turns, each of the two first every other time, and judge all that was measured so far."""
+def _repeat(difference: Difference, here: HubRow, there: HubRow, repetitions: int) -> None:
+    """Measure in short turns, each of the two first every other time, and judge all that was measured so far."""
     for repetition in range(repetitions):
         sides = [(here, difference.here), (there, difference.there)]
         for side, figures in sides if repetition % 2 else reversed(sides):
-            figures.append(side.measure(seconds))
+            figures.append(side.measure(SECONDS))
     found = spread([ours / theirs for ours, theirs in zip(difference.here, difference.there, strict=True)])
     difference.ratio, difference.verdict = found, judged(found)
 

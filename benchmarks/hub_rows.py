@@ -250,11 +250,12 @@ def _partner(kind: str, place: Path) -> Iterator["subprocess.Popen[bytes]"]:
 def _broker(place: Path) -> Iterator[None]:
     (place / "messagehub.toml").write_text(SETTINGS)
     command = [sys.executable, "-P", "-m", "messagehub", "serve", "--no-http", "--dir", str(place)]
-    with _started(command) as process:
+    with (place / "broker.log").open("w+") as log, _started(command, log.fileno()) as process:
         deadline = time.monotonic() + START_SECONDS
         while "ready" not in (said := _line(process, START_SECONDS)):
             if not said or time.monotonic() > deadline:
-                raise RuntimeError("the broker did not start")
+                log.seek(0)
+                raise RuntimeError(f"the broker did not start: {log.read()[-400:]}")
         yield
 
 
@@ -274,13 +275,13 @@ def _registered(place: Path, channels: int) -> Iterator[None]:
 
 
 @contextmanager
-def _started(command: list[str]) -> Iterator["subprocess.Popen[bytes]"]:
+def _started(command: list[str], stderr: int | None = None) -> Iterator["subprocess.Popen[bytes]"]:
     """A process of the other side. It ends with its stdin or, if it does not look at that, by a signal."""
     before = os.sched_getaffinity(0)
     if _other_core is not None:
         os.sched_setaffinity(0, {_other_core})
     try:
-        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr)
     finally:
         os.sched_setaffinity(0, before)
     assert process.stdin is not None

@@ -79,9 +79,7 @@ def _p50_us(trip: Trip, seconds: float) -> Measure:
     return measure
 
 
-@comparison(
-    "items of 1 KiB to a reader, lossless, one after the other", headline=True, placements=[Placement.TWO_CORES]
-)
+@comparison("items of 1 KiB to a reader, lossless, time an item", headline=True, placements=[Placement.TWO_CORES])
 def small_stream(bench: Bench) -> None:
     """Up to 64 items wait for the reader, here and with iceoryx2."""
     with ExitStack() as stack:
@@ -98,7 +96,7 @@ def small_stream(bench: Bench) -> None:
                 "iceoryx2 events": peer(iceoryx_stream),
                 "zenoh": peer(zenoh_stream),
             },
-            unit="µs an item",
+            unit="µs",
             claims=[
                 at_most(1.5, through_hub),
                 at_most(1.0, through_hub, "iceoryx2 events"),
