@@ -173,8 +173,7 @@ class Bench:
         return replace(found, was_repeated=True)
 
     def _run_placed(self, chosen: Comparison, placement: Placement) -> None:
-        about = Row(chosen.title, "all", None, "", name=chosen.name, group=chosen.group, placement=placement)
-        self._about = about
+        self._about = about = replace(left_out(chosen, ""), placement=placement)
         if placement.cores_needed > len(CORES):
             self.absent("all", f"it needs {placement.cores_needed} cores")
             return
@@ -182,7 +181,7 @@ class Bench:
             with placed(placement):
                 chosen.run(self)
         except CannotMeasure as reason:
-            verdict = "not measured" if isinstance(reason, PeerMissing) else "FAILED"
+            verdict = about.verdict if isinstance(reason, PeerMissing) else "FAILED"
             self.rows.append(replace(about, verdict=verdict, reason=str(reason)))
 
     def run_profiled(self, chosen: Comparison, report: Path) -> None:
@@ -244,7 +243,7 @@ class Bench:
             self.rows += [replace(self._judge(claim, figures, {}, unit), is_derived=True) for claim in claims]
 
     def absent(self, what: str, reason: str) -> None:
-        self.rows.append(replace(self._about, contender=what, verdict="not measured", reason=reason))
+        self.rows.append(replace(self._about, contender=what, reason=reason))
 
     @staticmethod
     def _is_undecided(claims: Sequence[Claim], figures: dict[str, list[float]]) -> bool:
@@ -261,7 +260,7 @@ class Bench:
         row = replace(self._about, contender=claim.contender, against=claim.against)
         for name in (claim.contender, claim.against):
             if name is not None and isinstance(missing := contenders.get(name), NotMeasured):
-                return replace(row, verdict="not measured", reason=missing.reason)
+                return replace(row, reason=missing.reason)
         found = spread(claim.values(figures))
         return replace(
             row,
@@ -274,6 +273,11 @@ class Bench:
             figures={name: figures[name] for name in (claim.contender, claim.against) if name is not None},
             figures_unit=unit,
         )
+
+
+def left_out(chosen: Comparison, reason: str) -> Row:
+    """A row that says why a comparison was not made."""
+    return Row(chosen.title, "all", None, "", chosen.name, chosen.group, verdict="not measured", reason=reason)
 
 
 def enter_or_say_why(stack: ExitStack, peer: AbstractContextManager[Started]) -> Started | NotMeasured:

@@ -4,6 +4,7 @@ Each is the plainest use of its library. `python -m benchmarks.shared_memory KIN
 `ready` on stdout and lives until its stdin closes.
 """
 
+import logging
 import os
 import select
 import subprocess
@@ -130,7 +131,7 @@ def iceoryx_trip(place: Path) -> Iterator[Callable[[], None]]:
     import iceoryx2 as iox2  # type: ignore[import-untyped]
 
     with partner("iceoryx2", place):
-        node = iox2.NodeBuilder.new().create(iox2.ServiceType.Ipc)
+        node = _iceoryx_node(iox2)
         ports = _iceoryx_ports(iox2, ctypes, node, place.name, send="there", receive="back")
         yield lambda: _iceoryx_exchange(iox2, *ports)
 
@@ -166,7 +167,7 @@ def iceoryx_stream(place: Path) -> Iterator[Callable[[float], float]]:
     need("iceoryx2", "iceoryx2 (pip install iceoryx2)")
     import iceoryx2 as iox2
 
-    node = iox2.NodeBuilder.new().create(iox2.ServiceType.Ipc)
+    node = _iceoryx_node(iox2)
     data, event = _iceoryx_stream(iox2, node, place.name)
     waiting = iox2.BackpressureStrategy.RetryUntilDelivered
     publisher = data.publisher_builder().initial_max_slice_len(PAYLOAD_BYTES).backpressure_strategy(waiting).create()
@@ -254,7 +255,7 @@ def _iceoryx(place: Path) -> None:
 
     import iceoryx2 as iox2
 
-    node = iox2.NodeBuilder.new().create(iox2.ServiceType.Ipc)
+    node = _iceoryx_node(iox2)
     publisher, notifier, subscriber, listener = _iceoryx_ports(
         iox2, ctypes, node, place.name, send="back", receive="there"
     )
@@ -269,7 +270,7 @@ def _iceoryx(place: Path) -> None:
 def _iceoryx_count(place: Path) -> None:
     import iceoryx2 as iox2
 
-    node = iox2.NodeBuilder.new().create(iox2.ServiceType.Ipc)
+    node = _iceoryx_node(iox2)
     data, event = _iceoryx_stream(iox2, node, place.name)
     subscriber, listener = data.subscriber_builder().create(), event.listener_builder().create()
     _say_ready()
@@ -281,6 +282,11 @@ def _iceoryx_count(place: Path) -> None:
             if sample.payload().number_of_elements == 1:
                 _say(str(count))
                 count = 0
+
+
+def _iceoryx_node(iox2: Any) -> Any:
+    iox2.set_log_level(iox2.LogLevel.Error)  # it says at each start that there is no configuration file
+    return iox2.NodeBuilder.new().create(iox2.ServiceType.Ipc)
 
 
 def _iceoryx_stream(iox2: Any, node: Any, name: str) -> tuple[Any, Any]:
@@ -365,6 +371,7 @@ _PARTNERS: dict[str, Callable[[Path], None]] = {
 
 
 def main() -> None:
+    logging.getLogger("messagehub").setLevel(logging.ERROR)
     hub_rows.end_with_stdin()
     _PARTNERS[sys.argv[1]](Path(sys.argv[2]))
 

@@ -8,7 +8,7 @@ from time import perf_counter, sleep
 from benchmarks import clients
 from benchmarks.brokers import Broker, client_socket, echo_broker, hub_broker, register_channels
 from benchmarks.clients import p50_us
-from benchmarks.harness import Bench, CannotMeasure, Measure, comparison, enter_or_say_why, if_present
+from benchmarks.harness import Bench, CannotMeasure, Measure, NotMeasured, comparison, enter_or_say_why, if_present
 from benchmarks.native import nats_clients
 from benchmarks.peers import Peer, etcd_server, http_server, nats_responder, nats_server, redis_server
 from benchmarks.placement import WAKING, Placement
@@ -116,7 +116,7 @@ def p50_of(call: Callable[[], bool], trips: int, *, pause_seconds: float = 0.0) 
     return measure
 
 
-@comparison("hub.discover of a channel never asked for before, now and then, p50", placements=WAKING)
+@comparison("hub.discover of a channel never asked for before, now and then, p50", placements=[Placement.TWO_CORES])
 def cold_now_and_then(bench: Bench) -> None:
     """With a pause before each, so that what the client does in the background for the one before is over."""
     trips = bench.scaled(20, 10)
@@ -151,7 +151,7 @@ def cold(bench: Bench) -> None:
     with ExitStack() as stack:
         broker = stack.enter_context(hub_broker(bench, is_local=True))
         echo = stack.enter_context(echo_broker())
-        floor = stack.enter_context(clients.raw_request(echo.endpoint, REQUEST, REQUEST))
+        echoed = stack.enter_context(clients.raw_request(echo.endpoint, REQUEST, REQUEST))
         redis = enter_or_say_why(stack, redis_server())
         etcd = enter_or_say_why(stack, etcd_server(bench.directory))
         nats = enter_or_say_why(stack, nats_server())
@@ -170,24 +170,21 @@ def cold(bench: Bench) -> None:
         def http_get(server: Peer) -> Measure:
             return p50_us(stack.enter_context(clients.http_get(server)), bench.slice_seconds)
 
-        ours = "hub.discover, cold"
+        ours, floor = "hub.discover, cold", "bare pyzmq echo"
+        peers: dict[str, Measure | NotMeasured] = {
+            "redis-py GET": if_present(redis, redis_get),
+            "etcd range (grpcio)": if_present(etcd, etcd_range),
+            "NATS request (nats-py, C service)": if_present(nats, nats_request),
+            "HTTP GET (FastAPI, http.client)": if_present(http, http_get),
+        }
         bench.compare(
             {
                 ours: cold_discoveries(broker, trips, is_local=True),
-                "bare pyzmq echo": p50_us(floor, bench.slice_seconds),
-                "redis-py GET": if_present(redis, redis_get),
-                "etcd range (grpcio)": if_present(etcd, etcd_range),
-                "NATS request (nats-py, C service)": if_present(nats, nats_request),
-                "HTTP GET (FastAPI, http.client)": if_present(http, http_get),
+                floor: p50_us(echoed, bench.slice_seconds),
+                **peers,
             },
             unit="µs",
-            claims=[
-                at_most(0.5, ours, "bare pyzmq echo"),
-                at_most(1.0, ours, "redis-py GET"),
-                at_most(1.0, ours, "etcd range (grpcio)"),
-                at_most(1.0, ours, "NATS request (nats-py, C service)"),
-                at_most(1.0, ours, "HTTP GET (FastAPI, http.client)"),
-            ],
+            claims=[at_most(0.5, ours, floor), *(at_most(1.0, ours, name) for name in peers)],
             repetitions=bench.slices,
         )
 
