@@ -106,7 +106,8 @@ def _run(chosen: list[Comparison], rows: list[Row], keep: Callable[[], None], *,
             found = bench.run(each)
             rows += found
             keep()
-            if profile or (not quick and any(_needs_explaining(row) for row in found)):
+            # Rings are measured in processes of their own, which no profiler sees.
+            if profile or (not quick and each.group != "rings" and any(_needs_explaining(row) for row in found)):
                 report = DIRECTORY / f"profile-{each.slug}.txt"
                 report.unlink(missing_ok=True)
                 show("once more under the profiler")

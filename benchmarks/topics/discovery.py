@@ -153,9 +153,6 @@ def cold(bench: Bench) -> None:
         echo = stack.enter_context(echo_broker())
         echoed = stack.enter_context(clients.raw_request(echo.endpoint, REQUEST, REQUEST))
         redis = enter_or_say_why(stack, redis_server())
-        etcd = enter_or_say_why(stack, etcd_server(bench.directory))
-        nats = enter_or_say_why(stack, nats_server())
-        http = enter_or_say_why(stack, http_server())
 
         def redis_get(server: Peer) -> Measure:
             return p50_us(stack.enter_context(clients.redis_get(server)), bench.slice_seconds)
@@ -171,12 +168,16 @@ def cold(bench: Bench) -> None:
             return p50_us(stack.enter_context(clients.http_get(server)), bench.slice_seconds)
 
         ours, floor = "hub.discover, cold", "bare pyzmq echo"
-        peers: dict[str, Measure | NotMeasured] = {
-            "redis-py GET": if_present(redis, redis_get),
-            "etcd range (grpcio)": if_present(etcd, etcd_range),
-            "NATS request (nats-py, C service)": if_present(nats, nats_request),
-            "HTTP GET (FastAPI, http.client)": if_present(http, http_get),
-        }
+        peers: dict[str, Measure | NotMeasured] = {"redis-py GET": if_present(redis, redis_get)}
+        if bench.placement is Placement.TWO_CORES:  # of the others one placement says enough
+            etcd = enter_or_say_why(stack, etcd_server(bench.directory))
+            nats = enter_or_say_why(stack, nats_server())
+            http = enter_or_say_why(stack, http_server())
+            peers |= {
+                "etcd range (grpcio)": if_present(etcd, etcd_range),
+                "NATS request (nats-py, C service)": if_present(nats, nats_request),
+                "HTTP GET (FastAPI, http.client)": if_present(http, http_get),
+            }
         bench.compare(
             {
                 ours: cold_discoveries(broker, trips, is_local=True),

@@ -1,11 +1,13 @@
 """How many requests a second the broker answers for 32 native clients."""
 
 from contextlib import ExitStack
+from pathlib import Path
 
 from benchmarks import clients
-from benchmarks.brokers import Server, echo_broker, hub_broker, register_channels
+from benchmarks.brokers import Broker, Server, echo_broker, hub_broker, register_channels
 from benchmarks.harness import Bench, Measure, NotMeasured, comparison, enter_or_say_why, if_present
 from benchmarks.native import Load, Native, curve, nats_clients, zmq_clients
+from benchmarks.native import local_clients as local_clients_of
 from benchmarks.peers import (
     Peer,
     etcd_server,
@@ -24,6 +26,8 @@ REQUEST = '{"type":"DISCOVERY_REQUEST","channel":"bench.c{n}"}'
 CHANNELS = 1000
 ON_TWO = [Placement.TWO_CORES]
 """The server has one core and the load generator the other, whoever's they are."""
+WITH_LOAD = [Placement.FREE, Placement.TWO_CORES]
+"""A server with several threads gains from what the load generator leaves of its core, where it may have that."""
 ECHOED = "DISCOVERY_REQUEST"
 FOUND = '"shm_name":"/pylabhub_bench.c'
 
@@ -59,7 +63,7 @@ def cpu_us_each(native: Native, server: Server, expect: str, seconds: float) -> 
     return measure
 
 
-@comparison("32 native ZeroMQ clients discovering over TCP, replies a second", headline=True, placements=ON_TWO)
+@comparison("32 native ZeroMQ clients discovering over TCP, replies a second", headline=True, placements=WITH_LOAD)
 def native_clients(bench: Bench) -> None:
     native = zmq_clients(bench.directory)
     with hub_broker(bench) as broker, echo_broker() as echo:
@@ -74,22 +78,36 @@ def native_clients(bench: Bench) -> None:
         )
 
 
-@comparison("32 native clients discovering on one host, replies a second", headline=True, placements=ON_TWO)
+@comparison("32 native clients discovering on one host, replies a second", headline=True, placements=WITH_LOAD)
 def local_clients(bench: Bench) -> None:
     """Through the broker's sockets in its directory. The peers are asked over TCP."""
     with ExitStack() as stack:
-        native = zmq_clients(bench.directory)
         broker = stack.enter_context(hub_broker(bench, is_local=True))
         register_channels(broker.endpoint, CHANNELS)
-        ours = "messagehub, ipc"
+        over_ipc, path = zmq_clients(bench.directory), local_socket(broker)
+        ipc = ours = "messagehub, ipc"
+        contenders: dict[str, Measure | NotMeasured] = {
+            ipc: lambda: load(over_ipc, broker, FOUND, bench.seconds).per_second
+        }
+        if path is not None:
+            ours, over_socket = "messagehub, unix socket", local_clients_of(bench.directory)
+            server = Server(str(path), broker.pid)
+            contenders[ours] = lambda: load(over_socket, server, FOUND, bench.seconds).per_second
         bench.compare(
-            {
-                ours: lambda: load(native, broker, FOUND, bench.seconds).per_second,
-                **answering_32_clients(bench, stack),
-            },
+            contenders | answering_32_clients(bench, stack),
             unit="/s",
-            claims=[at_least(0.8, ours, REDIS), at_least(2.5, ours, NATS), at_least(5.0, ours, ETCD)],
+            claims=[
+                at_least(0.8, ours, REDIS),
+                at_least(2.5, ours, NATS),
+                at_least(5.0, ours, ETCD),
+                *([beside(ours, ipc)] if path is not None else []),
+            ],
         )
+
+
+def local_socket(broker: Broker) -> Path | None:
+    """Where the broker listens for clients of its host; None if it does not."""
+    return next(broker.directory.glob("*-local.sock"), None)
 
 
 REDIS, NATS, ETCD = "redis-benchmark GET", "NATS C client", "etcd range (h2load)"
