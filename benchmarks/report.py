@@ -103,7 +103,7 @@ def verdict(row: Row) -> str:
     if row.verdict != Verdict.UNDECIDED:
         return "" if row.verdict == Verdict.BESIDE else str(row.verdict)
     leaning = f"median {'misses' if row.leans_to_a_miss else 'meets'}"
-    return f"undecided ({leaning})" if row.was_repeated else f"undecided (not repeated, {leaning})"
+    return f"{'undecided' if row.was_repeated else 'to be repeated'} ({leaning})"
 
 
 def heading(row: Row) -> str:
