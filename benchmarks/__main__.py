@@ -26,7 +26,7 @@ DIRECTORY = ROOT / "build" / "bench"
 RESULTS = DIRECTORY / "results.json"
 REPETITIONS, QUICK_REPETITIONS = 11, 5
 QUICK_SECONDS = 150.0
-"""After so long a quick run of the headlines begins nothing more: it ends within three minutes, on a busy machine too."""
+"""After so long a run of the headlines begins nothing more: it ends within three minutes, on a busy machine too."""
 
 
 def main() -> int:

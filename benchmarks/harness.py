@@ -11,7 +11,7 @@ import importlib
 import pkgutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
@@ -36,6 +36,10 @@ class CannotMeasure(Exception):
 
 class PeerMissing(CannotMeasure):
     """Something to compare with is not installed here."""
+
+
+class _Repeated(Exception):
+    """The two contenders that are measured alone were measured: what else the comparison does is not wanted."""
 
 
 @dataclass(frozen=True)
@@ -166,7 +170,8 @@ class Bench:
         rows, pair = self.rows, None if row.is_derived else frozenset({row.contender, row.against or row.contender})
         self.rows, self._pair = [], pair
         try:
-            self._run_placed(chosen, Placement(row.placement))
+            with suppress(_Repeated):
+                self._run_placed(chosen, Placement(row.placement))
             found = next((each for each in self.rows if each.key == row.key and each.found), row)
         finally:
             self.rows, self._pair = rows, None
@@ -236,11 +241,12 @@ class Bench:
                 figures[name].append(present[name]())
         for claim in claims:
             self.rows.append(self._judge(claim, figures, contenders, unit))
+        if self._pair is not None:
+            raise _Repeated
 
     def judge(self, figures: dict[str, list[float]], *, unit: str, claims: Sequence[Claim]) -> None:
         """Rows for what was found along the way, without measuring it anew."""
-        if self._pair is None:
-            self.rows += [replace(self._judge(claim, figures, {}, unit), is_derived=True) for claim in claims]
+        self.rows += [replace(self._judge(claim, figures, {}, unit), is_derived=True) for claim in claims]
 
     def absent(self, what: str, reason: str) -> None:
         self.rows.append(replace(self._about, contender=what, reason=reason))

@@ -71,16 +71,18 @@ def fifo_trip(place: Path) -> Iterator[Callable[[], None]]:
     there, back = os.open(place / "there", os.O_RDWR), os.open(place / "back", os.O_RDWR)
     poll = select.poll()
     poll.register(back, select.POLLIN)
-    with partner("fifo", place):
 
-        def trip() -> None:
-            os.write(there, b"!")
-            poll.poll(10_000)
-            os.read(back, 1)
+    def trip() -> None:
+        os.write(there, b"!")
+        poll.poll(10_000)
+        os.read(back, 1)
 
-        yield trip
-    os.close(there)
-    os.close(back)
+    try:
+        with partner("fifo", place):
+            yield trip
+    finally:
+        os.close(there)
+        os.close(back)
 
 
 @contextmanager
@@ -91,15 +93,18 @@ def zmq_trip(place: Path) -> Iterator[Callable[[], None]]:
     context = zmq.Context()
     socket = context.socket(zmq.PAIR)
     socket.bind(f"ipc://{place}/pair")
-    with partner("zmq", place):
+    socket.rcvtimeo = 10_000
 
-        def trip() -> None:
-            socket.send(payload)
-            socket.recv()
+    def trip() -> None:
+        socket.send(payload)
+        socket.recv()
 
-        yield trip
-    socket.close(0)
-    context.term()
+    try:
+        with partner("zmq", place):
+            yield trip
+    finally:
+        socket.close(0)
+        context.term()
 
 
 @contextmanager
@@ -117,10 +122,12 @@ def queue_trip(_place: Path) -> Iterator[Callable[[], None]]:
         there.put(payload)
         back.get(timeout=60.0)
 
-    trip()
-    yield trip
-    there.put(None)
-    process.join(10.0)
+    try:
+        trip()
+        yield trip
+    finally:
+        there.put(None)
+        process.join(10.0)
 
 
 @contextmanager

@@ -242,7 +242,7 @@ def without_broker(bench: Bench) -> None:
         hub.close()
 
 
-@comparison("CPU of a waiting reader", placements=[Placement.TWO_CORES])
+@comparison("processor time of a waiting reader, of one core", placements=[Placement.TWO_CORES])
 def idle_reader(bench: Bench) -> None:
     ticks = os.sysconf("SC_CLK_TCK")
     with fresh_place(bench.directory) as place:
@@ -261,7 +261,7 @@ def idle_reader(bench: Bench) -> None:
                 used = (_cpu_ticks(process.pid) - before) / ticks / bench.scaled(2, 1) * 100
                 return max(used, 0.01)  # less than a tick cannot be told from nothing
 
-            bench.compare({"reader": busy}, unit="% of a core", claims=[at_most(0.5, "reader")], repetitions=3)
+            bench.compare({"reader": busy}, unit="%", claims=[at_most(0.5, "reader")], repetitions=3)
         hub.close()
 
 

@@ -190,7 +190,12 @@ def test_row_repeated_alone_measures_its_two_contenders_only(bench: Bench) -> No
 
     contenders = {name: (lambda name=name: measure(name)) for name in "abc"}
     claims = [at_most(1.0, "a", "b"), at_most(1.0, "c", "b")]
-    chosen = Comparison("test", "a comparison", lambda b: b.compare(contenders, unit="s", claims=claims))
+
+    def run(b: Bench) -> None:
+        b.compare(contenders, unit="s", claims=claims)
+        measured.append("what else the comparison does")
+
+    chosen = Comparison("test", "a comparison", run)
     undecided, met = bench.run(chosen)
     assert (undecided.verdict, met.verdict) == (Verdict.UNDECIDED, Verdict.MET)
     assert verdict(undecided).startswith("to be repeated")
@@ -201,6 +206,28 @@ def test_row_repeated_alone_measures_its_two_contenders_only(bench: Bench) -> No
     assert (again.key, again.was_repeated) == (undecided.key, True)
     assert "repeated" not in verdict(again)
     assert len(bench.rows) == 2
+
+
+def test_row_found_along_the_way_is_repeated_with_all_that_leads_to_it(bench: Bench) -> None:
+    slowest: dict[str, list[float]] = {}
+    noise = iter([0.5, 2.0, 1.0] * 100)
+
+    def measure(name: str) -> float:
+        slowest.setdefault(f"{name}, slowest", []).append(next(noise) if name == "a" else 1.0)
+        return 1.0
+
+    def run(b: Bench) -> None:
+        slowest.clear()
+        contenders = {name: (lambda name=name: measure(name)) for name in "ab"}
+        b.compare(contenders, unit="s", claims=[at_most(1.0, "a", "b")])
+        b.judge(slowest, unit="s", claims=[at_most(1.0, *slowest)])
+
+    chosen = Comparison("test", "a comparison", run)
+    _, undecided = bench.run(chosen)
+    assert (undecided.verdict, undecided.is_derived) == (Verdict.UNDECIDED, True)
+    again = bench.run_alone(chosen, undecided)
+    assert (again.key, again.was_repeated, again.found is not None) == (undecided.key, True, True)
+    assert again is not undecided
 
 
 def test_placement_holds_for_every_thread_and_for_both_sides_and_ends(bench: Bench) -> None:
