@@ -1,6 +1,7 @@
-"""MessageHub's broker and the echo that is its floor, each in a process of its own on loopback TCP.
+"""MessageHub's broker and the echo that is its floor, each in a process of its own.
 
-TCP and not ipc because Redis, etcd and NATS are measured over loopback TCP too.
+Both on loopback TCP, because Redis, etcd and NATS are measured over that too, or as on a host of its own: the broker
+where its directory says.
 """
 
 import os
@@ -18,6 +19,7 @@ import zmq
 from benchmarks.harness import Bench, CannotMeasure
 from benchmarks.processes import free_port, running
 from messagehub.security.credentials import AccessFile, KeyPair, allow_key, server_keys
+from messagehub.settings import Settings
 from messagehub.shm.directory import Directory
 
 REPLY_TIMEOUT_MS = 10_000
@@ -39,8 +41,8 @@ class Broker(Server):
 
 
 @contextmanager
-def echo_broker() -> Iterator[Server]:
-    endpoint = f"tcp://127.0.0.1:{free_port()}"
+def echo_broker(endpoint: str = "") -> Iterator[Server]:
+    endpoint = endpoint or f"tcp://127.0.0.1:{free_port()}"
     command = [sys.executable, "-m", "benchmarks.echo_broker", endpoint]
     with client_socket(endpoint) as probe, running(command, is_ready=answering(probe)) as process:
         yield Server(endpoint, process.pid)
@@ -56,15 +58,20 @@ def hub_broker(
     http: str | None = None,
     peers: Sequence[str] = (),
     requests_per_second: float = 0.0,
+    is_local: bool = False,
 ) -> Iterator[Broker]:
     """A fresh broker with the durable store of a user's, under the profiler when the bench asks for that.
+
+    A local one listens in its directory, and clients find it by that.
 
     A comparison with two brokers has only one of them `profiled`: there is one report. With named `peers`, CURVE is
     on, and each of them has a key and a right to everything.
     """
-    endpoint = f"tcp://127.0.0.1:{free_port()}"
     with tempfile.TemporaryDirectory(prefix="messagehub-bench-", dir=bench.directory) as fresh:
         directory = directory or Path(fresh)
+        endpoint = (
+            Settings.for_client(dir=directory, endpoint="").endpoint if is_local else f"tcp://127.0.0.1:{free_port()}"
+        )
         (directory / "messagehub.toml").write_text(f"{SETTINGS}requests_per_second = {requests_per_second}\n")
         keys = _keys(directory, peers)
         program = (
@@ -74,8 +81,7 @@ def hub_broker(
             sys.executable,
             *program,
             "serve",
-            "--endpoint",
-            endpoint,
+            *([] if is_local else ["--endpoint", endpoint]),
             "--dir",
             str(directory),
             *(["--http", http] if http else ["--no-http"]),

@@ -36,7 +36,7 @@ class Native:
 
     def start(self, **options: object) -> "Running":
         arguments = [f"{key}={value}" for key, value in options.items()]
-        return Running(spawn([self.program, *arguments], stdout=subprocess.PIPE))
+        return Running(spawn([self.program, *arguments], stdout=subprocess.PIPE, is_client=True))
 
     def run(self, **options: object) -> Load:
         return self.start(**options).result()
@@ -82,12 +82,17 @@ def nats_clients(directory: Path) -> Native:
     return _build(directory, "nats_clients", "-lnats")
 
 
-def _build(directory: Path, name: str, library: str) -> Native:
+def local_clients(directory: Path) -> Native:
+    """Clients of the broker's unix socket."""
+    return _build(directory, "local_clients")
+
+
+def _build(directory: Path, name: str, *libraries: str) -> Native:
     compiler = shutil.which("cc") or packages.program("gcc", "gcc")
     program = directory / name
     newest = max(source.stat().st_mtime for source in SOURCES.iterdir())
     if not program.exists() or program.stat().st_mtime < newest:
-        flags = ["-O2", "-Wall", "-Wextra", library, "-lpthread", "-o", str(program)]
+        flags = ["-O2", "-Wall", "-Wextra", *libraries, "-lpthread", "-o", str(program)]
         command = [compiler, str(SOURCES / f"{name}.c"), *flags]
         built = subprocess.run(command, capture_output=True, text=True, check=False)
         if built.returncode:

@@ -12,11 +12,12 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import IO
 
 from benchmarks.harness import CannotMeasure
+from benchmarks.placement import on_the_other_side
 
 ROOT = Path(__file__).resolve().parent.parent
 START_SECONDS = 60.0
@@ -43,16 +44,20 @@ def spawn(
     stdout: IO[bytes] | int,
     stderr: int | None = None,
     environment: Mapping[str, str] | None = None,
+    stdin: int = subprocess.DEVNULL,
+    is_client: bool = False,
 ) -> "subprocess.Popen[bytes]":
+    """Start a process of the other side or, as a client, of this one."""
     dying_with_us = [_SETPRIV, "--pdeathsig", "KILL"] if _SETPRIV else []
-    return subprocess.Popen(
-        [*dying_with_us, *command],
-        cwd=ROOT,
-        env={**os.environ, **(environment or {})},
-        stdin=subprocess.DEVNULL,
-        stdout=stdout,
-        stderr=stderr,
-    )
+    with nullcontext() if is_client else on_the_other_side():
+        return subprocess.Popen(
+            [*dying_with_us, *command],
+            cwd=ROOT,
+            env={**os.environ, **(environment or {})},
+            stdin=stdin,
+            stdout=stdout,
+            stderr=stderr,
+        )
 
 
 @contextmanager

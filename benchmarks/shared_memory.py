@@ -1,21 +1,26 @@
-"""The other side of the shared-memory rows: `python -m benchmarks.shared_memory KIND PLACE` echoes or swallows.
+"""Round trips and streams through the peers of the rings, and the process on their other side.
 
-Each kind is the plainest use of its library. A partner says `ready` on stdout and lives until its stdin closes.
+Each is the plainest use of its library. `python -m benchmarks.shared_memory KIND PLACE` is the other side: it says
+`ready` on stdout and lives until its stdin closes.
 """
 
+import logging
 import os
 import select
 import subprocess
 import sys
 import threading
-from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
+from time import perf_counter, sleep
+from typing import Any
 
+from benchmarks import hub_rows
 from benchmarks.harness import CannotMeasure, PeerMissing
-from benchmarks.processes import ROOT
+from benchmarks.placement import on_the_other_side
+from benchmarks.processes import spawn
 
 START_SECONDS = 60.0
 PAYLOAD_BYTES = 1024
@@ -23,16 +28,12 @@ PAYLOAD_BYTES = 1024
 
 @contextmanager
 def partner(kind: str, place: Path) -> Iterator["subprocess.Popen[bytes]"]:
-    process = subprocess.Popen(
-        [sys.executable, "-m", "benchmarks.shared_memory", kind, str(place)],
-        cwd=ROOT,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-    )
+    command = [sys.executable, "-m", "benchmarks.shared_memory", kind, str(place)]
+    process = spawn(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert process.stdin is not None
     assert process.stdout is not None
     try:
-        if not select.select([process.stdout], [], [], START_SECONDS)[0] or process.stdout.readline() != b"ready\n":
+        if said(process, START_SECONDS) != "ready":
             raise CannotMeasure(f"the {kind} partner did not start")
         yield process
     finally:
@@ -45,36 +46,20 @@ def partner(kind: str, place: Path) -> Iterator["subprocess.Popen[bytes]"]:
         process.stdout.close()
 
 
+def said(process: "subprocess.Popen[bytes]", seconds: float) -> str:
+    """The next line of a partner."""
+    assert process.stdout is not None
+    if not select.select([process.stdout], [], [], seconds)[0]:
+        raise CannotMeasure("a partner says nothing")
+    return process.stdout.readline().decode().strip()
+
+
 def need(package: str, distribution: str) -> None:
     if find_spec(package) is None:
         raise PeerMissing(f"not installed: {distribution}")
 
 
-def hub_in(place: Path) -> "object":
-    from messagehub import MessageHub
-
-    return MessageHub(dir=place, domain=place.name)
-
-
 # -- one round trip, as the measuring side makes it --------------------------------------------------------
-
-
-@contextmanager
-def ring_trip(place: Path) -> Iterator[Callable[[], None]]:
-    hub = hub_in(place)
-    producer = hub.producer("there", capacity=8)  # type: ignore[attr-defined]
-    payload = bytes(PAYLOAD_BYTES)
-    with partner("ring", place), hub.consumer("back") as consumer:  # type: ignore[attr-defined]
-        if consumer.read(timeout=0.0) is not None or consumer.source is None:
-            raise CannotMeasure("the partner's ring was not found")
-
-        def trip() -> None:
-            producer.write(payload)
-            if consumer.read(timeout=10.0) is None:
-                raise CannotMeasure("no echo")
-
-        yield trip
-    hub.close()  # type: ignore[attr-defined]
 
 
 @contextmanager
@@ -86,16 +71,18 @@ def fifo_trip(place: Path) -> Iterator[Callable[[], None]]:
     there, back = os.open(place / "there", os.O_RDWR), os.open(place / "back", os.O_RDWR)
     poll = select.poll()
     poll.register(back, select.POLLIN)
-    with partner("fifo", place):
 
-        def trip() -> None:
-            os.write(there, b"!")
-            poll.poll(10_000)
-            os.read(back, 1)
+    def trip() -> None:
+        os.write(there, b"!")
+        poll.poll(10_000)
+        os.read(back, 1)
 
-        yield trip
-    os.close(there)
-    os.close(back)
+    try:
+        with partner("fifo", place):
+            yield trip
+    finally:
+        os.close(there)
+        os.close(back)
 
 
 @contextmanager
@@ -106,35 +93,41 @@ def zmq_trip(place: Path) -> Iterator[Callable[[], None]]:
     context = zmq.Context()
     socket = context.socket(zmq.PAIR)
     socket.bind(f"ipc://{place}/pair")
-    with partner("zmq", place):
+    socket.rcvtimeo = 10_000
 
-        def trip() -> None:
-            socket.send(payload)
-            socket.recv()
+    def trip() -> None:
+        socket.send(payload)
+        socket.recv()
 
-        yield trip
-    socket.close(0)
-    context.term()
+    try:
+        with partner("zmq", place):
+            yield trip
+    finally:
+        socket.close(0)
+        context.term()
 
 
 @contextmanager
 def queue_trip(_place: Path) -> Iterator[Callable[[], None]]:
     import multiprocessing
 
-    spawn = multiprocessing.get_context("spawn")
-    there, back = spawn.Queue(), spawn.Queue()
-    process = spawn.Process(target=_echo_queue, args=(there, back), daemon=True)
-    process.start()
+    spawned = multiprocessing.get_context("spawn")
+    there, back = spawned.Queue(), spawned.Queue()
+    process = spawned.Process(target=_echo_queue, args=(there, back), daemon=True)
+    with on_the_other_side():
+        process.start()
     payload = bytes(PAYLOAD_BYTES)
 
     def trip() -> None:
         there.put(payload)
         back.get(timeout=60.0)
 
-    trip()
-    yield trip
-    there.put(None)
-    process.join(10.0)
+    try:
+        trip()
+        yield trip
+    finally:
+        there.put(None)
+        process.join(10.0)
 
 
 @contextmanager
@@ -142,10 +135,10 @@ def iceoryx_trip(place: Path) -> Iterator[Callable[[], None]]:
     need("iceoryx2", "iceoryx2 (pip install iceoryx2)")
     import ctypes
 
-    import iceoryx2 as iox2  # type: ignore[import-not-found]
+    import iceoryx2 as iox2  # type: ignore[import-untyped]
 
     with partner("iceoryx2", place):
-        node = iox2.NodeBuilder.new().create(iox2.ServiceType.Ipc)
+        node = _iceoryx_node(iox2)
         ports = _iceoryx_ports(iox2, ctypes, node, place.name, send="there", receive="back")
         yield lambda: _iceoryx_exchange(iox2, *ports)
 
@@ -153,7 +146,7 @@ def iceoryx_trip(place: Path) -> Iterator[Callable[[], None]]:
 @contextmanager
 def zenoh_trip(place: Path) -> Iterator[Callable[[], None]]:
     need("zenoh", "eclipse-zenoh (pip install eclipse-zenoh)")
-    import zenoh  # type: ignore[import-not-found]
+    import zenoh
 
     heard = threading.Event()
     with zenoh.open(zenoh.Config()) as session:
@@ -172,39 +165,75 @@ def zenoh_trip(place: Path) -> Iterator[Callable[[], None]]:
         subscriber.undeclare()
 
 
+# -- a stream of items, none of them lost: µs an item from the first to the last one read ------------------
+
+
+@contextmanager
+def iceoryx_stream(place: Path) -> Iterator[Callable[[float], float]]:
+    """The publisher waits for room; nothing is copied, for the memory that it lends is sent as it is."""
+    need("iceoryx2", "iceoryx2 (pip install iceoryx2)")
+    import iceoryx2 as iox2
+
+    node = _iceoryx_node(iox2)
+    data, event = _iceoryx_stream(iox2, node, place.name)
+    waiting = iox2.BackpressureStrategy.RetryUntilDelivered
+    publisher = data.publisher_builder().initial_max_slice_len(PAYLOAD_BYTES).backpressure_strategy(waiting).create()
+    notifier = event.notifier_builder().create()
+
+    def send(size: int) -> None:
+        publisher.loan_slice_uninit(size).assume_init().send()
+        notifier.notify()
+
+    with partner("iceoryx2-count", place) as process:
+        yield _streaming(lambda: send(PAYLOAD_BYTES), lambda: send(1), process)
+
+
+@contextmanager
+def zenoh_stream(place: Path) -> Iterator[Callable[[float], float]]:
+    need("zenoh", "eclipse-zenoh (pip install eclipse-zenoh)")
+    import zenoh
+
+    payload = bytes(PAYLOAD_BYTES)
+    with zenoh.open(zenoh.Config()) as session:
+        publisher = session.declare_publisher(
+            f"{place.name}/stream",
+            congestion_control=zenoh.CongestionControl.BLOCK,
+            reliability=zenoh.Reliability.RELIABLE,
+        )
+        with partner("zenoh-count", place) as process:
+            deadline = perf_counter() + START_SECONDS
+            while not publisher.matching_status.matching:
+                if perf_counter() > deadline:
+                    raise CannotMeasure("zenoh's subscriber was not found")
+                sleep(0.01)
+            yield _streaming(lambda: publisher.put(payload), lambda: publisher.put(b"\0"), process)
+
+
+def _streaming(
+    send: Callable[[], None], send_last: Callable[[], None], process: "subprocess.Popen[bytes]"
+) -> Callable[[float], float]:
+    """As `hub_rows.stream` measures: the partner says after the last item, of one byte, how many came."""
+
+    def measure(seconds: float) -> float:
+        sent, began = 1, perf_counter()
+        while perf_counter() < began + seconds:
+            for _ in range(hub_rows.BURST):
+                send()
+            sent += hub_rows.BURST
+        send_last()
+        if int(said(process, START_SECONDS)) != sent:
+            raise CannotMeasure("items were lost")
+        return (perf_counter() - began) / sent * 1e6
+
+    return measure
+
+
 # -- the partner's side ------------------------------------------------------------------------------------
 
 
 def _echo_queue(there: object, back: object) -> None:
     while (payload := there.get()) is not None:  # type: ignore[attr-defined]
         back.put(payload)  # type: ignore[attr-defined]
-
-
-def _ring(place: Path) -> None:
-    hub = hub_in(place)
-    with hub.producer("back", capacity=8) as producer, hub.consumer("there") as consumer:  # type: ignore[attr-defined]
-        _say_ready()
-        while True:
-            producer.write(consumer.read())
-
-
-def _swallow(place: Path) -> None:
-    hub = hub_in(place)
-    with hub.consumer("stream") as consumer:  # type: ignore[attr-defined]
-        consumer.read(timeout=0.0)
-        _say_ready()
-        while True:
-            consumer.read()
-
-
-def _keep(place: Path) -> None:
-    hub = hub_in(place)
-    kept: deque[object] = deque(maxlen=1000)
-    with hub.consumer("stream") as consumer:  # type: ignore[attr-defined]
-        consumer.read(timeout=0.0)
-        _say_ready()
-        while True:
-            kept.append(consumer.read())
 
 
 def _fifo(place: Path) -> None:
@@ -233,7 +262,7 @@ def _iceoryx(place: Path) -> None:
 
     import iceoryx2 as iox2
 
-    node = iox2.NodeBuilder.new().create(iox2.ServiceType.Ipc)
+    node = _iceoryx_node(iox2)
     publisher, notifier, subscriber, listener = _iceoryx_ports(
         iox2, ctypes, node, place.name, send="back", receive="there"
     )
@@ -243,6 +272,37 @@ def _iceoryx(place: Path) -> None:
         while subscriber.receive() is not None:
             publisher.loan_slice_uninit(PAYLOAD_BYTES).assume_init().send()
             notifier.notify()
+
+
+def _iceoryx_count(place: Path) -> None:
+    import iceoryx2 as iox2
+
+    node = _iceoryx_node(iox2)
+    data, event = _iceoryx_stream(iox2, node, place.name)
+    subscriber, listener = data.subscriber_builder().create(), event.listener_builder().create()
+    _say_ready()
+    count = 0
+    while True:
+        listener.timed_wait(iox2.Duration.from_secs(1))
+        while (sample := subscriber.receive()) is not None:
+            count += 1
+            if sample.payload().number_of_elements == 1:
+                _say(str(count))
+                count = 0
+
+
+def _iceoryx_node(iox2: Any) -> Any:
+    iox2.set_log_level(iox2.LogLevel.Error)  # it says at each start that there is no configuration file
+    return iox2.NodeBuilder.new().create(iox2.ServiceType.Ipc)
+
+
+def _iceoryx_stream(iox2: Any, node: Any, name: str) -> tuple[Any, Any]:
+    import ctypes
+
+    service = iox2.ServiceName.new(f"{name}/stream")
+    data = node.service_builder(service).publish_subscribe(iox2.Slice[ctypes.c_uint8])
+    data = data.enable_safe_overflow(False).subscriber_max_buffer_size(hub_rows.BURST).open_or_create()
+    return data, node.service_builder(service).event().open_or_create()
 
 
 def _iceoryx_ports(iox2: object, ctypes: object, node: object, name: str, *, send: str, receive: str) -> tuple:  # type: ignore[type-arg]
@@ -279,24 +339,47 @@ def _zenoh(place: Path) -> None:
         threading.Event().wait()
 
 
+def _zenoh_count(place: Path) -> None:
+    import zenoh
+
+    count = 0
+
+    def note(sample: Any) -> None:
+        nonlocal count
+        count += 1
+        if len(sample.payload) == 1:
+            _say(str(count))
+            count = 0
+
+    with zenoh.open(zenoh.Config()) as session:
+        session.declare_subscriber(f"{place.name}/stream", note)
+        _say_ready()
+        threading.Event().wait()
+
+
 def _say_ready() -> None:
-    sys.stdout.write("ready\n")
+    _say("ready")
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(f"{text}\n")
     sys.stdout.flush()
 
 
 _PARTNERS: dict[str, Callable[[Path], None]] = {
-    "ring": _ring,
-    "swallow": _swallow,
-    "keep": _keep,
+    **hub_rows.PARTNERS,
     "fifo": _fifo,
     "zmq": _zmq,
     "iceoryx2": _iceoryx,
+    "iceoryx2-count": _iceoryx_count,
     "zenoh": _zenoh,
+    "zenoh-count": _zenoh_count,
 }
 
 
 def main() -> None:
-    threading.Thread(target=lambda: (os.read(0, 1), os._exit(0)), daemon=True).start()
+    logging.getLogger("messagehub").setLevel(logging.ERROR)
+    hub_rows.end_with_stdin()
     _PARTNERS[sys.argv[1]](Path(sys.argv[2]))
 
 

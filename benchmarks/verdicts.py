@@ -3,7 +3,8 @@
 Rule 1: contenders are compared repetition by repetition, never best against best: neighbours in time share
         the machine's mood, so their ratio is steadier than either figure.
 Rule 2: the spread is the interval that holds the median with at least 90% confidence (order statistics, no
-        assumption about the shape of the noise). A target inside it cannot be told met or missed.
+        assumption about the shape of the noise). A target inside it cannot be told met or missed: the two
+        contenders are measured once more, alone and for longer, before a row is called undecided.
 """
 
 import math
@@ -18,7 +19,7 @@ CONFIDENCE = 0.90
 class Verdict(StrEnum):
     MET = "met"
     MISSED = "MISSED"
-    NOISY = "too noisy to tell"
+    UNDECIDED = "undecided"
     BESIDE = "no target"
 
 
@@ -57,7 +58,7 @@ class Claim:
         if self.bound is None:
             return Verdict.BESIDE
         if found.low <= self.bound <= found.high and found.low != found.high:
-            return Verdict.NOISY
+            return Verdict.UNDECIDED
         is_met = found.median <= self.bound if self.is_upper else found.median >= self.bound
         return Verdict.MET if is_met else Verdict.MISSED
 

@@ -8,15 +8,16 @@ from time import perf_counter, sleep
 from benchmarks import clients
 from benchmarks.brokers import Broker, client_socket, echo_broker, hub_broker, register_channels
 from benchmarks.clients import p50_us
-from benchmarks.harness import Bench, CannotMeasure, Measure, comparison, enter_or_say_why, if_present
+from benchmarks.harness import Bench, CannotMeasure, Measure, NotMeasured, comparison, enter_or_say_why, if_present
 from benchmarks.native import nats_clients
 from benchmarks.peers import Peer, etcd_server, http_server, nats_responder, nats_server, redis_server
+from benchmarks.placement import WAKING, Placement
 from benchmarks.verdicts import at_most, beside, percentile
 
 REQUEST = b'{"type":"DISCOVERY_REQUEST","channel":"bench.c0"}'
 
 
-@comparison("discovery of a watched channel, from memory")
+@comparison("discovery of a watched channel, from memory", placements=[Placement.TWO_CORES])
 def watched_cache(bench: Bench) -> None:
     from messagehub import MessageHub
 
@@ -47,7 +48,7 @@ def watched_cache(bench: Bench) -> None:
         )
 
 
-@comparison("raw REQ discovery, one Python client, p50")
+@comparison("raw REQ discovery over TCP, one Python client, p50", headline=True, placements=WAKING)
 def raw_request(bench: Bench) -> None:
     with ExitStack() as stack:
         broker = stack.enter_context(hub_broker(bench))
@@ -67,19 +68,22 @@ def raw_request(bench: Bench) -> None:
                 "redis-py GET": if_present(redis, redis_get),
             },
             unit="µs",
-            claims=[at_most(1.15, "raw REQ", "bare pyzmq echo"), at_most(1.15, "raw REQ", "redis-py GET")],
+            claims=[at_most(1.25, "raw REQ", "bare pyzmq echo"), at_most(1.15, "raw REQ", "redis-py GET")],
             repetitions=bench.slices,
         )
 
 
-def cold_discoveries(broker: Broker, trips: int, *, pause_seconds: float = 0.0) -> Measure:
-    """p50 of `hub.discover` of one channel after the other by a client that is connected and knows none of them."""
+def cold_discoveries(broker: Broker, trips: int, *, pause_seconds: float = 0.0, is_local: bool = False) -> Measure:
+    """p50 of `hub.discover` of one channel after the other by a client that is connected and knows none of them.
+
+    A local client is given the directory only, as on a host of its own.
+    """
     from messagehub import MessageHub
 
     register_channels(broker.endpoint, trips + 1)
 
     def measure() -> float:
-        hub = MessageHub(endpoint=broker.endpoint, dir=broker.directory)
+        hub = MessageHub(dir=broker.directory, **({} if is_local else {"endpoint": broker.endpoint}))
         names = (f"bench.c{number}" for number in range(trips + 1))
 
         def discover() -> bool:
@@ -112,12 +116,12 @@ def p50_of(call: Callable[[], bool], trips: int, *, pause_seconds: float = 0.0) 
     return measure
 
 
-@comparison("hub.discover of a channel never asked for before, now and then, p50")
+@comparison("hub.discover of a channel never asked for before, now and then, p50", placements=[Placement.TWO_CORES])
 def cold_now_and_then(bench: Bench) -> None:
     """With a pause before each, so that what the client does in the background for the one before is over."""
     trips = bench.scaled(20, 10)
     with ExitStack() as stack:
-        broker = stack.enter_context(hub_broker(bench))
+        broker = stack.enter_context(hub_broker(bench, is_local=True))
         echo = stack.enter_context(echo_broker())
         socket = stack.enter_context(client_socket(echo.endpoint))
 
@@ -128,7 +132,7 @@ def cold_now_and_then(bench: Bench) -> None:
         ours, floor = "hub.discover, cold, 5 ms apart", "bare pyzmq echo, 5 ms apart"
         bench.compare(
             {
-                ours: cold_discoveries(broker, trips, pause_seconds=0.005),
+                ours: cold_discoveries(broker, trips, pause_seconds=0.005, is_local=True),
                 floor: p50_of(send_and_receive, trips, pause_seconds=0.005),
             },
             unit="µs",
@@ -137,16 +141,21 @@ def cold_now_and_then(bench: Bench) -> None:
         )
 
 
-@comparison("hub.discover of channels never asked for before, one after the other, p50")
+@comparison(
+    "hub.discover on one host of channels never asked for before, one after the other, p50",
+    headline=True,
+    placements=WAKING,
+)
 def cold(bench: Bench) -> None:
     trips = bench.scaled(40, 20)
     with ExitStack() as stack:
-        broker = stack.enter_context(hub_broker(bench))
+        broker = stack.enter_context(hub_broker(bench, is_local=True))
         echo = stack.enter_context(echo_broker())
-        floor = stack.enter_context(clients.raw_request(echo.endpoint, REQUEST, REQUEST))
-        etcd = enter_or_say_why(stack, etcd_server(bench.directory))
-        nats = enter_or_say_why(stack, nats_server())
-        http = enter_or_say_why(stack, http_server())
+        echoed = stack.enter_context(clients.raw_request(echo.endpoint, REQUEST, REQUEST))
+        redis = enter_or_say_why(stack, redis_server())
+
+        def redis_get(server: Peer) -> Measure:
+            return p50_us(stack.enter_context(clients.redis_get(server)), bench.slice_seconds)
 
         def etcd_range(server: Peer) -> Measure:
             return p50_us(stack.enter_context(clients.etcd_range(server)), bench.slice_seconds)
@@ -158,25 +167,51 @@ def cold(bench: Bench) -> None:
         def http_get(server: Peer) -> Measure:
             return p50_us(stack.enter_context(clients.http_get(server)), bench.slice_seconds)
 
-        ours = "hub.discover, cold"
-        bench.compare(
-            {
-                ours: cold_discoveries(broker, trips),
-                "bare pyzmq echo": p50_us(floor, bench.slice_seconds),
+        ours, floor = "hub.discover, cold", "bare pyzmq echo"
+        peers: dict[str, Measure | NotMeasured] = {"redis-py GET": if_present(redis, redis_get)}
+        if bench.placement is Placement.TWO_CORES:  # of the others one placement says enough
+            etcd = enter_or_say_why(stack, etcd_server(bench.directory))
+            nats = enter_or_say_why(stack, nats_server())
+            http = enter_or_say_why(stack, http_server())
+            peers |= {
                 "etcd range (grpcio)": if_present(etcd, etcd_range),
                 "NATS request (nats-py, C service)": if_present(nats, nats_request),
                 "HTTP GET (FastAPI, http.client)": if_present(http, http_get),
+            }
+        bench.compare(
+            {
+                ours: cold_discoveries(broker, trips, is_local=True),
+                floor: p50_us(echoed, bench.slice_seconds),
+                **peers,
+            },
+            unit="µs",
+            claims=[at_most(0.5, ours, floor), *(at_most(1.0, ours, name) for name in peers)],
+            repetitions=bench.slices,
+        )
+
+
+@comparison("hub.discover over TCP and on one host, against the echo, p50", placements=[Placement.TWO_CORES])
+def cold_by_transport(bench: Bench) -> None:
+    """What the way to the broker costs: the hub's own on one host, and ZeroMQ's over TCP."""
+    trips = bench.scaled(40, 20)
+    with ExitStack() as stack:
+        local = stack.enter_context(hub_broker(bench, is_local=True))
+        distant = stack.enter_context(hub_broker(bench, profiled=False))
+        echo = stack.enter_context(echo_broker())
+        ipc = stack.enter_context(echo_broker(f"ipc://{local.directory}/echo.sock"))
+        over_tcp = stack.enter_context(clients.raw_request(echo.endpoint, REQUEST, REQUEST))
+        over_ipc = stack.enter_context(clients.raw_request(ipc.endpoint, REQUEST, REQUEST))
+        bench.compare(
+            {
+                "hub.discover on one host": cold_discoveries(local, trips, is_local=True),
+                "bare pyzmq echo over ipc": p50_us(over_ipc, bench.slice_seconds),
+                "hub.discover over TCP": cold_discoveries(distant, trips),
+                "bare pyzmq echo over TCP": p50_us(over_tcp, bench.slice_seconds),
             },
             unit="µs",
             claims=[
-                at_most(1.4, ours, "bare pyzmq echo"),
-                at_most(1.0, ours, "etcd range (grpcio)"),
-                at_most(1.0, ours, "NATS request (nats-py, C service)"),
-                at_most(1.0, ours, "HTTP GET (FastAPI, http.client)"),
+                beside("hub.discover on one host", "bare pyzmq echo over ipc"),
+                at_most(1.4, "hub.discover over TCP", "bare pyzmq echo over TCP"),
             ],
             repetitions=bench.slices,
-        )
-        bench.absent(
-            "ZooKeeper get",
-            "Debian's zookeeper brings 47 packages and a Java runtime: not part of the set-up",
         )

@@ -14,6 +14,7 @@ from benchmarks.brokers import hub_broker
 from benchmarks.clients import Trips, p50_us, timed
 from benchmarks.harness import Bench, CannotMeasure, Measure, comparison, enter_or_say_why, if_present, until
 from benchmarks.peers import Peer, nats_server, redis_server
+from benchmarks.placement import WAKING
 from benchmarks.processes import spawn, stop
 from benchmarks.topic_subscribers import TOPIC
 from benchmarks.verdicts import at_least, at_most
@@ -185,7 +186,7 @@ def nats_there_and_back(server: Peer) -> Iterator[Trips]:
         loop.close()
 
 
-@comparison("a message published and received by one client, p50")
+@comparison("a message published and received by one client, p50", placements=WAKING)
 def latency(bench: Bench) -> None:
     with ExitStack() as stack:
         broker = stack.enter_context(hub_broker(bench))

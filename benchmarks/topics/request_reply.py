@@ -15,6 +15,7 @@ from benchmarks.brokers import hub_broker
 from benchmarks.clients import p50_us, timed
 from benchmarks.harness import Bench, CannotMeasure, Measure, comparison, enter_or_say_why, if_present, until
 from benchmarks.peers import nats_server, redis_server
+from benchmarks.placement import WAKING
 from benchmarks.processes import spawn, stop
 from benchmarks.service_workers import SERVICE, SUBJECT, queue_of, redis_client
 from benchmarks.verdicts import at_least, at_most
@@ -159,7 +160,7 @@ def _compare(bench: Bench, measure: Callable[[Client], Measure], *, unit: str, i
         )
 
 
-@comparison("a request of 100 bytes and its reply, p50")
+@comparison("a request of 100 bytes and its reply, p50", placements=WAKING)
 def request_latency(bench: Bench) -> None:
     _compare(bench, lambda client: p50_us(client.trips, bench.slice_seconds), unit="µs", is_latency=True)
 

@@ -3,10 +3,9 @@
 import itertools
 import mmap
 import os
-import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from time import perf_counter
 
@@ -14,71 +13,52 @@ import numpy as np
 
 from benchmarks.brokers import hub_broker
 from benchmarks.harness import Bench, CannotMeasure, Measure, NotMeasured, comparison, enter_or_say_why, until
+from benchmarks.hub_processes import fresh_place, hub_row
+from benchmarks.hub_rows import KIB, MIB, hub_in
+from benchmarks.placement import WAKING, Placement
 from benchmarks.shared_memory import (
     fifo_trip,
-    hub_in,
+    iceoryx_stream,
     iceoryx_trip,
     partner,
     queue_trip,
-    ring_trip,
+    zenoh_stream,
     zenoh_trip,
     zmq_trip,
 )
 from benchmarks.verdicts import at_least, at_most, beside, percentile
 
-_numbers = itertools.count(1)
 Trip = Callable[[], None]
-KIB, MIB = 1 << 10, 1 << 20
 
 
-@contextmanager
-def fresh_place(bench: Bench) -> Iterator[Path]:
-    """A directory whose name is also the domain, so that nothing of the user's hub is touched."""
-    from messagehub.shm.directory import Directory
-
-    name = f"bench-{os.getpid()}-{next(_numbers)}"
-    with tempfile.TemporaryDirectory(prefix="shm-", dir=bench.directory) as parent:
-        place = Path(parent) / name
-        place.mkdir(mode=0o700)
-        try:
-            yield place
-        finally:
-            _remove(Directory(name))
-
-
-def _remove(directory: object) -> None:
-    import shutil
-
-    shutil.rmtree(Path(directory.path).parent, ignore_errors=True)  # type: ignore[attr-defined]
-    for ring in Path(directory.root).glob(f"pylabhub_*@{directory.domain}"):  # type: ignore[attr-defined]
-        ring.unlink(missing_ok=True)
-
-
-@comparison("1 KiB to a sleeping process and back, one Python client, p50")
+@comparison("1 KiB to a sleeping process and back, one Python client, p50", headline=True, placements=WAKING)
 def sleeping_reader(bench: Bench) -> None:
     """Both sides sleep between messages, as they do in life; halve a figure for one way."""
     with ExitStack() as stack:
 
-        def contender(make: Callable[[Path], AbstractContextManager[Trip]]) -> Measure | NotMeasured:
-            trip = enter_or_say_why(stack, make(stack.enter_context(fresh_place(bench))))
+        def peer(make: Callable[[Path], AbstractContextManager[Trip]]) -> Measure | NotMeasured:
+            trip = enter_or_say_why(stack, make(stack.enter_context(fresh_place(bench.directory))))
             return trip if isinstance(trip, NotMeasured) else _p50_us(trip, bench.slice_seconds)
 
+        def ours(row: str) -> Measure:
+            return stack.enter_context(hub_row(bench.directory, row)).microseconds(bench.slice_seconds)
+
+        through_hub, ring = "through hub", "ring alone"
+        others = {"pyzmq ipc": zmq_trip, "multiprocessing.Queue": queue_trip, "zenoh": zenoh_trip}
         bench.compare(
             {
-                "ring": contender(ring_trip),
-                "bare FIFO": contender(fifo_trip),
-                "pyzmq ipc": contender(zmq_trip),
-                "multiprocessing.Queue": contender(queue_trip),
-                "iceoryx2 events": contender(iceoryx_trip),
-                "zenoh": contender(zenoh_trip),
+                through_hub: ours("trip"),
+                ring: ours("ring-trip"),
+                "iceoryx2 events": peer(iceoryx_trip),
+                "bare FIFO": peer(fifo_trip),
+                **({} if bench.quick else {name: peer(make) for name, make in others.items()}),
             },
             unit="µs",
             claims=[
-                at_most(1.5, "ring", "bare FIFO"),
-                at_most(1.0, "ring", "pyzmq ipc"),
-                at_most(1.0, "ring", "multiprocessing.Queue"),
-                at_most(1.0, "ring", "iceoryx2 events"),
-                at_most(1.0, "ring", "zenoh"),
+                at_most(1.0, through_hub, "iceoryx2 events"),
+                at_most(0.6 if bench.placement is Placement.SAME_CORE else 0.85, ring, "iceoryx2 events"),
+                at_most(1.5, through_hub, "bare FIFO"),
+                *([] if bench.quick else [at_most(1.0, through_hub, name) for name in others]),
             ],
             repetitions=bench.slices,
         )
@@ -96,35 +76,57 @@ def _p50_us(trip: Trip, seconds: float) -> Measure:
     return measure
 
 
-def _moving(bench: Bench, size: int, bound: float) -> None:
-    with fresh_place(bench) as place, _reading(place, size) as write:
-        source = bytes(size)
-        with mmap.mmap(-1, size * 8) as mapping, memoryview(mapping) as target:
-            offsets = itertools.cycle(range(0, size * 8, size))
+@comparison("items of 1 KiB to a reader, lossless, time an item", headline=True, placements=[Placement.TWO_CORES])
+def small_stream(bench: Bench) -> None:
+    """Up to 64 items wait for the reader, here and with iceoryx2."""
+    with ExitStack() as stack:
 
-            def copy() -> None:
-                offset = next(offsets)
-                target[offset : offset + size] = source
+        def peer(make: Callable[[Path], AbstractContextManager[Callable[[float], float]]]) -> Measure | NotMeasured:
+            stream = enter_or_say_why(stack, make(stack.enter_context(fresh_place(bench.directory))))
+            return stream if isinstance(stream, NotMeasured) else lambda: stream(bench.slice_seconds)
 
-            bench.compare(
-                {
-                    "ring, read by another process": _rate(lambda: write(source), size, bench.seconds),
-                    "memcpy": _rate(copy, size, bench.seconds),
-                },
-                unit="GB/s",
-                claims=[at_least(bound, "ring, read by another process", "memcpy")],
-            )
+        ours = stack.enter_context(hub_row(bench.directory, "stream-1k"))
+        through_hub = "through hub"
+        bench.compare(
+            {
+                through_hub: ours.microseconds(bench.slice_seconds),
+                "iceoryx2 events": peer(iceoryx_stream),
+                "zenoh": peer(zenoh_stream),
+            },
+            unit="µs",
+            claims=[
+                at_most(1.5, through_hub),
+                at_most(1.0, through_hub, "iceoryx2 events"),
+                at_most(1.0, through_hub, "zenoh"),
+            ],
+            repetitions=bench.slices,
+        )
 
 
-@contextmanager
-def _reading(place: Path, size: int) -> Iterator[Callable[[bytes], object]]:
-    hub = hub_in(place)
-    try:
-        producer = hub.producer("stream", capacity=8, page_size=size, when_full="block")  # type: ignore[attr-defined]
-        with partner("swallow", place):
-            yield lambda payload: producer.write(payload, timeout=10.0)
-    finally:
-        hub.close()  # type: ignore[attr-defined]
+def against_memcpy(bench: Bench, row: str, size: int, bound: float, environment: Mapping[str, str]) -> str:
+    """Compare a stream with copying the same bytes into a mapping of eight slots, and return which rings it had."""
+    source = bytes(size)
+    with (
+        hub_row(bench.directory, row, environment=environment) as ours,
+        mmap.mmap(-1, size * 8) as mapping,
+        memoryview(mapping) as target,
+    ):
+        offsets = itertools.cycle(range(0, size * 8, size))
+
+        def copy() -> None:
+            offset = next(offsets)
+            target[offset : offset + size] = source
+
+        through_hub = "through hub to another process"
+        bench.compare(
+            {
+                through_hub: ours.gigabytes_a_second(size, bench.seconds),
+                "memcpy": _rate(copy, size, bench.seconds),
+            },
+            unit="GB/s",
+            claims=[at_least(bound, through_hub, "memcpy")],
+        )
+        return ours.implementation
 
 
 def _rate(move: Callable[[], object], size: int, seconds: float) -> Measure:
@@ -139,32 +141,36 @@ def _rate(move: Callable[[], object], size: int, seconds: float) -> Measure:
     return measure
 
 
-@comparison("64 KiB payloads to a reader, lossless")
+@comparison("64 KiB payloads to a reader, lossless", headline=True, placements=[Placement.TWO_CORES])
 def payloads_64_kib(bench: Bench) -> None:
-    _moving(bench, 64 * KIB, 0.5)
+    against_memcpy(bench, "stream-64k", 64 * KIB, 0.7, {})
 
 
-@comparison("1 MiB payloads to a reader, lossless")
+@comparison("1 MiB payloads to a reader, lossless", headline=True, placements=[Placement.TWO_CORES])
 def payloads_1_mib(bench: Bench) -> None:
-    _moving(bench, MIB, 0.9)
+    against_memcpy(bench, "stream-1m", MIB, 0.9, {})
 
 
-@comparison("16 MiB payloads to a reader, lossless")
+@comparison("16 MiB payloads to a reader, lossless", headline=True, placements=[Placement.TWO_CORES])
 def payloads_16_mib(bench: Bench) -> None:
-    _moving(bench, 16 * MIB, 0.9)
+    against_memcpy(bench, "stream-16m", 16 * MIB, 0.95, {})
 
 
-@comparison("a producer at default settings, and a consumer that keeps 1,000 items")
+@comparison(
+    "a producer at default settings, and a consumer that keeps 1,000 items",
+    headline=True,
+    placements=[Placement.TWO_CORES],
+)
 def kept_values(bench: Bench) -> None:
     """Arrays of 1 KiB: what a consumer keeps shares memory with the ring while it is little, and is copied beyond."""
     with ExitStack() as stack:
 
         def contender(kind: str) -> Measure:
-            place = stack.enter_context(fresh_place(bench))
+            place = stack.enter_context(fresh_place(bench.directory))
             hub = hub_in(place)
-            stack.callback(hub.close)  # type: ignore[attr-defined]
+            stack.callback(hub.close)
             items = np.zeros(KIB // 8)
-            producer = hub.producer("stream", schema=items.dtype)  # type: ignore[attr-defined]
+            producer = hub.producer("stream", schema=items.dtype)
             stack.enter_context(partner(kind, place))
             return _per_second(lambda: producer.write(items), bench.slice_seconds)
 
@@ -189,22 +195,22 @@ def _per_second(act: Callable[[], object], seconds: float) -> Measure:
     return measure
 
 
-@comparison("without a broker: discovery through the directory, and attaching")
+@comparison("without a broker: discovery through the directory, and attaching", placements=[Placement.TWO_CORES])
 def without_broker(bench: Bench) -> None:
     from messagehub.shm.ring import open_reader
 
     calls = bench.scaled(2000, 400)
-    with fresh_place(bench) as place, partner("ring", place):
+    with fresh_place(bench.directory) as place, partner("echo", place):
         hub = hub_in(place)
 
         def discover() -> float:
             start = perf_counter()
             for _ in itertools.repeat(None, calls):
-                if hub.discover("back").source != "files":  # type: ignore[attr-defined]
+                if hub.discover("back").source != "files":
                     raise CannotMeasure("the directory did not answer")
             return (perf_counter() - start) / calls * 1e6
 
-        path = f"/dev/shm{hub.discover('back').shm_name}"  # type: ignore[attr-defined]
+        path = f"/dev/shm{hub.discover('back').shm_name}"
 
         def attach() -> float:
             durations = []
@@ -219,7 +225,7 @@ def without_broker(bench: Bench) -> None:
             durations = []
             for _ in range(20):
                 start = perf_counter()
-                opened = hub.consumer("back")  # type: ignore[attr-defined]
+                opened = hub.consumer("back")
                 durations.append(perf_counter() - start)
                 opened.close()
             return percentile(durations, 0.5) * 1e6
@@ -233,15 +239,15 @@ def without_broker(bench: Bench) -> None:
                 beside("hub.consumer, found and registered", "attach to the ring"),
             ],
         )
-        hub.close()  # type: ignore[attr-defined]
+        hub.close()
 
 
-@comparison("CPU of a waiting reader")
+@comparison("processor time of a waiting reader, of one core", placements=[Placement.TWO_CORES])
 def idle_reader(bench: Bench) -> None:
     ticks = os.sysconf("SC_CLK_TCK")
-    with fresh_place(bench) as place:
+    with fresh_place(bench.directory) as place:
         hub = hub_in(place)
-        producer = hub.producer("stream")  # type: ignore[attr-defined]
+        producer = hub.producer("stream")
         with partner("swallow", place) as process:
 
             def busy() -> float:
@@ -255,8 +261,8 @@ def idle_reader(bench: Bench) -> None:
                 used = (_cpu_ticks(process.pid) - before) / ticks / bench.scaled(2, 1) * 100
                 return max(used, 0.01)  # less than a tick cannot be told from nothing
 
-            bench.compare({"reader": busy}, unit="% of a core", claims=[at_most(0.5, "reader")], repetitions=3)
-        hub.close()  # type: ignore[attr-defined]
+            bench.compare({"reader": busy}, unit="%", claims=[at_most(0.5, "reader")], repetitions=3)
+        hub.close()
 
 
 def _cpu_ticks(pid: int) -> int:
@@ -271,7 +277,7 @@ def death_told(bench: Bench) -> None:
     from registry.events import ConsumerRegistered, ConsumerUnregistered
 
     with (
-        fresh_place(bench) as place,
+        fresh_place(bench.directory) as place,
         hub_broker(bench, directory=place, environment={"MESSAGEHUB_DOMAIN": place.name}) as broker,
         MessageHub(endpoint=broker.endpoint, dir=place, domain=place.name) as hub,
         hub.producer("stream"),

@@ -4,11 +4,12 @@ from queue import SimpleQueue
 from time import perf_counter
 
 from benchmarks.harness import Bench, comparison
+from benchmarks.placement import Placement
 from benchmarks.verdicts import at_most, beside
 from messagehub.streams import JUPYTER_CATEGORIES, StreamMessage, StreamRouter
 
 
-@comparison("routing one correlated message")
+@comparison("routing one correlated message", placements=[Placement.SAME_CORE])
 def routing(bench: Bench) -> None:
     """Among a hundred requests under way, each message to its request and its category."""
     router = StreamRouter()

@@ -9,12 +9,13 @@ from time import perf_counter
 import pyarrow as pa
 
 from benchmarks.harness import Bench, comparison
+from benchmarks.placement import Placement
 from benchmarks.verdicts import beside
 from messagehub import MessageHub
 from messagehub.shm.directory import Directory
 
 
-@comparison("publishing a table of 64 MB with a checksum against without, no broker")
+@comparison("publishing a table of 64 MB with a checksum against without, no broker", placements=[Placement.SAME_CORE])
 def table_checksums(bench: Bench) -> None:
     """With --quick: 8 MB."""
     table = pa.table({"n": pa.array(range(bench.scaled(8_000_000, 1_000_000)), pa.int64())})

@@ -1,11 +1,13 @@
 """How many requests a second the broker answers for 32 native clients."""
 
 from contextlib import ExitStack
+from pathlib import Path
 
 from benchmarks import clients
-from benchmarks.brokers import Server, echo_broker, hub_broker, register_channels
-from benchmarks.harness import Bench, Measure, comparison, enter_or_say_why, if_present
+from benchmarks.brokers import Broker, Server, echo_broker, hub_broker, register_channels
+from benchmarks.harness import Bench, Measure, NotMeasured, comparison, enter_or_say_why, if_present
 from benchmarks.native import Load, Native, curve, nats_clients, zmq_clients
+from benchmarks.native import local_clients as local_clients_of
 from benchmarks.peers import (
     Peer,
     etcd_server,
@@ -15,12 +17,17 @@ from benchmarks.peers import (
     redis_benchmark,
     redis_server,
 )
+from benchmarks.placement import Placement
 from benchmarks.processes import cpu_seconds
 from benchmarks.verdicts import at_least, beside
 from messagehub.security.credentials import KeyPair
 
 REQUEST = '{"type":"DISCOVERY_REQUEST","channel":"bench.c{n}"}'
 CHANNELS = 1000
+ON_TWO = [Placement.TWO_CORES]
+"""The server has one core and the load generator the other, whoever's they are."""
+WITH_LOAD = [Placement.FREE, Placement.TWO_CORES]
+"""A server with several threads gains from what the load generator leaves of its core, where it may have that."""
 ECHOED = "DISCOVERY_REQUEST"
 FOUND = '"shm_name":"/pylabhub_bench.c'
 
@@ -56,60 +63,87 @@ def cpu_us_each(native: Native, server: Server, expect: str, seconds: float) -> 
     return measure
 
 
-@comparison("32 native clients discovering, replies a second")
+@comparison("32 native ZeroMQ clients discovering over TCP, replies a second", headline=True, placements=WITH_LOAD)
 def native_clients(bench: Bench) -> None:
-    with ExitStack() as stack:
-        native = zmq_clients(bench.directory)
-        broker = stack.enter_context(hub_broker(bench))
+    native = zmq_clients(bench.directory)
+    with hub_broker(bench) as broker, echo_broker() as echo:
         register_channels(broker.endpoint, CHANNELS)
-        echo = stack.enter_context(echo_broker())
-        redis = enter_or_say_why(stack, redis_server())
-        nats = enter_or_say_why(stack, nats_server())
-        etcd = enter_or_say_why(stack, etcd_server(bench.directory))
-
-        def redis_get(server: Peer) -> Measure:
-            stack.enter_context(clients.redis_get(server))  # sets the record
-            return lambda: redis_benchmark(server, operations=bench.scaled(40_000, 8_000))
-
-        def nats_request(server: Peer) -> Measure:
-            generator = nats_clients(bench.directory)
-            stack.enter_context(nats_responder(generator, server, clients.RECORD))
-            endpoint = f"nats://127.0.0.1:{server.port}"
-            return lambda: (
-                generator.run(
-                    endpoint=endpoint, request="bench.c0", expect="DISCOVERY", seconds=bench.seconds
-                ).per_second
-            )
-
-        def etcd_range(server: Peer) -> Measure:
-            stack.enter_context(clients.etcd_range(server))  # puts the record
-            request = clients.protobuf(b"bench.c0")
-            return lambda: grpc_load(server, "etcdserverpb.KV/Range", request, operations=bench.scaled(4_000, 1_000))
-
-        ours = "messagehub"
         bench.compare(
             {
-                ours: lambda: load(native, broker, FOUND, bench.seconds).per_second,
+                "messagehub": lambda: load(native, broker, FOUND, bench.seconds).per_second,
                 "frame-safe Python echo": lambda: load(native, echo, ECHOED, bench.seconds).per_second,
-                "redis-benchmark GET": if_present(redis, redis_get),
-                "NATS C client": if_present(nats, nats_request),
-                "etcd range (h2load)": if_present(etcd, etcd_range),
             },
             unit="/s",
+            claims=[at_least(0.74, "messagehub", "frame-safe Python echo")],
+        )
+
+
+@comparison("32 native clients discovering on one host, replies a second", headline=True, placements=WITH_LOAD)
+def local_clients(bench: Bench) -> None:
+    """Through the broker's sockets in its directory. The peers are asked over TCP."""
+    with ExitStack() as stack:
+        broker = stack.enter_context(hub_broker(bench, is_local=True))
+        register_channels(broker.endpoint, CHANNELS)
+        over_ipc, path = zmq_clients(bench.directory), local_socket(broker)
+        ipc = ours = "messagehub, ipc"
+        contenders: dict[str, Measure | NotMeasured] = {
+            ipc: lambda: load(over_ipc, broker, FOUND, bench.seconds).per_second
+        }
+        if path is not None:
+            ours, over_socket = "messagehub, unix socket", local_clients_of(bench.directory)
+            server = Server(str(path), broker.pid)
+            contenders[ours] = lambda: load(over_socket, server, FOUND, bench.seconds).per_second
+        bench.compare(
+            contenders | answering_32_clients(bench, stack),
+            unit="/s",
             claims=[
-                at_least(0.85, ours, "frame-safe Python echo"),
-                at_least(0.45, ours, "redis-benchmark GET"),
-                at_least(2.5, ours, "NATS C client"),
-                at_least(5.0, ours, "etcd range (h2load)"),
+                at_least(0.8, ours, REDIS),
+                at_least(2.5, ours, NATS),
+                at_least(5.0, ours, ETCD),
+                *([beside(ours, ipc)] if path is not None else []),
             ],
         )
-        bench.absent(
-            "ZooKeeper get",
-            "Debian's zookeeper brings 47 packages and a Java runtime: not part of the set-up",
+
+
+def local_socket(broker: Broker) -> Path | None:
+    """Where the broker listens for clients of its host; None if it does not."""
+    return next(broker.directory.glob("*-local.sock"), None)
+
+
+REDIS, NATS, ETCD = "redis-benchmark GET", "NATS C client", "etcd range (h2load)"
+
+
+def answering_32_clients(bench: Bench, stack: ExitStack) -> dict[str, Measure | NotMeasured]:
+    """The peers that answer 32 native clients, each with a record of the same size."""
+    redis = enter_or_say_why(stack, redis_server())
+    nats = enter_or_say_why(stack, nats_server())
+    etcd = enter_or_say_why(stack, etcd_server(bench.directory))
+
+    def redis_get(server: Peer) -> Measure:
+        stack.enter_context(clients.redis_get(server))  # sets the record
+        return lambda: redis_benchmark(server, operations=bench.scaled(40_000, 8_000))
+
+    def nats_request(server: Peer) -> Measure:
+        generator = nats_clients(bench.directory)
+        stack.enter_context(nats_responder(generator, server, clients.RECORD))
+        endpoint = f"nats://127.0.0.1:{server.port}"
+        return lambda: (
+            generator.run(endpoint=endpoint, request="bench.c0", expect="DISCOVERY", seconds=bench.seconds).per_second
         )
 
+    def etcd_range(server: Peer) -> Measure:
+        stack.enter_context(clients.etcd_range(server))  # puts the record
+        request = clients.protobuf(b"bench.c0")
+        return lambda: grpc_load(server, "etcdserverpb.KV/Range", request, operations=bench.scaled(4_000, 1_000))
 
-@comparison("32 native clients discovering with CURVE, replies a second")
+    return {
+        REDIS: if_present(redis, redis_get),
+        NATS: if_present(nats, nats_request),
+        ETCD: if_present(etcd, etcd_range),
+    }
+
+
+@comparison("32 native clients discovering with CURVE, replies a second", placements=ON_TWO)
 def curve_clients(bench: Bench) -> None:
     """What keys cost: libzmq's encryption on both sides, and the broker's look at who asks."""
     native = zmq_clients(bench.directory)
@@ -127,7 +161,7 @@ def curve_clients(bench: Bench) -> None:
         )
 
 
-@comparison("CPU time of the broker for one request of 32 native clients")
+@comparison("CPU time of the broker for one request of 32 native clients", placements=ON_TWO)
 def processor_time(bench: Bench) -> None:
     """Steadier than throughput on a busy machine, and what there is to gain by a shorter path in the broker."""
     native = zmq_clients(bench.directory)
@@ -143,7 +177,7 @@ def processor_time(bench: Bench) -> None:
         )
 
 
-@comparison("one pipelining DEALER (512 in flight), replies a second")
+@comparison("one pipelining DEALER (512 in flight), replies a second", placements=ON_TWO)
 def pipelined(bench: Bench) -> None:
     with ExitStack() as stack:
         native = zmq_clients(bench.directory)

@@ -10,6 +10,7 @@ import typer
 
 from messagehub.cli import (
     backup,
+    bench,
     blocks,
     channels,
     discover,
@@ -55,6 +56,7 @@ for command in (
     stop.stop,
     status.status,
     doctor.doctor,
+    bench.bench,
     backup.backup,
     purge.purge,
     discover.discover,
