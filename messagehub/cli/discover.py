@@ -6,7 +6,7 @@ import msgspec
 import typer
 
 from messagehub.cli.options import Channel, Dir, Endpoint, Json, Timeout
-from messagehub.cli.output import counted, echo, echo_fields, echo_json, echo_table, table_line
+from messagehub.cli.output import counted, echo, echo_fields, echo_json, echo_table, ring_line, table_line
 from messagehub.cli.session import settings_for
 from messagehub.errors import BrokerUnavailable, ChannelNotFound, ChannelNotReady
 
@@ -71,8 +71,12 @@ def discover(
     if found.producers:
         echo("")
         echo_table(
-            ("PRODUCER", "STATUS", "SHM NAME", "CONFIG", "METADATA", "HOST", "PID"),
-            [(p.producer_id, p.status, p.shm_name, p.config, p.metadata, p.host, p.pid) for p in found.producers],
+            ("PRODUCER", "STATUS", "PID", "HOST", "RING", "SHM NAME", "METADATA"),
+            [
+                (p.producer_id, p.status, p.pid, p.host, ring_line(p.config), p.shm_name, p.metadata)
+                for p in found.producers
+            ],
+            whole=("RING",),
         )
     readers = _readers(local)
     if readers:
