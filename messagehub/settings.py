@@ -125,8 +125,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     def for_client(cls, **arguments: Any) -> "Settings":
         """Return the settings for whoever only uses the hub of the directory, or looks at it.
 
-        What is wrong in the file with a setting that only the hub reads, or with a name that nobody knows, is told once
-        as a warning: the hub that runs was started before somebody wrote that, and its clients go on.
+        What is wrong in the file with a setting that only the hub reads, with a name that nobody knows, or with a line
+        that is not TOML, is told once as a warning: the hub that runs was started before somebody wrote that, and its
+        clients go on. A line that looks like one of the clients' own settings is refused.
         """
         return cls._load(arguments, skips_hub_settings=True)
 
@@ -135,17 +136,14 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         given = {name: plain(value) for name, value in arguments.items() if value is not None}
         directory = _directory(given.pop("dir", None))
         file = directory / "messagehub.toml"
-        from_file = _from_file(file)
+        from_file, damage = _from_file(file)
+        if damage is not None:
+            _refuse_or_warn(damage.said, goes_on=skips_hub_settings and all(map(_is_of_hub, damage.names)))
         from_environment = {name: os.environ[key] for name, key in _ENVIRONMENT.items() if os.environ.get(key)}
         while isinstance(found := cls._refused(directory, from_file, from_environment, given), _Refused):
             where = _where(found, file, from_file, from_environment, given)
-            said = f"bad setting{where}: {found.said}"
-            if not (skips_hub_settings and where == f" in {file}" and _is_of_hub(found.names[0])):
-                _told.add(said)
-                raise ConfigurationError(said)
-            if said not in _told:
-                _told.add(said)
-                log.warning("%s. Clients go on without it; the hub does not start with it", said)
+            goes_on = skips_hub_settings and where == f" in {file}" and _is_of_hub(found.names[0])
+            _refuse_or_warn(f"bad setting{where}: {found.said}", goes_on=goes_on)
             from_file = {name: value for name, value in from_file.items() if name not in found.names}
         return found
 
@@ -320,15 +318,47 @@ def _unknown(name: str) -> str:
     return f"there is none called {name!r}" + (f"; is {near[0]!r} meant?" if near else "")
 
 
-def _from_file(path: Path) -> dict[str, Any]:
+def _refuse_or_warn(said: str, *, goes_on: bool) -> None:
+    """Raise what is wrong, or where it is no business of the caller's, warn of it once."""
+    is_new = said not in _told
+    _told.add(said)
+    if not goes_on:
+        raise ConfigurationError(said)
+    if is_new:
+        log.warning("%s. Clients go on without it; the hub does not start with it", said)
+
+
+def _from_file(path: Path) -> tuple[dict[str, Any], _Refused | None]:
+    """Return the settings of the file. Where it is not TOML: those of its good lines, and what is wrong."""
     try:
-        return tomllib.loads(path.read_text())
+        data = path.read_bytes()
+        return tomllib.loads(data.decode()), None
     except FileNotFoundError:
-        return {}
+        return {}, None
     except PermissionError:
         raise ConfigurationError(
             f"permission denied for {path}: whoever uses this hub reads its settings there, so its owner runs chmod 640"
             f" {path} (and chgrp GROUP {path}) for a hub of a group, or adds you to the group (usermod -aG GROUP USER)"
         ) from None
-    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except OSError as error:
         raise ConfigurationError(f"cannot read {path}: {error}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        values, names = _good_lines(data.decode(errors="replace"))
+        said = f"{path} is not TOML: {error}; correct that line: name = value, a text in quotes, each name once"
+        return values, _Refused(said, tuple(names))
+
+
+def _good_lines(text: str) -> tuple[dict[str, Any], list[str]]:
+    """Return what the lines that are TOML set, and the first word of each that is not. All settings take one line."""
+    values: dict[str, Any] = {}
+    names: list[str] = []
+    for line in text.splitlines():
+        try:
+            found = tomllib.loads(line)
+        except tomllib.TOMLDecodeError:
+            found = None
+        if found is None or found.keys() & values.keys():
+            names.append(line.partition("=")[0].strip().split(" ")[0])
+        else:
+            values |= found
+    return values, names

@@ -7,7 +7,7 @@ import typer
 
 from messagehub.cli.options import Channel, Dir, Endpoint, Json, Timeout
 from messagehub.cli.output import counted, echo, echo_fields, echo_json, echo_table, ring_line, table_line
-from messagehub.cli.session import settings_for
+from messagehub.cli.session import near_name, settings_for
 from messagehub.errors import BrokerUnavailable, ChannelNotFound, ChannelNotReady
 
 if TYPE_CHECKING:
@@ -39,6 +39,9 @@ def discover(
     with MessageHub(settings) as hub:
         try:
             found = hub.discover(channel, expected_schema=expected_schema, wait=wait, required=True)
+        except BrokerUnavailable as error:
+            known = f"the directory of this host does not know channel {channel!r}{near_name(hub, channel)}"
+            raise BrokerUnavailable(f"{known}, and {error.message}", **error.details) from None
         except ChannelNotReady:
             if not hub.is_connected:
                 raise BrokerUnavailable(f"no broker came up at {settings.endpoint} in time") from None

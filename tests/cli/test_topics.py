@@ -132,3 +132,10 @@ def test_wrong_use_and_no_broker_are_told_apart(hub: Program, alone: Program) ->
     alone.call("subscribe", "t", code=3)
     alone.call("topics", code=3)
     alone.call("topics", "keep", "t", code=3)
+
+
+def test_whoever_tails_a_topic_is_told_of_subscribe(hub: Program) -> None:
+    with hub.start("tail", "orders.eu") as running:
+        running.tells("`messagehub subscribe orders.eu`")
+        assert "nobody knows channel 'orders.eu' yet" in running.err
+        assert running.end() == 0
