@@ -77,44 +77,83 @@ class _Refused(NamedTuple):
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     dir: Path
+    """The directory with the hub's database, sockets, keys and settings. Named with `--dir`, `dir=` or the variable,
+    never in the file that lies in it."""
     endpoint: str = ""
+    """Where requests go: `ipc://PATH` or `tcp://HOST:PORT`."""
     events_endpoint: str = ""
+    """Where events are published: `ipc://PATH` or `tcp://HOST:PORT`."""
     http: str | None = None
+    """Where HTTP is served: `HOST:PORT`."""
     domain: str = "default"
+    """Which directory of channels in shared memory: a name without `/`, `@` and spaces."""
     log: str = "INFO"
+    """The level: DEBUG, INFO, WARNING, ERROR, CRITICAL; from the environment also for clients."""
     log_format: str = "text"
+    """`text`, or `json`: an object a line on stderr, with `time` (UTC), `level`, `logger`, `pid`, `message`,
+    `exception`."""
     shm_prefix: str = "pylabhub_"
+    """How the names of rings begin: a letter and up to 31 letters, digits, `_`, `-`, `.`."""
     heartbeat_seconds: float = 5.0
+    """How often a client says that it lives; less than `stall_seconds`."""
     stall_seconds: float = 15.0
+    """A member that is silent for so long is `stalled`, and may be replaced; less than `lease_seconds`."""
     lease_seconds: float = 30.0
+    """A member that is silent for so long is unregistered."""
     beacon_seconds: float = 1.0
+    """How often the broker publishes its newest revision, so that watchers notice what they missed."""
     request_timeout_seconds: float = 5.0
+    """How long a client waits for an answer where the call says nothing else."""
     hello_timeout_seconds: float = 0.5
+    """How long a client waits until it takes a silent broker for none."""
     reconnect_first_seconds: float = 0.05
+    """The first pause before a client tries to connect again; pauses grow to `reconnect_max_seconds`."""
     reconnect_max_seconds: float = 2.0
+    """The longest pause; not less than the first."""
     trace_size: int = 10_000
+    """How many exchanges `messagehub trace` can look back at: 0 or more."""
     store_sync: str = "full"
+    """`full`: an answer comes when the disk has the change. `off`: a power cut may lose the last changes; kill -9
+    does not."""
     kept_limit_bytes: int = 64 * 2**30
+    """How much all retained topics may keep together: 0 or more."""
     # Who may come in (docs/howto/shared-hub.md). A client names its own key and the server's public one.
     curve: bool = False
+    """Keys on TCP: only peers whose key is listed may connect."""
     group: str = ""
+    """A group of this host whose members share the hub."""
     group_roles: str = setting_checks.GROUP_ROLES
+    """What members of the group may do: rights, separated by spaces."""
     server_key: str = ""
+    """Of a client: the hub's public key, where the key file does not name it."""
     key_file: str = ""
+    """Of a client: the file with its own key."""
     audit: bool | None = None
+    """Whether who did what is written to `audit.log`."""
     audit_bytes: int = 10 << 20
+    """How large `audit.log` gets before it is turned over: 1 or more."""
     # What one peer of a shared hub may take; 0 is without a limit.
     requests_per_second: float = 10_000.0
+    """How many requests a second one peer may send: 0 for no limit, or 1 or more."""
     registrations_per_peer: int = 10_000
+    """How many producers, consumers, workers and subscribers one peer may have: 0 for no limit."""
     subscriptions_per_peer: int = 10_000
+    """How many events one peer may watch: 0 for no limit."""
     http_cert: str = ""
+    """The certificate, a file in PEM form; goes with `http_key`."""
     http_key: str = ""
+    """The key of the certificate, a private file in PEM form."""
     http_anonymous: str | None = None
+    """What callers without a token may do: rights, separated by spaces; an empty text for none."""
     http_cors: str = ""
+    """Origins such as `https://lab.example:8443` whose pages may call the hub, separated by spaces, or `*`."""
     http_access_log: bool = False
+    """A line in the log for each HTTP request."""
     # Behind a reverse proxy (docs/howto/reverse-proxy.md): whose word counts, and under which path it serves the hub.
     http_trusted_proxies: str = ""
+    """Addresses and networks of reverse proxies, separated by spaces."""
     http_prefix: str = ""
+    """The path under which a reverse proxy serves the hub, such as `/hub`."""
 
     @classmethod
     def load(cls, **arguments: Any) -> "Settings":
@@ -205,22 +244,27 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     @property
     def lock_path(self) -> Path:
+        """Held by the broker that runs in the directory."""
         return self.dir / "broker.lock"
 
     @property
     def status_path(self) -> Path:
+        """What a running broker says of itself."""
         return self.dir / "broker.json"
 
     @property
     def database_path(self) -> Path:
+        """The registry: schemas, channels, retained topics."""
         return self.dir / "registry.db"
 
     @property
     def access_path(self) -> Path:
+        """Which keys and tokens may do what."""
         return self.dir / "access.json"
 
     @property
     def keys_path(self) -> Path:
+        """The directory of the hub's own keys."""
         return self.dir / "keys"
 
     @property

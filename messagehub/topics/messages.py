@@ -38,14 +38,19 @@ class Message(msgspec.Struct, frozen=True, eq=False, gc=False):
     """What a subscriber gets. Subscribers of one process share it: payloads are decoded anew at each look."""
 
     topic: str
+    """The topic that it was published to, without wildcards."""
     publisher: bytes
+    """Which publisher sent it, as random bytes; of a retained topic, which life of the topic it is of."""
     number: int
+    """The publisher's own count, or in a retained topic the offset."""
     sent_at: float
+    """When it was published, in seconds since the epoch; of a retained topic, when the broker stored it."""
     _kind: int
     _frame: bytes
     _body_at: int
     _headers: dict[str, Any]
     is_kept: bool = False
+    """Whether it is of a retained topic."""
     _block: Any = None  # a table in shared memory, or why there is none
     deliveries: int = 1
     """How often it was handed out under its durable name, this time included."""
@@ -58,6 +63,7 @@ class Message(msgspec.Struct, frozen=True, eq=False, gc=False):
 
     @property
     def headers(self) -> dict[str, Any]:
+        """What the publisher said beside the payload."""
         return dict(self._headers)
 
     @property
