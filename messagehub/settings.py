@@ -77,45 +77,85 @@ class _Refused(NamedTuple):
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     dir: Path
+    """The directory with the hub's database, sockets, keys and settings. Named with `--dir`, `dir=` or the variable,
+    never in the file that lies in it."""
     endpoint: str = ""
+    """Where requests go: `ipc://PATH` or `tcp://HOST:PORT`."""
     events_endpoint: str = ""
+    """Where events are published: `ipc://PATH` or `tcp://HOST:PORT`."""
     http: str | None = None
+    """Where HTTP is served: `HOST:PORT`."""
     domain: str = "default"
+    """Which directory of channels in shared memory: a name without `/`, `@` and spaces."""
     log: str = "INFO"
+    """The level: DEBUG, INFO, WARNING, ERROR, CRITICAL; from the environment also for clients."""
     log_format: str = "text"
+    """`text`, or `json`: an object a line on stderr, with `time` (UTC), `level`, `logger`, `pid`, `message`,
+    `exception`."""
     shm_prefix: str = "pylabhub_"
+    """How the names of rings begin: a letter and up to 31 letters, digits, `_`, `-`, `.`."""
     heartbeat_seconds: float = 5.0
+    """How often a client says that it lives; less than `stall_seconds`."""
     stall_seconds: float = 15.0
+    """A member that is silent for so long is `stalled`, and may be replaced; less than `lease_seconds`."""
     lease_seconds: float = 30.0
+    """A member that is silent for so long is unregistered."""
     beacon_seconds: float = 1.0
+    """How often the broker publishes its newest revision, so that watchers notice what they missed."""
     request_timeout_seconds: float = 5.0
+    """How long a client waits for an answer where the call says nothing else."""
     hello_timeout_seconds: float = 0.5
+    """How long a client waits until it takes a silent broker for none."""
     reconnect_first_seconds: float = 0.05
+    """The first pause before a client tries to connect again; pauses grow to `reconnect_max_seconds`."""
     reconnect_max_seconds: float = 2.0
+    """The longest pause; not less than the first."""
     trace_size: int = 10_000
+    """How many exchanges `messagehub trace` can look back at: 0 or more."""
     spin_us: int = 50
+    """How many microseconds a producer or consumer waits without sleeping, where that paid lately: 0 to 1000."""
     store_sync: str = "full"
+    """`full`: an answer comes when the disk has the change. `off`: a power cut may lose the last changes; kill -9
+    does not."""
     kept_limit_bytes: int = 64 * 2**30
+    """How much all retained topics may keep together: 0 or more."""
     # Who may come in (docs/howto/shared-hub.md). A client names its own key and the server's public one.
     curve: bool = False
+    """Keys on TCP: only peers whose key is listed may connect."""
     group: str = ""
+    """A group of this host whose members share the hub."""
     group_roles: str = setting_checks.GROUP_ROLES
+    """What members of the group may do: rights, separated by spaces."""
     server_key: str = ""
+    """Of a client: the hub's public key, where the key file does not name it."""
     key_file: str = ""
+    """Of a client: the file with its own key."""
     audit: bool | None = None
+    """Whether who did what is written to `audit.log`."""
     audit_bytes: int = 10 << 20
+    """How large `audit.log` gets before it is turned over: 1 or more."""
     # What one peer of a shared hub may take; 0 is without a limit.
     requests_per_second: float = 10_000.0
+    """How many requests a second one peer may send: 0 for no limit, or 1 or more."""
     registrations_per_peer: int = 10_000
+    """How many producers, consumers, workers and subscribers one peer may have: 0 for no limit."""
     subscriptions_per_peer: int = 10_000
+    """How many events one peer may watch: 0 for no limit."""
     http_cert: str = ""
+    """The certificate, a file in PEM form; goes with `http_key`."""
     http_key: str = ""
+    """The key of the certificate, a private file in PEM form."""
     http_anonymous: str | None = None
+    """What callers without a token may do: rights, separated by spaces; an empty text for none."""
     http_cors: str = ""
+    """Origins such as `https://lab.example:8443` whose pages may call the hub, separated by spaces, or `*`."""
     http_access_log: bool = False
+    """A line in the log for each HTTP request."""
     # Behind a reverse proxy (docs/howto/reverse-proxy.md): whose word counts, and under which path it serves the hub.
     http_trusted_proxies: str = ""
+    """Addresses and networks of reverse proxies, separated by spaces."""
     http_prefix: str = ""
+    """The path under which a reverse proxy serves the hub, such as `/hub`."""
 
     @classmethod
     def load(cls, **arguments: Any) -> "Settings":
@@ -126,8 +166,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     def for_client(cls, **arguments: Any) -> "Settings":
         """Return the settings for whoever only uses the hub of the directory, or looks at it.
 
-        What is wrong in the file with a setting that only the hub reads, or with a name that nobody knows, is told once
-        as a warning: the hub that runs was started before somebody wrote that, and its clients go on.
+        What is wrong in the file with a setting that only the hub reads, with a name that nobody knows, or with a line
+        that is not TOML, is told once as a warning: the hub that runs was started before somebody wrote that, and its
+        clients go on. A line that looks like one of the clients' own settings is refused.
         """
         return cls._load(arguments, skips_hub_settings=True)
 
@@ -136,17 +177,14 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         given = {name: plain(value) for name, value in arguments.items() if value is not None}
         directory = _directory(given.pop("dir", None))
         file = directory / "messagehub.toml"
-        from_file = _from_file(file)
+        from_file, damage = _from_file(file)
+        if damage is not None:
+            _refuse_or_warn(damage.said, goes_on=skips_hub_settings and all(map(_is_of_hub, damage.names)))
         from_environment = {name: os.environ[key] for name, key in _ENVIRONMENT.items() if os.environ.get(key)}
         while isinstance(found := cls._refused(directory, from_file, from_environment, given), _Refused):
             where = _where(found, file, from_file, from_environment, given)
-            said = f"bad setting{where}: {found.said}"
-            if not (skips_hub_settings and where == f" in {file}" and _is_of_hub(found.names[0])):
-                _told.add(said)
-                raise ConfigurationError(said)
-            if said not in _told:
-                _told.add(said)
-                log.warning("%s. Clients go on without it; the hub does not start with it", said)
+            goes_on = skips_hub_settings and where == f" in {file}" and _is_of_hub(found.names[0])
+            _refuse_or_warn(f"bad setting{where}: {found.said}", goes_on=goes_on)
             from_file = {name: value for name, value in from_file.items() if name not in found.names}
         return found
 
@@ -208,22 +246,27 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     @property
     def lock_path(self) -> Path:
+        """Held by the broker that runs in the directory."""
         return self.dir / "broker.lock"
 
     @property
     def status_path(self) -> Path:
+        """What a running broker says of itself."""
         return self.dir / "broker.json"
 
     @property
     def database_path(self) -> Path:
+        """The registry: schemas, channels, retained topics."""
         return self.dir / "registry.db"
 
     @property
     def access_path(self) -> Path:
+        """Which keys and tokens may do what."""
         return self.dir / "access.json"
 
     @property
     def keys_path(self) -> Path:
+        """The directory of the hub's own keys."""
         return self.dir / "keys"
 
     @property
@@ -321,15 +364,47 @@ def _unknown(name: str) -> str:
     return f"there is none called {name!r}" + (f"; is {near[0]!r} meant?" if near else "")
 
 
-def _from_file(path: Path) -> dict[str, Any]:
+def _refuse_or_warn(said: str, *, goes_on: bool) -> None:
+    """Raise what is wrong, or where it is no business of the caller's, warn of it once."""
+    is_new = said not in _told
+    _told.add(said)
+    if not goes_on:
+        raise ConfigurationError(said)
+    if is_new:
+        log.warning("%s. Clients go on without it; the hub does not start with it", said)
+
+
+def _from_file(path: Path) -> tuple[dict[str, Any], _Refused | None]:
+    """Return the settings of the file. Where it is not TOML: those of its good lines, and what is wrong."""
     try:
-        return tomllib.loads(path.read_text())
+        data = path.read_bytes()
+        return tomllib.loads(data.decode()), None
     except FileNotFoundError:
-        return {}
+        return {}, None
     except PermissionError:
         raise ConfigurationError(
             f"permission denied for {path}: whoever uses this hub reads its settings there, so its owner runs chmod 640"
             f" {path} (and chgrp GROUP {path}) for a hub of a group, or adds you to the group (usermod -aG GROUP USER)"
         ) from None
-    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except OSError as error:
         raise ConfigurationError(f"cannot read {path}: {error}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        values, names = _good_lines(data.decode(errors="replace"))
+        said = f"{path} is not TOML: {error}; correct that line: name = value, a text in quotes, each name once"
+        return values, _Refused(said, tuple(names))
+
+
+def _good_lines(text: str) -> tuple[dict[str, Any], list[str]]:
+    """Return what the lines that are TOML set, and the first word of each that is not. All settings take one line."""
+    values: dict[str, Any] = {}
+    names: list[str] = []
+    for line in text.splitlines():
+        try:
+            found = tomllib.loads(line)
+        except tomllib.TOMLDecodeError:
+            found = None
+        if found is None or found.keys() & values.keys():
+            names.append(line.partition("=")[0].strip().split(" ")[0])
+        else:
+            values |= found
+    return values, names

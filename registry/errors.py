@@ -67,7 +67,9 @@ class HubError(Exception):
     def __init__(self, message: str, **details: Any) -> None:
         super().__init__(message)
         self.message = message
+        """What is wrong, in a sentence."""
         self.details = details
+        """The names and values that the sentence is about."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the error with everything set on it, also a code that only a newer broker knows."""

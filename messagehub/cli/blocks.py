@@ -39,8 +39,8 @@ def list_blocks(prefix: Prefix = "", *, domain: Domain = None, dir: Dir = None, 
     elif not found:
         echo(_nothing(prefix))
     else:
-        columns = ("channel", "state", "kind", "format", "size_bytes", "head", "readers", "held", "skipped", "pid",
-                   "shm_name", "flaw")  # fmt: skip
+        columns = ["channel", "state", *(["flaw"] if any(block.flaw for block in found) else [])]
+        columns += ["size_bytes", "head", "readers", "pid", "kind", "format", "held", "skipped", "shm_name"]
         rows = [
             [size(block.size_bytes) if column == "size_bytes" else getattr(block, column) for column in columns]
             for block in found

@@ -6,7 +6,17 @@ import typer
 
 from messagehub.cli.failures import HubCommand
 from messagehub.cli.options import Dir, Endpoint, Json, SchemaFile, Timeout, known_channels
-from messagehub.cli.output import echo, echo_fields, echo_json, echo_table, instant, short, table_line
+from messagehub.cli.output import (
+    echo,
+    echo_fields,
+    echo_json,
+    echo_table,
+    instant,
+    moment,
+    ring_line,
+    short,
+    table_line,
+)
 from messagehub.cli.schema_input import OwnSchemaType, read_own_schema
 from messagehub.cli.session import connected, found_in, opened
 from messagehub.cli.subcommands import ListingGroup
@@ -45,16 +55,16 @@ def list_channels(
         echo(f"no channel starts with {prefix!r}" if prefix else "no channels yet")
     else:
         echo_table(
-            ("CHANNEL", "STATUS", "DECLARED", "PRODUCERS", "CONSUMERS", "SCHEMA", "VERSION", "REVISION"),
+            ("CHANNEL", "STATUS", "PRODUCERS", "CONSUMERS", "SCHEMA", "VERSION", "DECLARED", "REVISION"),
             [
                 (
                     one.channel,
                     one.status,
-                    one.declared,
                     one.producer_count,
                     one.consumer_count,
                     short(one.schema_hash),
                     one.schema_version,
+                    one.declared,
                     one.revision,
                 )
                 for one in found
@@ -179,7 +189,7 @@ def _print(found: "ChannelDescription") -> None:
             "access": channel.access,
             "priority": channel.priority,
             "table": table_line(channel.table),
-            "config": channel.config,
+            "config": ring_line(channel.config),
             "metadata": channel.metadata,
             "created": instant(channel.created_at),
             "revision": channel.revision,
@@ -188,25 +198,29 @@ def _print(found: "ChannelDescription") -> None:
     if channel.producers:
         echo("")
         echo_table(
-            ("PRODUCER", "STATUS", "SHM NAME", "ACCESS", "CONFIG", "HOST", "PID", "SINCE"),
+            ("PRODUCER", "STATUS", "PID", "HOST", "RING", "SHM NAME", "SINCE", "ACCESS"),
             [
-                (p.producer_id, p.status, p.shm_name, p.access, p.config, p.host, p.pid, instant(p.registered_at))
+                (
+                    *(p.producer_id, p.status, p.pid, p.host, ring_line(p.config)),
+                    *(p.shm_name, moment(p.registered_at), p.access),
+                )
                 for p in channel.producers.values()
             ],
+            whole=("RING",),
         )
     if channel.consumers:
         echo("")
         echo_table(
-            ("CONSUMER", "STATUS", "GROUP", "EXPECTS SCHEMA", "HOST", "PID", "SINCE"),
+            ("CONSUMER", "STATUS", "PID", "HOST", "GROUP", "SINCE", "EXPECTS SCHEMA"),
             [
                 (
                     c.consumer_id,
                     c.status,
-                    c.group,
-                    short(c.expected_schema_hash),
-                    c.host,
                     c.pid,
-                    instant(c.registered_at),
+                    c.host,
+                    c.group,
+                    moment(c.registered_at),
+                    short(c.expected_schema_hash),
                 )
                 for c in channel.consumers.values()
             ],

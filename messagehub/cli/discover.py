@@ -6,8 +6,8 @@ import msgspec
 import typer
 
 from messagehub.cli.options import Channel, Dir, Endpoint, Json, Timeout
-from messagehub.cli.output import counted, echo, echo_fields, echo_json, echo_table, table_line
-from messagehub.cli.session import settings_for
+from messagehub.cli.output import counted, echo, echo_fields, echo_json, echo_table, ring_line, table_line
+from messagehub.cli.session import near_name, settings_for
 from messagehub.errors import BrokerUnavailable, ChannelNotFound, ChannelNotReady
 
 if TYPE_CHECKING:
@@ -39,6 +39,9 @@ def discover(
     with MessageHub(settings) as hub:
         try:
             found = hub.discover(channel, expected_schema=expected_schema, wait=wait, required=True)
+        except BrokerUnavailable as error:
+            known = f"the directory of this host does not know channel {channel!r}{near_name(hub, channel)}"
+            raise BrokerUnavailable(f"{known}, and {error.message}", **error.details) from None
         except ChannelNotReady:
             if not hub.is_connected:
                 raise BrokerUnavailable(f"no broker came up at {settings.endpoint} in time") from None
@@ -71,8 +74,12 @@ def discover(
     if found.producers:
         echo("")
         echo_table(
-            ("PRODUCER", "STATUS", "SHM NAME", "CONFIG", "METADATA", "HOST", "PID"),
-            [(p.producer_id, p.status, p.shm_name, p.config, p.metadata, p.host, p.pid) for p in found.producers],
+            ("PRODUCER", "STATUS", "PID", "HOST", "RING", "SHM NAME", "METADATA"),
+            [
+                (p.producer_id, p.status, p.pid, p.host, ring_line(p.config), p.shm_name, p.metadata)
+                for p in found.producers
+            ],
+            whole=("RING",),
         )
     readers = _readers(local)
     if readers:

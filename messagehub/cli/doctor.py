@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,12 +11,13 @@ from typer import Exit
 from messagehub.cli.diagnosis import Finding
 from messagehub.cli.failures import REFUSED
 from messagehub.cli.options import Dir, Endpoint, Json, Timeout
-from messagehub.cli.output import echo, echo_json, shown
+from messagehub.cli.output import echo, echo_json, screen, shown
 from messagehub.cli.session import settings_for
 from messagehub.errors import ConfigurationError
 from messagehub.settings import Settings, default_dir
 
-_COLOURS = {"ok": "green", "info": "cyan", "warning": "yellow", "error": "red"}
+_COLOURS = {"ok": 32, "info": 36, "warning": 33, "error": 31}
+_INDENT = "\n" + " " * 20
 
 
 def doctor(endpoint: Endpoint = None, dir: Dir = None, timeout: Timeout = None, as_json: Json = False) -> None:
@@ -106,16 +108,25 @@ def _group(settings: Settings) -> int | None:
 
 
 def _print(findings: list[Finding]) -> None:
-    from rich.console import Console
-    from rich.text import Text
-
-    console = Console(highlight=False, soft_wrap=True)
-    with console.capture() as captured:  # rich would end the program when whoever reads it has left
-        for finding in findings:
-            line = Text(f"{finding.severity:<9}", style=_COLOURS[finding.severity])
-            console.print(line.append(f"{finding.check:<10} {shown(finding.message)}", style="default"))
-            if finding.fix:
-                console.print(Text(f"{'':<9}{'':<10} fix: {shown(finding.fix)}", style="bold"))
-    echo(captured.get().rstrip("\n"))
+    told = screen()
+    for finding in findings:
+        severity = f"{finding.severity:<9}"
+        if told["is_coloured"]:
+            severity = f"\x1b[{_COLOURS[finding.severity]}m{severity}\x1b[0m"
+        lines = _wrapped(shown(finding.message), told["width"])
+        echo(f"{severity}{finding.check:<10} " + _INDENT.join(lines))
+        if finding.fix:
+            lines = _wrapped(f"fix: {shown(finding.fix)}", told["width"])
+            if told["is_coloured"]:
+                lines = [f"\x1b[1m{line}\x1b[0m" for line in lines]
+            echo(_INDENT[1:] + _INDENT.join(lines))
     troubles = sum(finding.is_trouble for finding in findings)
     echo("\nall is fine" if not troubles else f"\n{troubles} of {len(findings)} need attention")
+
+
+def _wrapped(text: str, width: int | None) -> list[str]:
+    """Return the text in lines for a screen, cut between words: a path stays whole, to be copied."""
+    if width is None:
+        return [text]
+    room = max(width - len(_INDENT) + 1, 20)
+    return textwrap.wrap(text, room, break_long_words=False, break_on_hyphens=False) or [text]

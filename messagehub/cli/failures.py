@@ -48,6 +48,12 @@ _NEXT_STEPS = {
 }
 
 
+_OF_COMMAND = {
+    ("stop", "BROKER_UNAVAILABLE"): "there is nothing to stop; another hub's directory is named with --dir",
+}
+"""Where the step of the table would be wrong."""
+
+
 class HubCommand(TyperCommand):
     """A command whose errors end as messages and exit codes, never as tracebacks."""
 
@@ -55,7 +61,7 @@ class HubCommand(TyperCommand):
         try:
             return super().invoke(ctx)
         except HubError as error:
-            report(error, as_json=bool(ctx.params.get("as_json")))
+            report(error, as_json=bool(ctx.params.get("as_json")), command=ctx.info_name)
             raise Exit(NO_BROKER if isinstance(error, BrokerUnavailable) else REFUSED) from error
         except UnicodeEncodeError as error:  # what a shell passed on may be any bytes; a name may not
             raise BadParameter(f"{shown(error.object)} is not UTF-8.") from error
@@ -72,10 +78,10 @@ class HubCommand(TyperCommand):
             raise Exit(REFUSED) from error
 
 
-def report(error: HubError, *, as_json: bool) -> None:
+def report(error: HubError, *, as_json: bool, command: str | None = None) -> None:
     if as_json:
         said = {"code": error.code, "message": error.message, "details": error.details, "retryable": error.retryable}
         echo_json({"error": said})
     complain("messagehub: " + "\n  ".join(map(shown, error.message.splitlines())))
-    if error.code in _NEXT_STEPS:
-        complain(f"  {_NEXT_STEPS[error.code]}")
+    if (step := _OF_COMMAND.get((command or "", error.code)) or _NEXT_STEPS.get(error.code)) is not None:
+        complain(f"  {step}")

@@ -1,6 +1,7 @@
 """What of HTTP can be refused before anything starts: its address, its certificate and its token."""
 
 import importlib.util
+import re
 import ssl
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from messagehub.settings import Settings
 
 DEFAULT_ADDRESS = "127.0.0.1:8081"
 TOKEN_NAME = "http.token"
+PEM_BYTES = 65536
 _WRONG_DATES = (9, 10)
 """OpenSSL's X509_V_ERR_CERT_NOT_YET_VALID and X509_V_ERR_CERT_HAS_EXPIRED."""
 
@@ -73,6 +75,8 @@ def http_address(settings: Settings) -> tuple[str, int]:
 
 
 def _check_certificate(cert: str, key: str) -> None:
+    if _holds(cert) == "a private key" and _holds(key) == "a certificate":
+        raise ConfigurationError(f"{cert} holds a private key, and {key} a certificate: swap http_cert and http_key")
     check_private(Path(key).resolve())
 
     def refuse_password() -> str:
@@ -87,6 +91,17 @@ def _check_certificate(cert: str, key: str) -> None:
     except OSError as error:
         missing = next((path for path in (cert, key) if not Path(path).is_file()), cert)
         raise ConfigurationError(f"cannot read {missing}: {error.strerror}") from None
+
+
+def _holds(path: str) -> str:
+    """Say what the first PEM block of the file is; blank for what cannot be read, or is not PEM."""
+    try:
+        text = Path(path).read_bytes()[:PEM_BYTES]
+    except OSError:
+        return ""
+    found = re.search(rb"-----BEGIN ([A-Z ]+)-----", text)
+    name = found[1] if found else b""
+    return "a private key" if name.endswith(b"PRIVATE KEY") else "a certificate" if b"CERTIFICATE" in name else ""
 
 
 def _reason(error: ssl.SSLError) -> str:

@@ -93,12 +93,16 @@ def hz(
 def _line(found: dict[str, Any]) -> str:
     if not found["items"] and not found["missed"]:
         return f"nothing was written for {duration(found['seconds'])}"
-    said = [f"{found['items_per_second']:,.4g} items/s", f"{size(round(found['bytes_per_second']))}/s"]
+    rate = found["items_per_second"]
+    said = [
+        f"{rate:,.0f} items/s" if rate >= 100 else f"{rate:.3g} items/s",
+        f"{size(round(found['bytes_per_second']))}/s",
+    ]
     if found["interval_seconds"]:
         least, mean, most = (duration(found["interval_seconds"][name]) for name in ("least", "mean", "most"))
-        said.append(f"every {mean} ({least} to {most})")
+        said.append(f"every {mean} ({least}…{most})")
     if found["age_seconds"]:
-        said.append(f"read after {duration(found['age_seconds']['mean'])}")
+        said.append(f"age {duration(found['age_seconds']['mean'])}")
     if found["missed"]:
         said.append(f"{found['missed']:,} missed")
     return ", ".join(said)

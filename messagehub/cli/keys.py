@@ -7,7 +7,7 @@ import typer
 
 from messagehub.cli.failures import HubCommand
 from messagehub.cli.options import Dir, Json
-from messagehub.cli.output import echo, echo_json, echo_table, instant
+from messagehub.cli.output import echo, echo_json, echo_table, moment
 from messagehub.cli.subcommands import ListingGroup
 from messagehub.errors import ConfigurationError
 from messagehub.settings import Settings
@@ -48,8 +48,8 @@ def list_keys(dir: Dir = None, as_json: Json = False) -> None:
         echo_json({"server_key": server, "keys": keys})
         return
     echo(f"server_key {server or '-'}")
-    rows = [(name, " ".join(key.rights), instant(key.created_at), key.proof) for name, key in listed.items()]
-    echo_table(("NAME", "ROLES", "LISTED", "PUBLIC KEY"), rows)
+    rows = [(name, key.proof, " ".join(key.rights), moment(key.created_at)) for name, key in listed.items()]
+    echo_table(("NAME", "PUBLIC KEY", "ROLES", "LISTED"), rows, whole=("PUBLIC KEY",))
 
 
 @app.command("new", cls=HubCommand)

@@ -7,7 +7,7 @@ Rule 2: what a peer chose (hashes, ids, messages) never reaches a terminal as co
 import os
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -79,6 +79,11 @@ def short(text: str | None) -> str | None:
     return text if text is None or len(text) <= SHORT_LENGTH + 1 else f"{text[:SHORT_LENGTH]}…"
 
 
+def moment(at: float) -> str:
+    """Local time, to the second: enough for a list."""
+    return instant(at)[:-4]
+
+
 def instant(at: float) -> str:
     """Local time, to the millisecond."""
     return datetime.fromtimestamp(at).astimezone().strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
@@ -111,25 +116,43 @@ def duration(seconds: float) -> str:
     return f"{days} d {hours} h" if days else f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"
 
 
-def echo_table(headings: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+def echo_table(headings: Sequence[str], rows: Sequence[Sequence[Any]], *, whole: Collection[str] = ()) -> None:
+    """Print rows under headings, the most useful columns first; those in `whole` are shown whole or not at all."""
     from messagehub.cli.columns import aligned
 
-    echo("\n".join(aligned(headings, [list(map(shown, row)) for row in rows], **_screen())))
+    echo("\n".join(aligned(headings, [list(map(shown, row)) for row in rows], whole=whole, **screen())))
 
 
 def echo_fields(fields: dict[str, Any]) -> None:
     """Names and values, one pair a line."""
-    from messagehub.cli.columns import aligned
+    from messagehub.cli.columns import paired
 
-    rows = [[name, shown(value)] for name, value in fields.items()]
-    echo("\n".join(aligned((), rows, **_screen())))
+    echo("\n".join(paired([(name, shown(value)) for name, value in fields.items()], **screen())))
 
 
-def _screen() -> dict[str, Any]:
-    """A pipe has no width: a line per row, whole, is what grep and awk want."""
+def screen() -> dict[str, Any]:
+    """A pipe has no width: a line per row, whole, is what grep and awk want. https://no-color.org is honoured."""
     if not sys.stdout.isatty():
-        return {"width": None, "is_bold": False}
-    return {"width": shutil.get_terminal_size().columns, "is_bold": os.environ.get("TERM") != "dumb"}
+        return {"width": None, "is_coloured": False}
+    is_coloured = os.environ.get("TERM") != "dumb" and not os.environ.get("NO_COLOR")
+    return {"width": shutil.get_terminal_size().columns, "is_coloured": is_coloured}
+
+
+def ring_line(config: Any) -> str:
+    """How a producer's ring is set up, in human units; what is not a ring's is shown as it is."""
+    if not isinstance(config, dict) or not {"capacity", "page_size"} <= config.keys():
+        return shown(config)
+    try:
+        slots = f"{int(config['capacity']):,} x {size(int(config['page_size']))}"
+    except (TypeError, ValueError):  # a peer may say anything
+        return shown(config)
+    usual = {"policy": "RingBuffer", "checksum": "none"}
+    rest = [
+        shown(value) if name == "when_full" else f"{shown(name)}={shown(value)}"
+        for name, value in config.items()
+        if name not in ("capacity", "page_size") and usual.get(name) != value
+    ]
+    return ", ".join([slots, *rest])
 
 
 def table_line(table: "Table | None") -> str | None:

@@ -1,6 +1,6 @@
 """`messagehub schemas`: list, get and register; the other commands have files of their own."""
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import typer
@@ -9,10 +9,15 @@ from msgspec.structs import asdict
 from messagehub.cli import schema_changes, schema_transfer
 from messagehub.cli.failures import HubCommand
 from messagehub.cli.options import Dir, Endpoint, Json, Timeout
-from messagehub.cli.output import echo, echo_fields, echo_json, echo_table, shown
+from messagehub.cli.output import echo, echo_fields, echo_json, echo_table, short, shown
 from messagehub.cli.schema_input import SchemaTypeOption, read_schema
 from messagehub.cli.session import connected
 from messagehub.cli.subcommands import ListingGroup
+from messagehub.errors import SubjectNotFound
+
+if TYPE_CHECKING:
+    from messagehub.hub import MessageHub
+    from registry.replies import SchemaVersionSummary
 
 app = typer.Typer(
     name="schemas",
@@ -31,29 +36,37 @@ def list_schemas(
     timeout: Timeout = None,
     as_json: Json = False,
 ) -> None:
-    """List subjects, or the versions of one; the default when no other word is given."""
+    """List subjects with their newest version, or all versions of one; the default when no other word is given.
+
+    With --json and no SUBJECT: the names only.
+    """
     with connected(endpoint, dir, timeout) as hub:
-        if subject is None:
-            subjects = hub.subjects()
-            versions = []
-        else:
-            subjects = [subject]
+        if subject is not None:
             versions = hub.schema_versions(subject)
-    if subject is not None:
-        if as_json:
-            echo_json(versions)
+            found = [(subject, one) for one in versions]
+        elif as_json:
+            echo_json(hub.subjects())
+            return
         else:
-            echo_table(
-                ("SUBJECT", "VERSION", "ID", "TYPE", "HASH"),
-                [(subject, one.version, one.schema_id, one.schema_type, one.schema_hash) for one in versions],
-            )
-    elif as_json:
-        echo_json(subjects)
-    elif not subjects:
+            found = [(name, one) for name in hub.subjects() if (one := _newest(hub, name)) is not None]
+    if as_json:
+        echo_json(versions)
+    elif not found:
         echo("no schemas yet")
     else:
-        for name in subjects:
-            echo(shown(name))
+        echo_table(
+            ("SUBJECT", "VERSION", "ID", "TYPE", "HASH"),
+            [
+                (
+                    name,
+                    one.version,
+                    one.schema_id,
+                    one.schema_type,
+                    one.schema_hash if subject else short(one.schema_hash),
+                )
+                for name, one in found
+            ],
+        )
 
 
 @app.command(cls=HubCommand)
@@ -132,6 +145,14 @@ app.command(cls=HubCommand)(schema_changes.delete)
 app.command(cls=HubCommand)(schema_changes.config)
 app.command(name="export", cls=HubCommand)(schema_transfer.export)
 app.command(name="import", cls=HubCommand)(schema_transfer.import_)
+
+
+def _newest(hub: "MessageHub", subject: str) -> "SchemaVersionSummary | None":
+    """Return the newest version of the subject; None when it was deleted meanwhile."""
+    try:
+        return hub.schema_versions(subject)[-1]
+    except SubjectNotFound:
+        return None
 
 
 def _readable(schema_type: str, text: str) -> str:

@@ -16,7 +16,7 @@ import typer
 from messagehub.cli.options import Dir
 from messagehub.cli.output import complain, echo
 from messagehub.cli.reload import Reloading, Signals
-from messagehub.cli.service import notify_supervisor
+from messagehub.cli.service import Watchdog, notify_supervisor
 from messagehub.errors import ConfigurationError
 from messagehub.runtime.logs import set_up
 from messagehub.settings import Settings
@@ -139,6 +139,7 @@ def serve(
         ready.line = _ready_text(status, broker.endpoint, is_for_a_person=sys.stdout.isatty())
         ready.has("broker")
         ending.callback(notify_supervisor, "STOPPING=1")
+        ending.callback(Watchdog(settings, broker.local_endpoint).close)
         broker.run()
     if failures:
         raise ConfigurationError(f"{failures[0]}; what it wrote to stderr says more")

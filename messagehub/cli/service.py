@@ -4,6 +4,7 @@ import os
 import pwd
 import socket
 import sys
+import threading
 from pathlib import Path
 from typing import Annotated
 
@@ -12,7 +13,9 @@ import typer
 from messagehub.cli.failures import HubCommand
 from messagehub.cli.options import Dir, Json
 from messagehub.cli.output import complain, echo, echo_json
-from messagehub.errors import ConfigurationError
+from messagehub.cli.probe import hello_from
+from messagehub.errors import ConfigurationError, HubError
+from messagehub.runtime.supervision import Supervisor
 from messagehub.settings import Settings
 
 app = typer.Typer(
@@ -30,6 +33,7 @@ ExecStart={command}
 ExecReload=/bin/kill -HUP $MAINPID
 Restart=on-failure
 RestartSec=1
+WatchdogSec=60
 TimeoutStartSec=90
 TimeoutStopSec=30
 UMask=0077
@@ -54,6 +58,8 @@ RestrictNamespaces=yes
 CapabilityBoundingSet=
 """
 
+ASKED_IN_TIME = 4
+"""So many times is the hub asked in the time after which systemd ends it."""
 _IN_UNIT = ("MESSAGEHUB_DIR", "MESSAGEHUB_DOMAIN")
 
 Name = Annotated[str, typer.Option("--name", metavar="NAME", help="The name of the unit.")]
@@ -77,7 +83,8 @@ def install(
 ) -> None:
     """Write a unit for systemd that runs `messagehub serve`, and say how to start it.
 
-    The service is up when the hub is ready, restarts when it fails, and reloads its settings with `systemctl reload`.
+    The service is up when the hub is ready, restarts when it fails or does not answer for a minute, and reloads its
+    settings with `systemctl reload`.
     One of the host may write only its directory and shared memory.
     """
     if system is not None and dir is None and not os.environ.get("MESSAGEHUB_DIR"):
@@ -147,6 +154,45 @@ def notify_supervisor(state: str) -> None:
             notify.send(state.encode())
     except OSError as error:
         complain(f"messagehub: {state} could not be told to {address}: {error}")
+
+
+class Watchdog:
+    """Tells systemd that the hub works as long as it answers a client, in a thread of its own.
+
+    A hub that is stopped, or whose loop hangs, answers nobody: systemd ends it after the unit's WatchdogSec and starts
+    it again.
+    """
+
+    def __init__(self, settings: Settings, endpoint: str) -> None:
+        """Nothing is done where systemd did not ask this process for it."""
+        self._settings = settings
+        self._endpoint = endpoint
+        self._has_ended = threading.Event()
+        self._pause = _watchdog_seconds() / ASKED_IN_TIME
+        if self._pause:
+            Supervisor().start("messagehub-watchdog", self._run)
+
+    def close(self) -> None:
+        """Say no more. A question that is under way ends with the process: nobody is there to answer it."""
+        self._has_ended.set()
+
+    def _run(self) -> None:
+        while not self._has_ended.wait(self._pause):
+            try:
+                hello_from(self._endpoint, self._settings, timeout=self._pause)
+            except HubError as error:
+                if not self._has_ended.is_set():
+                    complain(f"messagehub: the hub does not answer its watchdog: {error.message}")
+            else:
+                notify_supervisor("WATCHDOG=1")
+
+
+def _watchdog_seconds() -> float:
+    """Return how often systemd wants to hear of this process; 0 where it does not."""
+    if os.environ.get("WATCHDOG_PID", str(os.getpid())) != str(os.getpid()):
+        return 0.0
+    wanted = os.environ.get("WATCHDOG_USEC", "")
+    return int(wanted) / 1e6 if wanted.isdecimal() else 0.0
 
 
 def _unit(settings: Settings, user: str | None) -> str:

@@ -6,7 +6,7 @@ import typer
 
 from messagehub.cli.failures import HubCommand
 from messagehub.cli.options import Dir, Endpoint, Json, Timeout
-from messagehub.cli.output import complain, echo, echo_json, echo_table, instant
+from messagehub.cli.output import complain, echo, echo_json, echo_table, instant, moment, size
 from messagehub.cli.session import connected
 from messagehub.cli.subcommands import ListingGroup
 
@@ -37,12 +37,15 @@ def list_services(
     else:
         rows: list[tuple[Any, ...]] = []
         for service in found:
-            start = (service.address, service.strategy if service.address.startswith("pool:") else None)
+            strategy = service.strategy if service.address.startswith("pool:") else None
             rows += [
-                (*start, w.worker_id, w.status, w.concurrency, w.pid, w.host, instant(w.registered_at))
+                (
+                    *(service.address, w.status, w.worker_id, w.pid, w.host),
+                    *(moment(w.registered_at), w.concurrency, strategy),
+                )
                 for w in service.workers
-            ] or [(*start, *(None,) * 6)]
-        echo_table(("ADDRESS", "STRATEGY", "WORKER", "STATUS", "CONCURRENCY", "PID", "HOST", "SINCE"), rows)
+            ] or [(service.address, *(None,) * 6, strategy)]
+        echo_table(("ADDRESS", "STATUS", "WORKER", "PID", "HOST", "SINCE", "CONCURRENCY", "STRATEGY"), rows)
 
 
 @app.command(name="dead-letters", cls=HubCommand)
@@ -64,10 +67,13 @@ def dead_letters(
         echo("no dead letters")
     else:
         rows = [
-            (instant(one.at), one.address, one.form, one.code, one.attempts, one.sender, one.payload_bytes, one.reason)
+            (
+                *(instant(one.at), one.address, one.code, one.reason, one.attempts),
+                *(size(one.payload_bytes), one.form, one.sender),
+            )
             for one in found.letters
         ]
-        echo_table(("AT", "ADDRESS", "FORM", "CODE", "ATTEMPTS", "SENDER", "BYTES", "REASON"), rows)
+        echo_table(("AT", "ADDRESS", "CODE", "REASON", "ATTEMPTS", "SIZE", "FORM", "SENDER"), rows)
 
 
 @app.command(name="resend", cls=HubCommand)

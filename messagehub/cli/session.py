@@ -84,10 +84,14 @@ def certain(hub: "MessageHub", answer: Answer) -> Answer:
 def check_known(hub: "MessageHub", channel: str) -> None:
     """Raise ChannelNotFound where nobody knows a channel of which nothing came: its name may be misspelled."""
     if hub.discover(channel) is None:
-        known = [each.channel for each in hub.channels()]
-        near = difflib.get_close_matches(channel, known, n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise ChannelNotFound(f"nothing came, and nobody knows channel {channel!r}{hint}", channel=channel)
+        said = f"nothing came, and nobody knows channel {channel!r}{near_name(hub, channel)}"
+        raise ChannelNotFound(said, channel=channel)
+
+
+def near_name(hub: "MessageHub", channel: str) -> str:
+    """Return a hint at the channel whose name is nearest, blank where none is near."""
+    near = difflib.get_close_matches(channel, [each.channel for each in hub.channels()], n=1)
+    return f" (did you mean {near[0]!r}?)" if near else ""
 
 
 def connections(hub: "MessageHub") -> int:

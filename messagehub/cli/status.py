@@ -7,7 +7,7 @@ import typer
 from messagehub.cli.failures import NO_BROKER, report
 from messagehub.cli.http_health import DRAINING, HttpHealth, ask
 from messagehub.cli.options import Dir, Endpoint, Json, Timeout
-from messagehub.cli.output import duration, echo, echo_fields, echo_json, echo_table
+from messagehub.cli.output import counted, duration, echo, echo_fields, echo_json, echo_table
 from messagehub.cli.probe import hello
 from messagehub.cli.session import connected, schema_mode, settings_for
 from messagehub.errors import BrokerUnavailable, ConfigurationError, Forbidden
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from messagehub.client.broker_file import BrokerStatus
     from registry.replies import HelloAck, StatsReport
 
+_USUAL = {"published", "held", "kept", "kept_reads", "not_found"}
+"""Counters of what happens on every hub; the others say that something was odd."""
 _COUNTED = ("channels", "producers", "consumers", "leases", "schemas")
 
 
@@ -189,10 +191,10 @@ def _numbers(shown: dict[str, Any]) -> dict[str, Any]:
     requests = shown["requests"]
     if requests is None:
         return {"numbers": "are shown to keys with the right observe on everything"}
-    oddities = {name: count for name, count in shown["counters"].items() if count and name != "published"}
+    oddities = {name: count for name, count in shown["counters"].items() if count and name not in _USUAL}
     return {
-        "holds": ", ".join(f"{count} {name}" for name, count in shown["counts"].items()),
-        "requests": f"{requests['count']}, {requests['errors']} refused",
+        "holds": ", ".join(counted(count, name.removesuffix("s")) for name, count in shown["counts"].items()),
+        "requests": f"{requests['count']:,}, {requests['errors']:,} refused",
         "events sent": shown["counters"].get("published", 0),
         **({"counted": oddities} if oddities else {}),
     }

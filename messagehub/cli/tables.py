@@ -6,7 +6,7 @@ import typer
 
 from messagehub.cli.failures import HubCommand
 from messagehub.cli.options import Dir, Endpoint, Json, Timeout, known_channels
-from messagehub.cli.output import echo, echo_json, echo_table, instant, size
+from messagehub.cli.output import echo, echo_json, echo_table, moment, size
 from messagehub.cli.session import settings_for
 from messagehub.cli.subcommands import ListingGroup
 
@@ -37,23 +37,23 @@ def list_tables(
     elif not found:
         echo(f"no tables of channels that start with {prefix!r}" if prefix else "no tables")
     else:
-        columns = "CHANNEL GENERATION ROWS SIZE PARTS SCHEMA VERSION HOST USER APPLICATION PID SINCE"
+        columns = "CHANNEL ROWS SIZE SINCE SCHEMA VERSION HOST GENERATION PARTS USER PID APPLICATION"
         echo_table(
             columns.split(),
             [
                 (
                     one.channel,
-                    one.table.generation,
                     one.table.rows,
                     size(one.table.size_bytes),
-                    one.table.parts,
+                    moment(one.table.committed_at),
                     one.table.schema,
                     one.table.schema_version,
                     one.table.host,
+                    one.table.generation,
+                    one.table.parts,
                     one.table.user,
-                    one.table.application,
                     one.table.pid,
-                    instant(one.table.committed_at),
+                    one.table.application,
                 )
                 for one in found
             ],

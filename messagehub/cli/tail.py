@@ -1,15 +1,20 @@
 """`messagehub tail`: a channel's data as it comes, with or without a broker."""
 
-from typing import Annotated, Any
+import time
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from messagehub.cli.blocks import Domain
 from messagehub.cli.options import Channel, Dir, Endpoint, Follow, Json, Start
 from messagehub.cli.output import complain, echo, echo_json_line, echo_table
-from messagehub.cli.session import TURN_SECONDS, interrupt
+from messagehub.cli.session import TURN_SECONDS, interrupt, near_name
+
+if TYPE_CHECKING:
+    from messagehub.hub import MessageHub
 
 SHOWN_ROWS = 20
+HINT_SECONDS = 1.0
 
 
 def tail(
@@ -32,6 +37,7 @@ def tail(
     from messagehub.shm.read_results import Gap
 
     seen = 0
+    hint_at: float | None = time.monotonic() + HINT_SECONDS
     with (
         MessageHub(endpoint=endpoint, dir=dir, domain=domain) as hub,
         interrupt() as interrupted,
@@ -46,6 +52,16 @@ def tail(
                 seen += 1
             elif not follow and consumer.has_ended:
                 break
+            elif not seen and hint_at is not None and time.monotonic() > hint_at:
+                hint_at = None
+                if consumer.source is None and hub.discover(channel) is None:
+                    complain(_hint(hub, channel))
+
+
+def _hint(hub: "MessageHub", channel: str) -> str:
+    """What else may be meant by a name that no channel has."""
+    said = f"nobody knows channel {channel!r} yet{near_name(hub, channel)}; waiting for it"
+    return f"{said}. Messages of a topic are read with `messagehub subscribe {channel}`"
 
 
 def _show(value: Any, most_rows: int | None, *, as_json: bool) -> None:

@@ -9,7 +9,8 @@ import typer
 
 from messagehub.cli.failures import HubCommand
 from messagehub.cli.options import Dir, Endpoint, Json, Timeout
-from messagehub.cli.output import duration, echo, echo_fields, echo_json, echo_table, instant
+from messagehub.cli.output import counted, duration, echo, echo_fields, echo_json, echo_table, instant, moment
+from messagehub.cli.output import size as human_size
 from messagehub.cli.session import connected
 from messagehub.cli.subcommands import ListingGroup
 from messagehub.topics.durations import seconds_of
@@ -62,16 +63,16 @@ def list_topics(
         echo("no kept topics yet" if pattern == ">" else f"no kept topic matches {pattern!r}")
     else:
         echo_table(
-            ("TOPIC", "MESSAGES", "BYTES", "FIRST", "NEXT", "OLDEST", "KEEPS"),
+            ("TOPIC", "MESSAGES", "SIZE", "KEEPS", "OLDEST", "FIRST", "NEXT"),
             [
                 (
                     one.topic.name,
                     one.messages,
-                    one.size_bytes,
+                    human_size(one.size_bytes),
+                    _bounds(one.topic.keep),
+                    moment(one.oldest_at) if one.oldest_at is not None else None,
                     one.first_offset,
                     one.topic.next_offset,
-                    instant(one.oldest_at) if one.oldest_at is not None else None,
-                    _bounds(one.topic.keep),
                 )
                 for one in found
             ],
@@ -93,7 +94,7 @@ def describe(
                 "topic": found.topic.name,
                 "keeps": _bounds(found.topic.keep),
                 "messages": found.messages,
-                "bytes": found.size_bytes,
+                "size": human_size(found.size_bytes),
                 "first offset": found.first_offset,
                 "next offset": found.topic.next_offset,
                 "oldest": instant(found.oldest_at) if found.oldest_at is not None else None,
@@ -177,13 +178,13 @@ def positions(
         echo(f"topic {name} has no durable positions")
         return
     echo_table(
-        ("POSITION", "ACKNOWLEDGED TO", "UNACKED", "LAG", "ACK WAIT", "MAX UNACKED", "MAX DELIVERIES"),
+        ("POSITION", "LAG", "UNACKED", "ACKNOWLEDGED TO", "ACK WAIT", "MAX UNACKED", "MAX DELIVERIES"),
         [
             (
                 one.position.name,
-                one.acknowledged_to,
-                one.unacked,
                 one.lag,
+                one.unacked,
+                one.acknowledged_to,
                 duration(one.position.ack_wait_seconds),
                 one.position.max_unacked,
                 one.position.max_deliveries,
@@ -195,7 +196,7 @@ def positions(
         echo("")
         echo_table(
             ("READER", "STATUS", "PID", "HOST", "UNACKED", "SINCE"),
-            [(m.member_id, m.status, m.pid, m.host, m.unacked, instant(m.registered_at)) for m in described.members],
+            [(m.member_id, m.status, m.pid, m.host, m.unacked, moment(m.registered_at)) for m in described.members],
         )
 
 
@@ -272,8 +273,8 @@ def _plain(found: Any) -> dict[str, Any]:
 
 
 def _bounds(bounds: Any) -> str:
-    said = [f"{bounds.messages} messages"] if bounds.messages is not None else []
-    said.append(f"{bounds.size_bytes} bytes")
+    said = [counted(bounds.messages, "message")] if bounds.messages is not None else []
+    said.append(human_size(bounds.size_bytes))
     if bounds.seconds is not None:
         said.append(duration(bounds.seconds))
     return ", ".join(said)

@@ -40,17 +40,18 @@ def trace(
         echo("no exchanges yet")
         return
     echo_table(
-        ("AT", "SIDE", "ID", "REQUEST", "ANSWER", "TOOK", "PEER"),
+        ("AT", "REQUEST", "ANSWER", "TOOK", "ID", "SIDE", "PEER"),
         [
             (
                 instant(one["at"]),
-                one["side"],
-                one["correlation_id"],
                 one["request"],
                 one["answer"],
                 duration(one["seconds"]),
+                one["correlation_id"],
+                one["side"],
                 one.get("peer"),
             )
             for one in exchanges
         ],
+        whole=("ID",),
     )

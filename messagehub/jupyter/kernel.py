@@ -107,9 +107,11 @@ class Execution:
         self._kernel = kernel  # keeps the kernel alive as long as somebody may still read
         self._link = link
         self._inbox: Inbox = queue.SimpleQueue()
-        self.outputs: list[Output] = []  # what was read so far
+        self.outputs: list[Output] = []
+        """What was read so far."""
         self._end: End | None = None
         self.request_id = link.submit(code, self._inbox)
+        """The id that the kernel's messages name."""
         forget = functools.partial(link.forget, self.request_id)  # which takes a lock, so not in a finalizer
         weakref.finalize(self, run_soon, forget).atexit = False
 
@@ -220,7 +222,9 @@ class Kernel(ClosedWhenForgotten):
         limits: StreamLimits | None = None,
     ) -> None:
         self.router = StreamRouter(limits=limits or DEFAULT_LIMITS)
+        """Gives each execution its outputs; `router.tap()` sees all of them."""
         self.connection_file = connection_file
+        """The file by which others connect to the kernel."""
         self._lock = threading.Lock()
         self._owner_pid = os.getpid()
         self._parts = _Parts(KernelLink(connection_file, self.router, process), process)
@@ -265,6 +269,7 @@ class Kernel(ClosedWhenForgotten):
 
     @property
     def is_alive(self) -> bool:
+        """Whether the kernel answers."""
         return self._parts.link.is_open
 
     @property

@@ -50,9 +50,13 @@ class ServiceMessage:
 
     def __init__(self, address: str, job: Job) -> None:
         self.address = address
+        """Where it was sent to."""
         self.sender = job.caller.sender
+        """The id of whoever sent it."""
         self.priority: Priority = PRIORITIES[job.priority]
+        """high, normal or low: what waits in a mailbox is handled in that order."""
         self.is_request = job.form != SEND
+        """Whether somebody waits for an answer."""
         self._job = job
 
     @property
@@ -70,6 +74,7 @@ class ServiceMessage:
 
     @property
     def headers(self) -> dict[str, Any]:
+        """What the sender said beside the payload."""
         try:
             return decode_headers(memoryview(self._job.frame)[self._job.headers_at : self._job.body_at])
         except (ValueError, RecursionError) as error:  # whatever a stranger sent
@@ -89,11 +94,17 @@ class ServiceContext:
 
     def __init__(self, message: ServiceMessage, job: Job, worker: AnsweringWorker) -> None:
         self.worker_id = worker.worker_id
+        """The id of this worker."""
         self.deadline = inf if job.form == SEND else job.deadline
+        """When the caller gives up, on `time.monotonic`'s clock; without end for what was only sent."""
         self.is_streamed = job.form == STREAM
+        """Whether the caller takes partial results."""
         self.is_answered = False
+        """Whether an answer was sent."""
         self.is_deferred = False
+        """Whether the answer comes after the handler has returned."""
         self.was_told_to_end = False
+        """Whether `is_cancelled` has said so."""
         self._message = message
         self._job = job
         self._worker = worker

@@ -47,10 +47,14 @@ class Part:
 class Retention:
     """Which superseded generations stay. It is part of the manifest, so that any cleaner knows it."""
 
-    generations: int = 1  # including the current one
-    max_bytes: int | None = None  # over all generations
-    max_age_seconds: float | None = None  # also ends the current generation
-    grace_seconds: float = 300.0  # the generation superseded last is kept at least this long
+    generations: int = 1
+    """So many stay, the current one included."""
+    max_bytes: int | None = None
+    """So much may all generations take together."""
+    max_age_seconds: float | None = None
+    """A generation ends when it is so old, the current one too."""
+    grace_seconds: float = 300.0
+    """The generation that was superseded last stays at least so long."""
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,9 @@ class Gap:
     """Sequences that were lost before this reader reached them. It is no tuple, so that nobody takes it for a value."""
 
     first: int
+    """The number of the first item that was lost."""
     last: int
+    """The number of the last one."""
 
 
 Producers = tuple[tuple[int, str], ...]

@@ -21,7 +21,9 @@ class Collected:
     """Everything that came for one request; `is_complete` is False when the timeout ended it."""
 
     messages: tuple[StreamMessage, ...]
+    """What came, in its order."""
     is_complete: bool
+    """Whether the request has ended."""
 
 
 class Collector:

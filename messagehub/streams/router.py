@@ -73,8 +73,11 @@ class StreamMessage(msgspec.Struct, frozen=True):
     """What is routed: `request_id` names the request that caused it, `kind` its type on the wire."""
 
     request_id: str | None
+    """The request that caused it; None for what no request caused."""
     kind: str
+    """Its type on the wire, which decides in which queue it goes."""
     body: Any = None
+    """The message itself; the router does not look at it."""
 
 
 class Sink(Protocol):
@@ -98,9 +101,13 @@ _DELIVERED, _ORPHANED, _DROPPED = Routed.DELIVERED, Routed.ORPHANED, Routed.DROP
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamLimits:
     orphan_limit: int = 1000
+    """So many messages that nobody has asked for are kept."""
     orphan_seconds: float = 60.0
+    """So long is one of them kept."""
     idle_seconds: float = 300.0
+    """A request for which nothing came for so long is dropped."""
     cleanup_seconds: float = 30.0
+    """So much time lies between two clean-ups."""
 
     def __post_init__(self) -> None:
         if self.orphan_limit < 0 or min(self.orphan_seconds, self.idle_seconds, self.cleanup_seconds) <= 0:
@@ -112,7 +119,9 @@ class RequestExpired:
     """A request was dropped because nothing came for it for so long."""
 
     request_id: str
+    """The request that was dropped."""
     idle_seconds: float
+    """How long nothing had come for it."""
 
     def error(self) -> StreamExpired:
         return StreamExpired(
@@ -126,7 +135,9 @@ class RequestExpired:
 @dataclass(frozen=True, slots=True)
 class Cleanup:
     expired: tuple[RequestExpired, ...]
+    """Requests that were dropped for inactivity."""
     orphans_dropped: int
+    """Messages that nobody asked for in time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,12 +145,19 @@ class StreamStats:
     """`unknown` counts messages of a kind without a category; they are among the orphans or dropped."""
 
     active_requests: int
+    """Requests that are registered and not complete."""
     orphans: int
+    """Messages that wait for their request."""
     subscribers: int
+    """Taps that are open."""
     received: int
+    """Messages that were given to the router."""
     routed: int
+    """Messages that were put into a queue."""
     dropped: int
+    """Messages that are gone: too old, too many, or their queue was full."""
     unknown: int
+    """Messages of a kind without a category."""
 
 
 @dataclass(slots=True)
@@ -161,7 +179,9 @@ class Tap:
         self._messages: deque[StreamMessage] = deque(maxlen=limit)
         self._changed = threading.Condition()
         self.is_closed = False
+        """Whether it gets no more messages."""
         self.dropped = 0
+        """Messages that were lost because nobody read the tap in time."""
 
     def offer(self, message: StreamMessage) -> bool:
         """Take one message. Return False once closed."""
@@ -256,13 +276,17 @@ class StreamRouter:
         limits: StreamLimits | None = None,
     ) -> None:
         self.limits = limits or StreamLimits()
+        """How much is kept, and for how long."""
         self.category_of: dict[str, str] = {}
+        """The category of each kind of message."""
         for category, kinds in categories.items():
             for kind in kinds:
                 if self.category_of.setdefault(kind, category) != category:
                     raise AmbiguousKind(f"{kind!r} is in {self.category_of[kind]!r} and {category!r}")
         self.categories = frozenset(categories)
+        """The names of all categories: a request has a queue for each."""
         self.next_cleanup_at = -inf
+        """When `cleanup` is due, on the caller's clock."""
         # Reentrant: a finalizer may run in the middle of a call, and unregister.
         self._lock = threading.RLock()
         self._requests: dict[str | None, _Request] = {}

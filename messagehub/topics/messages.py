@@ -42,9 +42,13 @@ class Message(msgspec.Struct, frozen=True, eq=False, gc=False):
     """
 
     topic: str
+    """The topic that it was published to, without wildcards."""
     publisher: bytes
+    """Which publisher sent it, as random bytes; of a retained topic, which life of the topic it is of."""
     number: int
+    """The publisher's own count, or in a retained topic the offset."""
     sent_at: float
+    """When it was published, in seconds since the epoch; of a retained topic, when the broker stored it."""
     _kind: int
     _frame: bytes
     _body_at: int
@@ -69,6 +73,7 @@ class Message(msgspec.Struct, frozen=True, eq=False, gc=False):
 
     @property
     def headers(self) -> dict[str, Any]:
+        """What the publisher said beside the payload."""
         return dict(self._headers)
 
     @property

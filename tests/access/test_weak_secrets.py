@@ -153,7 +153,7 @@ def test_a_hub_key_that_is_blank_or_weak_is_refused(tmp_path: Path, kind: str) -
         pytest.fail("it must not start")
 
 
-@pytest.mark.parametrize("kind", ["blank key", "blank certificate", "another key", "encrypted", "missing"])
+@pytest.mark.parametrize("kind", ["blank key", "blank certificate", "another key", "encrypted", "missing", "swapped"])
 def test_a_certificate_that_cannot_be_used_is_refused_before_anything_starts(tmp_path: Path, kind: str) -> None:
     cert, key = certificate(tmp_path)
     if kind == "blank key":
@@ -166,6 +166,9 @@ def test_a_certificate_that_cannot_be_used_is_refused_before_anything_starts(tmp
     elif kind == "encrypted":
         command = ["openssl", "ec", "-in", str(key), "-aes256", "-passout", "pass:x", "-out", str(key)]
         subprocess.run(command, check=True, capture_output=True, timeout=60)
+    elif kind == "swapped":
+        cert.chmod(0o644)
+        cert, key = key, cert
     else:
         key.unlink()
     directory = hub_directory(tmp_path)
@@ -173,6 +176,7 @@ def test_a_certificate_that_cannot_be_used_is_refused_before_anything_starts(tmp
     code, complaint = refused_web(directory, *options)
     assert code == 1
     assert str(key) in complaint or str(cert) in complaint
+    assert ("swap http_cert and http_key" in complaint) == (kind == "swapped")
     assert "Traceback" not in complaint
     assert list(directory.iterdir()) == []
 

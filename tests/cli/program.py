@@ -1,12 +1,17 @@
 """The real program as a subprocess, in an environment of its own."""
 
+import contextlib
+import fcntl
 import itertools
 import json
 import os
+import pty
 import shutil
 import signal
+import struct
 import subprocess
 import sys
+import termios
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -133,6 +138,22 @@ class Program:
         assert done.returncode == code, f"exit {done.returncode}\n{done.stdout}\n{done.stderr}"
         assert "Traceback" not in done.stderr
         return done
+
+    def on_a_screen(self, width: int, *arguments: str) -> list[str]:
+        """Return the lines that the program prints at a terminal of that width, escapes included."""
+        controller, terminal = pty.openpty()
+        with open(controller, "rb", buffering=0) as screen:
+            fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("4H", 24, width, 0, 0))
+            command = [sys.executable, "-m", "messagehub", *arguments]
+            environment = self.environment | {"TERM": "xterm"}
+            process = preloaded.Popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=terminal)
+            os.close(terminal)
+            printed = bytearray()
+            with contextlib.suppress(OSError):  # which says that it has ended
+                while more := screen.read(65536):
+                    printed += more
+            assert process.wait(DEADLINE_SECONDS) == 0
+        return printed.decode().splitlines()
 
     def json(self, *arguments: str, code: int = 0, stdin: str = "", **environment: str) -> Any:
         """Run with --json; stdout is one JSON value, whatever the outcome."""

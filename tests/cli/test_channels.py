@@ -15,7 +15,7 @@ def test_channels_are_created_listed_described_and_destroyed(hub: Program) -> No
     assert [one["channel"] for one in listed] == ["life.one", "life.two"]
     text = hub.run("channels", "life.t").stdout
     assert text.splitlines()[0].split()[:2] == ["CHANNEL", "STATUS"]
-    assert text.splitlines()[1].split()[:3] == ["life.two", "pending", "yes"]
+    assert text.splitlines()[1].split()[:3] == ["life.two", "pending", "0"]
     assert "life.one" not in text
 
     assert hub.json("channels", "describe", "life.two")["schema_hash"] == "abc"
@@ -100,7 +100,7 @@ def test_trace_shows_both_sides_of_an_exchange(hub: Program) -> None:
     again = hub.call_json("trace", one["correlation_id"])
     assert {found["correlation_id"] for found in again} == {one["correlation_id"]}
     text = hub.call("trace", "--limit", "3").stdout
-    assert text.splitlines()[0].split() == ["AT", "SIDE", "ID", "REQUEST", "ANSWER", "TOOK", "PEER"]
+    assert text.splitlines()[0].split() == ["AT", "REQUEST", "ANSWER", "TOOK", "ID", "SIDE", "PEER"]
 
 
 def test_trace_of_an_unknown_id_is_refused_with_1(hub: Program) -> None:

@@ -28,3 +28,13 @@ def test_where_the_directory_knows_nothing_no_broker_is_an_answer(alone: Program
             done = alone.call(*arguments, code=3)
             assert "messagehub serve" in done.stderr
             assert "what the directory" not in done.stderr
+
+
+def test_discovering_what_nobody_knows_says_so_and_that_no_broker_was_asked(alone: Program) -> None:
+    with client(alone) as hub:
+        hub.register_producer("camera", schema_hash="h")
+        told = alone.call("discover", "camra", code=3).stderr
+        assert (
+            "the directory of this host does not know channel 'camra' (did you mean 'camera'?), and no broker runs in"
+            in told
+        )

@@ -278,3 +278,16 @@ def test_files_that_the_hub_removes_meanwhile_are_no_trouble(tmp_path: Path) -> 
     finally:
         is_over.set()
         thread.join()
+
+
+@pytest.mark.parametrize("is_open", [False, True])
+def test_a_missing_token_of_http_is_told_while_it_is_needed(alone: Program, is_open: bool) -> None:
+    arguments = ["--http", "127.0.0.1:0", *(["--http-open"] if is_open else [])]
+    command = [sys.executable, "-m", "messagehub", "serve", *arguments]  # whose command line /proc shows
+    with Running(command, alone.environment, alone.place, "serve", popen=subprocess.Popen) as running:
+        running.says("ready:")
+        (alone.dir / "http.token").unlink(missing_ok=is_open)
+        done = json.loads(alone.run("doctor", "--json", code=0 if is_open else 1).stdout)
+        warned = [each["message"] for each in done["findings"] if each["severity"] == "warning"]
+        assert warned == ([] if is_open else [f"{alone.dir}/http.token is gone, so its token is refused over HTTP"])
+        assert running.end() == 0

@@ -1,7 +1,9 @@
 """`messagehub service`: the unit that it writes, and what systemd is told."""
 
 import json
+import select
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -88,6 +90,22 @@ def test_systemd_is_told_when_the_hub_is_ready_and_when_it_stops(program: Progra
             assert supervisor.recv(100) == b"READY=1"
             assert broker.end() == 0
             assert supervisor.recv(100) == b"STOPPING=1"
+
+
+def test_systemd_hears_of_the_hub_as_long_as_it_answers(program: Program) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as supervisor:
+        supervisor.bind(str(program.place / "notify"))
+        supervisor.settimeout(60)
+        program.environment |= {"NOTIFY_SOCKET": str(program.place / "notify"), "WATCHDOG_USEC": "800000"}
+        with program.serve() as broker:
+            assert [supervisor.recv(100) for _ in range(4)] == [b"READY=1", *[b"WATCHDOG=1"] * 3]
+            broker.process.send_signal(signal.SIGSTOP)
+            while select.select([supervisor], [], [], 1.0)[0]:
+                supervisor.recv(100)  # what it had said before
+            broker.process.send_signal(signal.SIGCONT)
+            assert supervisor.recv(100) == b"WATCHDOG=1"
+            assert broker.end() == 0
+    assert "WatchdogSec=60\n" in program.call("service", "install", "--print").stdout
 
 
 def test_logs_are_json_on_request(program: Program) -> None:

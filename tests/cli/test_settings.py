@@ -175,3 +175,40 @@ def test_a_mistake_in_what_clients_read_is_an_error_for_them_too(tmp_path: Path,
     (tmp_path / "messagehub.toml").write_text(f"{line}\n")
     with pytest.raises(ConfigurationError, match=f"bad setting in {tmp_path}/messagehub.toml"):
         MessageHub(dir=tmp_path)
+
+
+@pytest.mark.parametrize(
+    "line", ["audit_bytes = ", 'http_cors "*"', "what is this", 'log = "INFO', "audit = true\naudit = true"]
+)
+def test_a_file_that_is_no_toml_locks_nobody_out_of_a_running_hub(alone: Program, line: str) -> None:
+    with alone.serve() as running:
+        file = alone.dir / "messagehub.toml"
+        file.write_text(f"hello_timeout_seconds = 7.5\n{line}\nrequest_timeout_seconds = 9\n")
+        told = f"{file} is not TOML: "
+        shown = alone.run("status")
+        assert shown.stderr.count(told) == 1
+        assert "healthy" in shown.stdout
+        settings = Settings.for_client(dir=alone.dir)
+        assert (settings.hello_timeout_seconds, settings.request_timeout_seconds) == (7.5, 9.0), "its good lines count"
+        found = alone.json("doctor", code=1)["findings"]
+        assert [each["check"] for each in found if each["severity"] == "error"] == ["settings"]
+        alone.run("stop")
+        assert running.process.wait(60) == 0
+    refusal = alone.run("serve", code=1).stderr
+    assert told in refusal
+    assert f"line {line.count(chr(10)) + 2}, column" in refusal
+    assert "correct that line" in refusal
+
+
+def test_a_file_that_is_no_text_is_refused_by_the_hub_and_told_to_clients(alone: Program) -> None:
+    alone.configure()
+    (alone.dir / "messagehub.toml").write_bytes(b"log = '\xff'\n")
+    assert "is not TOML" in alone.run("serve", code=1).stderr
+    assert "is not TOML" in alone.run("blocks").stderr
+
+
+@pytest.mark.parametrize("line", ['domain = "lab', "endpoint = tcp://127.0.0.1:5570", 'domian "lab"'])
+def test_a_line_that_is_no_toml_and_of_the_clients_is_an_error_for_them_too(tmp_path: Path, line: str) -> None:
+    (tmp_path / "messagehub.toml").write_text(f"{line}\n")
+    with pytest.raises(ConfigurationError, match=r"is not TOML: .* line 1"):
+        MessageHub(dir=tmp_path)

@@ -21,7 +21,10 @@ def test_stop_ends_the_hub_of_the_directory_and_waits(alone: Program) -> None:
         assert shown == f"the hub in {alone.dir} has stopped, pid {pid}\n"
         assert broker.end() == 0
         assert "stopping, because SIGTERM came" in broker.err
-    assert "no hub runs in" in alone.call("stop", code=3).stderr
+    told = alone.call("stop", code=3).stderr
+    assert "no hub runs in" in told
+    assert "nothing to stop" in told
+    assert "messagehub serve" not in told, "who wants a hub to be stopped is not told to start one"
     with alone.serve() as broker:
         assert json.loads(alone.call("stop", "--json").stdout)["pid"] == broker.process.pid
         assert broker.end() == 0

@@ -42,7 +42,7 @@ def test_tables_are_listed_and_dropped_without_a_broker(results: Program) -> Non
     listed = results.call_json("tables")
     assert [(one["channel"], one["table"]["rows"]) for one in listed] == [("checked", 1000), ("results", 1000)]
     assert listed[1]["table"]["metadata"] == {"run": 7}
-    assert results.call("tables", "list", "res").stdout.split()[:2] == ["CHANNEL", "GENERATION"]
+    assert results.call("tables", "list", "res").stdout.split()[:2] == ["CHANNEL", "ROWS"]
     done = results.call("tables", "drop", "results", code=1, stdin="n\n")
     assert "Drop the table of channel results?" in done.stderr
     assert "is dropped (generation 1, 1000 rows)" in results.call("tables", "drop", "results", "--yes").stdout

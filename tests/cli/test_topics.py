@@ -59,7 +59,7 @@ def test_text_is_one_safe_line_a_message_until_the_signal(hub: Program) -> None:
 def test_a_kept_topic_is_defined_filled_read_and_deleted(hub: Program) -> None:
     assert hub.run("topics").stdout == "no kept topics yet\n"
     said = hub.run("topics", "keep", "kept.a", "--messages", "3", "--bytes", "1M", "--age", "2h").stdout
-    assert said == "topic kept.a is kept: 3 messages, 1048576 bytes, 2 h 0 min\n", said
+    assert said == "topic kept.a is kept: 3 messages, 1 MiB, 2 h 0 min\n", said
     hub.call("topics", "keep", "kept.a", "--messages", "4", code=1)
     hub.call("publish", "kept.a", "--lines", stdin="one\ntwo\nthree\nfour\n")
     assert hub.call_json("publish", "kept.a", "five") == {"topic": "kept.a", "number": 5}
@@ -132,3 +132,10 @@ def test_wrong_use_and_no_broker_are_told_apart(hub: Program, alone: Program) ->
     alone.call("subscribe", "t", code=3)
     alone.call("topics", code=3)
     alone.call("topics", "keep", "t", code=3)
+
+
+def test_whoever_tails_a_topic_is_told_of_subscribe(hub: Program) -> None:
+    with hub.start("tail", "orders.eu") as running:
+        running.tells("`messagehub subscribe orders.eu`")
+        assert "nobody knows channel 'orders.eu' yet" in running.err
+        assert running.end() == 0

@@ -5,6 +5,7 @@ from importlib import import_module
 
 import pytest
 
+from messagehub.admin.metrics.help_texts import UNKNOWN
 from messagehub.settings import _ENVIRONMENT, RELOADABLE, Settings  # private: which variables there are
 from tests.integration.harness import ROOT
 from tools import generate, reference_python
@@ -47,3 +48,11 @@ def test_every_setting_is_told_with_its_variable_and_whether_a_running_hub_takes
         expected = {"dir": "MESSAGEHUB_DIR"} | _ENVIRONMENT
         assert variable == expected.get(name, ""), name
         assert (reloads == "yes") == (name in RELOADABLE), name
+
+
+def test_every_metric_is_explained_by_more_than_its_name() -> None:
+    lines = [line for line in (REFERENCE / "metrics.md").read_text().splitlines() if line.startswith("| `")]
+    assert len(lines) > 60
+    for name, *_, said in ([cell.strip() for cell in line[1:-1].split("|")] for line in lines):
+        assert said != UNKNOWN, name
+        assert said.count(" ") > 2, name

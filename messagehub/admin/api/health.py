@@ -116,7 +116,7 @@ def _text(
 ) -> str:
     page = _page(report, is_draining=is_draining)
     totals = items.totals([one.channel for one in channels])
-    prometheus.add_channels(page, channels, totals, max(report.channels - len(channels), 0))
+    prometheus.add_channels(page, channels, totals, items.states(totals), max(report.channels - len(channels), 0))
     return page.text
 
 
@@ -127,7 +127,7 @@ def _page(report: replies.StatsReport | None, *, is_draining: bool) -> Expositio
     page.add("messagehub_http_draining", "gauge", said, {"": int(is_draining)})
     if report is not None:
         prometheus.add_broker(page, report)
-    prometheus.add_counters(page, counters, "the HTTP process")
+    prometheus.add_counters(page, counters)
     page.add_histogram(
         "messagehub_http_request_seconds",
         "How long an HTTP request took to be answered, by method, route and status.",

@@ -1,4 +1,4 @@
-"""How many items each channel has been given on this host, counted over all its rings.
+"""How many items each channel has been given on this host, counted over all its rings, and who reads those.
 
 Rule 1: only channels that the registry lists are shown, at most `MAX_CHANNELS`, the first by name.
 Rule 2: a total never goes down while this process lives. A ring that is removed takes nothing away, and one that is
@@ -6,12 +6,25 @@ made anew adds what is written to it: the total grows by what each ring's head h
 """
 
 import threading
+from collections.abc import Iterable
+from dataclasses import dataclass
 
-from messagehub.channels.inventory import rings_written
+from messagehub.channels.inventory import rings, rings_written
 from messagehub.shm.directory import Directory
 from messagehub.shm.errors import DataBlockError
 
 MAX_CHANNELS = 1000
+
+
+@dataclass(frozen=True)
+class RingState:
+    """What the live rings of one channel on this host are like now."""
+
+    memory_bytes: int
+    slots: int
+    readers: int
+    lag_items: int
+    skipped_items: int
 
 
 class ChannelItems:
@@ -27,6 +40,24 @@ class ChannelItems:
             self._totals = {name: self._count(name) for name in channels}
             self._heads = {name: heads for name, heads in self._heads.items() if name in self._totals}
             return {name: total for name, total in self._totals.items() if name in self._heads}
+
+    def states(self, channels: Iterable[str]) -> dict[str, RingState]:
+        """Return the state of each channel that has a live ring here."""
+        found = {}
+        for channel in channels:
+            try:
+                live = [ring for ring in rings(self._directory, channel) if ring.state == "live"]
+            except DataBlockError:
+                continue  # cannot be read now
+            if live:
+                found[channel] = RingState(
+                    memory_bytes=sum(ring.size_bytes for ring in live),
+                    slots=sum(ring.slots for ring in live),
+                    readers=max(ring.readers for ring in live),
+                    lag_items=max((holder.lag or 0 for ring in live for holder in ring.holders), default=0),
+                    skipped_items=sum(ring.skipped for ring in live),
+                )
+        return found
 
     def _count(self, channel: str) -> int:
         total, before = self._totals.get(channel, 0), self._heads.get(channel)

@@ -7,6 +7,8 @@ Rule 2: no label holds a text that a peer chose, except the names of registered 
 
 from collections.abc import Mapping, Sequence
 
+from messagehub.admin.metrics import help_texts
+from messagehub.admin.metrics.channels import RingState
 from messagehub.runtime.metrics import BUCKETS
 from registry.replies import ChannelSummary, StatsReport
 
@@ -21,6 +23,14 @@ _COUNTED = {
     "consumers": "Consumers that are registered.",
     "leases": "Processes that hold registrations.",
     "schemas": "Schemas that are registered.",
+}
+_RINGS = {
+    "memory_bytes": "Shared memory that the channel's rings on this host take.",
+    "slots": "Items that the channel's rings on this host have room for.",
+    "readers": "Consumers on this host that are attached to the channel's rings.",
+    "lag_items": "Items that the reader of this host who is furthest behind has not read yet. Above the number of slots"
+    " it loses items, unless the producer waits for it.",
+    "skipped_items": "Items that were not written because readers held every slot, of the rings that are there now.",
 }
 _PROCESS = {
     "process_cpu_seconds_total": ("counter", "Processor time that the process has used."),
@@ -78,8 +88,8 @@ def add_broker(page: Exposition, report: StatsReport) -> None:
         page.add(f"messagehub_{name}", "gauge", said, {"": getattr(report, name)})
     page.add("messagehub_read_only", "gauge", "1 while the broker cannot store changes.", {"": int(report.read_only)})
     for name, value in report.gauges.items():
-        page.add(f"messagehub_{name}", "gauge", f"{_words(name)} now, as the broker counts.", {"": value})
-    add_counters(page, report.counters, "the broker")
+        page.add(f"messagehub_{name}", "gauge", help_texts.of_gauge(name), {"": value})
+    add_counters(page, report.counters)
     said = "Transactions that the store has committed."
     page.add("messagehub_store_transactions_total", "counter", said, {"": report.store["transactions"]})
     types = report.requests.items()
@@ -92,13 +102,18 @@ def add_broker(page: Exposition, report: StatsReport) -> None:
     )
 
 
-def add_counters(page: Exposition, counters: Mapping[str, int], counted_by: str) -> None:
+def add_counters(page: Exposition, counters: Mapping[str, int]) -> None:
     for name, value in counters.items():
-        said = f"{_words(name)}, counted by {counted_by} since it started."
-        page.add(f"messagehub_{name}_total", "counter", said, {"": value})
+        page.add(f"messagehub_{name}_total", "counter", help_texts.of_counter(name), {"": value})
 
 
-def add_channels(page: Exposition, channels: list[ChannelSummary], items: dict[str, int], hidden: int) -> None:
+def add_channels(
+    page: Exposition,
+    channels: list[ChannelSummary],
+    items: dict[str, int],
+    rings: dict[str, RingState],
+    hidden: int,
+) -> None:
     said = "Channels that have no metrics of their own here, because there are too many."
     page.add("messagehub_channels_hidden", "gauge", said, {"": hidden})
     named = [(labels(channel=one.channel), one) for one in channels]
@@ -109,6 +124,9 @@ def add_channels(page: Exposition, channels: list[ChannelSummary], items: dict[s
     page.add("messagehub_channel_producers", "gauge", "Producers of the channel.", producers)
     consumers = {by: one.consumer_count for by, one in named}
     page.add("messagehub_channel_consumers", "gauge", "Consumers of the channel.", consumers)
+    for name, said in _RINGS.items():
+        values = {labels(channel=channel): getattr(state, name) for channel, state in rings.items()}
+        page.add(f"messagehub_channel_{name}", "gauge", said, values)
 
 
 def add_processes(page: Exposition, processes: Mapping[str, Mapping[str, float]]) -> None:
@@ -125,7 +143,3 @@ def _buckets(reported: Mapping[str, int]) -> list[int]:
 
 def _number(value: float) -> str:
     return "+Inf" if value == float("inf") else str(value)
-
-
-def _words(name: str) -> str:
-    return name.replace("_", " ").capitalize()

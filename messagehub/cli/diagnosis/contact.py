@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from messagehub.cli.diagnosis import Finding
+from messagehub.cli.http_checks import TOKEN_NAME
 from messagehub.cli.http_health import DRAINING, ask
 from messagehub.cli.output import duration
 from messagehub.cli.probe import hello_from
@@ -51,6 +52,8 @@ def check_broker(settings: Settings, *, is_held: bool) -> Iterator[Finding]:
     yield _compare(said.server.rpartition("/")[2], warning=said.warning if isinstance(said.warning, str) else None)
     url = running.http if running is not None and running.broker_id == said.broker_id else None
     yield from _check_health(settings, url)
+    if running is not None and url is not None:
+        yield from _check_token(settings, running.pid)
 
 
 def _compare(version: str, *, warning: str | None) -> Finding:
@@ -64,6 +67,19 @@ def _compare(version: str, *, warning: str | None) -> Finding:
             "restart the broker with this version, or use its version here",
         )
     return Finding("version", "ok", f"broker and program are both messagehub {version}")
+
+
+def _check_token(settings: Settings, pid: int) -> Iterator[Finding]:
+    """Whether writes over HTTP have a token: while its file is gone, the hub takes none."""
+    path = settings.dir / TOKEN_NAME
+    try:
+        is_open = b"--http-open" in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        if is_open or path.exists():
+            return
+    except OSError:
+        return  # of another user, or gone meanwhile
+    fix = "restart the hub, which makes a new one; or use one of `messagehub tokens new`"
+    yield Finding("http", "warning", f"{path} is gone, so its token is refused over HTTP", fix)
 
 
 def _draining(url: str) -> Finding:

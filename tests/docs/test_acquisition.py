@@ -1,0 +1,109 @@
+"""The two programs of docs/howto/acquisition.md, as they are printed: ten lines each, and nothing is lost."""
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from messagehub import MessageHub
+from tests.docs.snippets import blocks_of
+from tests.integration.harness import ROOT, end_at_once
+
+ACQUIRE, PLOT = (block.text for block in blocks_of(ROOT / "docs/howto/acquisition.md") if block.language == "python")
+SECONDS = 120.0
+SAMPLES = 3000
+
+
+def lines_of(program: str) -> list[str]:
+    return [line for line in program.splitlines() if line.strip()]
+
+
+def test_each_program_has_ten_lines() -> None:
+    assert len(lines_of(ACQUIRE)) <= 10
+    assert len(lines_of(PLOT)) <= 10
+
+
+class Programs:
+    """Both programs in files and processes of their own, without a hub."""
+
+    def __init__(self, place: Path) -> None:
+        self.environment = os.environ | {
+            "PYTHONPATH": str(ROOT),
+            "MESSAGEHUB_DIR": str(place / "hub"),
+            "MPLBACKEND": "Agg",
+        }
+        (place / "acquire.py").write_text(ACQUIRE)
+        (place / "plot.py").write_text(PLOT)
+        self._complaints = (place / "complaints").open("w+")
+        self.acquire = self._start(str(place / "acquire.py"))
+        self.plot = self._start("-m", "tests.docs.watched_program", str(place / "plot.py"))
+
+    def _start(self, *arguments: str) -> "subprocess.Popen[bytes]":
+        return subprocess.Popen(
+            [sys.executable, *arguments],
+            cwd=ROOT,
+            env=self.environment,
+            stdout=subprocess.PIPE,
+            stderr=self._complaints,
+            bufsize=0,  # select sees what readline has left
+            start_new_session=True,
+        )
+
+    def told(self) -> dict[str, Any]:
+        """The next line of the plot."""
+        assert self.plot.stdout is not None
+        assert select.select([self.plot.stdout], [], [], SECONDS)[0], self.complaints()
+        line = self.plot.stdout.readline()
+        assert line, self.complaints()
+        found: dict[str, Any] = json.loads(line)
+        return found
+
+    def plots_until(self, number: int) -> dict[str, Any]:
+        while (told := self.told())["read"] < number:
+            pass
+        return told
+
+    def complaints(self) -> str:
+        return Path(self._complaints.name).read_text()
+
+    def close(self) -> None:
+        for process in (self.plot, self.acquire):
+            end_at_once(process)
+            process.wait(SECONDS)
+            assert process.stdout is not None
+            process.stdout.close()
+        self._complaints.close()
+
+
+@pytest.fixture
+def programs(tmp_path: Path) -> Iterator[Programs]:
+    running = Programs(tmp_path)
+    yield running
+    running.close()
+
+
+@pytest.mark.timeout(300)
+def test_a_plot_of_a_loop_of_1_khz_loses_nothing_even_if_it_hangs(programs: Programs) -> None:
+    with (
+        MessageHub(dir=programs.environment["MESSAGEHUB_DIR"]) as hub,
+        hub.consumer("lab.signal", start="oldest", on_lag="raise") as other,
+    ):
+        numbers = [int(other.read(timeout=SECONDS)["number"]) for _ in range(SAMPLES)]
+        assert numbers == list(range(1, SAMPLES + 1)), "the loop writes every sample once"
+        programs.plots_until(SAMPLES)
+
+        programs.plot.send_signal(signal.SIGSTOP)
+        numbers = [int(other.read(timeout=SECONDS)["number"]) for _ in range(SAMPLES)]
+        assert numbers == list(range(SAMPLES + 1, 2 * SAMPLES + 1)), "nobody waits for a plot that hangs"
+        programs.plot.send_signal(signal.SIGCONT)
+
+        told = programs.plots_until(2 * SAMPLES)
+        assert (told["drawn"], told["missed"]) == (1000, 0)
+        assert programs.acquire.poll() is None, programs.complaints()
