@@ -97,7 +97,7 @@ def statistics_of_a_write(bench: Bench) -> None:
             batches = table.to_batches()
 
             def collect() -> None:
-                for _ in Collector(table.schema, text_columns=1).passing(batches):
+                for _ in Collector(table.schema).passing(batches):
                     pass
 
             bench.compare(
@@ -112,13 +112,13 @@ def statistics_of_a_write(bench: Bench) -> None:
 
 @comparison("Avro payloads of a registered schema to columns, in Spark")
 def avro_in_spark(bench: Bench) -> None:
-    """200,000 payloads of three fields; with --quick a tenth. Spark's own from_avro is in a package that PyPI lacks."""
+    """500,000 payloads of three fields; with --quick a tenth. Spark's own from_avro is in a package that PyPI lacks."""
     from pyspark.sql.functions import struct as columns
     from pyspark.sql.functions import udf
 
     from messagehub.spark import from_registry, to_registry
 
-    rows = bench.scaled(200_000, 20_000)
+    rows = bench.scaled(500_000, 50_000)
     with hub_broker(bench) as broker, session(bench) as spark:
         endpoint = broker.endpoint
         with MessageHub(endpoint=endpoint) as hub:

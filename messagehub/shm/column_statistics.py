@@ -5,8 +5,9 @@ safely is left out: bounds of floats with NaN (to Spark the largest), an upper b
 Rule 2: bounds are plain values of JSON: whole numbers for integers, booleans, dates, times and timestamps (in the unit
 of the column), floats, text, and the text of a decimal. What they mean is said by the type of the column in the schema;
 a bound that is not of that type is ignored.
-Rule 3: the first columns of a table have statistics. Nested, binary, dictionary and duration columns have none, and of
-text as many have as the writer can afford: a cell of text takes 10 to 20 ns, a number less than one.
+Rule 3: the first columns of a table have statistics. Nested, binary, dictionary and duration columns have none. Text
+has bounds where all values of a batch are equally long and short, as dates and codes are, whoever writes the table:
+others take longer than all the rest. Compaction, for which nobody waits, looks at every text.
 """
 
 from collections.abc import Iterable, Iterator
@@ -51,14 +52,12 @@ class ColumnStatistics:
 class Collector:
     """Statistics of the batches that pass."""
 
-    def __init__(self, schema: Any, *, text_columns: int = 0) -> None:
-        """`text_columns`: how many columns of text have statistics, the first ones."""
-        fields = [(index, field) for index, field in enumerate(schema) if has_statistics(field.type)]
-        texts = [index for index, field in fields if is_text(field.type)]
+    def __init__(self, schema: Any, *, every_text: bool = False) -> None:
+        """`every_text`: also where lengths differ."""
         self._columns = [
-            _Column(index, field)
-            for index, field in fields
-            if index < COLUMNS and index not in texts[text_columns:] and len(field.name) <= NAME_CHARACTERS
+            _Column(index, field, every_text=every_text)
+            for index, field in enumerate(schema)
+            if index < COLUMNS and has_statistics(field.type) and len(field.name) <= NAME_CHARACTERS
         ]
 
     def passing(self, batches: Iterable[Any]) -> Iterator[Any]:
@@ -103,11 +102,11 @@ def comparable(scalar: Any) -> Any:
 
 
 class _Column:
-    def __init__(self, index: int, field: Any) -> None:
-
+    def __init__(self, index: int, field: Any, *, every_text: bool) -> None:
         self.index = index
         self.name = field.name
         self._plain_type = _plain_type(field.type)
+        self._is_text_of_one_length = is_text(field.type) and not every_text
         self._nulls = 0
         self._is_unordered = False
         self._low: Any = None
@@ -115,17 +114,26 @@ class _Column:
 
     def add(self, column: Any) -> None:
         self._nulls += column.null_count
-        if column.null_count == len(column):
+        if column.null_count == len(column) or self._is_unordered:
             return
         try:
-            low, high = _of_numbers(column, self._plain_type) if self._plain_type else _of_others(column)
+            low, high = self._bounds(column.drop_null() if column.null_count else column)
         except UnicodeDecodeError:
             low = high = None
-        if not (low == low and low is not None):  # noqa: PLR0124  NaN, or text that is none
+        if not (low == low and low is not None):  # noqa: PLR0124  NaN, or text that is none or too slow
             self._is_unordered = True
             return
         self._low = low if self._low is None else min(self._low, low)
         self._high = high if self._high is None else max(self._high, high)
+
+    def _bounds(self, present: Any) -> tuple[Any, Any]:
+        if self._plain_type:
+            return _of_numbers(present, self._plain_type)
+        if not self._is_text_of_one_length:
+            return _of_others(present)
+        from .text_bounds import bounds_of_one_length  # NumPy is loaded by those who write tables
+
+        return bounds_of_one_length(present) or (None, None)
 
     def statistics(self) -> ColumnStatistics:
         if self._is_unordered:
@@ -146,17 +154,16 @@ def _plain_type(kind: Any) -> Any:
     return None
 
 
-def _of_numbers(column: Any, kind: Any) -> tuple[Any, Any]:
+def _of_numbers(present: Any, kind: Any) -> tuple[Any, Any]:
     """Return the least and the greatest; NaN if there is one. By NumPy, which is faster here than Arrow."""
-    present = column.drop_null() if column.null_count else column
     values = present.view(kind).to_numpy()
     return values.min().item(), values.max().item()
 
 
-def _of_others(column: Any) -> tuple[Any, Any]:
+def _of_others(present: Any) -> tuple[Any, Any]:
     import pyarrow.compute as pc
 
-    found = pc.min_max(column)
+    found = pc.min_max(present)
     return comparable(found["min"]), comparable(found["max"])
 
 

@@ -13,7 +13,6 @@ import os
 from collections.abc import Iterator
 from typing import Any, Final
 
-from .column_statistics import COLUMNS
 from .identity import host
 from .manifests import Manifest, Part
 from .mapped_file import read_header
@@ -120,4 +119,4 @@ def _joined(snapshot: Snapshot, alike: list[tuple[int, Any]], transaction: Trans
         return
     checksum = read_header(os.path.join(transaction.store.path, snapshot.manifest.parts[first].name)).checksum
     batches = together.to_batches(max_chunksize=_BATCH_ROWS)
-    yield transaction.write_part(batches, together.schema, part=first, checksum=checksum, text_columns=COLUMNS)
+    yield transaction.write_part(batches, together.schema, part=first, checksum=checksum, every_text=True)

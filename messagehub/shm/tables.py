@@ -322,18 +322,18 @@ class Transaction:
         part: int = 0,
         attempt: int = 0,
         checksum: Checksum = Checksum.NONE,
-        text_columns: int = 0,
+        every_text: bool = False,
     ) -> Part:
         """Write one immutable block. A task that comes after the transaction's end leaves nothing and gets an error.
 
-        `text_columns`: of how many columns of text the manifest has statistics.
+        `every_text`: the manifest has bounds of all texts, not only of short ones of one length.
         """
         if not self.is_open():
             raise TransactionEnded(self.id)
         # The token tells a replayed attempt from the one that a crash left behind.
         name = f"{self.id}-{part}-{attempt}x{secrets.token_hex(4)}.arrow"
         path = os.path.join(self.store.path, name)
-        statistics = Collector(schema, text_columns=text_columns)
+        statistics = Collector(schema, every_text=every_text)
         rows, size_bytes = write_block(path, statistics.passing(checked(batches, schema)), schema, checksum)
         if not self.is_open():
             self.store.abort(self)  # collects this block unless a commit named it meanwhile

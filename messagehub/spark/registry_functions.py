@@ -10,9 +10,10 @@ Rule 2: each payload names the schema that it was written with. Executors ask th
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
 import pyarrow as pa
 from pyspark.sql.pandas.functions import arrow_udf
 from pyspark.sql.pandas.types import from_arrow_type
@@ -21,7 +22,8 @@ from pyspark.sql.types import BinaryType
 from messagehub.arguments import choice
 from messagehub.errors import SchemaNotFound
 from messagehub.spark.encodings.formats import encoding_of
-from messagehub.spark.encodings.payloads import Encoding, InvalidPayload, Registered, framed, unframed
+from messagehub.spark.encodings.payload_columns import PayloadColumn, Positions
+from messagehub.spark.encodings.payloads import HEAD_BYTES, Encoding, InvalidPayload, Registered, framed, unframed
 from messagehub.spark.errors import PayloadNotDecoded
 from messagehub.spark.hubs import hub_of, patiently
 from messagehub.spark.options import Options
@@ -44,6 +46,8 @@ _ROUNDED = (
     (pa.types.is_decimal, pa.types.is_integer),
     (pa.types.is_timestamp, pa.types.is_date),
 )
+FEWEST_TOGETHER = 16
+"""Payloads of one schema in a batch: fewer are decoded faster one by one."""
 UNKNOWN_SECONDS = 10.0
 MOST_UNKNOWN = 10_000
 
@@ -163,7 +167,54 @@ class Decoder:
         self._has_id = has_id
 
     def __call__(self, values: pa.Array) -> pa.Array:
-        found = [None if value is None else self._tried(value) for value in values.to_pylist()]
+        """Decode the payloads of each schema together where its format can, and the others one by one."""
+        payloads = PayloadColumn.of(values)
+        is_left = payloads.is_present.copy()
+        parts: list[pa.Array] = []
+        places = np.full(len(values), -1, np.int64)
+        for rows, writer in self._groups(payloads) if payloads.is_small else ():
+            found = self._encoding.get().decode_columns(payloads.part(rows, self._head_bytes), writer)
+            if found is None:
+                continue
+            column, is_decoded = found
+            places[rows[is_decoded]] = np.nonzero(is_decoded)[0] + sum(map(len, parts))
+            is_left[rows[is_decoded]] = False
+            parts.append(self._with_error_column(column))
+        if len(parts) == 1 and len(parts[0]) == len(values) and (places >= 0).all():
+            return parts[0]
+        (left,) = np.nonzero(is_left)
+        places[left] = np.arange(len(left)) + sum(map(len, parts))
+        parts.append(self._one_by_one(payloads.part(left).to_list()))
+        return pa.concat_arrays(parts).take(pa.array(places, mask=places < 0))
+
+    @property
+    def _head_bytes(self) -> int:
+        return HEAD_BYTES if self._has_id else 0
+
+    def _groups(self, payloads: PayloadColumn) -> Iterator[tuple[Positions, Registered]]:
+        """Yield rows whose payloads are of one schema, and that schema, where there are enough to be worth it."""
+        if not self._has_id:
+            yield np.nonzero(payloads.is_present)[0], self._schema
+            return
+        ids, has_head = payloads.schema_ids()
+        for schema_id, count in zip(*np.unique(ids[has_head], return_counts=True), strict=True):
+            if count < FEWEST_TOGETHER:
+                continue
+            try:
+                writer = self._writer(int(schema_id))
+            except InvalidPayload:  # each of these payloads will say so
+                continue
+            yield np.nonzero(has_head & (ids == schema_id))[0], writer
+
+    def _with_error_column(self, column: pa.Array) -> pa.Array:
+        if self._error_column is None:
+            return column
+        return pa.StructArray.from_arrays(
+            [*column.flatten(), pa.nulls(len(column), pa.string())], fields=list(self._type)
+        )
+
+    def _one_by_one(self, payloads: list[bytes]) -> pa.Array:
+        found = [self._tried(payload) for payload in payloads]
         try:
             return pa.array(found, self._type)
         except (pa.ArrowException, TypeError, ValueError, OverflowError):  # some value is not of its column's type

@@ -41,8 +41,6 @@ from messagehub.spark.tracebacks import messages_only
 from registry.formats import arrow
 
 _APPLICATION = "spark.app.id"
-_TEXT_COLUMNS = 1
-"""So many columns of text have statistics; one already takes most of what all statistics of a write take."""
 
 
 @dataclass
@@ -120,9 +118,7 @@ class TableSink:
         conformed = (self._stored(conform(batch, self._given)) for batch in itertools.chain([first], batches))
         attempt = int(context.taskAttemptId())
         try:
-            part = transaction.write_part(
-                conformed, schema, part=context.partitionId(), attempt=attempt, text_columns=_TEXT_COLUMNS
-            )
+            part = transaction.write_part(conformed, schema, part=context.partitionId(), attempt=attempt)
         except ShmFull as full:
             full.add_note(
                 f"Partition {context.partitionId()} for channel {self._options.channel!r} did not fit. "

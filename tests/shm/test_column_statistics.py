@@ -17,9 +17,9 @@ LAST = "\U0010ffff"
 
 
 def statistics(*columns: Any, kind: pa.DataType | None = None) -> ColumnStatistics | None:
-    """Of one column, whose values come in several batches; as it comes back from a manifest."""
+    """Of one column, whose values come in several batches; as it comes back from a manifest. Every text is compared."""
     batches = [pa.record_batch([pa.array(values, kind)], names=["c"]) for values in columns]
-    collector = Collector(batches[0].schema, text_columns=1)
+    collector = Collector(batches[0].schema, every_text=True)
     assert list(collector.passing(batches)) == batches
     found = collector.found().get("c")
     return msgspec.json.decode(msgspec.json.encode(found), type=ColumnStatistics | None)
@@ -72,19 +72,14 @@ def test_wide_tables_have_them_for_the_first_columns_only() -> None:
     collector = Collector(batch.schema)
     assert len(list(collector.passing([batch]))) == 1
     assert list(collector.found()) == [f"c{n}" for n in range(32)]
-    texts = pa.schema([("n", pa.int64()), ("a", pa.string()), ("b", pa.large_string())])
-    assert [list(Collector(texts, text_columns=most).found()) for most in (0, 1, 2)] == [
-        ["n"],
-        ["n", "a"],
-        ["n", "a", "b"],
-    ]
 
 
 def test_text_that_is_not_utf_8_has_no_bounds() -> None:
     damaged = pa.Array.from_buffers(pa.string(), 1, [None, pa.py_buffer(b"\0\0\0\0\1\0\0\0"), pa.py_buffer(b"\xff")])
-    collector = Collector(pa.schema([("c", pa.string())]), text_columns=1)
-    assert len(list(collector.passing([pa.record_batch([damaged], names=["c"])]))) == 1
-    assert collector.found() == {"c": ColumnStatistics(0)}
+    for every_text in (False, True):
+        collector = Collector(pa.schema([("c", pa.string())]), every_text=every_text)
+        assert len(list(collector.passing([pa.record_batch([damaged], names=["c"])]))) == 1
+        assert collector.found() == {"c": ColumnStatistics(0)}
 
 
 @given(st.lists(st.text(max_size=5).map(lambda text: "a" * (TEXT_CHARACTERS - 2) + text), min_size=1))
@@ -95,6 +90,32 @@ def test_bounds_of_long_texts_are_short_and_hold(values: list[str]) -> None:
     assert low <= min(values) and max(values) <= high  # noqa: PT018  one sentence
     assert len(low) <= TEXT_CHARACTERS >= len(high)
     assert found.flaw(len(values)) is None
+
+
+@given(
+    st.sampled_from(["", "customer ", "ä" * 4, "x" * 15, LAST * 5]),
+    st.integers(0, 12),
+    st.data(),
+    st.sampled_from([pa.string(), pa.large_string()]),
+)
+def test_texts_of_one_length_have_exact_bounds(beginning: str, size: int, data: st.DataObject, kind: Any) -> None:
+    texts = st.text("\0ab\x7f", min_size=size, max_size=size).map(beginning.__add__)
+    values = data.draw(st.lists(st.none() | texts, min_size=1, max_size=40))
+    batch = pa.record_batch([pa.array(["other", *values, "other"], kind)[1:-1]], names=["c"])
+    collector = Collector(batch.schema)
+    assert len(list(collector.passing([batch]))) == 1
+    present = [value for value in values if value is not None]
+    expected = (min(present), max(present)) if present else (None, None)
+    assert collector.found()["c"] == ColumnStatistics(values.count(None), *expected)
+
+
+def test_texts_of_several_lengths_have_bounds_where_nobody_waits_for_them() -> None:
+    batch = pa.record_batch([pa.array(["a", "bc", None])], names=["c"])
+    found = []
+    for collector in (Collector(batch.schema), Collector(batch.schema, every_text=True)):
+        assert len(list(collector.passing([batch, batch]))) == 2
+        found.append(collector.found()["c"])
+    assert found == [ColumnStatistics(2), ColumnStatistics(2, "a", "bc")]
 
 
 def test_a_text_without_a_larger_one_has_no_upper_bound() -> None:

@@ -69,7 +69,7 @@ def test_what_cannot_be_decided_here_is_left_to_spark(wanted: Any) -> None:
 def may_match(wanted: spark.Filter, values: list[Any], kind: pa.DataType, name: str = "c") -> bool:
     """Whether a part with these values would be read."""
     batch = pa.record_batch([pa.array(values, kind)], names=[name])
-    collector = Collector(batch.schema, text_columns=1)
+    collector = Collector(batch.schema, every_text=True)
     assert len(list(collector.passing([batch]))) == 1
     (predicate,) = predicates([wanted], batch.schema)
     return predicate.may_match(collector.found()[name], kind, len(values))

@@ -1,4 +1,4 @@
-"""Avro payloads, by fastavro."""
+"""Avro payloads: columns of them where `avro_columns` can, one by one with fastavro where not."""
 
 import io
 import json
@@ -6,10 +6,13 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 import fastavro
+import numpy as np
 import pyarrow as pa
 from fastavro.schema import SchemaParseException, UnknownType
 
-from messagehub.spark.encodings.payloads import InvalidPayload, Registered, check_count
+from messagehub.spark.encodings.avro_columns import Cursors, Float, Integer, NotByColumns, Reader, Record, reader_of
+from messagehub.spark.encodings.payload_columns import Mask, PayloadColumn
+from messagehub.spark.encodings.payloads import Encoding, InvalidPayload, Registered, check_count
 from messagehub.spark.errors import UnsupportedColumn
 
 _PRIMITIVES: Final[dict[str, pa.DataType]] = {
@@ -32,25 +35,85 @@ _LOGICAL: Final[dict[str, pa.DataType]] = {
     "local-timestamp-micros": pa.timestamp("us"),
 }
 MOST_DIGITS: Final = 38
+_PROMOTIONS: Final = (
+    (pa.int32(), pa.int64()),
+    (pa.int32(), pa.float64()),
+    (pa.int64(), pa.float64()),
+    (pa.float32(), pa.float64()),
+)
 _WIDER: Final = (({"int", "long"}, "long"), ({"float", "double"}, "double"))
 
 
-class AvroEncoding:
+class AvroEncoding(Encoding):
     def __init__(self, schema: Registered) -> None:
         self._schema = schema
         self._parsed = _parsed(schema)
         self.type = _Types().of(self._parsed)
         self._writers = {schema.schema_id: self._parsed}
+        self._readers: dict[int, Reader | None] = {}
+
+    def decode_columns(self, payloads: PayloadColumn, writer: Registered) -> tuple[pa.Array, Mask] | None:
+        reader = self._reader(writer)
+        if reader is None:
+            return None
+        cursors = Cursors(payloads.data, payloads.begins, payloads.ends)
+        if writer.schema_id == self._schema.schema_id:
+            return reader.read(cursors), cursors.finish()
+        if not isinstance(reader, Record):
+            return None
+        columns = reader.columns(cursors)
+        is_accepted = cursors.finish()
+        if not is_accepted.any():
+            return None
+        (first,) = payloads.part(np.flatnonzero(is_accepted)[:1]).to_list()
+        try:
+            example = pa.array([self.decode(first, writer)], self.type)
+        except (InvalidPayload, pa.ArrowException, TypeError, ValueError, OverflowError):
+            return None
+        return self._as_wanted(columns, example), is_accepted
+
+    def _reader(self, writer: Registered) -> Reader | None:
+        """Return what reads the payloads of a writer by columns; None where fastavro has to."""
+        if writer.schema_id not in self._readers:
+            self._readers[writer.schema_id] = self._new_reader(writer)
+        return self._readers[writer.schema_id]
+
+    def _new_reader(self, writer: Registered) -> Reader | None:
+        written = self._written(writer)
+        if isinstance(written, str):
+            return None
+        try:
+            wanted = reader_of(self._parsed, self.type)
+            reader = wanted if written is self._parsed else reader_of(written, _Types().of(written))
+        except NotByColumns:
+            return None
+        return reader if reader is wanted or _is_read_by_name(reader, wanted, self._parsed) else None
+
+    def _as_wanted(self, columns: dict[str, pa.Array], example: pa.Array) -> pa.Array:
+        """Return the columns of this schema: those of the writer and, from an `example`, the defaults of the others."""
+        count = len(next(iter(columns.values())))
+        found = [
+            columns[field.name].cast(field.type, safe=False)
+            if field.name in columns
+            else pa.repeat(example.field(field.name)[0], count)
+            for field in self.type
+        ]
+        return pa.StructArray.from_arrays(found, fields=list(self.type))
+
+    def _written(self, writer: Registered) -> Any:
+        if writer.schema_id not in self._writers:
+            self._writers[writer.schema_id] = _checked(writer)
+        return self._writers[writer.schema_id]
 
     def decode(self, body: bytes, writer: Registered, *, has_id: bool = True) -> Any:  # noqa: ARG002  the same either way
-        written = self._writers.get(writer.schema_id)
-        if written is None:
-            written = self._writers[writer.schema_id] = _checked(writer)
+        written = self._written(writer)
         if isinstance(written, str):
             raise InvalidPayload(written)
         source = io.BytesIO(body)
         try:
             value = fastavro.schemaless_reader(source, written, self._parsed if written is not self._parsed else None)
+        except EOFError:
+            raise InvalidPayload(f"it ends before a value of schema {writer.schema_id} does") from None
         except Exception as error:  # noqa: BLE001  fastavro raises whatever its reading of foreign bytes comes to
             raise InvalidPayload(f"it is no Avro of schema {writer.schema_id}: {error!r}") from None
         if source.tell() != len(body):
@@ -64,6 +127,23 @@ class AvroEncoding:
         except Exception as error:  # noqa: BLE001  and whatever a value leads it to
             raise InvalidPayload(f"the schema does not take it: {error}") from None
         return target.getvalue()
+
+
+def _is_read_by_name(written: Reader, wanted: Reader, parsed: Any) -> bool:
+    """Whether records differ in nothing but fields that the other lacks, and numbers that only become wider."""
+    if not isinstance(written, Record) or not isinstance(wanted, Record):
+        return False
+    if any("aliases" in field for field in parsed["fields"]):
+        return False
+    before = dict(written.members)
+    return all(
+        name not in before or before[name] == reader or (_number(before[name]), _number(reader)) in _PROMOTIONS
+        for name, reader in wanted.members
+    )
+
+
+def _number(reader: Reader) -> pa.DataType | None:
+    return reader.type if isinstance(reader, Integer | Float) else None
 
 
 def _checked(writer: Registered) -> Any:

@@ -9,7 +9,7 @@ import jsonschema_rs
 import msgspec
 import pyarrow as pa
 
-from messagehub.spark.encodings.payloads import InvalidPayload, Registered, check_count
+from messagehub.spark.encodings.payloads import Encoding, InvalidPayload, Registered, check_count
 from messagehub.spark.errors import UnsupportedColumn
 
 _Convert = Callable[[Any], Any]
@@ -32,7 +32,7 @@ class _Column(NamedTuple):
     """And back."""
 
 
-class JsonEncoding:
+class JsonEncoding(Encoding):
     def __init__(self, schema: Registered) -> None:
         document = json.loads(schema.text)
         if not isinstance(document, dict):

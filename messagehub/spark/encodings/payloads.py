@@ -9,17 +9,21 @@ or raises InvalidPayload.
 
 import struct
 from collections.abc import Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import pyarrow as pa
 
 from messagehub.spark.errors import UnsupportedColumn
 from registry.records import SchemaType
 
+if TYPE_CHECKING:
+    from messagehub.spark.encodings.payload_columns import Mask, PayloadColumn
+
 MAGIC = 0
 MOST_FIELDS = 10_000
 """Types are expanded where they are used: a small schema could have more columns than anybody can read."""
 _HEAD = struct.Struct(">bI")
+HEAD_BYTES = _HEAD.size
 
 
 class Registered(NamedTuple):
@@ -38,6 +42,10 @@ class InvalidPayload(ValueError):
 class Encoding(Protocol):
     type: pa.DataType
     """Of the values that `decode` returns."""
+
+    def decode_columns(self, payloads: "PayloadColumn", writer: Registered) -> "tuple[pa.Array, Mask] | None":  # noqa: ARG002  where a format can
+        """Return a value for each payload, and for which of them it is what `decode` returns; None where for none."""
+        return None
 
     def decode(self, body: bytes, writer: Registered, *, has_id: bool = True) -> Any:
         """Return the value of a payload that was written with `writer`. `has_id`: an id stood before it."""

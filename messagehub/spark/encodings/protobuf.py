@@ -21,7 +21,7 @@ from google.protobuf import (
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import DecodeError, EncodeError, Message
 
-from messagehub.spark.encodings.payloads import InvalidPayload, Registered, check_count
+from messagehub.spark.encodings.payloads import Encoding, InvalidPayload, Registered, check_count
 from messagehub.spark.errors import UnsupportedColumn
 from registry.formats import protobuf
 from registry.formats.protobuf.wire import varint
@@ -51,7 +51,7 @@ _EPOCH: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 _FILE: Final = "messagehub.proto"
 
 
-class ProtobufEncoding:
+class ProtobufEncoding(Encoding):
     def __init__(self, schema: Registered, message: str | None) -> None:
         self._files: dict[int, Any] = {}
         file = self._file_of(schema)
