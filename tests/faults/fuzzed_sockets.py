@@ -13,11 +13,11 @@ from collections.abc import Callable
 import zmq
 
 from messagehub import MessageHub
+from messagehub.protocol.stream_frames import LENGTH
 from messagehub.protocol.topic_frames import MAX_FRAME_BYTES, frames_of
 from messagehub.services.frames import (
     ANSWER,
     CALL,
-    LENGTH,
     MORE,
     REQUEST,
     SEND,
