@@ -236,6 +236,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         return msgspec.structs.replace(self, endpoint="", events_endpoint="", curve=False)._checked()
 
     @property
+    def local_socket(self) -> Path | None:
+        """The unix socket for clients of this host, beside an ipc endpoint; None where there is none."""
+        return local_socket_of(self.endpoint)
+
+    @property
     def topic_endpoints(self) -> tuple[str, str, str]:
         """Where publishers push and where subscribers listen (also to retained topics), beside the endpoint."""
         if self.endpoint.startswith("ipc://"):
@@ -280,6 +285,13 @@ def socket_path(directory: Path, name: str) -> Path:
         return path
     digest = hashlib.sha256(os.fsencode(directory)).hexdigest()[:16]
     return Path(f"/tmp/messagehub-{os.getuid()}") / digest / name
+
+
+def local_socket_of(endpoint: str) -> Path | None:
+    """Return the unix socket beside an ipc endpoint; None for another endpoint, or where its path were too long."""
+    path = Path(endpoint.removeprefix("ipc://"))
+    beside = path.with_name(f"{path.stem}-local.sock") if path.is_absolute() and path.name else None
+    return beside if beside and len(os.fsencode(beside)) <= SOCKET_PATH_LIMIT_BYTES else None
 
 
 def _events_beside(endpoint: str) -> str:

@@ -66,6 +66,7 @@ class Broker:
         self._access_control, self._answers, self._commit = parts.access_control, parts.answers, parts.commit
         self._host_watcher, self._metrics, self._publisher = parts.host_watcher, parts.metrics, parts.publisher
         self._requests, self._retained, self._schema_checker = parts.requests, parts.retained, parts.schema_checker
+        self._router, self._local_socket = parts.router, parts.local_socket
         self._topics, self._stop_fd, self._now, self.status = parts.topics, parts.stop_fd, parts.now, parts.status
 
     @property
@@ -136,23 +137,17 @@ class Broker:
 
     def run(self) -> None:
         """Serve until `stop`, then drain what was received, answer it and close."""
-        poller, requests = self._poller, self._requests
-        poller.register(requests.socket, zmq.POLLIN)
-        poller.register(self._publisher.socket, zmq.POLLIN)
-        monitor = self._publisher.monitor
-        if monitor is not None:
-            poller.register(monitor, zmq.POLLIN)
-        poller.register(self._commit.wake_fd, zmq.POLLIN)
-        poller.register(self._schema_checker.wake_fd, zmq.POLLIN)
-        poller.register(self._retained.wake_fd, zmq.POLLIN)
-        poller.register(self._stop_fd, zmq.POLLIN)
-        poll, stop_fd, store_fd, checker_fd = (
-            poller.poll,
-            self._stop_fd,
-            self._commit.wake_fd,
-            self._schema_checker.wake_fd,
-        )
-        watcher_fd = self._host_watcher.fileno()
+        poller, router, publisher = self._poller, self._router.socket, self._publisher
+        handlers: dict[int, Callable[[], None]] = {
+            self._local_socket.fileno(): self._receive_locally,
+            self._commit.wake_fd: self._after_commit,
+            self._schema_checker.wake_fd: self._take_check_results,
+            self._retained.wake_fd: self._after_reading,
+        }
+        for pollable in (router, publisher.socket, *filter(None, [publisher.monitor]), self._stop_fd, *handlers):
+            poller.register(pollable, zmq.POLLIN)
+        handlers[self._host_watcher.fileno()] = self._look_at_host  # polled while the registry can be written
+        poll, stop_fd = poller.poll, self._stop_fd
         wait_ms = 0
         cleaner = Cleaner(directory_of(self.settings), self._supervisor)
         try:
@@ -160,24 +155,18 @@ class Broker:
             self._log_start()
             while True:
                 for ready, _ in poll(wait_ms):
-                    if ready is requests.socket:
-                        requests.receive(RECEIVED_PER_TURN, self._registry)
-                    elif ready == store_fd:
-                        self._after_commit()
-                    elif ready == watcher_fd:
-                        self._look_at_host()
-                    elif ready == checker_fd:
-                        self._take_check_results()
-                    elif ready == self._retained.wake_fd:
-                        self._after_reading()
+                    if ready is router:
+                        self._router.receive(RECEIVED_PER_TURN, self._requests, self._registry)
+                    elif ready is publisher.socket:
+                        publisher.read_subscriptions(self._registry)
+                    elif ready is publisher.monitor:
+                        publisher.read_connections()
                     elif ready == stop_fd:
                         log.info("stopping, because %s", self._stop_reason)
                         self._drain()
                         return
-                    elif ready is monitor:
-                        self._publisher.read_connections()
                     else:
-                        self._publisher.read_subscriptions(self._registry)
+                        handlers[ready]()
                 wait_ms = self._turn()
         finally:
             cleaner.close(timeout=STOP_SECONDS)
@@ -220,7 +209,10 @@ class Broker:
                 self._look_at_host()
             idle_seconds = min(idle_seconds, unseen_seconds)
         self._commit.write_submitted()
-        return 0 if self._requests.backlog else int(idle_seconds * 1000) + 1
+        self._local_socket.flush()
+        if self._local_socket.has_received:
+            self._local_socket.receive(self._registry)
+        return 0 if self._requests.backlog or self._local_socket.has_received else int(idle_seconds * 1000) + 1
 
     def _take_over(self, settings: Settings) -> None:
         self._new_settings = None
@@ -234,6 +226,7 @@ class Broker:
         """Enforce rights that were reduced: end connections that libzmq serves by itself, so that each is authenticated
         anew, and the registrations of peers that are not listed any more."""
         self._publisher.cut()
+        self._local_socket.end_others()
         self._topics.cut()
         if self._access_control is not None and not self.status.is_read_only:
             self._record(self._registry.end_leases(self._access_control.unlisted_leases(), now=self._now()))
@@ -264,6 +257,9 @@ class Broker:
         if self._host_watcher.defects > defects:
             self._metrics.count("internal_errors")
             self._reload()
+
+    def _receive_locally(self) -> None:
+        self._local_socket.receive(self._registry)
 
     # -- serving -------------------------------------------------------------------------------------------
 
@@ -395,9 +391,13 @@ class Broker:
         """
         deadline = monotonic() + STOP_SECONDS
         grace = monotonic() + DRAIN_SECONDS
-        requests = self._requests
-        while requests.socket.poll(max(int((grace - monotonic()) * 1000), 0)) and requests.backlog < MAX_BACKLOG:
-            requests.receive(MAX_BACKLOG, self._registry)
+        requests, router = self._requests, self._router
+        poller = zmq.Poller()
+        poller.register(router.socket, zmq.POLLIN)
+        poller.register(self._local_socket.fileno(), zmq.POLLIN)
+        while poller.poll(max(int((grace - monotonic()) * 1000), 0)) and requests.backlog < MAX_BACKLOG:
+            router.receive(MAX_BACKLOG, requests, self._registry)
+            self._local_socket.receive(self._registry)
             if monotonic() > deadline - STOP_SECONDS / 2:
                 break
         while (requests.backlog or self._schema_checker.waiting or self._retained.waiting) and monotonic() < deadline:
