@@ -26,6 +26,7 @@ _ENVIRONMENT = {
     "http": "MESSAGEHUB_HTTP",
     "domain": "MESSAGEHUB_DOMAIN",
     "log": "MESSAGEHUB_LOG",
+    "transport": "MESSAGEHUB_TRANSPORT",
     "store_sync": "MESSAGEHUB_STORE_SYNC",
     "server_key": "MESSAGEHUB_SERVER_KEY",
     "key_file": "MESSAGEHUB_KEY",
@@ -89,6 +90,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     lease_seconds: float = 30.0
     beacon_seconds: float = 1.0
     request_timeout_seconds: float = 5.0
+    transport: str = "auto"
     hello_timeout_seconds: float = 0.5
     reconnect_first_seconds: float = 0.05
     reconnect_max_seconds: float = 2.0
