@@ -60,6 +60,9 @@ class Broker:
         self._discoveries = EncodedDiscoveries()
         self._stop_reason = "it was asked to"
         self._is_closed = self._is_watching = False
+        self._is_due = True
+        """Whether anything but discoveries has happened since the loop last looked for what is due."""
+        self._due_at = 0.0
         self._new_settings: Settings | None = None
         self._parts = parts = Parts(self.broker_id, settings, open_store, self._supervisor)
         self._registry = parts.registry  # another one after a failure of the store
@@ -139,12 +142,13 @@ class Broker:
         """Serve until `stop`, then drain what was received, answer it and close."""
         poller, router, publisher = self._poller, self._router.socket, self._publisher
         handlers: dict[int, Callable[[], None]] = {
-            self._local_socket.fileno(): self._receive_locally,
             self._commit.wake_fd: self._after_commit,
             self._schema_checker.wake_fd: self._take_check_results,
             self._retained.wake_fd: self._after_reading,
         }
-        for pollable in (router, publisher.socket, *filter(None, [publisher.monitor]), self._stop_fd, *handlers):
+        local_socket, local_fd = self._local_socket, self._local_socket.fileno()
+        sockets = (router, publisher.socket, *filter(None, [publisher.monitor]))
+        for pollable in (*sockets, local_fd, self._stop_fd, *handlers):
             poller.register(pollable, zmq.POLLIN)
         handlers[self._host_watcher.fileno()] = self._look_at_host  # polled while the registry can be written
         poll, stop_fd = poller.poll, self._stop_fd
@@ -155,9 +159,14 @@ class Broker:
             self._log_start()
             while True:
                 for ready, _ in poll(wait_ms):
+                    if ready == local_fd:
+                        local_socket.receive(self._registry)
+                        continue
                     if ready is router:
                         self._router.receive(RECEIVED_PER_TURN, self._requests, self._registry)
-                    elif ready is publisher.socket:
+                        continue
+                    self._is_due = True
+                    if ready is publisher.socket:
                         publisher.read_subscriptions(self._registry)
                     elif ready is publisher.monitor:
                         publisher.read_connections()
@@ -184,14 +193,30 @@ class Broker:
             )
 
     def _turn(self) -> int:
-        """Serve requests, expire leases, send beacons, and return how long the loop may sleep."""
+        """Serve requests, do what is due, and return how long the loop may sleep."""
         if self._new_settings is not None:
             self._take_over(self._new_settings)
         if self._access_control is not None and self._access_control.refresh():
             self._cut()
-        if self._requests.backlog:
-            self._serve(SERVED_PER_TURN)
+        requests, local_socket = self._requests, self._local_socket
+        backlog = requests.backlog
+        if backlog:
+            self._serve(min(SERVED_PER_TURN, backlog))
         now = self._now()
+        if self._is_due or now >= self._due_at:
+            self._is_due = False
+            self._due_at = now + self._maintain(now)
+        local_socket.flush()
+        if local_socket.has_received:
+            local_socket.receive(self._registry)
+        is_busy = backlog > SERVED_PER_TURN or local_socket.has_received or requests.backlog
+        return 0 if is_busy else max(int((self._due_at - now) * 1000), 0) + 1
+
+    def _maintain(self, now: float) -> float:
+        """Expire leases, follow changes, send beacons, and return the seconds until there may be more to do.
+
+        Discoveries change nothing, so turns that serve nothing else pass this over.
+        """
         deadline = self._registry.next_deadline()
         if deadline is not None and deadline <= now and not self.status.is_read_only:
             self._record(self._registry.expire(now=now))
@@ -209,10 +234,7 @@ class Broker:
                 self._look_at_host()
             idle_seconds = min(idle_seconds, unseen_seconds)
         self._commit.write_submitted()
-        self._local_socket.flush()
-        if self._local_socket.has_received:
-            self._local_socket.receive(self._registry)
-        return 0 if self._requests.backlog or self._local_socket.has_received else int(idle_seconds * 1000) + 1
+        return idle_seconds
 
     def _take_over(self, settings: Settings) -> None:
         self._new_settings = None
@@ -258,9 +280,6 @@ class Broker:
             self._metrics.count("internal_errors")
             self._reload()
 
-    def _receive_locally(self) -> None:
-        self._local_socket.receive(self._registry)
-
     # -- serving -------------------------------------------------------------------------------------------
 
     def _serve(self, limit: int) -> None:
@@ -268,9 +287,11 @@ class Broker:
         requests, unwritten, access_control = self._requests, self._unwritten, self._access_control
         high, normal, low = requests.high, requests.normal, requests.low
         services = self._registry.services
-        for _ in range(min(limit, requests.backlog)):
+        for _ in range(limit):
             request = (high or normal or low).popleft()
             path, command, received_at, _ = request
+            if type(command) is not commands.Discover:
+                self._is_due = True
             services_revision = services.revision
             answer = self._answers.answer(request, self._registry, now=now, is_read_only=self.status.is_read_only)
             if answer is None:
@@ -405,7 +426,7 @@ class Broker:
                 (self._schema_checker if self._schema_checker.waiting else self._retained).wait(deadline - monotonic())
             self._take_check_results()
             self._after_reading()
-            self._serve(SERVED_PER_TURN)
+            self._serve(min(SERVED_PER_TURN, requests.backlog))
         if not self.status.is_read_only:
             self._commit.flush(self._unwritten.newest, timeout=max(deadline - monotonic(), 0.0))
         self._after_commit()

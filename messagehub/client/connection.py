@@ -210,7 +210,8 @@ class Connection:
         """The wire is ours: drive it for a moment, unless the I/O thread asks for it before the reply is here."""
         wire, io = self._wire, self._io
         try:
-            wire.connect(waiter.deadline, io.open, is_patient=waiter.is_patient)
+            if wire.session is None or wire.is_closed:
+                wire.connect(waiter.deadline, io.open, is_patient=waiter.is_patient)
             until = min(waiter.deadline, time.monotonic() + GRACE_SECONDS)
             reply = wire.exchange(waiter, until, io.has_to_yield, io.wake)
             if reply is not None:

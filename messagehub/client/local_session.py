@@ -113,14 +113,14 @@ class LocalSession:
         self._say(_pack(len(payload) + 1, REQUEST) + payload)
 
     def _say(self, said: bytes) -> None:
+        """Send, after what was not taken yet. The I/O thread subscribes while callers send requests."""
         with self._sending:
             if self._unsent:
                 self._unsent += said
-                return
-            sent = self._give(said)
-            if sent < len(said):
+            elif (sent := self._give(said)) < len(said):
                 self._unsent += said[sent:]
-                self._stream.arm(has_unsent=True)
+                self._stream.has_unsent = True
+                self._stream.arm()
 
     def _give(self, data: bytes | bytearray) -> int:
         try:
@@ -136,7 +136,8 @@ class LocalSession:
             if self._unsent:
                 del self._unsent[: self._give(self._unsent)]
                 if not self._unsent:
-                    self._stream.arm(has_unsent=False)
+                    self._stream.has_unsent = False
+                    self._stream.arm()
 
     def poll(self, deadline: float) -> bool:
         if self._replies:
@@ -189,10 +190,12 @@ class LocalSession:
         return BrokerUnavailable(f"the connection to the broker at {self.endpoint} is lost", endpoint=self.endpoint)
 
     def lend(self) -> None:
-        self._stream.arm(is_lent=True)
+        self._stream.is_lent = True
+        self._stream.arm()
 
     def take_back(self) -> None:
-        self._stream.arm(is_lent=False)
+        self._stream.is_lent = False
+        self._stream.arm()
 
     def close(self) -> None:
         try:
@@ -219,22 +222,19 @@ class LocalEvents:
         self._subscribed: set[bytes] = set()
         self._epoll: select.epoll | None = None
         self._arming = threading.Lock()
-        self._is_lent = self._has_unsent = self._is_over = False
+        self.is_lent = self.has_unsent = self._is_over = False
         self.is_offered = False
         """Whether the broker's HELLO offers events to this client."""
 
-    def arm(self, *, is_lent: bool | None = None, has_unsent: bool | None = None) -> None:
-        """Have the I/O thread woken for what comes, unless a caller drives."""
-        with self._arming:
-            if is_lent is not None:
-                self._is_lent = is_lent
-            if has_unsent is not None:
-                self._has_unsent = has_unsent
-            if self._epoll is not None and not self._is_over:
-                self._epoll.modify(self._fd, self._mask())
+    def arm(self) -> None:
+        """Have the I/O thread woken for what comes, unless a caller drives; after a change of what that says."""
+        if self._epoll is not None:  # or else `pollables` looks at what was changed, once it has made one
+            with self._arming:
+                if not self._is_over:
+                    self._epoll.modify(self._fd, self._mask())
 
     def _mask(self) -> int:
-        return 0 if self._is_lent else _IN | (_OUT if self._has_unsent else 0)
+        return 0 if self.is_lent else _IN | (_OUT if self.has_unsent else 0)
 
     def end(self) -> None:
         """The session is closed: its descriptor may be somebody else's from now on."""
@@ -264,9 +264,12 @@ class LocalEvents:
         with self._arming:
             if self._epoll is None:
                 with open_files_limited():
-                    self._epoll = select.epoll()
+                    epoll = select.epoll()
                 if not self._is_over:
-                    self._epoll.register(self._fd, self._mask())
+                    epoll.register(self._fd, 0)
+                self._epoll = epoll
+                if not self._is_over:
+                    epoll.modify(self._fd, self._mask())
             return [self._epoll.fileno()]
 
     def events(self) -> Iterator[tuple[bytes, bytes]]:

@@ -38,6 +38,10 @@ class Frames:
 
     def feed(self, data: bytes) -> list[bytes]:
         """The whole frames that are here now, each with its length in front; raises NotAFrame."""
+        if not self._rest and len(data) >= LENGTH and _unpack_length(data)[0] + LENGTH == len(data):
+            if not self._head_bytes <= len(data) <= self.most_bytes:
+                raise NotAFrame
+            return [data]  # the usual single frame
         if self._rest:
             self._rest += data
             size = self._size(self._rest, 0)
@@ -48,8 +52,6 @@ class Frames:
         found: list[bytes] = []
         at, end = 0, len(data)
         while (size := self._size(data, at)) is not None and end - at >= size:
-            if at == 0 and size == end:
-                return [data]
             found.append(data[at : at + size])
             at += size
         if at < end:

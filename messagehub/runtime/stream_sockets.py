@@ -51,7 +51,12 @@ class Outbox:
     def send(self, frame: bytes) -> bool:
         """Send now if nothing waits, and queue what is not taken; True when all was taken."""
         if not self._frames:
-            sent = self._give([frame])
+            try:
+                sent = self._socket.send(frame)
+            except BlockingIOError:
+                sent = 0
+            except OSError:
+                return True  # it has ended, and whoever reads will see that
             if sent == len(frame):
                 return True
             frame = frame[sent:]

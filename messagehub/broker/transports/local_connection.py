@@ -64,12 +64,11 @@ class LocalConnection:
         """Return False if the client is gone."""
         if self.is_ended:
             return False
-        was_crowded = self.is_crowded
         self.waiting -= 1
         frame = _pack(len(payload) + 1, REPLY) + payload
         if self.waiting:
             self.put(frame)
-        elif not self.outbox.send(frame) or was_crowded:
+        elif not self.outbox.send(frame):
             self._touched[self] = None
         return True
 

@@ -230,6 +230,9 @@ class LocalSocket:
             self._metrics.count("bad_frames")
             self._drop(connection)
             return
+        if len(frames) == 1 and not connection.held and frames[0][_BODY - 1] == REQUEST:  # the usual single request
+            self._take_request(connection, frames[0][_BODY:], monotonic(), registry)
+            return
         connection.held.extend(frames)
         self._look(connection, registry)
 
@@ -251,12 +254,9 @@ class LocalSocket:
             elif not self._take_subscription(connection, kind, frame[_BODY:], registry):
                 self._drop(connection)
                 return
-        if held:
-            if not connection.is_crowded:
-                self._ready[connection] = None
-            self._arm(connection)
-        elif connection.mask != connection.wanted_mask():
-            self._arm(connection)
+        if held and not connection.is_crowded:
+            self._ready[connection] = None
+        self._arm(connection)
 
     def _take_request(self, connection: LocalConnection, body: bytes, received_at: float, registry: Registry) -> bool:
         """Return whether it was refused because its sender asks too often."""
