@@ -103,6 +103,8 @@ def _check_words(settings: Any) -> None:
         raise BadValue(f"is not one of {', '.join(LOG_LEVELS)}", "log")
     if settings.log_format not in ("text", "json"):
         raise BadValue("is neither text nor json", "log_format")
+    if settings.transport not in ("auto", "zmq"):
+        raise BadValue("is neither auto nor zmq", "transport")
     if not _DOMAIN.fullmatch(settings.domain):
         raise BadValue("must begin with a letter, digit or '_' and hold no '/', '@' or spaces", "domain")
     if not _SHM_PREFIX.fullmatch(settings.shm_prefix):

@@ -26,6 +26,7 @@ _ENVIRONMENT = {
     "http": "MESSAGEHUB_HTTP",
     "domain": "MESSAGEHUB_DOMAIN",
     "log": "MESSAGEHUB_LOG",
+    "transport": "MESSAGEHUB_TRANSPORT",
     "store_sync": "MESSAGEHUB_STORE_SYNC",
     "server_key": "MESSAGEHUB_SERVER_KEY",
     "key_file": "MESSAGEHUB_KEY",
@@ -104,6 +105,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """How often the broker publishes its newest revision, so that watchers notice what they missed."""
     request_timeout_seconds: float = 5.0
     """How long a client waits for an answer where the call says nothing else."""
+    transport: str = "auto"
+    """How a client talks to the hub of its own host: `auto` (its unix socket, else ZeroMQ) or `zmq`."""
     hello_timeout_seconds: float = 0.5
     """How long a client waits until it takes a silent broker for none."""
     reconnect_first_seconds: float = 0.05
@@ -280,6 +283,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         return msgspec.structs.replace(self, endpoint="", events_endpoint="", curve=False)._checked()
 
     @property
+    def local_socket(self) -> Path | None:
+        """The unix socket for clients of this host, beside an ipc endpoint; None where there is none."""
+        return local_socket_of(self.endpoint)
+
+    @property
     def topic_endpoints(self) -> tuple[str, str, str]:
         """Where publishers push and where subscribers listen (also to retained topics), beside the endpoint."""
         if self.endpoint.startswith("ipc://"):
@@ -324,6 +332,13 @@ def socket_path(directory: Path, name: str) -> Path:
         return path
     digest = hashlib.sha256(os.fsencode(directory)).hexdigest()[:16]
     return Path(f"/tmp/messagehub-{os.getuid()}") / digest / name
+
+
+def local_socket_of(endpoint: str) -> Path | None:
+    """Return the unix socket beside an ipc endpoint; None for another endpoint, or where its path were too long."""
+    path = Path(endpoint.removeprefix("ipc://"))
+    beside = path.with_name(f"{path.stem}-local.sock") if path.is_absolute() and path.name else None
+    return beside if beside and len(os.fsencode(beside)) <= SOCKET_PATH_LIMIT_BYTES else None
 
 
 def _events_beside(endpoint: str) -> str:

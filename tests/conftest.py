@@ -137,12 +137,17 @@ def embedded(no_leaks: None) -> Iterator[Callable[..., Embedded]]:
         yield start
 
 
-@pytest.fixture(params=["embedded", "serve"])
+@pytest.fixture(params=["embedded", "serve", "embedded-zmq"])
 def start_broker(
-    request: pytest.FixtureRequest, served: Callable[..., Served], embedded: Callable[..., Embedded]
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
+    served: Callable[..., Served],
+    embedded: Callable[..., Embedded],
 ) -> Callable[..., AnyBroker]:
-    """The same test over the embedded broker and over a process of its own."""
-    return embedded if request.param == "embedded" else served
+    """The same test over the embedded broker and over a process of its own, by the local socket and by ZeroMQ."""
+    if request.param.endswith("zmq"):
+        monkeypatch.setenv("MESSAGEHUB_TRANSPORT", "zmq")
+    return served if request.param == "serve" else embedded
 
 
 @pytest.fixture

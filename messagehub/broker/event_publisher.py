@@ -1,4 +1,5 @@
-"""Publishes events: an XPUB sends `[topic, json]` in revision order, and beacons while nothing happens.
+"""Publishes events in revision order, and beacons while nothing happens: by an XPUB as `[topic, json]`, and to clients
+of the local socket on their own connections.
 
 Rule 1: an event leaves only when the store has it, and never before an older one.
 Rule 2: a beacon names the newest revision that has left on its topic, so a subscriber that missed one can tell.
@@ -19,7 +20,10 @@ import zmq
 from messagehub.broker.access.access_control import AccessControl
 from messagehub.broker.access.authentication import EVENTS, Authentication, rebind
 from messagehub.broker.access.event_subscriptions import Subscriptions, hang_up, number_of
+from messagehub.broker.transports.local_connection import LocalConnection
+from messagehub.broker.transports.local_subscriptions import LocalSubscriptions
 from messagehub.protocol import Beacon, encode
+from messagehub.protocol.stream_frames import MAX_TOPIC_BYTES, event_frame
 from registry.events import AnyEvent, AnySchemaEvent, AnyTopicEvent, ServiceChanged, subject_of
 from registry.registry import Registry
 
@@ -29,7 +33,6 @@ SEND_HIGH_WATER_MARK = 10_000
 RECEIVE_HIGH_WATER_MARK = 4
 """How many frames of one connection libzmq takes each time it looks at its connections. It puts them into a queue
 without a bound: if it took more, a peer that floods would fill that queue faster than we read it."""
-MAX_TOPIC_BYTES = 1024
 
 
 class WaitingEvent(NamedTuple):
@@ -56,6 +59,7 @@ class Publisher:
         self.socket.setsockopt(zmq.SNDHWM, SEND_HIGH_WATER_MARK)
         self.socket.setsockopt(zmq.RCVHWM, RECEIVE_HIGH_WATER_MARK)
         self.socket.setsockopt(zmq.MAXMSGSIZE, MAX_TOPIC_BYTES + 1)
+        self.local = LocalSubscriptions()
         self.published = 0
         self._broker_id = broker_id
         self._beacon_seconds = beacon_seconds
@@ -83,7 +87,11 @@ class Publisher:
     @property
     def subscriptions(self) -> int:
         """The number of watched topics; in a shared hub a topic counts once for each connection that watches it."""
-        return len(self._watched if self._subscriptions is None else self._subscriptions)
+        return len(self._watched if self._subscriptions is None else self._subscriptions) + len(self.local)
+
+    def held_by(self, user: str) -> int:
+        """Return how many subscriptions a user of a shared hub has, over all connections."""
+        return self.local.held_by(user) + (self._subscriptions.held_by(user) if self._subscriptions is not None else 0)
 
     def read_connections(self) -> None:
         if self._subscriptions is not None:
@@ -103,7 +111,7 @@ class Publisher:
 
     def enqueue(self, event: AnyEvent) -> None:
         """Queue the event until the store has it. It is encoded now, if anybody watches: its record may change."""
-        payload = encode(event) if self._watched else b""
+        payload = encode(event) if self._watched or self.local.topics else b""
         self._waiting.append(WaitingEvent(event.revision, event.previous, event.topic, payload))
 
     def release(self, written: int) -> None:
@@ -113,17 +121,25 @@ class Publisher:
             self._group_revisions[b""] = waiting.revision
             self._group_revisions[topic[: topic.index(b"/") + 1]] = waiting.revision
             if waiting.payload:
-                self.socket.send(topic, zmq.SNDMORE)
-                self.socket.send(waiting.payload)
+                self._send(topic, waiting.payload)
                 self.published += 1
 
     def announce(self, event: ServiceChanged) -> None:
         """Send an event about a service at once: services are not stored, and have their own topics and revisions."""
         self._group_revisions[b"service/"] = event.revision
-        if self._watched:
-            self.socket.send(event.topic.encode(), zmq.SNDMORE)
-            self.socket.send(encode(event))
+        if self._watched or self.local.topics:
+            self._send(event.topic.encode(), encode(event))
             self.published += 1
+
+    def _send(self, topic: bytes, payload: bytes) -> None:
+        if self._watched:
+            self._send_by_zmq(topic, payload)
+        if self.local.topics:
+            self.local.publish(topic, payload)
+
+    def _send_by_zmq(self, topic: bytes, payload: bytes) -> None:
+        self.socket.send(topic, zmq.SNDMORE)
+        self.socket.send(payload)
 
     def read_subscriptions(self, registry: Registry) -> None:
         """Read subscriptions, a bounded number at a time: a peer that floods must not keep the others waiting."""
@@ -137,10 +153,10 @@ class Publisher:
                 flag = b""  # part of a message, not a subscription
             if self._access_control is not None and self._subscriptions is not None:
                 if self._admit(self._access_control, self._subscriptions, flag, topic, frame):
-                    self._send_beacon(topic, registry)
+                    self._echo_by_zmq(topic, registry)
             elif flag == b"\x01":
                 self._watched[topic] = 1
-                self._send_beacon(topic, registry)
+                self._echo_by_zmq(topic, registry)
             elif flag == b"\x00":
                 self._watched.pop(topic, None)
 
@@ -163,7 +179,7 @@ class Publisher:
         if flag == b"\x00":
             subscriptions.remove(connection, topic)
             self.socket.setsockopt(zmq.UNSUBSCRIBE, topic)
-        if flag != b"\x01" or not access_control.may_watch(user, topic, others=subscriptions.held_by(user)):
+        if flag != b"\x01" or not access_control.may_watch(user, topic, others=self.held_by(user)):
             return False
         subscriptions.add(connection, topic)
         self.socket.setsockopt(zmq.SUBSCRIBE, topic)
@@ -173,16 +189,32 @@ class Publisher:
         """Send the beacons that are due, a bounded number at a time, and return the seconds until the next ones."""
         if not self._due and now >= self._beacons_at:
             self._beacons_at = now + self._beacon_seconds
-            self._due.extend(self._watched)
+            self._due.extend(self._watched.keys() | self.local.topics.keys())
         for _ in range(min(BEACONS_PER_TURN, len(self._due))):
-            self._send_beacon(self._due.popleft(), registry)
+            topic = self._due.popleft()
+            beacon = self._beacon(topic, registry)
+            if beacon is not None:
+                if topic in self._watched:
+                    self._send_by_zmq(topic, beacon)
+                if topic in self.local.topics:
+                    self.local.send_beacon(topic, beacon)
         return 0.0 if self._due else self._beacons_at - now
 
-    def _send_beacon(self, topic: bytes, registry: Registry) -> None:
+    def echo(self, connection: LocalConnection, topic: bytes, registry: Registry) -> None:
+        """Confirm a subscription on the local socket."""
+        beacon = self._beacon(topic, registry)
+        if beacon is not None:
+            connection.put(event_frame(topic, beacon))
+
+    def _echo_by_zmq(self, topic: bytes, registry: Registry) -> None:
+        beacon = self._beacon(topic, registry)
+        if beacon is not None:
+            self._send_by_zmq(topic, beacon)
+
+    def _beacon(self, topic: bytes, registry: Registry) -> bytes | None:
+        """Return None for a topic of which nothing can be said."""
         revision = self._newest(topic, registry)
-        if revision is not None:
-            self.socket.send(topic, zmq.SNDMORE)
-            self.socket.send(encode(Beacon(revision=revision, broker_id=self._broker_id)))
+        return None if revision is None else encode(Beacon(revision=revision, broker_id=self._broker_id))
 
     def _newest(self, topic: bytes, registry: Registry) -> int | None:
         """Return the newest revision that was sent on a topic: the one before the first that waits for the store."""

@@ -81,6 +81,8 @@ class InstanceLock:
         for settings in _bound(self._settings):
             for path in _sockets((settings.endpoint, settings.events_endpoint, *settings.topic_endpoints)):
                 path.unlink(missing_ok=True)
+            if settings.local_socket is not None:
+                settings.local_socket.unlink(missing_ok=True)
         self.release()
 
     def release(self) -> None:

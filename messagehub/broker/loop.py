@@ -60,12 +60,16 @@ class Broker:
         self._discoveries = EncodedDiscoveries()
         self._stop_reason = "it was asked to"
         self._is_closed = self._is_watching = False
+        self._is_due = True
+        """Whether anything but discoveries has happened since the loop last looked for what is due."""
+        self._due_at = 0.0
         self._new_settings: Settings | None = None
         self._parts = parts = Parts(self.broker_id, settings, open_store, self._supervisor)
         self._registry = parts.registry  # another one after a failure of the store
         self._access_control, self._answers, self._commit = parts.access_control, parts.answers, parts.commit
         self._host_watcher, self._metrics, self._publisher = parts.host_watcher, parts.metrics, parts.publisher
         self._requests, self._retained, self._schema_checker = parts.requests, parts.retained, parts.schema_checker
+        self._router, self._local_socket = parts.router, parts.local_socket
         self._topics, self._stop_fd, self._now, self.status = parts.topics, parts.stop_fd, parts.now, parts.status
 
     @property
@@ -136,23 +140,18 @@ class Broker:
 
     def run(self) -> None:
         """Serve until `stop`, then drain what was received, answer it and close."""
-        poller, requests = self._poller, self._requests
-        poller.register(requests.socket, zmq.POLLIN)
-        poller.register(self._publisher.socket, zmq.POLLIN)
-        monitor = self._publisher.monitor
-        if monitor is not None:
-            poller.register(monitor, zmq.POLLIN)
-        poller.register(self._commit.wake_fd, zmq.POLLIN)
-        poller.register(self._schema_checker.wake_fd, zmq.POLLIN)
-        poller.register(self._retained.wake_fd, zmq.POLLIN)
-        poller.register(self._stop_fd, zmq.POLLIN)
-        poll, stop_fd, store_fd, checker_fd = (
-            poller.poll,
-            self._stop_fd,
-            self._commit.wake_fd,
-            self._schema_checker.wake_fd,
-        )
-        watcher_fd = self._host_watcher.fileno()
+        poller, router, publisher = self._poller, self._router.socket, self._publisher
+        handlers: dict[int, Callable[[], None]] = {
+            self._commit.wake_fd: self._after_commit,
+            self._schema_checker.wake_fd: self._take_check_results,
+            self._retained.wake_fd: self._after_reading,
+        }
+        local_socket, local_fd = self._local_socket, self._local_socket.fileno()
+        sockets = (router, publisher.socket, *filter(None, [publisher.monitor]))
+        for pollable in (*sockets, local_fd, self._stop_fd, *handlers):
+            poller.register(pollable, zmq.POLLIN)
+        handlers[self._host_watcher.fileno()] = self._look_at_host  # polled while the registry can be written
+        poll, stop_fd = poller.poll, self._stop_fd
         wait_ms = 0
         cleaner = Cleaner(directory_of(self.settings), self._supervisor)
         try:
@@ -160,24 +159,23 @@ class Broker:
             self._log_start()
             while True:
                 for ready, _ in poll(wait_ms):
-                    if ready is requests.socket:
-                        requests.receive(RECEIVED_PER_TURN, self._registry)
-                    elif ready == store_fd:
-                        self._after_commit()
-                    elif ready == watcher_fd:
-                        self._look_at_host()
-                    elif ready == checker_fd:
-                        self._take_check_results()
-                    elif ready == self._retained.wake_fd:
-                        self._after_reading()
+                    if ready == local_fd:
+                        local_socket.receive(self._registry)
+                        continue
+                    if ready is router:
+                        self._router.receive(RECEIVED_PER_TURN, self._requests, self._registry)
+                        continue
+                    self._is_due = True
+                    if ready is publisher.socket:
+                        publisher.read_subscriptions(self._registry)
+                    elif ready is publisher.monitor:
+                        publisher.read_connections()
                     elif ready == stop_fd:
                         log.info("stopping, because %s", self._stop_reason)
                         self._drain()
                         return
-                    elif ready is monitor:
-                        self._publisher.read_connections()
                     else:
-                        self._publisher.read_subscriptions(self._registry)
+                        handlers[ready]()
                 wait_ms = self._turn()
         finally:
             cleaner.close(timeout=STOP_SECONDS)
@@ -195,14 +193,30 @@ class Broker:
             )
 
     def _turn(self) -> int:
-        """Serve requests, expire leases, send beacons, and return how long the loop may sleep."""
+        """Serve requests, do what is due, and return how long the loop may sleep."""
         if self._new_settings is not None:
             self._take_over(self._new_settings)
         if self._access_control is not None and self._access_control.refresh():
             self._cut()
-        if self._requests.backlog:
-            self._serve(SERVED_PER_TURN)
+        requests, local_socket = self._requests, self._local_socket
+        backlog = requests.backlog
+        if backlog:
+            self._serve(min(SERVED_PER_TURN, backlog))
         now = self._now()
+        if self._is_due or now >= self._due_at:
+            self._is_due = False
+            self._due_at = now + self._maintain(now)
+        local_socket.flush()
+        if local_socket.has_received:
+            local_socket.receive(self._registry)
+        is_busy = backlog > SERVED_PER_TURN or local_socket.has_received or requests.backlog
+        return 0 if is_busy else max(int((self._due_at - now) * 1000), 0) + 1
+
+    def _maintain(self, now: float) -> float:
+        """Expire leases, follow changes, send beacons, and return the seconds until there may be more to do.
+
+        Discoveries change nothing, so turns that serve nothing else pass this over.
+        """
         deadline = self._registry.next_deadline()
         if deadline is not None and deadline <= now and not self.status.is_read_only:
             self._record(self._registry.expire(now=now))
@@ -220,7 +234,7 @@ class Broker:
                 self._look_at_host()
             idle_seconds = min(idle_seconds, unseen_seconds)
         self._commit.write_submitted()
-        return 0 if self._requests.backlog else int(idle_seconds * 1000) + 1
+        return idle_seconds
 
     def _take_over(self, settings: Settings) -> None:
         self._new_settings = None
@@ -234,6 +248,7 @@ class Broker:
         """Enforce rights that were reduced: end connections that libzmq serves by itself, so that each is authenticated
         anew, and the registrations of peers that are not listed any more."""
         self._publisher.cut()
+        self._local_socket.end_others()
         self._topics.cut()
         if self._access_control is not None and not self.status.is_read_only:
             self._record(self._registry.end_leases(self._access_control.unlisted_leases(), now=self._now()))
@@ -272,9 +287,11 @@ class Broker:
         requests, unwritten, access_control = self._requests, self._unwritten, self._access_control
         high, normal, low = requests.high, requests.normal, requests.low
         services = self._registry.services
-        for _ in range(min(limit, requests.backlog)):
+        for _ in range(limit):
             request = (high or normal or low).popleft()
             path, command, received_at, _ = request
+            if type(command) is not commands.Discover:
+                self._is_due = True
             services_revision = services.revision
             answer = self._answers.answer(request, self._registry, now=now, is_read_only=self.status.is_read_only)
             if answer is None:
@@ -395,9 +412,13 @@ class Broker:
         """
         deadline = monotonic() + STOP_SECONDS
         grace = monotonic() + DRAIN_SECONDS
-        requests = self._requests
-        while requests.socket.poll(max(int((grace - monotonic()) * 1000), 0)) and requests.backlog < MAX_BACKLOG:
-            requests.receive(MAX_BACKLOG, self._registry)
+        requests, router = self._requests, self._router
+        poller = zmq.Poller()
+        poller.register(router.socket, zmq.POLLIN)
+        poller.register(self._local_socket.fileno(), zmq.POLLIN)
+        while poller.poll(max(int((grace - monotonic()) * 1000), 0)) and requests.backlog < MAX_BACKLOG:
+            router.receive(MAX_BACKLOG, requests, self._registry)
+            self._local_socket.receive(self._registry)
             if monotonic() > deadline - STOP_SECONDS / 2:
                 break
         while (requests.backlog or self._schema_checker.waiting or self._retained.waiting) and monotonic() < deadline:
@@ -405,7 +426,7 @@ class Broker:
                 (self._schema_checker if self._schema_checker.waiting else self._retained).wait(deadline - monotonic())
             self._take_check_results()
             self._after_reading()
-            self._serve(SERVED_PER_TURN)
+            self._serve(min(SERVED_PER_TURN, requests.backlog))
         if not self.status.is_read_only:
             self._commit.flush(self._unwritten.newest, timeout=max(deadline - monotonic(), 0.0))
         self._after_commit()

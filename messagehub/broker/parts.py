@@ -29,6 +29,8 @@ from messagehub.broker.status import BrokerInfo
 from messagehub.broker.topics.proxy import TopicProxy
 from messagehub.broker.topics.retained import RetainedTopics
 from messagehub.broker.tracing import TraceRing
+from messagehub.broker.transports.local_socket import LocalSocket
+from messagehub.broker.transports.router import Router
 from messagehub.errors import ConfigurationError
 from messagehub.runtime.metrics import Metrics
 from messagehub.runtime.supervision import Supervisor
@@ -122,7 +124,8 @@ class Parts:
 
     def _make_sockets(self, broker_id: str, settings: Settings) -> None:
         self.metrics = Metrics(
-            [*protocol.COMMANDS_BY_TYPE, UNKNOWN], [*COUNTERS, "held", "store_failures", "internal_errors"]
+            [*protocol.COMMANDS_BY_TYPE, UNKNOWN],
+            [*COUNTERS, "hung_up_locally", "held", "store_failures", "internal_errors"],
         )
         self.trace = TraceRing(settings.trace_size, wall_offset=self.wall_offset)
         self.context.set(zmq.MAX_SOCKETS, 1024)
@@ -135,8 +138,11 @@ class Parts:
         )
         self._closing.callback(self.publisher.close)
         self.publisher.reset(self.registry.revision)
-        self.requests = RequestQueue(self.context, self.access_control, self.metrics, self.trace)
-        self._closing.callback(self.requests.socket.close)
+        self.router = Router(self.context, self.access_control, self.metrics)
+        self._closing.callback(self.router.socket.close)
+        self.requests = RequestQueue(self.router.send, self.access_control, self.metrics, self.trace)
+        self.local_socket = LocalSocket(self.requests, self.publisher, self.access_control, self.metrics)
+        self._closing.callback(self.local_socket.close)
 
     def _make_topics(self, supervisor: Supervisor, *, is_fresh: bool) -> None:
         self.registry.subscribers.groups.settle_until = 0.0 if is_fresh else self.now() + VALID_SECONDS
@@ -147,7 +153,9 @@ class Parts:
         self.stats = BrokerStats(broker_id, self.metrics, self.commit)
         self.stats.add(lambda: {"published": self.publisher.published} | self.retained.counters)
         self.stats.add(lambda: {"threads_restarted": supervisor.restarts})
-        self.stats.add_gauges(lambda: {"subscriptions": self.publisher.subscriptions})
+        self.stats.add_gauges(
+            lambda: {"subscriptions": self.publisher.subscriptions, "local_connections": len(self.local_socket)}
+        )
         self.stats.add_gauges(self.host_watcher.gauges)
         if self.access_control is not None:
             self.stats.add(self.access_control.counters)
@@ -177,10 +185,13 @@ class Parts:
 
     def _bind(self, settings: Settings, local: Settings) -> None:
         authentication = self.authentication
-        control, control_here = authentication.bind(self.requests.socket, CONTROL, settings.endpoint, local.endpoint)
+        control, control_here = authentication.bind(self.router.socket, CONTROL, settings.endpoint, local.endpoint)
         events, events_here = self.publisher.bind(authentication, settings.events_endpoint, local.events_endpoint)
         topics, topics_here = self.topics.start(
             settings.topic_endpoints, local.topic_endpoints, is_first=self.place.is_first
         )
+        if local.local_socket is not None:
+            self.local_socket.bind(local.local_socket)
+            self.place.share(f"ipc://{local.local_socket}")
         self.status.endpoints = {"control": control, "events": events, **topics}
         self.status.local_endpoints = {"control": control_here, "events": events_here, **topics_here}

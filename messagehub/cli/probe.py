@@ -32,7 +32,7 @@ def hello_from(
     """Who shakes hands in time is there, and may take the rest of the timeout to answer."""
     import zmq
 
-    from messagehub.client.session import connected
+    from messagehub.client.opening import open_session
     from messagehub.security.credentials import ClientKeys
 
     keys = None if endpoint.startswith("ipc://") else ClientKeys(settings.server_key, settings.key_file)
@@ -40,8 +40,14 @@ def hello_from(
     now = time.monotonic()
     shaken_by = None if handshake_timeout is None else now + handshake_timeout
     with zmq.Context() as context:
-        wire = connected(
-            context, endpoint, deadline=now + timeout, hello_id="cli-hello", keys=keys, handshake_deadline=shaken_by
+        session = open_session(
+            endpoint,
+            lambda: context,
+            transport=settings.transport,
+            deadline=now + timeout,
+            handshake_deadline=shaken_by,
+            hello_id="cli-hello",
+            keys=keys,
         )
-        wire.close()
-        return wire.hello
+        session.close()
+        return session.hello

@@ -1,247 +1,131 @@
-"""The sockets of one connection, from HELLO to its loss; used by one thread at a time.
+"""A session with a broker, from HELLO to its loss: what a connection asks of its transport.
 
-A wire is never repaired: when the broker goes, libzmq does not reconnect behind our back, and what was queued
-goes with the wire, so nothing old reaches a new broker.
+Two transports implement it: ZeroMQ (`zmq_session`), and the broker's unix socket on this host (`local_session`).
+
+Rule 1: a session is never repaired. When the broker goes, what was queued goes with the session, so nothing old
+reaches a new broker.
+Rule 2: one thread at a time, the owner, sends, polls and receives. The I/O thread alone uses `events`.
 """
 
-import socket
 import time
-from collections.abc import Callable
-
-import zmq
+from collections.abc import Callable, Iterator
+from typing import Protocol
 
 from messagehub import protocol
-from messagehub.client.socket_monitor import next_event
-from messagehub.errors import BrokerUnavailable, HubError, InternalError, Unauthorized
-from messagehub.security.credentials import ClientKeys
+from messagehub.errors import BrokerUnavailable
 from messagehub.version import __version__
 from registry import commands, replies
 
-_REFUSED = zmq.EVENT_HANDSHAKE_FAILED_AUTH | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
-_LOST = zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED | zmq.EVENT_CONNECT_RETRIED | _REFUSED
-_SHAKEN = zmq.EVENT_HANDSHAKE_SUCCEEDED
-# The peer speaks ZeroMQ and wants another mechanism, or our keys are wrong; other flaws are those of a stranger's port.
-_SECURITY_FLAWS = (
-    zmq.PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH,
-    zmq.PROTOCOL_ERROR_ZMTP_CRYPTOGRAPHIC,
-    zmq.PROTOCOL_ERROR_ZMTP_INVALID_METADATA,
-)
 LOOK_SECONDS = 0.1
 REPLIES_AT_ONCE = 1000
 """So many are received before a deadline is looked at again: a broker may send what nobody asked for without end."""
-PROBE_SECONDS = 1.0
-# The begin of a ZMTP 3.1 greeting: signature and version. The mechanism follows, and the peer says its own by then.
-_GREETING = b"\xff" + bytes(7) + b"\x01\x7f" + b"\x03\x01"
 _WILDCARDS = ("0.0.0.0", "[::]", "*")
-# pyzmq's flags are enums; combining them costs as much as a frame.
-_NOBLOCK = int(zmq.NOBLOCK)
-_MORE_NOBLOCK = int(zmq.SNDMORE) | _NOBLOCK
-_RCVMORE = int(zmq.RCVMORE)
-Context = zmq.Context[zmq.Socket[bytes]]
 
 
-class Session:
-    def __init__(
-        self,
-        context: Context,
-        endpoint: str,
-        *,
-        deadline: float,
-        hello_id: str,
-        keys: ClientKeys | None = None,
-        handshake_deadline: float | None = None,
-        is_cancelled: Callable[[], bool] = lambda: False,
-    ) -> None:
-        """Connect and say HELLO; raises BrokerUnavailable or Unauthorized, at the deadline at the latest.
+class EventStream(Protocol):
+    """Events that the broker sends without being asked; used by the I/O thread only."""
 
-        libzmq's own thread shakes hands, however busy the broker is: `handshake_deadline` tells soon that a process is
-        stopped or a host is gone, and leaves a busy one its time to answer.
-        """
-        self.endpoint = endpoint
-        self._is_greeted = self._is_shaken = False
-        self._has_keys = keys is not None and bool(keys.server)
-        self.dealer = _dealer(context, keys)
-        self.dealer.setsockopt(zmq.SNDHWM, 0)  # what is in flight is bounded by who asks: thousands of registrations
-        self.dealer.setsockopt(zmq.RCVHWM, 0)  # are said again at once after a restart
-        self.monitor = self.dealer.get_monitor_socket(_LOST | _SHAKEN)
-        self._seen: list[tuple[int, int]] = []
-        self._poller = zmq.Poller()
-        self._poller.register(self.dealer, zmq.POLLIN)
-        self._poller.register(self.monitor, zmq.POLLIN)
-        try:
-            self.dealer.connect(endpoint)
-            shaken_by = deadline if handshake_deadline is None else min(deadline, handshake_deadline)
-            self.hello = self._say_hello(hello_id, deadline, shaken_by, is_cancelled)
-            self.hello.endpoints = reachable(self.hello.endpoints, endpoint)
-        except zmq.ZMQError as error:
-            self.close()
-            raise BrokerUnavailable(f"cannot connect to {endpoint}: {error}", endpoint=endpoint) from None
-        except BaseException:
-            self.close()
-            raise
+    is_shared: bool
+    """Whether events come on the session's own connection, so that its owner receives them."""
 
-    def also_poll(self, fd: int) -> None:
-        self._poller.register(fd, zmq.POLLIN)
+    def follow(self, topics: set[bytes]) -> None:
+        """Be subscribed to just these; to none where the broker's HELLO offers no events."""
 
-    def send(self, payload: bytes) -> None:
-        try:
-            self.dealer.send(b"", _MORE_NOBLOCK)
-            self.dealer.send(payload, _NOBLOCK)
-        except zmq.Again:
-            raise self._lost() from None
+    def pollables(self) -> list[object]:
+        """Return what is readable when there is something to do here: descriptors, and sockets of ZeroMQ."""
+
+    def events(self) -> Iterator[tuple[bytes, bytes]]:
+        """Yield topic and payload of what has come, so many at a time. Whoever handles one may close this."""
+
+    def has_hung_up(self) -> bool:
+        """Return whether the broker did, as far as can be told from here, since the last time."""
+
+    def close(self) -> None: ...
+
+
+class Session(Protocol):
+    endpoint: str
+    hello: replies.HelloAck
+    stream: EventStream
+
+    @property
+    def is_there(self) -> bool:
+        """Whether the process at the other end runs, however busy it is."""
+
+    @property
+    def has_received(self) -> bool:
+        """Whether replies are here already, so that nothing is to be waited for."""
+
+    @property
+    def has_events(self) -> bool:
+        """Whether whoever received replies received events too, for the I/O thread to hand out."""
+
+    def also_poll(self, fd: int) -> None: ...
+
+    def pollables(self) -> list[object]:
+        """Return what is readable when `receive_one` has something to do."""
+
+    def send(self, payload: bytes) -> None: ...
 
     def poll(self, deadline: float) -> bool:
         """Wait until something may be received or another polled fd is ready; False at the deadline."""
-        remaining = deadline - time.monotonic()
-        return bool(self._poller.poll(int(remaining * 1000) + 1 if remaining > 0 else 0))
 
-    def receive(self) -> list[replies.AnyReply]:
-        """Return replies that have come, at most REPLIES_AT_ONCE; raises when the broker is gone and none is left."""
-        received: list[replies.AnyReply] = []
-        while len(received) < REPLIES_AT_ONCE and (reply := self.receive_one()) is not None:
-            received.append(reply)
-        if not received:
-            self.check_lost()
-        return received
-
-    def receive_one(self) -> replies.AnyReply | None:
-        try:
-            frame = self.dealer.recv(_NOBLOCK)
-            while self.dealer.get(_RCVMORE):
-                frame = self.dealer.recv(_NOBLOCK)
-        except zmq.Again:
-            return None
-        try:
-            return protocol.decode_reply(frame)
-        except InternalError as unreadable:  # whoever answers so is no broker
-            raise BrokerUnavailable(unreadable.message, endpoint=self.endpoint) from None
+    def receive_one(self) -> replies.AnyReply | None: ...
 
     def check_lost(self) -> None:
-        """Raise when the broker is gone."""
-        self._watch()
-        if self._seen:
-            raise self._lost()
+        """Raise when the broker is gone, and no reply of it is left."""
 
-    def close(self) -> None:
-        self.dealer.disable_monitor()
-        self.monitor.close(0)
-        self.dealer.close(0)
+    def lend(self) -> None:
+        """A caller drives from now on: do not wake the I/O thread for what comes."""
 
-    def _say_hello(
-        self, hello_id: str, deadline: float, shaken_by: float, is_cancelled: Callable[[], bool]
-    ) -> replies.HelloAck:
-        hello = commands.Hello(id=hello_id, client=f"messagehub-python/{__version__}")
-        hello.priority = "high"  # it has little time, and others may just be registering thousands of channels again
-        self.send(protocol.encode(hello))
-        limit = shaken_by
-        while not is_cancelled():
-            now = time.monotonic()
-            if self.poll(min(limit, now + LOOK_SECONDS)):
-                for reply in self.receive():
-                    answer = protocol.unwrap(reply)
-                    if isinstance(answer, replies.HelloAck):
-                        protocol.negotiate([answer.version])
-                        self._is_greeted = True
-                        return _sensible(answer, self.endpoint)
-                limit = deadline if self._is_shaken else shaken_by
-            if now >= limit:  # also while something else than a HELLO comes without end
-                break
-        raise BrokerUnavailable(f"no broker answers at {self.endpoint}", endpoint=self.endpoint)
+    def take_back(self) -> None:
+        """No caller drives any more."""
 
-    def _watch(self) -> None:
-        """Note what the monitor says."""
-        while self.monitor.poll(0):
-            event, value = next_event(self.monitor)
-            if event == _SHAKEN:
-                self._is_shaken = True
-            else:
-                self._seen.append((event, value))
+    def is_running(self, deadline: float) -> bool:
+        """Find out whether the process at the other end runs."""
 
-    def _lost(self) -> HubError:
-        self._watch()
-        if not self._is_greeted:
-            if (refusal := self._refusal()) is not None:
-                return Unauthorized(refusal, endpoint=self.endpoint)
-            return BrokerUnavailable(f"no broker answers at {self.endpoint}", endpoint=self.endpoint)
-        return BrokerUnavailable(f"the connection to the broker at {self.endpoint} is lost", endpoint=self.endpoint)
+    def close(self) -> None: ...
 
-    def _refusal(self) -> str | None:
-        """Why the broker did not let us in, if that is why it is gone."""
-        for event, value in self._seen:
-            if event == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
-                return f"the broker at {self.endpoint} does not list this client's key"
-            if event == zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL and value not in _SECURITY_FLAWS:
-                continue  # who listens there does not speak ZeroMQ
-            if event & _REFUSED:
-                if not self._has_keys:
-                    if not _wants_keys(self.endpoint):
-                        continue  # a stranger, who hung up on us
-                    return f"the broker at {self.endpoint} takes only peers with keys: name yours with key_file"
-                return (
-                    f"the broker at {self.endpoint} did not complete the handshake:"
-                    " server_key is not its public key, or it takes no keys there"
-                )
-        return None
+    def abandon(self) -> None:
+        """In a forked child: the parent's session goes on."""
 
 
-def _dealer(context: Context, keys: ClientKeys | None) -> "zmq.Socket[bytes]":
-    dealer = context.socket(zmq.DEALER)
-    if keys is not None:
-        keys.secure(dealer)
-    dealer.setsockopt(zmq.LINGER, 0)
-    dealer.setsockopt(zmq.RECONNECT_IVL, -1)
-    return dealer
+def receive(session: Session) -> list[replies.AnyReply]:
+    """Return replies that have come, at most REPLIES_AT_ONCE; raises when the broker is gone and none is left."""
+    received: list[replies.AnyReply] = []
+    while len(received) < REPLIES_AT_ONCE and (reply := session.receive_one()) is not None:
+        received.append(reply)
+    if not received:
+        session.check_lost()
+    return received
+
+
+def say_hello(
+    session: Session, hello_id: str, deadline: float, there_by: float, is_cancelled: Callable[[], bool]
+) -> replies.HelloAck:
+    """Return the broker's answer; raises BrokerUnavailable at the deadline, or at `there_by` if nobody runs there."""
+    hello = commands.Hello(id=hello_id, client=f"messagehub-python/{__version__}")
+    hello.priority = "high"  # it has little time, and others may just be registering thousands of channels again
+    session.send(protocol.encode(hello))
+    while not is_cancelled():
+        now = time.monotonic()
+        limit = deadline if now >= there_by and session.is_there else min(there_by, deadline)
+        if session.poll(min(limit, now + LOOK_SECONDS)):
+            for reply in receive(session):
+                answer = protocol.unwrap(reply)
+                if isinstance(answer, replies.HelloAck):
+                    protocol.negotiate([answer.version])
+                    return _sensible(answer, session.endpoint)
+        if now >= limit:  # also while something else than a HELLO comes without end
+            break
+    raise BrokerUnavailable(f"no broker answers at {session.endpoint}", endpoint=session.endpoint)
 
 
 def _sensible(hello: replies.HelloAck, endpoint: str) -> replies.HelloAck:
     if not (hello.heartbeat_seconds > 0 and hello.beacon_seconds > 0 and hello.lease_seconds > 0):
         raise BrokerUnavailable(f"the HELLO of {endpoint} makes no sense", endpoint=endpoint)
+    hello.endpoints = reachable(hello.endpoints, endpoint)
     return hello
-
-
-def shakes_hands(context: Context, endpoint: str, *, deadline: float, keys: ClientKeys | None) -> bool:
-    """Whether the process there runs: libzmq answers for it even when its own thread is busy."""
-    dealer = _dealer(context, keys)
-    monitor = dealer.get_monitor_socket(_LOST | _SHAKEN)
-    try:
-        dealer.connect(endpoint)
-        remaining = max(deadline - time.monotonic(), 0.0)
-        return bool(monitor.poll(int(remaining * 1000) + 1)) and next_event(monitor)[0] == _SHAKEN
-    except zmq.ZMQError:
-        return False
-    finally:
-        dealer.disable_monitor()
-        monitor.close(0)
-        dealer.close(0)
-
-
-def connected(
-    context: Context,
-    endpoint: str,
-    *,
-    deadline: float,
-    hello_id: str,
-    keys: ClientKeys | None = None,
-    handshake_deadline: float | None = None,
-    is_cancelled: Callable[[], bool] = lambda: False,
-) -> Session:
-    """A broker that dies in the middle of a handshake looks like one that refuses it: ask twice."""
-
-    def connect() -> Session:
-        return Session(
-            context,
-            endpoint,
-            deadline=deadline,
-            hello_id=hello_id,
-            keys=keys,
-            handshake_deadline=handshake_deadline,
-            is_cancelled=is_cancelled,
-        )
-
-    try:
-        return connect()
-    except Unauthorized:
-        return connect()
 
 
 def reachable(endpoints: dict[str, str], connected: str) -> dict[str, str]:
@@ -253,23 +137,3 @@ def reachable(endpoints: dict[str, str], connected: str) -> dict[str, str]:
 def _at(endpoint: str, host: str) -> str:
     own, _, port = endpoint.rpartition(":")
     return f"{host}:{port}" if own.removeprefix("tcp://") in _WILDCARDS else endpoint
-
-
-def _wants_keys(endpoint: str) -> bool:
-    """Whether a ZeroMQ peer with keys listens there. libzmq hangs up on us without a word, and so do strangers; but a
-    ZeroMQ peer first says in its greeting which mechanism it wants."""
-    host, _, port = endpoint.removeprefix("tcp://").rpartition(":")
-    deadline = time.monotonic() + PROBE_SECONDS
-    greeting = b""
-    try:
-        with socket.create_connection((host.strip("[]"), int(port)), PROBE_SECONDS) as probe:
-            probe.sendall(_GREETING)
-            while len(greeting) < 32 and (left := deadline - time.monotonic()) > 0:
-                probe.settimeout(left)
-                part = probe.recv(64)
-                if not part:
-                    break
-                greeting += part
-    except (OSError, ValueError):
-        return False
-    return greeting[:1] == b"\xff" and greeting[9:10] == b"\x7f" and greeting[12:32].rstrip(b"\0") == b"CURVE"

@@ -18,16 +18,9 @@ from time import monotonic
 from typing import Any, Protocol
 
 from messagehub.errors import HubError, NoResponse, RequestTimeout, SendTimeout
+from messagehub.protocol.stream_frames import CHUNK, Frames, NotAFrame
 from messagehub.protocol.topic_frames import IN_BLOCK
-from messagehub.services.frames import (
-    ANSWER,
-    CHUNK,
-    EXPIRED,
-    PARTIAL,
-    REPLY,
-    Frames,
-    NotAFrame,
-)
+from messagehub.services.frames import ANSWER, EXPIRED, MAX_FRAME_BYTES, PARTIAL, REPLY
 from messagehub.services.handshake import connect
 from messagehub.services.metrics import ServiceMetrics
 from messagehub.services.payloads import attached, is_known_kind
@@ -121,7 +114,7 @@ class ServiceConnection:
         self.is_ended = self.is_lost = False
         self._metrics = metrics
         self._reader = reader
-        self._frames = Frames(ANSWER)
+        self._frames = Frames(ANSWER, MAX_FRAME_BYTES)
         self._pending: dict[int, WaitingRequest] = {}
         self._late = 0
         self._unsent = b""

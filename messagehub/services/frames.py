@@ -29,6 +29,7 @@ import msgspec
 
 from messagehub.errors import HubError, from_wire
 from messagehub.payloads.encoding import MAX_MESSAGE_BYTES
+from messagehub.protocol.stream_frames import LENGTH
 from registry.records import Priority
 
 GREETING, REQUEST, SEND, STREAM, MORE = range(5)
@@ -36,16 +37,13 @@ WELCOME, REPLY, PARTIAL, REFUSED, TAKEN, FAILED, EXPIRED, CHALLENGE = range(8)
 PRIORITIES: tuple[Priority, ...] = ("high", "normal", "low")
 CALL = struct.Struct("<IBBBQdBI")
 ANSWER = struct.Struct("<IBBQI")
-LENGTH = 4
 SCHEME = "unix:@"
 MAX_FRAME_BYTES = MAX_MESSAGE_BYTES + 4096
 MAX_GREETING_BYTES = 4096
 WINDOW_BYTES = 8 * 2**20
 EVERYTHING = 2**64 - 1
-CHUNK = 2**16
 _AMOUNT = struct.Struct("<Q")
 _pack_call, _pack_answer = CALL.pack, ANSWER.pack
-_unpack_length = struct.Struct("<I").unpack_from
 
 
 class RequestFailure(msgspec.Struct):
@@ -69,10 +67,6 @@ class Challenge(msgspec.Struct):
 
 class Proof(msgspec.Struct):
     proof: str
-
-
-class NotAFrame(Exception):
-    """The other side does not speak this protocol."""
 
 
 _encode_json = msgspec.json.Encoder().encode
@@ -151,43 +145,3 @@ def read_failure(body: bytes | memoryview) -> HubError:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return HubError("the worker failed, and what it says of it cannot be read")
     return from_wire(said.code, said.message, said.details, retryable=said.retryable)
-
-
-class Frames:
-    """Bytes as they arrive, cut into frames."""
-
-    __slots__ = ("_head_bytes", "_rest", "most_bytes")
-
-    def __init__(self, head: struct.Struct, most_bytes: int = MAX_FRAME_BYTES) -> None:
-        self.most_bytes = most_bytes
-        self._head_bytes = head.size
-        self._rest = bytearray()  # grows in place: bytes that come one by one cost no more than all at once
-
-    def feed(self, data: bytes) -> list[bytes]:
-        """The whole frames that are here now, each with its length in front; raises NotAFrame."""
-        if self._rest:
-            self._rest += data
-            size = self._size(self._rest, 0)
-            if size is None or len(self._rest) < size:
-                return []
-            data = bytes(self._rest)
-            self._rest.clear()
-        found: list[bytes] = []
-        at, end = 0, len(data)
-        while (size := self._size(data, at)) is not None and end - at >= size:
-            if at == 0 and size == end:
-                return [data]
-            found.append(data[at : at + size])
-            at += size
-        if at < end:
-            self._rest += data[at:]
-        return found
-
-    def _size(self, data: bytes | bytearray, at: int) -> int | None:
-        """Of the frame that begins there, its length included; None before that is known."""
-        if len(data) - at < LENGTH:
-            return None
-        size: int = _unpack_length(data, at)[0] + LENGTH
-        if not self._head_bytes <= size <= self.most_bytes:
-            raise NotAFrame
-        return size

@@ -5,19 +5,17 @@ from collections.abc import Callable
 from time import monotonic
 
 from messagehub.errors import RouteError, SendTimeout
+from messagehub.protocol.stream_frames import LENGTH, Frames, NotAFrame
 from messagehub.services.frames import (
     ANSWER,
     CALL,
     CHALLENGE,
     GREETING,
-    LENGTH,
     MAX_GREETING_BYTES,
     SCHEME,
     WELCOME,
     Challenge,
-    Frames,
     Greeting,
-    NotAFrame,
     Proof,
     challenge,
     decode_challenge,

@@ -20,10 +20,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from messagehub.errors import DuplicateRegistration, HubError, MailboxClosed, MailboxFull, NoResponse, NotInitialised
+from messagehub.protocol.stream_frames import CHUNK, NotAFrame
 from messagehub.runtime.supervision import keep_turning
 from messagehub.services.frames import (
     CALL,
-    CHUNK,
     MORE,
     SCHEME,
     SEND,
@@ -31,7 +31,6 @@ from messagehub.services.frames import (
     TAKEN,
     WELCOME,
     Greeting,
-    NotAFrame,
     answer,
     failure,
 )

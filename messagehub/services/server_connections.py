@@ -14,30 +14,28 @@ ended the pause.
 import asyncio
 import select
 import socket
-import struct
 import threading
 from collections import deque
 from time import monotonic
 
 from messagehub.errors import RequestCancelled, RequestTimeout
+from messagehub.protocol.stream_frames import Frames
 from messagehub.runtime.event_loop import wake
+from messagehub.runtime.stream_sockets import Outbox, credentials_of
 from messagehub.services.frames import (
     CALL,
     EVERYTHING,
     MAX_FRAME_BYTES,
     MAX_GREETING_BYTES,
     WINDOW_BYTES,
-    Frames,
     Greeting,
 )
 
-PATIENCE_SECONDS = 30.0
 MOST_UNTAKEN_BYTES = 64 * 2**20
 MOST_BLOCKED, MOST_BLOCKED_BYTES = 1000, 8 * 2**20
 MOST_CANCELLED = 10_000
 _IN, _OUT, _ONCE = select.EPOLLIN, select.EPOLLOUT, select.EPOLLONESHOT
 _CUT = -1  # in place of what is unread of a stream: its reader cannot be given all of it any more
-_CREDENTIALS = struct.Struct("iII")  # pid, uid, gid
 _ENDED = select.EPOLLHUP | select.EPOLLERR
 
 
@@ -46,7 +44,7 @@ class ServerConnection:
         connection.setblocking(False)
         self.socket = connection
         self.fd = connection.fileno()
-        self.uid = _uid_of(connection)
+        self.uid = credentials_of(connection).uid
         self.connected_at = monotonic()
         self.sender = ""
         self.target = b""
@@ -61,9 +59,7 @@ class ServerConnection:
         self._wakers: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
         self._is_gone = False
         self._is_to_be_read = True
-        self._outbox: deque[bytes] = deque()
-        self._untaken_bytes = 0
-        self._taken_at = 0.0
+        self._outbox = Outbox(connection, MOST_UNTAKEN_BYTES)
         self._blocked = self._blocked_bytes = 0
         self.is_crowded = False
         """Whether more waits for room than one connection may have waiting: `pauses` then says what to do."""
@@ -84,18 +80,10 @@ class ServerConnection:
         with self._lock:
             if self._is_gone:
                 return
-            if not self._outbox:
-                sent = self._give(frame)
-                if sent == len(frame):
-                    return
-                frame = frame[sent:]
-                self._taken_at = monotonic()
-            elif self._untaken_bytes > MOST_UNTAKEN_BYTES or monotonic() - self._taken_at > PATIENCE_SECONDS:
+            if self._outbox.is_stuck:
                 self._give_up()
-                return
-            self._outbox.append(frame)
-            self._untaken_bytes += len(frame)
-            self._arm()
+            elif not self._outbox.send(frame):
+                self._arm()
 
     # -- messages that wait for room -----------------------------------------------------------------------
 
@@ -256,38 +244,13 @@ class ServerConnection:
             self._epoll.modify(self.fd, mask | _ONCE)
 
     def _empty_outbox(self) -> None:
-        while self._outbox:
-            frame = self._outbox[0]
-            sent = self._give(frame)
-            self._untaken_bytes -= sent
-            if sent:
-                self._taken_at = monotonic()
-                self._tell_streams()
-            if sent < len(frame):
-                self._outbox[0] = frame[sent:]
-                return
-            self._outbox.popleft()
-
-    def _give(self, frame: bytes) -> int:
-        """How much of it was taken; an ended caller takes all."""
-        try:
-            return self.socket.send(frame)
-        except BlockingIOError:
-            return 0
-        except OSError:
-            return len(frame)  # whoever reads will see that it ended
+        if self._outbox.empty():
+            self._tell_streams()
 
     def _give_up(self) -> None:
         self._outbox.clear()
-        self._untaken_bytes = 0
         self._tell_streams()
         try:
             self.socket.shutdown(socket.SHUT_RDWR)
         except OSError:
             pass  # it had ended
-
-
-def _uid_of(connection: socket.socket) -> int:
-    """The user at the other end, from the kernel."""
-    _, uid, _ = _CREDENTIALS.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
-    return int(uid)

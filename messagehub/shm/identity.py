@@ -50,6 +50,12 @@ class ProcessIdentity(NamedTuple):
         return self.boot_id == boot_id() and ProcessIdentity.of(self.pid) == self
 
 
+def is_stopped(pid: int) -> bool:
+    """Return whether a process was stopped by a signal or a debugger; False if nothing is known of it."""
+    stat = _stat(pid)
+    return stat is not None and stat[0] in ("T", "t")
+
+
 def jvm_ancestor(pid: int | None = None) -> ProcessIdentity | None:
     """Return the nearest ancestor (or this process) that runs a JVM, which outlives the workers of a Spark job."""
     current = os.getpid() if pid is None else pid

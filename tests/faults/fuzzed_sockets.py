@@ -13,11 +13,11 @@ from collections.abc import Callable
 import zmq
 
 from messagehub import MessageHub
+from messagehub.protocol.stream_frames import LENGTH
 from messagehub.protocol.topic_frames import MAX_FRAME_BYTES, frames_of
 from messagehub.services.frames import (
     ANSWER,
     CALL,
-    LENGTH,
     MORE,
     REQUEST,
     SEND,
@@ -30,6 +30,7 @@ from messagehub.services.frames import (
 )
 from registry.records import Worker
 from tests.integration.harness import PATIENCE_SECONDS, Peer
+from tests.integration.local_peer import LocalPeer, framed
 from tests.messaging.service_harness import SECONDS, connected, received, welcomed, worker_of
 
 BATCH = 200
@@ -129,6 +130,31 @@ def fuzz_topics_in(endpoint: str, frames: int, seed: int, judge: Judge) -> None:
     with Peer(endpoint, zmq.PUSH) as peer:
         peer.socket.send(bytes(MAX_FRAME_BYTES + 1))
         judge()
+
+
+def fuzz_local_socket(endpoint: str, frames: int, seed: int, judge: Judge, body: Callable[[], bytes]) -> None:
+    """What a client of this host may say: requests, of which each is answered once, subscriptions, and anything."""
+    dice = random.Random(seed)
+    with LocalPeer(endpoint) as peer:
+        for _ in range(-(-frames // BATCH)):
+            said, asked = [], 0
+            for _ in range(BATCH - WRONG):
+                if dice.random() < 0.8:
+                    said.append(framed(0, body()))
+                    asked += 1
+                else:
+                    said.append(framed(dice.choice((1, 1, 2)), dice.choice(NAMES) + dice.randbytes(dice.randrange(3))))
+            data = b"".join(said)
+            while data:
+                size = dice.choice((1, 3, 100, 10_000, 100_000))
+                peer.socket.sendall(data[:size])
+                data = data[size:]
+            for _ in range(WRONG):
+                with LocalPeer(endpoint) as wrong, contextlib.suppress(BrokenPipeError, ConnectionResetError):
+                    wrong.socket.sendall(dice.choice((mutated(dice, said[0]), dice.randbytes(dice.randrange(1, 300)))))
+            for _ in range(asked):
+                assert peer.reply()["type"]
+            judge()
 
 
 def fuzz_worker(hub: MessageHub, address: str, frames: int, seed: int, judge: Judge) -> None:

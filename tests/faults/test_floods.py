@@ -25,6 +25,7 @@ from tests.integration.harness import (
     hub_of,
 )
 from tests.integration.invariants import gauge
+from tests.integration.local_peer import LocalPeer, local_path
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 
@@ -212,6 +213,46 @@ def test_a_flood_of_refused_requests_does_not_keep_a_hub_from_stopping(served: C
             lambda: peer.ask({"type": "STATS_REQUEST"}, timeout=PATIENCE_SECONDS)["counters"]["malformed"] > 1000
         )
         assert server.stop() == 0
+
+
+LOCAL = """
+import socket, struct, sys
+said = {
+    "requests": struct.pack("<IB", 11, 0) + b"no request",
+    "subscriptions": b"".join(struct.pack("<IB", 11, kind) + b"channel/a/" for kind in (1, 2)),
+    "nonsense": struct.pack("<IB", 3, 9) + b"??",
+    "lengths": struct.pack("<I", 2**22),
+}[sys.argv[2]] * 1000
+print("floods", flush=True)
+while True:
+    with socket.socket(socket.AF_UNIX) as flooding:
+        flooding.connect(sys.argv[1])
+        try:
+            while True:
+                flooding.sendall(said)
+        except OSError:
+            pass  # hung up on: once more
+"""
+
+
+@pytest.mark.parametrize("what", ["requests", "subscriptions", "nonsense", "lengths"])
+def test_a_flood_at_the_local_socket_stops_nobody(served: Callable[..., Served], what: str) -> None:
+    """Of somebody who reads nothing."""
+    server = served(**QUICK)
+    with (
+        flooding(str(local_path(server)), what, program=LOCAL),
+        Peer(server.endpoint) as peer,
+        LocalPeer(server) as local,
+        hub_of(server) as hub,
+    ):
+        hub.register_producer("mine", schema_hash="h", required=True)
+        with hub.watch("mine") as watch:
+            assert watch.wait_current(PATIENCE_SECONDS)
+        assert_serves(peer)
+        for _ in range(100):
+            assert local.ask({"type": "PING"})["type"] == "PONG"
+        assert peer.counter("internal_errors") == 0
+    assert server.stop() == 0
 
 
 def test_the_places_of_one_peer_are_not_freed_by_another(tmp_path: Path) -> None:

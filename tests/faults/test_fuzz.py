@@ -22,7 +22,7 @@ from messagehub.errors import BY_CODE, HubError
 from messagehub.protocol import COMMANDS_BY_TYPE
 from tests.access.shared import SharedHub
 from tests.conftest import QUICK
-from tests.faults.fuzzed_sockets import fuzz_listening, fuzz_topics_in, fuzz_worker
+from tests.faults.fuzzed_sockets import fuzz_listening, fuzz_local_socket, fuzz_topics_in, fuzz_worker
 from tests.integration.harness import PATIENCE_SECONDS, AnyBroker, Listener, Message, Peer, Served, producer
 from tests.levels import FUZZED_FRAMES, IS_QUICK
 from tests.messaging.service_harness import WorkerProcess, patient_hub
@@ -283,9 +283,10 @@ def fuzz_every_socket(server: Served, well_behaved: WellBehaved, frames: int, se
         "topics_in": lambda count: fuzz_topics_in(ends["topics_in"], count, seed, judge),
         "topics_out": lambda count: fuzz_listening(ends["topics_out"], count, seed, judge, b"\0", ask_for),
         "topics_retained": lambda count: fuzz_listening(ends["topics_retained"], count, seed, judge, b"\0", ask_for),
+        "local": lambda count: fuzz_local_socket(server.endpoint, count, seed, judge, Fuzzer(seed).body),
         "worker": lambda count: fuzz_worker(well_behaved.hub, FUZZED, count, seed, judge),
     }
-    assert fuzzers.keys() == {*ends, "worker"}, "a socket that nobody fuzzes"
+    assert fuzzers.keys() == {*ends, "local", "worker"}, "a socket that nobody fuzzes"
     for name, send in fuzzers.items():
         began_at = time.monotonic()
         send(frames // len(fuzzers))

@@ -356,8 +356,9 @@ def end_at_once(process: "subprocess.Popen[Any]") -> None:
 
 
 def clean_environment() -> dict[str, str]:
-    """Nothing of the user's own hub, but the domain of this test run."""
-    kept = {n: v for n, v in os.environ.items() if not n.startswith("MESSAGEHUB_") or n == "MESSAGEHUB_DOMAIN"}
+    """Nothing of the user's own hub, but the domain and the transport of this test run."""
+    ours = ("MESSAGEHUB_DOMAIN", "MESSAGEHUB_TRANSPORT")
+    kept = {n: v for n, v in os.environ.items() if not n.startswith("MESSAGEHUB_") or n in ours}
     return kept | {"PYTHONPATH": str(ROOT)}
 
 

@@ -17,8 +17,8 @@ def gauge(peer: Peer, name: str) -> int:
 def kept_in_vain(endpoint: str, domain: str = "") -> list[str]:
     """What a broker keeps that belongs to nobody; nothing when it does not answer in plain ZeroMQ.
 
-    A broker without members has no leases, no watched processes and no owners; without connections to its events it
-    has no subscriptions; and it watches no directory of channels that is gone.
+    A broker without members has no leases, no watched processes and no owners; without connections to its events or
+    its local socket it has no subscriptions; and it watches no directory of channels that is gone.
     """
     with Peer(endpoint, zmq.DEALER) as peer:
         peer.send({"type": "STATS_REQUEST"})
@@ -37,7 +37,8 @@ def kept_in_vain(endpoint: str, domain: str = "") -> list[str]:
         "lease owners": gauges.get("lease_owners", 0),
     }
     wrong = [f"{count} {what} for {members} members" for what, count in kept.items() if count > members]
-    if gauges["subscriptions"] and connections(hello.get("endpoints", {}).get("events", "")) == 0:
+    listening = gauges["local_connections"] or connections(hello.get("endpoints", {}).get("events", ""))
+    if gauges["subscriptions"] and not listening:
         wrong.append(f"{gauges['subscriptions']} subscriptions of nobody")
     if domain and gauges["watched_directories"] > (existing := _directories(domain)):
         wrong.append(f"{gauges['watched_directories']} watched directories where {existing} exist")

@@ -1,5 +1,7 @@
 """A caller that drives the wire may drop it while the I/O thread is at work."""
 
+import contextlib
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -7,39 +9,54 @@ import pytest
 
 from messagehub.client.connection import Connection
 from messagehub.client.event_listeners import EventListeners
+from messagehub.errors import BrokerUnavailable
 from messagehub.settings import Settings
 from registry import commands
 from tests.conftest import QUICK
-from tests.integration.harness import Embedded, eventually
+from tests.integration.harness import Served, eventually
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 
 
-class Meanwhile(EventListeners):
-    """The wire is gone just when the thread asks what to listen to."""
+class Interrupted(EventListeners):
+    """Something happens just when the thread asks what to listen to."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Connection, interrupt: Callable[[], None]) -> None:
         super().__init__(connection)
-        self.connection = connection
-        self.asked = 0
+        self._interrupt = [interrupt]
 
     def topics(self) -> set[bytes]:
-        self.connection.hello = None
-        self.asked += 1
+        if self._interrupt:
+            self._interrupt.pop()()
         return super().topics()
 
 
-def test_events_are_followed_while_the_wire_is_dropped(embedded: Callable[..., Embedded], tmp_path: Path) -> None:
-    connection = Connection(Settings.load(endpoint=embedded(**QUICK).endpoint, dir=tmp_path), name="c")
+@pytest.mark.parametrize("transport", ["auto", "zmq"])
+def test_events_are_followed_while_the_wire_is_dropped(
+    served: Callable[..., Served], tmp_path: Path, transport: str
+) -> None:
+    server = served(**QUICK)
+    connection = Connection(Settings.load(endpoint=server.endpoint, dir=tmp_path, transport=transport), name="c")
+
+    def ask() -> None:
+        with contextlib.suppress(BrokerUnavailable):
+            connection.request(commands.Ping(), timeout=5)
+
+    def lose_the_broker() -> None:
+        server.kill()
+        caller = threading.Thread(target=ask)
+        caller.start()
+        caller.join(30)
+
+    heard: list[bytes | None] = []
     try:
-        connection.request(commands.Ping(), timeout=30)
-        hello = connection.hello
-        meanwhile = Meanwhile(connection)
-        connection.parts = (meanwhile,)
-        for turn in range(1, 4):  # a thread that failed would take no further turn
-            connection.hello = hello
-            connection.wake()
-            eventually(lambda turn=turn: meanwhile.asked >= turn)
-            assert connection.hello is None
+        ask()
+        listeners = Interrupted(connection, lose_the_broker)
+        connection.parts = (listeners,)
+        listeners.add(b"channel/", heard.append)
+        eventually(lambda: connection.hello is None)
+        server.start()
+        eventually(lambda: any(heard))  # a thread that failed would take no further turn
+        assert connection.metrics.all_counters()["defects"] == 0
     finally:
         connection.close()

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from messagehub import MessageHub
 from messagehub.errors import HubError, MailboxFull, NoResponse, RequestTimeout, RouteError
+from messagehub.protocol.stream_frames import Frames
 from messagehub.services import server as service_server
 from messagehub.services import server_connections as service_callers
 from messagehub.services.context import ServiceContext, ServiceMessage
@@ -25,6 +26,7 @@ from messagehub.services.frames import (
     CALL,
     CHALLENGE,
     FAILED,
+    MAX_FRAME_BYTES,
     MORE,
     PARTIAL,
     REPLY,
@@ -33,7 +35,6 @@ from messagehub.services.frames import (
     STREAM,
     WELCOME,
     Challenge,
-    Frames,
     Greeting,
     Proof,
     answer,
@@ -539,7 +540,7 @@ def test_a_worker_that_ignores_its_readers_room_cannot_fill_its_callers_memory(
 @given(st.lists(st.binary(max_size=50), max_size=8), st.lists(st.integers(1, 40), max_size=40))
 def test_frames_are_the_same_however_the_bytes_arrive(bodies: list[bytes], cuts: list[int]) -> None:
     sent = [answer(REPLY, 0, number, 0, body) for number, body in enumerate(bodies)]
-    data, frames, found = b"".join(sent), Frames(ANSWER), []
+    data, frames, found = b"".join(sent), Frames(ANSWER, MAX_FRAME_BYTES), []
     for cut in cuts:
         part, data = data[:cut], data[cut:]
         found += frames.feed(part) if part else []

@@ -165,7 +165,7 @@ class AccessControl:
             frames.append(bytes(frame.buffer[: protocol.MAX_PATH_FRAME_BYTES + 1]))
             frame = router.recv(_NOBLOCK, copy=False)
         frames.user = user = self.name_of(str(frame.get("User-Id")))
-        frames.is_too_fast = not self._is_own(user) and not self._buckets.take(user, monotonic())
+        frames.is_too_fast = self.asks_too_often(user)
         frames.append(bytes(frame.buffer[: protocol.HEAD_BYTES]) if frames.is_too_fast else frame.bytes)
         return frames
 
@@ -175,6 +175,10 @@ class AccessControl:
         path = ReturnPath(split[0])
         path.user, path.is_too_fast = frames.user, frames.is_too_fast
         return path, split[1]
+
+    def asks_too_often(self, user: str) -> bool:
+        """Count one request of a user, and return whether it is one too many."""
+        return not self._is_own(user) and not self._buckets.take(user, monotonic())
 
     def is_too_fast(self, path: list[bytes]) -> bool:
         assert isinstance(path, ReturnPath)

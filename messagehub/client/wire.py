@@ -1,0 +1,235 @@
+"""The wire of a connection: its session with the broker while there is one, and the requests that are on their way.
+
+Rule 1: the wire belongs to whoever holds `owner`; only its owner connects, sends, receives and drops.
+Rule 2: a request ends once: by its reply, its timeout or the loss of the wire.
+Rule 3: connecting again backs off, with jitter; in between it fails at once. Who is there and does not answer is given
+time (a busy host is not an absent broker), but not the time of every caller.
+"""
+
+import copy
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+
+import zmq
+
+from messagehub.client.backoff import Backoff
+from messagehub.client.broker_file import is_held, running_broker
+from messagehub.client.event_socket import Context
+from messagehub.client.opening import open_session
+from messagehub.client.pending_request import PendingRequest
+from messagehub.client.session import REPLIES_AT_ONCE, Session, receive
+from messagehub.errors import (
+    BrokerTimeout,
+    BrokerUnavailable,
+    ConfigurationError,
+    Forbidden,
+    HubError,
+    NotInitialised,
+    Unauthorized,
+)
+from messagehub.runtime.metrics import Metrics
+from messagehub.security.credentials import ClientKeys
+from messagehub.settings import Settings
+from messagehub.shm.locks import open_files_limited
+from registry import replies
+
+log = logging.getLogger("messagehub.client")
+
+_REFUSALS = (Unauthorized, Forbidden, ConfigurationError)
+
+
+class Wire:
+    def __init__(self, settings: Settings, name: str, metrics: Metrics, on_change: Callable[[], None]) -> None:
+        """`on_change` is called when a session has begun or ended; `news` says which."""
+        self.owner = threading.Lock()
+        self.session: Session | None = None
+        self.pending: dict[str, PendingRequest] = {}
+        self.news: deque[Session | None] = deque()
+        """Sessions that have begun, and None for the end of each."""
+        self.patience = Backoff(settings)
+        self.is_closed = False
+        self._settings = settings
+        self._name = name
+        self._metrics = metrics
+        self._on_change = on_change
+        self._context: Context | None = None
+        self._connecting_at: float | None = None
+        self._lock_path = str(settings.lock_path) if settings.is_local else None
+        self._refusal: HubError | None = None
+        self._keys: ClientKeys | None = None
+
+    @property
+    def hello(self) -> replies.HelloAck | None:
+        session = self.session  # once: its owner may drop it at any time
+        return None if session is None else session.hello
+
+    # -- by any thread -------------------------------------------------------------------------------------
+
+    def check_open(self) -> None:
+        if self.is_closed:
+            raise NotInitialised("this hub is closed")
+
+    def check_presence(self) -> None:
+        """Raise at once when this directory's broker does not run."""
+        self.check_open()
+        if self.session is None and self._lock_path is not None and not is_held(self._lock_path):
+            raise BrokerUnavailable(f"no broker runs in {self._settings.dir}", dir=str(self._settings.dir))
+
+    def find_endpoint(self) -> str:
+        """What the settings say; for the directory's own broker, what its file says while its lock is held."""
+        if not self._settings.is_local:
+            return self._settings.endpoint
+        with open_files_limited():
+            running = running_broker(self._settings)
+        if running is None:
+            raise BrokerUnavailable(f"no broker runs in {self._settings.dir}", dir=str(self._settings.dir))
+        return running.endpoint
+
+    def keys(self, endpoint: str) -> ClientKeys:
+        """What sockets to this endpoint need. On ipc the kernel says who we are, and keys are not used."""
+        if endpoint.startswith("ipc://"):
+            return ClientKeys("", "")
+        if self._keys is None:
+            self._keys = ClientKeys(self._settings.server_key, self._settings.key_file)
+        return self._keys
+
+    def check_patience(self, endpoint: str) -> None:
+        """Raise when a broker was tried a moment ago, or is being tried again and takes its time."""
+        now, connecting_at = time.monotonic(), self._connecting_at
+        is_slow = connecting_at is not None and now - connecting_at > self._settings.hello_timeout_seconds
+        if now < self.patience.retry_at or (is_slow and self.patience.has_failed):
+            raise copy.copy(self._refusal) or BrokerUnavailable(f"no broker answers at {endpoint}", endpoint=endpoint)
+
+    # -- by the owner --------------------------------------------------------------------------------------
+
+    def connect(
+        self, deadline: float, also_poll: Callable[[], int], *, is_patient: bool = False, in_background: bool = False
+    ) -> Session:
+        """Return the session, or raise: at once when nobody is there or it was tried a moment ago.
+
+        `also_poll` opens and returns a descriptor that whoever polls the session is woken by too.
+        """
+        self.check_open()
+        if self.session is not None:
+            return self.session
+        endpoint = self.find_endpoint()
+        self.check_patience(endpoint)
+        fd = also_poll()
+        self._connecting_at = now = time.monotonic()
+        shaken_by, answered_by = self.patience.deadlines(deadline, is_patient=is_patient, in_background=in_background)
+        try:
+            session = open_session(
+                endpoint,
+                self._zmq_context,
+                transport=self._settings.transport,
+                deadline=answered_by,
+                handshake_deadline=shaken_by,
+                hello_id=f"{self._name}-hello",
+                keys=self.keys(endpoint),
+                is_cancelled=lambda: self.is_closed,
+            )
+        except HubError as error:
+            # A copy, without the frames that it was raised in: they hold what the user may forget.
+            self._refusal = copy.copy(error) if isinstance(error, _REFUSALS) else None
+            self.patience.back_off()
+            if time.monotonic() - now >= self._settings.hello_timeout_seconds:
+                self.patience.no_hello()
+            if isinstance(error, (*_REFUSALS, BrokerUnavailable)):
+                raise
+            said = f"the broker at {endpoint} cannot be used: {error.message}"
+            raise BrokerUnavailable(said, endpoint=endpoint) from error
+        finally:
+            self._connecting_at = None
+        session.also_poll(fd)
+        self.patience.reset()
+        self.session = session
+        self.news.append(session)
+        self._metrics.count("connects")
+        self._on_change()
+        return session
+
+    def _zmq_context(self) -> Context:
+        if self._context is None:
+            self._context = zmq.Context()
+        return self._context
+
+    def exchange(
+        self, waiter: PendingRequest, until: float, has_to_yield: Callable[[], bool], wake: Callable[[], None]
+    ) -> replies.AnyReply | None:
+        """Send, and return the reply; None when it is not here in time, or another thread is to have the wire.
+
+        `wake` has the I/O thread hand out events that came meanwhile.
+        """
+        session = self.session
+        assert session is not None
+        waiter.is_sent = True
+        session.lend()
+        try:
+            session.send(waiter.payload)
+            while session.poll(until):
+                for _ in range(REPLIES_AT_ONCE):
+                    if (reply := session.receive_one()) is None:
+                        session.check_lost()
+                        break
+                    if reply.id == waiter.request_id:
+                        return reply
+                    self.deliver(reply)  # of a caller that handed its request over a moment ago
+                if session.has_events:
+                    wake()
+                if has_to_yield() or time.monotonic() >= until:  # also while answers come that nobody asked for
+                    break
+        finally:
+            session.take_back()
+            if session.has_events or (session.has_received and self.pending):
+                wake()
+        return None
+
+    def receive(self) -> None:
+        """Deliver what has come, and end requests of the I/O thread that are late."""
+        assert self.session is not None
+        try:
+            for reply in receive(self.session):
+                self.deliver(reply)
+        except HubError as lost:
+            self.drop(lost.message)
+        now = time.monotonic()
+        for waiter in list(self.pending.values()):
+            is_late = waiter.done is not None and waiter.deadline <= now
+            if is_late and self.pending.pop(waiter.request_id, None) is not None:  # or else all have ended meanwhile
+                waiter.finish(None, BrokerTimeout("the broker did not answer in time"))
+
+    def deliver(self, reply: replies.AnyReply) -> None:
+        waiter = self.pending.pop(reply.id, None) if isinstance(reply.id, str) else None
+        if waiter is None:
+            self._metrics.count("late_replies")
+        else:
+            waiter.finish(reply)
+
+    def drop(self, why: str) -> None:
+        """Throw the session away and end every request that was on it."""
+        if self.session is None:
+            return
+        log.debug("disconnected: %s", why)
+        self.session.close()
+        self.session = None
+        self.news.append(None)
+        self._metrics.count("disconnects")
+        self.patience.back_off()
+        while self.pending:
+            self.pending.popitem()[1].finish(None, BrokerUnavailable(why, endpoint=self._settings.endpoint))
+        self._on_change()
+
+    def close(self) -> None:
+        with self.owner:
+            self.drop("this client is closed")
+            if self._context is not None:
+                self._context.term()
+                self._context = None
+
+    def abandon(self) -> None:
+        """In a forked child: the parent's session goes on."""
+        if self.session is not None:
+            self.session.abandon()
