@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -9,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from messagehub.shm import core, errors
+from messagehub.shm import core, errors, layout, reader_files
+from messagehub.shm.core import python_ring
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -45,3 +47,26 @@ def test_rings_in_python_are_refused_where_stores_are_not_ordered(monkeypatch: p
         core.check_usable()
     monkeypatch.setattr(core, "IMPLEMENTATION", "c")
     core.check_usable()
+
+
+def test_the_header_in_c_and_the_layout_in_python_agree() -> None:
+    header = (ROOT / "messagehub" / "shm" / "core" / "ring.h").read_text()
+    found = {name: int(value) for name, value in re.findall(r"\bMH_(\w+) = (\d+)", header)}
+    assert found == {
+        "HEAD": layout.HEAD,
+        "WRITER_TICKET": layout.WRITER_TICKET,
+        "SEQUENCE": layout.SEQUENCE,
+        "LENGTH": layout.LENGTH,
+        "CHECKSUM": layout.CHECKSUM,
+        "HINT": layout.HINT,
+        "SHAPE": layout.SHAPE,
+        "LINE_WORDS": layout.LINE_WORDS,
+        "CURSOR": reader_files.CURSOR,
+        "TICKET": reader_files.TICKET,
+        "LOSSLESS": reader_files.LOSSLESS,
+        "HELD": reader_files.HELD,
+        "PINS_OFFSET": reader_files.PINS_OFFSET,
+        "GROUP_LINE_WORDS": python_ring.GROUP_LINE_WORDS,
+    }
+    for name in ("CURSOR", "TICKET", "LOSSLESS", "HELD", "PINS_OFFSET"):
+        assert getattr(python_ring, name) == getattr(reader_files, name)
