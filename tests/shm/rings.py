@@ -4,6 +4,8 @@ import os
 import zlib
 from typing import Any
 
+from messagehub.shm import core
+from messagehub.shm.core import python_ring
 from messagehub.shm.layout import Checksum, Kind, WhenFull
 from messagehub.shm.payloads import codec_for
 from messagehub.shm.read_results import Gap, Item
@@ -48,6 +50,12 @@ def checked(found: Item | Gap | None) -> int:
     assert isinstance(found, Item), found
     assert number_of(found.value) == found.sequence
     return found.sequence
+
+
+def use_python_core() -> None:
+    """In a child only: rings that are opened from now on have the core in Python, as on machines without a compiler."""
+    for name in ("Writer", "Reader", "fence"):
+        setattr(core, name, getattr(python_ring, name))
 
 
 def drain(reader: RingReader) -> list[int]:

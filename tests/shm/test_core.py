@@ -335,7 +335,7 @@ def test_no_ticket_of_a_writer_is_one_of_the_writer_before(root: str, implementa
             made.write(payload(made.head + 1))
             waiting = threading.Thread(target=made.write, args=(payload(made.head + 1), 20))
             waiting.start()
-            eventually(lambda: Segment.attach(made.path).words[WRITER_TICKET])
+            eventually(lambda words=words: words[WRITER_TICKET])  # type: ignore[misc]
             seen.append(words[WRITER_TICKET])
             assert len(drain(reader)) >= 1
             waiting.join(20)

@@ -5,6 +5,7 @@ import signal
 from collections.abc import Callable
 from typing import Any
 
+from messagehub.shm.core import python_ring
 from messagehub.shm.mapped_file import Segment
 from tests.shm.children import fork, wait
 
@@ -50,6 +51,18 @@ def counting_segment(fuse: Fuse) -> type[Segment]:
             self.data = CountedStores(self.data, fuse)  # type: ignore[assignment]
 
     return CountingSegment
+
+
+def counting_writer(fuse: Fuse) -> type[python_ring.Writer]:
+    class CountingWriter(python_ring.Writer):
+        def __init__(self, **places: Any) -> None:
+            super().__init__(**places)
+            # private: the core's own memory is where it stores, and nothing public is called for a store
+            self._words = CountedStores(self._words, fuse)  # type: ignore[assignment]
+            # private: the same, for payloads
+            self._data = CountedStores(self._data, fuse)  # type: ignore[assignment]
+
+    return CountingWriter
 
 
 CHANGES = (

@@ -1,4 +1,5 @@
-"""Writers, readers, committers and cleaners are killed and paused at random while they work.
+"""Writers, readers, committers and cleaners are killed and paused at random while they work. Half of them have the core
+of rings in Python, half of them the one that is used here: in C, where it was built.
 
 MESSAGEHUB_STORM_SECONDS sets how long.
 Zero bad reads, zero stalls, zero leaked segments after cleaning, zero committed tables lost.
@@ -26,7 +27,7 @@ from messagehub.shm.ring import RingSpec, open_reader, open_writer
 from messagehub.shm.tables import TableStore
 from tests.levels import STORM_SECONDS
 from tests.shm.children import fork, wait
-from tests.shm.rings import number_of, payload
+from tests.shm.rings import number_of, payload, use_python_core
 
 SCHEMA = pa.schema([("n", pa.int64()), ("s", pa.utf8())])
 PROGRESS = ("raw", "arrow", "blocking", "table", "committed", "cleaned")
@@ -162,7 +163,12 @@ def rampage(root: str, seconds: float) -> None:
             lambda channel=channel: scene.consume(channel),  # type: ignore[misc]
             lambda channel=channel: scene.consume(channel),  # type: ignore[misc]
         ]
-    children = {fork(role): role for role in roles}
+
+    def start(role: Callable[[], None]) -> int:
+        is_python = chance.random() < 0.5
+        return fork(lambda: (use_python_core() if is_python else None, role()))
+
+    children = {start(role): role for role in roles}
     try:
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
@@ -176,7 +182,7 @@ def rampage(root: str, seconds: float) -> None:
                 role = children.pop(pid)
                 os.kill(pid, signal.SIGKILL)
                 assert wait(pid) == -signal.SIGKILL, "a process found something bad: see its traceback"
-                children[fork(role)] = role
+                children[start(role)] = role
         before = scene.progress.tolist()[: len(PROGRESS)]
         calm = time.monotonic() + 15
         while any(now <= then for now, then in zip(scene.progress.tolist(), before, strict=False)):

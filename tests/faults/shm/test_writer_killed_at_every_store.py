@@ -1,4 +1,8 @@
-"""Exhaustive: the writer of a ring dies after each single store, and mid-payload; no bad read, no stall."""
+"""Exhaustive: the writer of a ring dies after each single store, and mid-payload; no bad read, no stall.
+
+The writer has the core in Python, whose stores can be counted; its readers and successors have the one that is used
+here. `test_core_killed_at_every_instruction` does the same with the core in C.
+"""
 
 import os
 from collections.abc import Callable
@@ -6,16 +10,17 @@ from itertools import count
 
 import pytest
 
-from messagehub.shm import errors, ring
-from messagehub.shm.layout import Kind, WhenFull
+from messagehub.shm import core, errors, ring
+from messagehub.shm.layout import Checksum, Kind, WhenFull
 from messagehub.shm.read_results import Gap
 from messagehub.shm.reader import RingReader
 from messagehub.shm.ring import open_reader
-from tests.faults.shm.suicide import Fuse, count_system_calls, counting_segment, died_after
+from tests.faults.shm.suicide import Fuse, count_system_calls, counting_segment, counting_writer, died_after
 from tests.shm.rings import checked, number_of, payload, writer
 
 SHAPES = [
     pytest.param({"slot_count": 3}, id="ring"),
+    pytest.param({"slot_count": 3, "checksum": Checksum.NONE}, id="plain"),  # the core alone writes it
     pytest.param({"kind": Kind.DOUBLE_BUFFER}, id="double"),
     pytest.param({"kind": Kind.SINGLE}, id="single"),
     pytest.param({"slot_count": 3, "when_full": WhenFull.BLOCK}, id="blocking"),
@@ -26,6 +31,7 @@ WRITES = 4
 def write_some(root: str, shape: dict[str, object]) -> Callable[[Fuse], None]:
     def body(fuse: Fuse) -> None:
         ring.Segment = counting_segment(fuse)  # type: ignore[misc]  in the child only
+        core.Writer = counting_writer(fuse)  # type: ignore[misc]
         with writer(root, **shape) as made:
             for _ in range(WRITES):
                 made.write(payload(made.head + 1), timeout_seconds=5)
@@ -72,7 +78,8 @@ def test_a_writer_that_dies_creating_or_filling_a_new_ring(root: str, shape: dic
                 assert checked(reader.latest()) == made.head
         os.unlink(path)
         if not died:
-            return
+            break
+    assert length > WRITES * 10  # the stores of the core were counted too
 
 
 @pytest.mark.parametrize("shape", SHAPES)
