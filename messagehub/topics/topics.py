@@ -185,7 +185,7 @@ class Topics:
     ) -> Subscription:
         deadline = time.monotonic() + timeout
         if len(patterns.texts) > 1 or not patterns.topics:
-            raise ConfigurationError(f"durable is a position of one topic: {patterns.text!r} is a pattern, or several")
+            raise ConfigurationError(f"durable is for one topic, and {patterns.text!r} is a pattern, or several topics")
         size = durable_subscriptions.checked_buffer(buffer)
         position = self._open_position(patterns.text, durable, since, deadline)
         command = commands.RegisterSubscriber(

@@ -90,8 +90,8 @@ class Acknowledgements:
                 return
             time.sleep(max(min(RETRY_SECONDS, deadline - time.monotonic()), 0.0))
         raise SendTimeout(
-            f"position {self._position.name!r} of topic {self._position.topic!r} did not confirm in {timeout:g} s: the"
-            " message may come again"
+            f"the broker did not confirm in {timeout:g} s what position {self._position.name!r} of topic"
+            f" {self._position.topic!r} acknowledged: the message may come again"
         ) from why
 
 

@@ -76,7 +76,7 @@ def durable_options(
     if name is None:
         for option, value in given.items():
             if value is not None:
-                raise ConfigurationError(f"{option} is of subscriptions with a durable name: give durable too")
+                raise ConfigurationError(f"{option} is for subscriptions with a durable name: give durable too")
         return None
     if not isinstance(name, str):
         raise ConfigurationError(f"durable is the name of a position, not {name!r}")

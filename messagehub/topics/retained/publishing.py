@@ -74,7 +74,7 @@ class RetainedPublisher:
                     lambda: entry.is_done() or not self._is_driven, remaining
                 ):
                     entry.is_abandoned = True
-                    raise SendTimeout(f"topic {self._topic!r} did not confirm in {timeout} s; it may be stored or not")
+                    raise SendTimeout(f"no reply for {self._topic!r} came in {timeout} s: the messages may be stored")
                 if entry.is_done():
                     break
                 self._is_driven = True
@@ -152,7 +152,7 @@ class RetainedPublisher:
             except (BrokerUnavailable, RateLimited) as failed:
                 why = failed
                 time.sleep(max(min(RETRY_SECONDS, deadline - time.monotonic()), 0.0))
-        raise SendTimeout(f"topic {self._topic!r} did not confirm in time; it may be stored or not") from why
+        raise SendTimeout(f"no reply for {self._topic!r} came in time: the messages may be stored") from why
 
 
 def pieces(messages: Sequence[RetainedMessage]) -> Iterator[list[RetainedMessage]]:
