@@ -6,13 +6,18 @@ import os
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from messagehub import MessageHub
+from messagehub.cli.schema_import import SchemaImport
 from messagehub.errors import ModeNotSet
 from registry.commands import RequestSchemaMode
+from registry.records import SchemaVersion
+from tests.access.shared import SharedHub
 from tests.cli.program import DEADLINE_SECONDS, Program, Running, until
 from tests.faults.chaos.storm import command_line, descendants
 
@@ -164,3 +169,14 @@ def test_an_import_whose_broker_is_killed_tells_what_is_done_and_goes_on_when_re
         again = alone.call_json("schemas", "import", str(file))
         assert (len(again["imported"]), again["refused"], again["left"]) == (COUNT, [], 0)
         assert broker.end() == 0, broker.err
+
+
+def test_an_import_that_is_too_fast_for_the_hub_waits_and_goes_on(tmp_path: Path) -> None:
+    schemas = [msgspec.convert(small(number)["schema"], SchemaVersion) for number in range(100)]
+    with SharedHub(tmp_path / "hub").running(requests_per_second=80) as shared, shared.local() as local:
+        with shared.hub("schemas") as hub:
+            importing = SchemaImport(hub, schemas, [])
+            importing.run(lambda _: None, lambda: False)
+        assert importing.failure is None
+        assert (len(importing.imported), importing.refused, importing.left) == (100, [], 0)
+        assert local.counter("refused_rate_limited") > 0

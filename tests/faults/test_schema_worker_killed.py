@@ -13,10 +13,11 @@ from typing import Any
 import pytest
 import zmq
 
+from messagehub.broker.schema_worker import checker
 from tests import preloaded
 from tests.conftest import QUICK
 from tests.faults.chaos.storm import command_line, descendants
-from tests.integration.harness import PATIENCE_SECONDS, ROOT, Peer, Served, clean_environment, eventually
+from tests.integration.harness import PATIENCE_SECONDS, ROOT, Embedded, Peer, Served, clean_environment, eventually
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 
@@ -60,6 +61,40 @@ def test_many_schemas_at_once_keep_their_own_verdicts_while_judges_are_killed(se
             assert found["schema"]["schema_id"] == given[subject]
             assert json.loads(found["schema"]["schema"]) == {"title": title}
     assert server.stop() == 0
+
+
+HARMFUL = """
+import os, time
+from messagehub.broker.schema_worker import process
+run_check = process.run_check
+def run(check, **options):
+    if '"endless"' in check.text:
+        time.sleep(3600)
+    if '"deadly"' in check.text:
+        os._exit(1)
+    return run_check(check, **options)
+process.run_check = run
+process.main()
+"""
+
+
+@pytest.mark.parametrize(("harm", "code"), [("endless", "SCHEMA_TOO_COMPLEX"), ("deadly", "RATE_LIMITED")])
+def test_small_schemas_whose_results_leave_together_do_not_pay_for_the_one_that_harms(
+    embedded: Callable[..., Embedded], monkeypatch: pytest.MonkeyPatch, harm: str, code: str
+) -> None:
+    """Half of them are registered as second versions, whose checks are not light."""
+    monkeypatch.setattr(checker, "module_command", lambda *_: [sys.executable, "-c", HARMFUL])
+    monkeypatch.setattr(checker, "CHECK_SECONDS", 1.0)
+    broker = embedded(**QUICK)
+    titles = {f"s{number}": harm if number in (7, 8) else f"{number}" for number in range(20)}
+    with Peer(broker.endpoint, zmq.DEALER) as peer:
+        for number in range(0, 20, 2):
+            peer.ask({"type": "SCHEMA_REGISTER", "subject": f"s{number}", "schema": {"title": "first"}})
+        for subject, title in titles.items():
+            peer.send({"type": "SCHEMA_REGISTER", "id": subject, "subject": subject, "schema": {"title": title}})
+        answers = {reply["id"]: reply for reply in (peer.receive() for _ in titles)}
+    for subject, title in titles.items():
+        assert answers[subject].get("code") == (code if title == harm else None), answers[subject]
 
 
 def said_by(command: str, directory: Path) -> Any:

@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any
 
 import msgspec
@@ -11,7 +12,17 @@ import zmq
 
 from registry.events import ConsumerUnregistered
 from tests.conftest import QUICK
-from tests.integration.harness import REGISTER, AnyBroker, Listener, Message, Peer, eventually, hub_of, producer
+from tests.integration.harness import (
+    PATIENCE_SECONDS,
+    REGISTER,
+    AnyBroker,
+    Listener,
+    Message,
+    Peer,
+    eventually,
+    hub_of,
+    producer,
+)
 
 SHORT = {"heartbeat_seconds": 0.1, "stall_seconds": 0.5, "lease_seconds": 1.5, "beacon_seconds": 0.1}
 
@@ -310,3 +321,19 @@ def test_a_slow_subscriber_stops_nobody_and_can_tell_that_it_missed_something(br
                 assert event["revision"] == heard + 1
                 heard = event["revision"]
         assert heard < 2 * count
+
+
+def test_each_of_many_watches_hears_of_its_own_channel_only(broker: AnyBroker, peer: Peer) -> None:
+    """More than are followed at once: the topics of the later ones wait for each other."""
+    with hub_of(broker) as watcher, ExitStack() as open_watches:
+        watches = [open_watches.enter_context(watcher.watch(f"many{number}")) for number in range(200)]
+        whole = open_watches.enter_context(watcher.watch())
+        twin = open_watches.enter_context(watcher.watch("many7"))
+        assert all(watch.wait_current(PATIENCE_SECONDS) for watch in (*watches, whole, twin))
+        watches[8].close()
+        for number in (7, 8, 199):
+            peer.ask(producer(f"many{number}"))
+        for watch, channels in ((watches[7], {"many7"}), (twin, {"many7"}), (watches[199], {"many199"})):
+            eventually(lambda: watch.channels.keys() == channels)  # noqa: B023  called here
+        eventually(lambda: whole.channels.keys() == {"many7", "many8", "many199"})
+        assert not any(watch.channels for number, watch in enumerate(watches) if number not in (7, 199))
