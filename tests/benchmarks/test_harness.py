@@ -115,6 +115,12 @@ def test_measurement_that_went_wrong_is_a_failed_row_and_not_an_end(bench: Bench
     (row,) = rows_of(bench, wrong)
     assert (row.verdict, row.reason) == ("FAILED", "3 wrong replies")
 
+    def defective(_: Bench) -> None:
+        raise KeyError("a defect")
+
+    (row,) = rows_of(bench, defective)
+    assert (row.verdict, row.reason) == ("FAILED", "KeyError: 'a defect'")
+
 
 def test_program_that_cannot_be_installed_is_named_with_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
