@@ -103,7 +103,7 @@ def verdict(row: Row) -> str:
     if row.verdict != Verdict.UNDECIDED:
         return "" if row.verdict == Verdict.BESIDE else str(row.verdict)
     leaning = f"median {'misses' if row.leans_to_a_miss else 'meets'}"
-    return f"{'to be repeated' if is_open(row) else 'undecided'} ({leaning})"
+    return f"{'not repeated' if is_open(row) else 'undecided'} ({leaning})"
 
 
 def is_open(row: Row) -> bool:

@@ -204,7 +204,7 @@ def test_row_repeated_alone_measures_its_two_contenders_only(bench: Bench) -> No
     chosen = Comparison("test", "a comparison", run)
     undecided, met = bench.run(chosen)
     assert (undecided.verdict, met.verdict) == (Verdict.UNDECIDED, Verdict.MET)
-    assert verdict(undecided).startswith("to be repeated")
+    assert verdict(undecided).startswith("not repeated")
     measured.clear()
     again = bench.run_alone(chosen, undecided)
     assert set(measured) == {"a", "b"}
