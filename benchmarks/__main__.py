@@ -7,6 +7,7 @@ import math
 import signal
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,7 +20,7 @@ from benchmarks.documentation import PAGE, write_docs
 from benchmarks.harness import Bench, Comparison, Row, all_comparisons, left_out
 from benchmarks.picture import draw
 from benchmarks.processes import ROOT
-from benchmarks.report import print_tables, read_json, results, verdict, write_json
+from benchmarks.report import is_open, print_tables, read_json, results, verdict, write_json
 from benchmarks.verdicts import Verdict
 
 DIRECTORY = ROOT / "build" / "bench"
@@ -38,6 +39,7 @@ def main() -> int:
     logging.getLogger("messagehub").setLevel(logging.ERROR)  # most rows have no broker, and say so
     # Whoever stops us must not leave servers behind: as an exception, SIGTERM unwinds every `with`.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # also where a shell started us in the background
     DIRECTORY.mkdir(parents=True, exist_ok=True)
     try:
         if arguments.against:
@@ -118,7 +120,7 @@ def _run(
                     progress.console.print(f"profile of {each.slug}: {report.relative_to(ROOT)}")
             progress.advance(task)
             tell(started, each.name, found)
-        undecided = [number for number, row in enumerate(rows) if row.verdict == Verdict.UNDECIDED]
+        undecided = [number for number, row in enumerate(rows) if is_open(row)]
         progress.update(task, total=len(chosen) + len(undecided))
         by_name = {each.name: each for each in chosen}
         for number in undecided:
@@ -143,8 +145,8 @@ def _needs_explaining(row: Row) -> bool:
 def _print(rows: list[Row], pictures: list[Path]) -> None:
     console = Console(width=None if sys.stdout.isatty() else 150)
     print_tables(rows, console)
-    counts = {name: sum(row.verdict == name for row in rows) for name in [*Verdict, "not measured", "FAILED"]}
-    console.print(", ".join(f"{count} {name}" for name, count in counts.items() if count))
+    counts = Counter("not repeated" if is_open(row) else str(row.verdict) for row in rows)
+    console.print(", ".join(f"{count} {name}" for name, count in counts.most_common()))
     drawn = ", ".join(path.name for path in pictures)
     console.print(f"written: {RESULTS.relative_to(ROOT)}" + (f" and, beside it, {drawn}" if drawn else ""))
     if any(DIRECTORY.glob("profile-*.txt")) and any(_needs_explaining(row) for row in rows):

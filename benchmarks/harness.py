@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib
 import pkgutil
 import time
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass, field, replace
@@ -188,6 +189,11 @@ class Bench:
         except CannotMeasure as reason:
             verdict = about.verdict if isinstance(reason, PeerMissing) else "FAILED"
             self.rows.append(replace(about, verdict=verdict, reason=str(reason)))
+        except _Repeated:
+            raise
+        except Exception as defect:  # noqa: BLE001  the other comparisons of a long run are worth having
+            traceback.print_exc()
+            self.rows.append(replace(about, verdict="FAILED", reason=f"{type(defect).__name__}: {defect}"))
 
     def run_profiled(self, chosen: Comparison, report: Path) -> None:
         """Run it once more with broker and client under the sampling profiler; those figures count for nothing."""

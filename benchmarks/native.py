@@ -82,9 +82,9 @@ def nats_clients(directory: Path) -> Native:
     return _build(directory, "nats_clients", "-lnats")
 
 
-def local_clients(directory: Path) -> Native:
-    """Clients of the broker's unix socket."""
-    return _build(directory, "local_clients")
+def unix_clients(directory: Path) -> Native:
+    """Clients of the broker's local socket."""
+    return _build(directory, "unix_clients")
 
 
 def _build(directory: Path, name: str, *libraries: str) -> Native:

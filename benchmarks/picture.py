@@ -68,6 +68,16 @@ def _draw(group: str, rows: list[Row], results: Results, path: Path) -> None:
     drawing.text(0.01, 1 - 0.46 / height, details, fontsize=8, color="#666666", va="center")
     drawing.savefig(path, dpi=100)
     pyplot.close(drawing)
+    _shrink(path)
+
+
+def _shrink(path: Path) -> None:
+    """A few colours suffice, and a picture of the documentation is kept with every version of it."""
+    from PIL import Image
+
+    with Image.open(path) as picture:
+        small = picture.convert("RGB").quantize(64)
+    small.save(path, optimize=True)
 
 
 def _draw_row(axes: Any, y: int, row: Row) -> None:

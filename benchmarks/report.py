@@ -103,7 +103,12 @@ def verdict(row: Row) -> str:
     if row.verdict != Verdict.UNDECIDED:
         return "" if row.verdict == Verdict.BESIDE else str(row.verdict)
     leaning = f"median {'misses' if row.leans_to_a_miss else 'meets'}"
-    return f"{'undecided' if row.was_repeated else 'to be repeated'} ({leaning})"
+    return f"{'not repeated' if is_open(row) else 'undecided'} ({leaning})"
+
+
+def is_open(row: Row) -> bool:
+    """Whether the target lies in the spread, and the two were not measured alone yet."""
+    return row.verdict == Verdict.UNDECIDED and not row.was_repeated
 
 
 def heading(row: Row) -> str:

@@ -115,6 +115,12 @@ def test_measurement_that_went_wrong_is_a_failed_row_and_not_an_end(bench: Bench
     (row,) = rows_of(bench, wrong)
     assert (row.verdict, row.reason) == ("FAILED", "3 wrong replies")
 
+    def defective(_: Bench) -> None:
+        raise KeyError("a defect")
+
+    (row,) = rows_of(bench, defective)
+    assert (row.verdict, row.reason) == ("FAILED", "KeyError: 'a defect'")
+
 
 def test_program_that_cannot_be_installed_is_named_with_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
@@ -198,7 +204,7 @@ def test_row_repeated_alone_measures_its_two_contenders_only(bench: Bench) -> No
     chosen = Comparison("test", "a comparison", run)
     undecided, met = bench.run(chosen)
     assert (undecided.verdict, met.verdict) == (Verdict.UNDECIDED, Verdict.MET)
-    assert verdict(undecided).startswith("to be repeated")
+    assert verdict(undecided).startswith("not repeated")
     measured.clear()
     again = bench.run_alone(chosen, undecided)
     assert set(measured) == {"a", "b"}
