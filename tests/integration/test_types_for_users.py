@@ -107,8 +107,9 @@ def environment_with_wheel(tmp_path_factory: pytest.TempPathFactory) -> str:
     ignored = shutil.ignore_patterns("__pycache__")
     for folder in ("messagehub", "registry"):
         shutil.copytree(ROOT / folder, source / folder, ignore=ignored)
-    for file in ("pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(ROOT / file, source)
+    for file in ("pyproject.toml", "README.md", "LICENSE", "tools/packaging.py"):
+        (source / file).parent.mkdir(exist_ok=True)
+        shutil.copy(ROOT / file, source / file)
     build = "from setuptools import build_meta; print(build_meta.build_wheel('..'))"
     built = subprocess.run(
         [sys.executable, "-c", build], cwd=source, capture_output=True, text=True, timeout=300, check=True
