@@ -104,8 +104,9 @@ def wheel_built_in(place: Path, **variables: str) -> Path:
     ignored = shutil.ignore_patterns("__pycache__", "*.so")
     for folder in ("messagehub", "registry"):
         shutil.copytree(ROOT / folder, source / folder, ignore=ignored)
-    for file in ("pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(ROOT / file, source)
+    for file in ("pyproject.toml", "README.md", "LICENSE", "tools/packaging.py"):
+        (source / file).parent.mkdir(exist_ok=True)
+        shutil.copy(ROOT / file, source / file)
     build = "from setuptools import build_meta; print(build_meta.build_wheel('..'))"
     built = subprocess.run(
         [sys.executable, "-c", build],
