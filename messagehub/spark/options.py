@@ -33,6 +33,8 @@ _WHICH_CHANNEL: Final = (
     " CREATE TEMPORARY VIEW … USING messagehub OPTIONS (channel 'NAME'), or SELECT … FROM table WITH (channel = 'NAME')"
 )
 _DEFAULT_PARTITION_BYTES: Final = 128 << 20
+EARLIEST: Final = -2
+LATEST: Final = -1
 Use = Literal["read", "readStream", "write", "writeStream"]
 _TRANSACTION: Final = re.compile(r"[A-Za-z0-9_-]{1,100}")
 
@@ -81,10 +83,9 @@ class Options:
             return cls(**values)
         if not channel:
             raise BadOption(_WHICH_CHANNEL)
-        if use == "read" and "startingoffsets" in said:
-            raise BadOption("option startingOffsets is for readStream; this is a read of a channel")
-        if isinstance(values.get("starting_offsets"), dict):
-            raise BadOption("option startingOffsets of a channel is earliest or latest; offsets are for topics")
+        for name in ("startingoffsets", "startingtimestamp"):
+            if use == "read" and name in said:
+                raise BadOption(f"option {_ACCEPTED[name]} is for readStream; this is a read of a channel")
         return cls(**values | {"channel": _checked_channel(channel, use)})
 
     @property
@@ -193,13 +194,13 @@ def _name(text: str) -> str:
 
 def _starting(text: str) -> str | dict[str, int]:
     if text.lstrip().startswith("{"):
-        return _offsets(text, least=-2)
+        return _offsets(text, least=EARLIEST)
     return {"earliest": "earliest", "latest": "latest"}[text.strip().lower()]
 
 
 def _ending(text: str) -> str | dict[str, int]:
     if text.lstrip().startswith("{"):
-        return _offsets(text, least=-1)
+        return _offsets(text, least=LATEST)
     return {"latest": "latest"}[text.strip().lower()]
 
 
@@ -244,7 +245,11 @@ _NAMED: Final[dict[str, tuple[str, Any, str]]] = {
     "expectedSchema": ("expected_schema", str, "a schema hash, or the JSON of a schema"),
     "maxPartitionBytes": ("max_partition_bytes", _whole, "a number of bytes above 0"),
     "failOnDataLoss": ("fail_on_data_loss", _switch, "true or false"),
-    "startingOffsets": ("starting_offsets", _starting, 'earliest, latest or, of topics, JSON such as {"orders": 17}'),
+    "startingOffsets": (
+        "starting_offsets",
+        _starting,
+        'earliest, latest, or JSON such as {"orders": 17}: of topics their offsets, of channels sequences of blocks',
+    ),
     "startingTimestamp": (
         "starting_at",
         _instant,
@@ -276,7 +281,7 @@ _USES: Final[dict[str, tuple[Use, ...]]] = {
     "transaction": ("write",),
 }
 """Those that have an effect on some uses only."""
-_OF_TOPICS: Final = ("topic", "startingtimestamp", "endingoffsets", "payloadkind")
+_OF_TOPICS: Final = ("topic", "endingoffsets", "payloadkind")
 _OF_CHANNELS: Final = (
     "channel",
     "generation",

@@ -20,7 +20,7 @@ from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import BinaryType
 
 from messagehub.arguments import choice
-from messagehub.errors import SchemaNotFound
+from messagehub.errors import ConfigurationError, SchemaNotFound
 from messagehub.spark.encodings.formats import encoding_of
 from messagehub.spark.encodings.payload_columns import PayloadColumn, Positions
 from messagehub.spark.encodings.payloads import HEAD_BYTES, Encoding, InvalidPayload, Registered, framed, unframed
@@ -77,6 +77,10 @@ def from_registry(
 
     `dir`, `endpoint` and `domain` say which hub, as in the environment by default.
     """
+    if mode == "DROPMALFORMED":
+        raise ConfigurationError(
+            "a column cannot drop rows: use mode='PERMISSIVE' and keep the rows whose result is not null"
+        )
     choice(mode, "mode", ("FAILFAST", "PERMISSIVE"))
     options = Options(dir=dir, endpoint=endpoint, domain=domain)
     schema = _of_subject(options, subject, version)

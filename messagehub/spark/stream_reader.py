@@ -1,7 +1,7 @@
 """Streaming read of the rings of a channel, or of all channels that match a pattern.
 
-Rule 1: an offset is, per block, the epoch and the last sequence that was taken: {block id: {epoch, sequence}}. A block
-that the start does not name is read from its first sequence on.
+Rule 1: an offset is, per block, its channel, the epoch and the last sequence that was taken: {block id: {channel,
+epoch, sequence}}. A block that the start does not name is read from its first sequence on.
 Rule 2: this process holds every ring from the last committed offset on: a blocking writer waits for the query, and a
 ring whose producer is gone is not cleaned before it was read. Tasks read for themselves.
 Rule 3: what was overwritten before it was read fails the query, or, with failOnDataLoss=false, is logged and counted
@@ -30,12 +30,13 @@ from messagehub.shm.ended_rings import last_sequence
 from messagehub.shm.errors import BlockOnOtherHost, NothingThere
 from messagehub.shm.identity import host
 from messagehub.shm.layout import WhenFull
-from messagehub.shm.read_results import Gap, Position, Start
+from messagehub.shm.read_results import Gap, Item, Position, Start
 from messagehub.shm.reader import RingReader
 from messagehub.shm.ring import open_reader
 from messagehub.spark.admission import Budget
 from messagehub.spark.channels import CHANNEL, check_streamed
 from messagehub.spark.options import Options
+from messagehub.spark.ring_starts import check_checkpoint, starts
 from messagehub.spark.rings import Ring, ring_at, rings, rows_of
 from messagehub.spark.schema_mapping import check_columns, conform, read_schema
 from messagehub.spark.tracebacks import messages_only
@@ -68,6 +69,7 @@ class RingStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._columns = StructType([field for field in schema if not self._is_channel(field.name)])
         self._schema = read_schema(schema)
         self._held: dict[str, RingReader] = {}
+        self._committed_ns: dict[str, int] = {}
         self._finished: set[str] = set()
         self._is_late: set[str] = set()
         self._target: dict[str, int] | None = None
@@ -75,10 +77,11 @@ class RingStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> Offset:  # noqa: N802  Spark's name
         check_streamed(self._options)  # not when a query goes on from its checkpoint: its producer may come back
-        start: Start = "latest" if self._options.starting_offsets == "latest" else "oldest"
-        for ring in rings(self._options):
-            self._hold(ring, start)
-        return {block_id: _place(reader.position) for block_id, reader in sorted(self._held.items())}
+        found = rings(self._options)
+        start = starts(self._options, found)
+        for ring in found:
+            self._hold(ring, start[ring.block_id])
+        return {block_id: _place(reader) for block_id, reader in sorted(self._held.items())}
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802  Spark's name
         if self._options.max_rows_per_trigger is not None:
@@ -102,11 +105,11 @@ class RingStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return dict(sorted(end.items()))
 
     def reportLatestOffset(self) -> Offset | None:  # noqa: N802  Spark's name
-        """Where the rings have come to, shown in the query's progress beside the offset that the query has come to."""
-        heads = {
-            block_id: _place(reader.position) | {"sequence": reader.head} for block_id, reader in self._held.items()
-        }
-        return dict(sorted(heads.items())) or None
+        """Where the rings have come to, shown in the query's progress beside the offset that the query has come to.
+
+        `behind` counts from what the query has committed.
+        """
+        return {block_id: self._head(reader) for block_id, reader in sorted(self._held.items())} or None
 
     def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
         self._attach(start)
@@ -135,8 +138,11 @@ class RingStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for block_id, place in end.items():
             reader = self._held.get(block_id)
             while reader is not None and reader.position.sequence < place["sequence"]:
-                if reader.take() is None:
+                found = reader.take()
+                if found is None:
                     break
+                if isinstance(found, Item):
+                    self._committed_ns[block_id] = found.written_ns
 
     def stop(self) -> None:
         for reader in self._held.values():
@@ -144,6 +150,14 @@ class RingStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._held = {}
 
     # --- inside
+
+    def _head(self, reader: RingReader) -> Place:
+        """How many payloads and, once something of the ring was committed, how many seconds the query is behind."""
+        behind: dict[str, Any] = {"payloads": reader.head - reader.position.sequence}
+        committed_ns = self._committed_ns.get(reader.header.block_id)
+        if committed_ns:
+            behind["seconds"] = round(max(reader.newest_ns() - committed_ns, 0) / 1e9, 3)
+        return _place(reader) | {"sequence": reader.head, "behind": behind}
 
     def _is_channel(self, column: str) -> bool:
         return self._options.is_of_many_channels and column == CHANNEL.name
@@ -157,6 +171,7 @@ class RingStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _attach(self, start: Offset) -> None:
         """Hold what is there and unfinished; let go of what is over, so that it can be cleaned."""
+        check_checkpoint(self._options, start)
         found = {ring.block_id: ring for ring in rings(self._options)}
         self._finished = {block_id for block_id, ring in found.items() if _is_finished(ring, start.get(block_id))}
         for block_id in [block_id for block_id, reader in self._held.items() if reader.is_replaced()]:
@@ -200,7 +215,7 @@ class RingStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if last > before["sequence"] and not (budget.is_unlimited and self._options.fail_on_data_loss):
             asked = _stretch(reader, before["epoch"], before["sequence"] + 1, last)
             last, lost = budget.spend(self._items(asked), before["sequence"], last)
-        place = _place(reader.position) | {"sequence": last} if last > before["sequence"] or not start else dict(start)
+        place = _place(reader) | {"sequence": last} if last > before["sequence"] or not start else dict(start)
         if before.get("lost", 0) + lost and not self._options.fail_on_data_loss:
             place["lost"] = before.get("lost", 0) + lost
         if is_over and last == reader.head:
@@ -265,8 +280,9 @@ def _stretch(reader: RingReader, epoch: int, first: int, last: int) -> Stretch:
     return Stretch(reader.header.channel, reader.path, host(), reader.header.block_id, epoch, first, last)
 
 
-def _place(position: Position) -> Place:
-    return {"epoch": position.epoch, "sequence": position.sequence}
+def _place(reader: RingReader) -> Place:
+    position = reader.position
+    return {"channel": reader.header.channel, "epoch": position.epoch, "sequence": position.sequence}
 
 
 def _is_finished(ring: Ring, place: Place | None) -> bool:

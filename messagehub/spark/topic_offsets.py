@@ -10,12 +10,12 @@ import logging
 import time
 from collections.abc import Collection, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from messagehub.errors import DataLost, TopicNotFound
 from messagehub.spark.errors import BadOption
 from messagehub.spark.hubs import RUNNING_SECONDS, patiently
-from messagehub.spark.options import Options
+from messagehub.spark.options import EARLIEST, LATEST, Options
 from messagehub.topics.retained.positions import AHEAD_SECONDS, Start, resolve
 from registry.records import KeptTopic
 
@@ -26,8 +26,6 @@ log = logging.getLogger("messagehub")
 
 Place = dict[str, int]
 Offset = dict[str, Place]
-EARLIEST: Final = -2
-LATEST: Final = -1
 
 
 def topics_of(
@@ -110,12 +108,28 @@ def ranges(start: Offset, end: Offset) -> list[tuple[str, int, int, int]]:
     return found
 
 
-def losses(start: Offset, topics: Mapping[str, KeptTopic]) -> dict[str, str]:
+def check_checkpoint(options: Options, start: Offset) -> None:
+    """Refuse an offset of a channel, or of nothing but other topics: the query would begin anew without a word."""
+    if any("incarnation" not in place for place in start.values()):
+        raise BadOption(
+            f"the checkpoint is of a channel, and this query reads topic {options.topic!r}: give it a"
+            " checkpointLocation of its own"
+        )
+    if start and not any(options.patterns.matches(name) for name in start):
+        raise BadOption(
+            f"the checkpoint is of topic {min(start)!r}, and this query reads {options.topic!r}: give it a"
+            " checkpointLocation of its own"
+        )
+
+
+def losses(options: Options, start: Offset, topics: Mapping[str, KeptTopic]) -> dict[str, str]:
     """Return what is no longer there of topics that a query has begun to read, by topic."""
     found = {}
     for name, place in start.items():
         topic, read = topics.get(name), place["offset"]
-        if topic is None:
+        if not options.patterns.matches(name):
+            found[name] = f"topic {name!r}, of which the query has read up to offset {read}, is not in option topic now"
+        elif topic is None:
             found[name] = f"topic {name!r}, of which the query has read up to offset {read}, is gone"
         elif topic.incarnation != place["incarnation"]:
             found[name] = f"topic {name!r}, of which the query had read up to offset {read}, was deleted and made again"

@@ -28,6 +28,7 @@ from messagehub.spark.options import Options
 from messagehub.spark.schema_mapping import check_columns, conform, read_schema
 from messagehub.spark.topic_offsets import (
     Offset,
+    check_checkpoint,
     check_starting,
     first_offsets,
     heads,
@@ -181,9 +182,10 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target = {name: topic.next_offset for name, topic in found.items()}
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802  Spark's name
+        check_checkpoint(self._options, start)
         with hub_of(self._options) as hub:
             topics = topics_of(self._options, hub, seconds=RUNNING_SECONDS, may_be_none=True, known=start)
-            self._tell_losses(losses(start, topics))
+            self._tell_losses(losses(self._options, start, topics))
             end = heads(hub, topics, start)
         if self._target is not None:
             end = {
@@ -206,6 +208,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {name: {"incarnation": each.incarnation, "offset": each.next_offset} for name, each in topics.items()}
 
     def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
+        check_checkpoint(self._options, start)
         return partitions_of(start, end)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

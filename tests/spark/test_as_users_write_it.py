@@ -62,8 +62,20 @@ def test_a_catalog_table_is_created_and_its_error_says_what_works(spark: SparkSe
         assert spark.sql(f"SELECT count(*) FROM listed WITH ({with_options})").first()[0] == 5
         with pytest.raises(PySparkException, match=r"TEMPORARY VIEW.*WITH \(channel"):
             spark.sql("SELECT count(*) FROM listed").collect()
+        with pytest.raises(PySparkException, match=r"TEMPORARY VIEW.*WITH \(channel"):
+            spark.sql("INSERT INTO listed VALUES (7)")
     finally:
         spark.sql("DROP TABLE listed")
+
+
+def test_what_save_as_table_made_says_how_it_is_read(spark: SparkSession, filled: dict[str, str]) -> None:
+    try:
+        spark.range(2).write.format("messagehub").options(**filled).mode("overwrite").saveAsTable("saved")
+        with pytest.raises(PySparkException, match=r"TEMPORARY VIEW.*WITH \(channel"):
+            spark.table("saved").count()
+    finally:
+        spark.sql("DROP TABLE IF EXISTS saved")
+    assert spark.read.format("messagehub").options(**filled).load().count() == 2
 
 
 def test_a_path_names_the_channel(spark: SparkSession, filled: dict[str, str]) -> None:

@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.functions import struct
 
 from messagehub import MessageHub
-from messagehub.errors import SubjectNotFound
+from messagehub.errors import ConfigurationError, SubjectNotFound
 from messagehub.spark import from_registry, to_registry
 from messagehub.spark.encodings.payloads import framed
 from messagehub.spark.errors import PayloadNotDecoded
@@ -88,7 +88,9 @@ def test_arguments_that_make_no_sense_are_refused_when_the_column_is_made(
     hub.register_schema("orders", JSON)
     with pytest.raises(SubjectNotFound):
         from_registry("payload", "nothing", **where)
-    with pytest.raises(Exception, match="mode 'DROPMALFORMED' is not one of FAILFAST, PERMISSIVE"):
+    with pytest.raises(ConfigurationError, match="mode 'QUIET' is not one of FAILFAST, PERMISSIVE"):
+        from_registry("payload", "orders", mode="QUIET", **where)  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match="a column cannot drop rows: use mode='PERMISSIVE'"):
         from_registry("payload", "orders", mode="DROPMALFORMED", **where)  # type: ignore[arg-type]
     with pytest.raises(PayloadNotDecoded, match="error_column is for"):
         from_registry("payload", "orders", error_column="why", **where)

@@ -1,5 +1,8 @@
 """The stream reader as Spark calls it, but in this process: offsets, limits, loss."""
 
+import datetime
+import json
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -69,7 +72,7 @@ def test_a_stream_reads_from_the_oldest_on_and_goes_on_from_its_offset(hub: Mess
         following = later.latestOffset(end, ALL)
         assert ids(later, end, following) == list(range(10, 20))
         (place,) = following.values()
-        assert place == {"epoch": 1, "sequence": 2}
+        assert place == {"channel": "raw", "epoch": 1, "sequence": 2}
 
 
 def test_latest_skips_what_was_there_and_a_producer_born_later_is_read_from_its_beginning(
@@ -128,6 +131,75 @@ def test_a_query_that_falls_behind_shows_it_and_says_so_in_time(
             reader.latestOffset(start, ALL)
         (said,) = [record.getMessage() for record in caplog.records if "payloads behind" in record.getMessage()]
         assert "5 payloads behind in a ring of 8" in said
+
+
+def moment() -> datetime.datetime:
+    """Return a time that is later than all that was written before and earlier than all that is written now."""
+    found = datetime.datetime.now(datetime.UTC) + datetime.timedelta(milliseconds=1)
+    while datetime.datetime.now(datetime.UTC) < found + datetime.timedelta(milliseconds=1):
+        time.sleep(0.001)
+    return found
+
+
+def test_progress_shows_how_far_behind_the_query_is(hub: MessageHub, query: Any) -> None:
+    with hub.producer("raw", schema=SCHEMA, capacity=8) as producer:
+        producer.write(batch(0))
+        reader = query()
+        start = reader.initialOffset()
+        assert [place["behind"] for place in reader.reportLatestOffset().values()] == [{"payloads": 1}]
+        reader.commit(reader.latestOffset(start, ALL))
+        assert [place["behind"] for place in reader.reportLatestOffset().values()] == [{"payloads": 0, "seconds": 0.0}]
+        moment()
+        producer.write(batch(10))
+        (behind,) = (place["behind"] for place in reader.reportLatestOffset().values())
+        assert behind["payloads"] == 1
+        assert 0.002 <= behind["seconds"] < 300
+
+
+def test_a_sequence_or_a_time_says_where_a_new_query_begins(hub: MessageHub, query: Any) -> None:
+    with hub.producer("raw", schema=SCHEMA, capacity=8) as producer:
+        producer.write(batch(0))
+        producer.write(batch(10))
+        between = moment()
+        producer.write(batch(20))
+        (block_id,) = query().initialOffset()
+        for options, first in (
+            ({"startingOffsets": json.dumps({block_id: 2})}, 10),
+            ({"startingOffsets": json.dumps({block_id: -2})}, 0),
+            ({"startingOffsets": json.dumps({block_id: -1})}, 30),
+            ({"startingOffsets": json.dumps({block_id: 4})}, 30),
+            ({"startingTimestamp": between.isoformat()}, 20),
+            ({"startingTimestamp": "0"}, 0),
+            ({"startingTimestamp": moment().isoformat()}, 30),
+        ):
+            reader = query(**options)
+            start = reader.initialOffset()
+            assert ids(reader, start, reader.latestOffset(start, ALL)) == list(range(first, 30)), options
+        for options, said in (
+            ({"startingOffsets": '{"gone": 1}'}, f"names block 'gone'; blocks of channel 'raw' are: {block_id}"),
+            ({"startingOffsets": json.dumps({block_id: 9})}, "sequence 9 is beyond the end of block .*next one is 4"),
+            ({"startingTimestamp": "4102444800000"}, "a time that has not come yet"),
+        ):
+            with pytest.raises(BadOption, match=said):
+                query(**options).initialOffset()
+
+
+def test_a_checkpoint_of_something_else_is_refused_by_name(hub: MessageHub, query: Any) -> None:
+    with hub.producer("raw", schema=SCHEMA) as producer, hub.producer("raw.b", schema=SCHEMA):
+        producer.write(batch(0))
+        end = query().initialOffset()
+        other, pattern = query(channel="raw.b"), query(channel="raw.*")
+        for refused in (other, pattern):
+            for ask in (
+                lambda each=refused: each.latestOffset(end, ALL),
+                lambda each=refused: each.partitions(end, end),
+            ):
+                with pytest.raises(BadOption, match=r"the checkpoint is of channel 'raw', and this query reads 'raw\."):
+                    ask()
+        with pytest.raises(BadOption, match="the checkpoint is of topics, and this query reads channel 'raw'"):
+            query().latestOffset({"orders": {"incarnation": 1, "offset": 5}}, ALL)
+        older = {block_id: {"epoch": place["epoch"], "sequence": 0} for block_id, place in end.items()}
+        assert ids(query(), older, query().latestOffset(older, ALL)) == list(range(10))
 
 
 def test_what_was_overwritten_fails_the_query_with_the_gap_named(hub: MessageHub, query: Any) -> None:

@@ -16,7 +16,7 @@ from messagehub import MessageHub
 from messagehub.errors import DataLost, HubError, InvalidRequest
 from messagehub.shm.directory import Directory
 from messagehub.spark import topic_reader, topic_writer
-from messagehub.spark.errors import RowsReordered
+from messagehub.spark.errors import BadOption, RowsReordered
 from messagehub.spark.hubs import hub_of
 from messagehub.spark.options import Options
 from messagehub.spark.schema_mapping import struct_of
@@ -105,7 +105,7 @@ def test_a_long_topic_is_read_by_several_tasks(hub: MessageHub, make: Make) -> N
         ({"topic": "a", "channel": "c"}, "read", "give one of channel and topic"),
         ({"topic": "a", "generation": "1"}, "read", "option generation is for channels, not for topics"),
         ({"channel": "c", "endingOffsets": "latest"}, "read", "option endingOffsets is for topics, not for channels"),
-        ({"channel": "c", "startingOffsets": '{"a": 1}'}, "readStream", "of a channel is earliest or latest"),
+        ({"channel": "c", "startingTimestamp": "0"}, "read", "is for readStream; this is a read of a channel"),
         ({"channel": "c", "startingOffsets": "latest"}, "read", "is for readStream; this is a read of a channel"),
         ({"topic": "a", "startingOffsets": '{"a": "x"}'}, "read", "option startingOffsets is"),
         ({"topic": "a", "startingOffsets": "{"}, "read", "option startingOffsets is"),
@@ -241,6 +241,27 @@ def test_a_named_topic_that_is_deleted_is_a_loss_that_may_be_accepted(
     assert loose.run() == []
     fill(hub, "named", b"new", keep=5)
     assert loose.run() == [b"new"]
+
+
+def test_a_checkpoint_of_something_else_is_refused_by_name(hub: MessageHub, make: Make) -> None:
+    fill(hub, "noted.a", b"1")
+    fill(hub, "noted.b", b"2")
+
+    def reader(topic: str, **more: str) -> TopicStreamReader:
+        return TopicStreamReader(make(topic=topic, **more), struct_of(COLUMNS))
+
+    noted = reader("noted.a").initialOffset()
+    for ask in (
+        lambda: reader("noted.b").latestOffset(noted, ReadAllAvailable()),
+        lambda: reader("noted.b", failOnDataLoss="false").partitions(noted, noted),
+    ):
+        with pytest.raises(BadOption, match=r"the checkpoint is of topic 'noted\.a', and this query reads 'noted\.b'"):
+            ask()
+    with pytest.raises(BadOption, match=r"the checkpoint is of a channel, and this query reads topic 'noted\.b'"):
+        reader("noted.b").latestOffset({"block": {"epoch": 1, "sequence": 2}}, ReadAllAvailable())
+    both = reader("noted.>").initialOffset()
+    with pytest.raises(DataLost, match=r"topic 'noted\.a'.* is not in option topic now"):
+        reader("noted.b").latestOffset(both, ReadAllAvailable())
 
 
 def test_a_topic_that_was_made_again_is_not_taken_for_the_old_one(hub: MessageHub, make: Make) -> None:

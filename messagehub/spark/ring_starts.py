@@ -1,0 +1,72 @@
+"""Where a new streaming query over rings begins, and whether a checkpoint is of the channels that it reads."""
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from messagehub.shm.read_results import Item, Position, Start
+from messagehub.shm.ring import open_reader
+from messagehub.spark.errors import BadOption
+from messagehub.spark.options import EARLIEST, LATEST, Options
+from messagehub.spark.rings import Ring
+from registry.topics.patterns import Patterns
+
+_AHEAD_SECONDS = 60.0
+
+
+def starts(options: Options, rings: list[Ring]) -> dict[str, Start]:
+    """Return, for each ring that is there when the query is new, what of it is read first."""
+    if options.starting_at is not None:
+        if options.starting_at > time.time() + _AHEAD_SECONDS:
+            raise BadOption("option startingTimestamp is a time that has not come yet: it is in milliseconds")
+        return {ring.block_id: _since(ring, int(options.starting_at * 1e9)) for ring in rings}
+    said = options.starting_offsets
+    wanted = said if isinstance(said, dict) else {}
+    unknown = sorted(wanted.keys() - {ring.block_id for ring in rings})
+    if unknown:
+        known = ", ".join(ring.block_id for ring in rings) or "none"
+        raise BadOption(
+            f"option startingOffsets names block {unknown[0]!r}; blocks of channel {options.channel!r} are: {known}"
+        )
+    other = LATEST if said == "latest" else EARLIEST
+    return {ring.block_id: _at(ring, wanted.get(ring.block_id, other)) for ring in rings}
+
+
+def _at(ring: Ring, sequence: int) -> Start:
+    if sequence in (EARLIEST, LATEST):
+        return "oldest" if sequence == EARLIEST else "latest"
+    state = ring.state()
+    if sequence > state["head"] + 1:
+        raise BadOption(
+            f"sequence {sequence} is beyond the end of block {ring.block_id!r}, whose next one is {state['head'] + 1}"
+        )
+    return Position(ring.block_id, state["epoch"], max(sequence, 1) - 1)
+
+
+def _since(ring: Ring, at_ns: int) -> Start:
+    """The first payload that is there and was not written before that time."""
+    with open_reader(ring.path, start="oldest", lossless=False, wait_for_writer=True) as reader:
+        while (found := reader.take()) is not None:
+            if isinstance(found, Item) and found.written_ns >= at_ns:
+                return Position(ring.block_id, found.epoch, found.sequence - 1)
+    return "latest"
+
+
+def check_checkpoint(options: Options, start: Mapping[str, Mapping[str, Any]]) -> None:
+    """Refuse an offset of other channels, or of topics: what it says about blocks means nothing here."""
+    for place in start.values():
+        if "sequence" not in place:
+            raise BadOption(
+                f"the checkpoint is of topics, and this query reads channel {options.channel!r}: give it a"
+                " checkpointLocation of its own"
+            )
+        channel = place.get("channel", options.channel)  # older checkpoints do not name it
+        if channel != options.channel and not _matches(options, channel):
+            raise BadOption(
+                f"the checkpoint is of channel {channel!r}, and this query reads {options.channel!r}: give it a"
+                " checkpointLocation of its own"
+            )
+
+
+def _matches(options: Options, channel: str) -> bool:
+    return options.is_of_many_channels and Patterns(options.channel).matches(channel)
