@@ -56,15 +56,16 @@ def hub_broker(
     http: str | None = None,
     peers: Sequence[str] = (),
     requests_per_second: float = 0.0,
+    is_local: bool = False,
 ) -> Iterator[Broker]:
     """A fresh broker with the durable store of a user's, under the profiler when the bench asks for that.
 
     A comparison with two brokers has only one of them `profiled`: there is one report. With named `peers`, CURVE is
-    on, and each of them has a key and a right to everything.
+    on, and each of them has a key and a right to everything. A local one has an ipc endpoint, and the local socket.
     """
-    endpoint = f"tcp://127.0.0.1:{free_port()}"
     with tempfile.TemporaryDirectory(prefix="messagehub-bench-", dir=bench.directory) as fresh:
         directory = directory or Path(fresh)
+        endpoint = f"ipc://{directory}/broker.sock" if is_local else f"tcp://127.0.0.1:{free_port()}"
         (directory / "messagehub.toml").write_text(f"{SETTINGS}requests_per_second = {requests_per_second}\n")
         keys = _keys(directory, peers)
         program = (

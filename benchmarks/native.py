@@ -77,17 +77,21 @@ def zmq_clients(directory: Path) -> Native:
     return _build(directory, "zmq_clients", "-lzmq")
 
 
+def unix_clients(directory: Path) -> Native:
+    return _build(directory, "unix_clients")
+
+
 def nats_clients(directory: Path) -> Native:
     packages.header("nats/nats.h", "libnats-dev")
     return _build(directory, "nats_clients", "-lnats")
 
 
-def _build(directory: Path, name: str, library: str) -> Native:
+def _build(directory: Path, name: str, *libraries: str) -> Native:
     compiler = shutil.which("cc") or packages.program("gcc", "gcc")
     program = directory / name
     newest = max(source.stat().st_mtime for source in SOURCES.iterdir())
     if not program.exists() or program.stat().st_mtime < newest:
-        flags = ["-O2", "-Wall", "-Wextra", library, "-lpthread", "-o", str(program)]
+        flags = ["-O2", "-Wall", "-Wextra", *libraries, "-lpthread", "-o", str(program)]
         command = [compiler, str(SOURCES / f"{name}.c"), *flags]
         built = subprocess.run(command, capture_output=True, text=True, check=False)
         if built.returncode:

@@ -72,14 +72,14 @@ def raw_request(bench: Bench) -> None:
         )
 
 
-def cold_discoveries(broker: Broker, trips: int, *, pause_seconds: float = 0.0) -> Measure:
+def cold_discoveries(broker: Broker, trips: int, *, pause_seconds: float = 0.0, transport: str = "auto") -> Measure:
     """p50 of `hub.discover` of one channel after the other by a client that is connected and knows none of them."""
     from messagehub import MessageHub
 
     register_channels(broker.endpoint, trips + 1)
 
     def measure() -> float:
-        hub = MessageHub(endpoint=broker.endpoint, dir=broker.directory)
+        hub = MessageHub(endpoint=broker.endpoint, dir=broker.directory, transport=transport)
         names = (f"bench.c{number}" for number in range(trips + 1))
 
         def discover() -> bool:
@@ -133,6 +133,26 @@ def cold_now_and_then(bench: Bench) -> None:
             },
             unit="µs",
             claims=[at_most(1.4, ours, floor)],
+            repetitions=bench.slices,
+        )
+
+
+@comparison("hub.discover of channels never asked for before, on the hub's host, p50")
+def cold_local(bench: Bench) -> None:
+    trips = bench.scaled(40, 20)
+    with ExitStack() as stack:
+        broker = stack.enter_context(hub_broker(bench, is_local=True))
+        echo = stack.enter_context(echo_broker())
+        floor = stack.enter_context(clients.raw_request(echo.endpoint, REQUEST, REQUEST))
+        ours, by_zmq, bare = "hub.discover, cold, local socket", "hub.discover, cold, ZeroMQ ipc", "bare pyzmq echo"
+        bench.compare(
+            {
+                ours: cold_discoveries(broker, trips),
+                by_zmq: cold_discoveries(broker, trips, transport="zmq"),
+                bare: p50_us(floor, bench.slice_seconds),
+            },
+            unit="µs",
+            claims=[at_most(0.5, ours, bare), at_most(0.5, ours, by_zmq)],
             repetitions=bench.slices,
         )
 

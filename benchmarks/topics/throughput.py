@@ -5,7 +5,7 @@ from contextlib import ExitStack
 from benchmarks import clients
 from benchmarks.brokers import Server, echo_broker, hub_broker, register_channels
 from benchmarks.harness import Bench, Measure, comparison, enter_or_say_why, if_present
-from benchmarks.native import Load, Native, curve, nats_clients, zmq_clients
+from benchmarks.native import Load, Native, curve, nats_clients, unix_clients, zmq_clients
 from benchmarks.peers import (
     Peer,
     etcd_server,
@@ -18,6 +18,7 @@ from benchmarks.peers import (
 from benchmarks.processes import cpu_seconds
 from benchmarks.verdicts import at_least, beside
 from messagehub.security.credentials import KeyPair
+from messagehub.settings import local_socket_of
 
 REQUEST = '{"type":"DISCOVERY_REQUEST","channel":"bench.c{n}"}'
 CHANNELS = 1000
@@ -106,6 +107,31 @@ def native_clients(bench: Bench) -> None:
         bench.absent(
             "ZooKeeper get",
             "Debian's zookeeper brings 47 packages and a Java runtime: not part of the set-up",
+        )
+
+
+@comparison("32 native clients of the local socket discovering, replies a second")
+def local_clients(bench: Bench) -> None:
+    native, by_zmq = unix_clients(bench.directory), zmq_clients(bench.directory)
+    with ExitStack() as stack:
+        broker = stack.enter_context(hub_broker(bench, is_local=True))
+        register_channels(broker.endpoint, CHANNELS)
+        local = Server(str(local_socket_of(broker.endpoint)), broker.pid)
+        redis = enter_or_say_why(stack, redis_server())
+
+        def redis_get(server: Peer) -> Measure:
+            stack.enter_context(clients.redis_get(server))  # sets the record
+            return lambda: redis_benchmark(server, operations=bench.scaled(40_000, 8_000))
+
+        ours, theirs, peer = "messagehub, local socket", "messagehub, ZeroMQ ipc", "redis-benchmark GET"
+        bench.compare(
+            {
+                ours: lambda: load(native, local, FOUND, bench.seconds).per_second,
+                theirs: lambda: load(by_zmq, broker, FOUND, bench.seconds).per_second,
+                peer: if_present(redis, redis_get),
+            },
+            unit="/s",
+            claims=[at_least(2.0, ours, theirs), at_least(0.8, ours, peer)],
         )
 
 
