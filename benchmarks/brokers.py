@@ -65,7 +65,7 @@ def hub_broker(
     A local one listens in its directory, and clients find it by that.
 
     A comparison with two brokers has only one of them `profiled`: there is one report. With named `peers`, CURVE is
-    on, and each of them has a key and a right to everything.
+    on, and each of them has a key and a right to everything. A local one has an ipc endpoint, and the local socket.
     """
     with tempfile.TemporaryDirectory(prefix="messagehub-bench-", dir=bench.directory) as fresh:
         directory = directory or Path(fresh)

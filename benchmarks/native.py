@@ -77,14 +77,13 @@ def zmq_clients(directory: Path) -> Native:
     return _build(directory, "zmq_clients", "-lzmq")
 
 
+def unix_clients(directory: Path) -> Native:
+    return _build(directory, "unix_clients")
+
+
 def nats_clients(directory: Path) -> Native:
     packages.header("nats/nats.h", "libnats-dev")
     return _build(directory, "nats_clients", "-lnats")
-
-
-def unix_clients(directory: Path) -> Native:
-    """Clients of the broker's local socket."""
-    return _build(directory, "unix_clients")
 
 
 def _build(directory: Path, name: str, *libraries: str) -> Native:

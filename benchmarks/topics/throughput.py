@@ -20,6 +20,7 @@ from benchmarks.placement import Placement
 from benchmarks.processes import cpu_seconds
 from benchmarks.verdicts import at_least, beside
 from messagehub.security.credentials import KeyPair
+from messagehub.settings import local_socket_of
 
 REQUEST = '{"type":"DISCOVERY_REQUEST","channel":"bench.c{n}"}'
 CHANNELS = 1000

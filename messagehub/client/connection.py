@@ -34,6 +34,7 @@ from registry import commands, replies
 GRACE_SECONDS = 0.25
 """So long an answer may take before the broker is asked whether it is there, and before a discovery looks elsewhere."""
 _COUNTERS = ["timeouts", "connects", "disconnects", "late_replies", "handed_over", "defects"]
+_NAMES = {kind: name for name, kind in protocol.COMMANDS_BY_TYPE.items()}
 _Reply = TypeVar("_Reply", bound=replies.Reply)
 _Found = TypeVar("_Found")
 
@@ -74,12 +75,7 @@ class Connection:
 
         Who has nobody else to ask is patient with a broker that takes its time to shake hands.
         """
-
-        def send(waiter: PendingRequest) -> replies.AnyReply:
-            waiter.is_patient = is_patient
-            return self._send(waiter)
-
-        reply: replies.AnyReply = self._performed(command, timeout, send)
+        reply: replies.AnyReply = self._perform(command, timeout, is_patient=is_patient)
         return reply
 
     def ask(self, command: commands.Command, kind: type[_Reply], *, timeout: float, is_patient: bool = False) -> _Reply:
@@ -90,30 +86,34 @@ class Connection:
         self, command: commands.Command, kind: type[_Reply], otherwise: Callable[[], _Found | None], *, timeout: float
     ) -> _Reply | _Found:
         """As `ask`. When no answer came in a moment, what `otherwise` finds is returned instead, if anything."""
-        found: list[_Found] = []
+        answer = self._perform(command, timeout, otherwise=otherwise)
+        if isinstance(answer, replies.Reply):
+            return self._checked(command, answer, kind)
+        found: _Found = answer
+        return found
 
-        def send(waiter: PendingRequest) -> replies.AnyReply | None:
-            reply = self._begin(waiter, may_connect=False)
-            if reply is None:
-                other = otherwise()
-                if other is not None:
-                    found.append(other)
-                    waiter.deadline = 0.0  # not sent if it was not yet
-                    self._wire.pending.pop(waiter.request_id, None)
-                    return None
-                reply = self._await_thread(waiter)
-            return reply
-
-        reply = self._performed(command, timeout, send)
-        return found[0] if found else self._checked(command, reply, kind)
-
-    def _performed(self, command: commands.Command, timeout: float, send: Callable[[PendingRequest], Any]) -> Any:
+    def _perform(
+        self,
+        command: commands.Command,
+        timeout: float,
+        *,
+        is_patient: bool = False,
+        otherwise: Callable[[], object] | None = None,
+    ) -> Any:
+        """Return the reply, or what `otherwise` finds when no reply came in a moment."""
         started = time.monotonic()
         waiter = self._waiter(command, started + timeout)
+        waiter.is_patient = is_patient
         refusal = ""
         try:
-            reply = send(waiter)
-            return reply if reply is None else protocol.unwrap(reply)
+            reply = self._begin(waiter, may_connect=otherwise is None)
+            if reply is None:
+                if otherwise is not None and (found := otherwise()) is not None:
+                    waiter.deadline = 0.0  # not sent if it was not yet
+                    self._wire.pending.pop(waiter.request_id, None)
+                    return found
+                reply = self._await_thread(waiter)
+            return protocol.unwrap(reply)
         except HubError as error:
             refusal = error.code
             if isinstance(error, BrokerUnavailable):
@@ -122,7 +122,7 @@ class Connection:
         finally:
             self._account(command, waiter.request_id, refusal, started)
 
-    def _checked(self, command: commands.Command, reply: replies.AnyReply, kind: type[_Reply]) -> _Reply:
+    def _checked(self, command: commands.Command, reply: replies.Reply, kind: type[_Reply]) -> _Reply:
         if not isinstance(reply, kind):
             asked, said = command.__struct_config__.tag, reply.__struct_config__.tag
             raise BrokerUnavailable(f"the broker answers a {asked} with a {said}", endpoint=self.settings.endpoint)
@@ -139,7 +139,8 @@ class Connection:
 
     def check_presence(self) -> None:
         """Raise at once, and before anything is made ready to be sent, when this directory's broker does not run."""
-        self._wire.check_presence()
+        if self._wire.session is None or self._wire.is_closed:
+            self._wire.check_presence()
 
     def keys(self, endpoint: str) -> ClientKeys:
         """What sockets to this endpoint need."""
@@ -183,10 +184,6 @@ class Connection:
                 limit_bytes=protocol.MAX_REQUEST_BYTES,
             )
         return PendingRequest(command.id, payload, deadline, done)
-
-    def _send(self, waiter: PendingRequest) -> replies.AnyReply:
-        reply = self._begin(waiter, may_connect=True)
-        return self._await_thread(waiter) if reply is None else reply
 
     def _begin(self, waiter: PendingRequest, *, may_connect: bool) -> replies.AnyReply | None:
         """Send. None when no answer came in a moment: the I/O thread waits on, and asks whether the broker is there.
@@ -252,7 +249,7 @@ class Connection:
 
     def _account(self, command: commands.Command, request_id: str, refusal: str, started: float) -> None:
         elapsed = time.monotonic() - started
-        name = str(command.__struct_config__.tag)
+        name = _NAMES[type(command)]
         histogram = self.metrics.requests[name]
         histogram.record(elapsed)
         if refusal and not is_not_found(refusal):

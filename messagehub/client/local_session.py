@@ -115,12 +115,14 @@ class LocalSession:
     def _say(self, said: bytes) -> None:
         """Send, after what was not taken yet. The I/O thread subscribes while callers send requests."""
         with self._sending:
-            if self._unsent:
-                self._unsent += said
-            elif (sent := self._give(said)) < len(said):
-                self._unsent += said[sent:]
-                self._stream.has_unsent = True
-                self._stream.arm()
+            if not self._unsent:
+                sent = self._give(said)
+                if sent == len(said):
+                    return
+                said = said[sent:]
+            self._unsent += said
+            self._stream.has_unsent = True
+        self._stream.arm()
 
     def _give(self, data: bytes | bytearray) -> int:
         try:
@@ -135,9 +137,8 @@ class LocalSession:
         with self._sending:
             if self._unsent:
                 del self._unsent[: self._give(self._unsent)]
-                if not self._unsent:
-                    self._stream.has_unsent = False
-                    self._stream.arm()
+            self._stream.has_unsent = bool(self._unsent)
+        self._stream.arm()
 
     def poll(self, deadline: float) -> bool:
         if self._replies:
@@ -149,38 +150,59 @@ class LocalSession:
         return bool(self._poll.poll(int(remaining * 1000) + 1 if remaining > 0 else 0))
 
     def receive_one(self) -> replies.AnyReply | None:
-        if not self._replies and not self._read():
-            return None
+        if self._replies:
+            reply = self._replies.popleft()
+        else:
+            frames = self._read()
+            if len(frames) != 1 or frames[0][_BODY - 1] != REPLY:  # or else it is the usual single reply
+                self._sort(frames)
+                if not self._replies:
+                    return None
+                reply = self._replies.popleft()
+            else:
+                reply = frames[0][_BODY:]
         try:
-            return _decode(self._replies.popleft())
+            return _decode(reply)
         except InternalError as unreadable:  # whoever answers so is no broker
             raise BrokerUnavailable(unreadable.message, endpoint=self.endpoint) from None
 
-    def _read(self) -> bool:
-        """Receive what is here, so much at a time; return whether there is a reply."""
+    def _read(self) -> list[bytes]:
+        """Receive what is here, so much at a time."""
         if self._unsent:
             self._send_rest()
         try:
             data = self._socket.recv(CHUNK)
         except BlockingIOError:
-            return False
+            return []
         except OSError:
             data = b""
         if not data:
             self._is_lost = True
-            return False
+            return []
         try:
-            for received in self._frames.feed(data):
-                kind = received[_BODY - 1]
-                if kind == REPLY:
-                    self._replies.append(received[_BODY:])
-                elif kind == EVENT:
-                    self._stream.received.append(read_event(received))
-                else:
-                    raise NotAFrame
+            return self._frames.feed(data)
         except NotAFrame:
-            raise BrokerUnavailable("the broker sent what is no answer", endpoint=self.endpoint) from None
-        return bool(self._replies)
+            raise self._nonsense() from None
+
+    def _sort(self, frames: list[bytes]) -> None:
+        """Replies are for the owner, events for the I/O thread."""
+        for received in frames:
+            kind = received[_BODY - 1]
+            if kind == REPLY:
+                self._replies.append(received[_BODY:])
+            elif kind == EVENT:
+                self._take_event(received)
+            else:
+                raise self._nonsense()
+
+    def _take_event(self, received: bytes) -> None:
+        try:
+            self._stream.received.append(read_event(received))
+        except NotAFrame:
+            raise self._nonsense() from None
+
+    def _nonsense(self) -> BrokerUnavailable:
+        return BrokerUnavailable("the broker sent what is no answer", endpoint=self.endpoint)
 
     def check_lost(self) -> None:
         if self._is_lost:
@@ -193,9 +215,10 @@ class LocalSession:
         self._stream.is_lent = True
         self._stream.arm()
 
-    def take_back(self) -> None:
+    def take_back(self) -> bool:
         self._stream.is_lent = False
         self._stream.arm()
+        return bool(self._stream.received or self._replies)
 
     def close(self) -> None:
         try:

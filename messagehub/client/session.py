@@ -78,8 +78,8 @@ class Session(Protocol):
     def lend(self) -> None:
         """A caller drives from now on: do not wake the I/O thread for what comes."""
 
-    def take_back(self) -> None:
-        """No caller drives any more."""
+    def take_back(self) -> bool:
+        """No caller drives any more; return whether events, or replies for others, came that are not handed out yet."""
 
     def is_running(self, deadline: float) -> bool:
         """Find out whether the process at the other end runs."""

@@ -182,8 +182,7 @@ class Wire:
                 if has_to_yield() or time.monotonic() >= until:  # also while answers come that nobody asked for
                     break
         finally:
-            session.take_back()
-            if session.has_events or (session.has_received and self.pending):
+            if session.take_back():
                 wake()
         return None
 

@@ -101,8 +101,8 @@ class ZmqSession:
     def lend(self) -> None:
         """Events have a socket of their own, and the I/O thread waits for that one only."""
 
-    def take_back(self) -> None:
-        """As `lend`."""
+    def take_back(self) -> bool:
+        return False
 
     def abandon(self) -> None:
         """A child process must not touch the parent's sockets, not even by collecting them as garbage."""

@@ -89,7 +89,7 @@ def test_another_user_of_the_host_gets_neither_in_nor_a_byte(tmp_path: Path) -> 
         with hub.producer("private.data") as producer:
             producer.write(b"secret")
             sockets = [str(path) for path in directory.glob("*.sock")]
-            assert len(sockets) == 5
+            assert len(sockets) == 6
             assert as_nobody(lambda: connect_to(*sockets)) == ["PermissionError"] * 5
             assert as_nobody(lambda: readable(str(directory))) == []
             assert "registry.db" in readable(str(directory))
