@@ -107,7 +107,7 @@ def local_clients(bench: Bench) -> None:
 
 def local_socket(broker: Broker) -> Path | None:
     """Where the broker listens for clients of its host; None if it does not."""
-    return next(broker.directory.glob("*-local.sock"), None)
+    return local_socket_of(broker.endpoint)
 
 
 REDIS, NATS, ETCD = "redis-benchmark GET", "NATS C client", "etcd range (h2load)"
