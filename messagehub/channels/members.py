@@ -64,7 +64,7 @@ class ChannelMembers:
         channel: str,
         *,
         schema: Any = None,
-        capacity: int = 16,
+        capacity: int | None = None,
         page_size: int = 4096,
         policy: Policy = "RingBuffer",
         when_full: FullRing = "overwrite",
@@ -80,6 +80,7 @@ class ChannelMembers:
     ) -> Producer:
         """A ring of `capacity` slots of `page_size` bytes that this process writes; works without a broker.
 
+        Without a `capacity` it is 256 slots, or as many as take 16 MiB, but at least 16.
         `schema`: an Arrow schema, a NumPy dtype, or None for raw bytes. `policy`: RingBuffer, DoubleBuffer or Single.
         `when_full`: overwrite, block or error. `checksum`: none, write or verify.
         `split_rows`: an Arrow batch that is larger than a slot becomes several items instead of an error.

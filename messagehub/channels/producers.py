@@ -26,25 +26,32 @@ from registry.commands import RegisterProducer
 Policy = Literal["RingBuffer", "DoubleBuffer", "Single"]
 _KINDS = {"RingBuffer": Kind.RING_BUFFER, "DoubleBuffer": Kind.DOUBLE_BUFFER, "Single": Kind.SINGLE}
 _SLOTS = {"DoubleBuffer": 2, "Single": 1}
+_LEAST_CAPACITY, _MOST_CAPACITY, _USUAL_BYTES = 16, 256, 16 << 20
 _LINE_BYTES = 64
 _PAGE_BYTES = 4096
+
+
+def usual_capacity(page_size: int) -> int:
+    """Return how many slots a ring has where nobody says: a quarter of a second at 1 kHz, fewer if they are large."""
+    return max(_LEAST_CAPACITY, min(_MOST_CAPACITY, _USUAL_BYTES // page_size))
 
 
 class Shape(NamedTuple):
     """The ring that a producer asks for, in the words of its registration's `config`."""
 
     policy: Policy = "RingBuffer"
-    capacity: int = 16
+    capacity: int = 256
     page_size: int = 4096
     when_full: FullRing = "overwrite"
     checksum: ChecksumUse = "none"
 
     @classmethod
     def checked(cls, policy: Any, capacity: Any, page_size: Any, when_full: Any, checksum: Any) -> "Shape":
+        page_size = whole_from(page_size, "page_size", 1, MAX_SLOT_BYTES)
         return cls(
             choice(policy, "policy", get_args(Policy)),
-            whole_from(capacity, "capacity", 1, MAX_SLOTS),
-            whole_from(page_size, "page_size", 1, MAX_SLOT_BYTES),
+            usual_capacity(page_size) if capacity is None else whole_from(capacity, "capacity", 1, MAX_SLOTS),
+            page_size,
             choice(when_full, "when_full", get_args(FullRing)),
             choice(checksum, "checksum", get_args(ChecksumUse)),
         )
