@@ -59,7 +59,7 @@ def compare_checkouts(other: Path, directory: Path, *, quick: bool, only: str = 
     found = []
     for row, (title, placements) in ROWS.items():
         for placement in placements:
-            if only.lower() not in f"{row} {title} {placement}" or placement.cores_needed > len(CORES):
+            if only.lower() not in f"{row} {title} {placement}".lower() or placement.cores_needed > len(CORES):
                 continue
             difference = Difference(row, title, placement)
             try:
@@ -70,6 +70,9 @@ def compare_checkouts(other: Path, directory: Path, *, quick: bool, only: str = 
             found.append(difference)
             console.print(_line(difference), soft_wrap=True)
             (directory / "against.json").write_bytes(msgspec.json.format(msgspec.json.encode(found)))
+    if not found:
+        print(f"nothing matches --only {only}", file=sys.stderr)
+        return 2
     console.print("written: build/bench/against.json")
     return 1 if any(each.verdict.startswith(("worse", "FAILED")) for each in found) else 0
 

@@ -72,11 +72,12 @@ def _draw(group: str, rows: list[Row], results: Results, path: Path) -> None:
 
 
 def _shrink(path: Path) -> None:
-    """A few colours suffice, and a picture of the documentation is kept with every version of it."""
+    """256 colours suffice, and a picture of the documentation is kept with every version of it."""
     from PIL import Image
 
     with Image.open(path) as picture:
-        small = picture.convert("RGB").quantize(64)
+        # Median cut, the default, mixes up the few dots of a rare colour.
+        small = picture.convert("RGB").quantize(256, method=Image.Quantize.MAXCOVERAGE)
     small.save(path, optimize=True)
 
 

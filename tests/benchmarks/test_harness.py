@@ -285,12 +285,14 @@ def test_other_tree_than_the_one_asked_for_is_not_measured(tmp_path: Path) -> No
 def test_tree_against_itself_is_no_failure_and_no_checkout_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    compare_checkouts(ROOT, tmp_path, quick=True, only="nobody reads")
+    compare_checkouts(ROOT, tmp_path, quick=True, only="1 kib that nobody")
     assert "write of 1 KiB that nobody reads · same core" in capsys.readouterr().out
     (found,) = msgspec.json.decode((tmp_path / "against.json").read_bytes())
     assert len(found["here"]) == len(found["there"]) >= 15
     assert compare_checkouts(tmp_path, tmp_path, quick=True) == 2
     assert "no checkout" in capsys.readouterr().err
+    assert compare_checkouts(ROOT, tmp_path, quick=True, only="no such row") == 2
+    assert "nothing matches" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
