@@ -19,7 +19,7 @@ from messagehub.services.replies import PendingReply
 from messagehub.services.resending import Resent, resend
 from messagehub.services.services import Services
 from messagehub.services.streams import StreamedReply
-from messagehub.services.workers import Handler, Served
+from messagehub.services.workers import Handler, ServiceWorker
 from messagehub.topics.publishing import TopicPublisher
 from registry import commands, replies
 from registry.records import Priority, Strategy
@@ -67,7 +67,7 @@ class ServiceCalls:
         overflow: Overflow | Mapping[Priority, Overflow] | None = None,
         strategy: Strategy | None = None,
         timeout: float | None = None,
-    ) -> Served:
+    ) -> ServiceWorker:
         """Have `handler(message, context)` called for what is sent to the address; what it returns is the reply.
 
         `id:`, `name:` and `service:` have one worker, `pool:` any number, chosen by the pool's strategy: round_robin
@@ -103,7 +103,7 @@ class ServiceCalls:
         overflow: Overflow | Mapping[Priority, Overflow] | None = None,
         strategy: Strategy | None = None,
         timeout: float | None = None,
-    ) -> Served:
+    ) -> ServiceWorker:
         """As `serve`, to be awaited."""
         check_callback(handler, name="handler", arguments=("message", "context"), may_stream=True)
         loop = asyncio.get_running_loop()

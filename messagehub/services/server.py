@@ -41,7 +41,7 @@ from messagehub.services.metrics import ServiceMetrics
 from messagehub.services.server_connections import ServerConnection
 
 if TYPE_CHECKING:
-    from messagehub.services.workers import Served
+    from messagehub.services.workers import ServiceWorker
 
 log = logging.getLogger("messagehub.services")
 
@@ -58,7 +58,7 @@ class ServiceServer:
     def __init__(
         self,
         metrics: ServiceMetrics,
-        on_dropped: Callable[["Served", Job, HubError], None],
+        on_dropped: Callable[["ServiceWorker", Job, HubError], None],
         on_defect: Callable[[], None],
     ) -> None:
         """`on_dropped` hears of every message that its sender believes to be delivered and that never will be."""
@@ -66,14 +66,14 @@ class ServiceServer:
         self._on_dropped = on_dropped
         self._on_defect = on_defect
         # Weakly: the hub holds them, so that a hub that its user forgets is collected, and closed with all it serves.
-        self._served: weakref.WeakValueDictionary[bytes, Served] = weakref.WeakValueDictionary()
+        self._served: weakref.WeakValueDictionary[bytes, ServiceWorker] = weakref.WeakValueDictionary()
         self._callers: dict[int, ServerConnection] = {}
         self._strangers: dict[
             int, ServerConnection
         ] = {}  # those of them that have proven nothing yet, the oldest first
         self._lock = threading.Lock()
         self._threads: set[threading.Thread] = set()
-        self._ending: list[Served] = []
+        self._ending: list[ServiceWorker] = []
         self._wanted = 0
         self._is_closed = False
         self._is_over = False
@@ -88,7 +88,7 @@ class ServiceServer:
         self._epoll.register(self._listener.fileno(), _ONCE)
         self._epoll.register(self._wake_fd, select.EPOLLIN | select.EPOLLET)  # each write wakes one thread
 
-    def add(self, served: "Served") -> None:
+    def add(self, served: "ServiceWorker") -> None:
         with self._lock:
             if self._is_closed:
                 raise NotInitialised("this hub is closed")
@@ -102,7 +102,7 @@ class ServiceServer:
                 self._threads.add(thread)
                 thread.start()
 
-    def remove(self, served: "Served") -> None:
+    def remove(self, served: "ServiceWorker") -> None:
         with self._lock:
             if self._served.pop(served.worker_id.encode(), None) is not None:
                 self._wanted -= _threads_for(served)
@@ -260,12 +260,12 @@ class ServiceServer:
         for served in touched:
             self._work(served)
 
-    def _admit_held(self, caller: ServerConnection) -> "list[Served]":
+    def _admit_held(self, caller: ServerConnection) -> "list[ServiceWorker]":
         """Admit what has been read, then have it read on; returns whose mailboxes got something.
 
         A caller of whom too much waits for room belongs, from the last offer on, to whoever makes room.
         """
-        touched: list[Served] = []
+        touched: list[ServiceWorker] = []
         while not (caller.is_crowded and caller.pauses()):
             if not caller.held:
                 caller.read_on()
@@ -283,7 +283,7 @@ class ServiceServer:
                 return touched
         return touched
 
-    def _admit_frame(self, caller: ServerConnection, frame: bytes, touched: "list[Served]") -> bool:
+    def _admit_frame(self, caller: ServerConnection, frame: bytes, touched: "list[ServiceWorker]") -> bool:
         """False for what is no message, or is for a worker that this connection is not to."""
         job = job_of(caller, frame)
         if job is None or frame[CALL.size : job.headers_at] != caller.target:
@@ -338,7 +338,7 @@ class ServiceServer:
             pass  # it has ended, or deserves no answer
         self._admit_held(caller)
 
-    def _settle(self, served: "Served", job: Job, outcome: OfferResult) -> None:
+    def _settle(self, served: "ServiceWorker", job: Job, outcome: OfferResult) -> None:
         """Tell the sender what its mailbox has decided."""
         mailbox = served.mailbox
         self._metrics.count("received")
@@ -382,7 +382,7 @@ class ServiceServer:
         for served in waiting:
             self._work(served)
 
-    def _work(self, served: "Served") -> None:
+    def _work(self, served: "ServiceWorker") -> None:
         """Handle what is queued, as long as a handler may run; have others help when there is more."""
         mailbox = served.mailbox
         job = mailbox.take()
@@ -402,7 +402,7 @@ class ServiceServer:
             job = mailbox.take(is_done=True)
         self.let_in(served)
 
-    def _done(self, served: "Served") -> None:
+    def _done(self, served: "ServiceWorker") -> None:
         """In the event loop of a handler: a message is handled, and the next may begin."""
         job = served.mailbox.take(is_done=True)
         while job is not None:
@@ -410,7 +410,7 @@ class ServiceServer:
             job = served.mailbox.take(is_done=not is_begun)
         self.let_in(served)
 
-    def let_in(self, served: "Served") -> None:
+    def let_in(self, served: "ServiceWorker") -> None:
         """Admit what had to wait for room; whoever handles finds it."""
         while (found := served.mailbox.unblocked()) is not None:
             job, outcome = found
@@ -429,6 +429,6 @@ class ServiceServer:
             caller.close()
 
 
-def _threads_for(served: "Served") -> int:
+def _threads_for(served: "ServiceWorker") -> int:
     """How many threads its handlers may keep busy at once; those in an event loop keep one busy for a moment."""
     return 1 if served.is_async else served.mailbox.concurrency

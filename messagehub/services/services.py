@@ -24,7 +24,7 @@ from messagehub.services.outgoing_requests import letter_of
 from messagehub.services.payloads import PayloadEncoder
 from messagehub.services.requests import Requests
 from messagehub.services.server import ServiceServer
-from messagehub.services.workers import DRAIN_SECONDS, Handler, Served
+from messagehub.services.workers import DRAIN_SECONDS, Handler, ServiceWorker
 from messagehub.shm.locks import check_spare_files
 from registry import commands, replies
 from registry.records import Priority, Strategy
@@ -58,7 +58,7 @@ class Services:
         )
         report = self.requests.report
 
-        def on_dropped(served: Served, job: Job, error: HubError) -> None:
+        def on_dropped(served: ServiceWorker, job: Job, error: HubError) -> None:
             """Report a message that a worker dropped, and that its sender believes to be delivered."""
             report(letter_of(served.address, job, error))
 
@@ -70,10 +70,10 @@ class Services:
         self._handler_loop = HandlerLoop()
         self._serving = threading.Lock()
         self._server: ServiceServer | None = None
-        self._served: list[Served] = []
+        self._served: list[ServiceWorker] = []
         self._is_closed = False
         self._access: str | None = None
-        self._changing_keys: set[Served] = set()
+        self._changing_keys: set[ServiceWorker] = set()
         hear_access = weakref.WeakMethod(self._hear_access)  # the I/O thread must not hold what this hub serves
         heartbeats.on_access = lambda access, is_settled: _call(hear_access(), access, is_settled)
 
@@ -89,7 +89,7 @@ class Services:
         strategy: Strategy | None,
         timeout: float,
         loop: asyncio.AbstractEventLoop | None,
-    ) -> Served:
+    ) -> ServiceWorker:
         """Register a worker and serve its address.
 
         An asynchronous handler is awaited in `loop`, or in one of the hub's own.
@@ -97,7 +97,7 @@ class Services:
         kind, name = check_address(address)
         worker_id = name if kind == "id" else worker_id
         server = self._serving_now()
-        served = Served(
+        served = ServiceWorker(
             address,
             worker_id,
             handler,
@@ -148,12 +148,12 @@ class Services:
         if not served:
             self._access = access
             return
-        failed: list[Served] = []
+        failed: list[ServiceWorker] = []
         self._changing_keys = set(served)
         for each in served:
             self._change_key(each, access, failed)
 
-    def _change_key(self, served: Served, access: str, failed: list[Served]) -> None:
+    def _change_key(self, served: ServiceWorker, access: str, failed: list[ServiceWorker]) -> None:
         registration = served.registration
         assert registration is not None
         assert isinstance(registration.command, commands.RegisterWorker)

@@ -30,11 +30,11 @@ log = logging.getLogger("messagehub.services")
 
 DRAIN_SECONDS = 5.0
 Handler = Callable[[ServiceMessage, ServiceContext], Any]
-_handling: "ContextVar[Served | None]" = ContextVar("messagehub_handling", default=None)
-OnDropped = Callable[["Served", Job, HubError], None]
+_handling: "ContextVar[ServiceWorker | None]" = ContextVar("messagehub_handling", default=None)
+OnDropped = Callable[["ServiceWorker", Job, HubError], None]
 
 
-class Served:
+class ServiceWorker:
     """A handler that serves an address. What it returns is the reply, and what it raises is raised at the caller."""
 
     def __init__(
@@ -195,7 +195,7 @@ class Served:
             job.caller.forget(job.number)
             job.caller.send(failure(job.number, 0, error))
 
-    def __enter__(self) -> "Served":
+    def __enter__(self) -> "ServiceWorker":
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -225,7 +225,7 @@ class Served:
         async with ended_by_signal_async():
             await self.close_async(timeout=drain_seconds)
 
-    async def __aenter__(self) -> "Served":
+    async def __aenter__(self) -> "ServiceWorker":
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -281,6 +281,9 @@ class Served:
             job.caller.close_stream(job.number)
         job.caller.forget(job.number)
         job.caller.send(answer(EXPIRED, 0, job.number, self.mailbox.load, b""))
+
+
+Served = ServiceWorker  # its name before 2026-11-18
 
 
 def _cancelled(message: ServiceMessage) -> RequestCancelled:

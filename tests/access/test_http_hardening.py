@@ -136,7 +136,7 @@ def test_a_defect_is_told_without_its_text(tmp_path: Path, monkeypatch: pytest.M
 
     with checked_broker(**QUICK) as endpoint, MessageHub(dir=tmp_path / "hub", endpoint=endpoint) as hub:
         app = create_app(hub, HttpAuthentication(AccessFile(tmp_path / "access.json"), token=None, anonymous=ADMIN))
-        monkeypatch.setattr(hub, "ask", fail)
+        monkeypatch.setattr(hub, "ask_async", fail)
 
         async def ask() -> httpx.Response:
             transport = httpx.ASGITransport(app, raise_app_exceptions=False)

@@ -20,7 +20,7 @@ from messagehub import Consumer, Message, MessageHub, Producer, Registration, Su
 from messagehub.errors import HubError, NotInitialised
 from messagehub.services.replies import PendingReply
 from messagehub.services.streams import StreamedReply
-from messagehub.services.workers import Served as Worker
+from messagehub.services.workers import ServiceWorker
 from registry import commands
 from tests.integration.harness import Served, eventually, hub_of
 
@@ -99,11 +99,11 @@ def test_what_is_here_is_read_while_the_broker_is_paused(server: Served, hub: Me
 
 TIMEOUT = 0.3
 SCHEMA = pa.schema({"x": pa.int8()})
-CLASSES = (MessageHub, Topic, Producer, Consumer, Subscription, Message, Watch, Registration, Worker)
+CLASSES = (MessageHub, Topic, Producer, Consumer, Subscription, Message, Watch, Registration, ServiceWorker)
 NOT_CALLED = {
     "MessageHub.run_forever_async": "it waits for a signal to this process",
-    "Served.run_async": "it waits for a signal to this process",
-    "Served.stream_async": "it is for the contexts of handlers, which no broker serves",
+    "ServiceWorker.run_async": "it waits for a signal to this process",
+    "ServiceWorker.stream_async": "it is for the contexts of handlers, which no broker serves",
 }
 AT_ONCE = {
     "MessageHub.close_async": "it has nothing registered",
@@ -216,7 +216,7 @@ class Call:
                 return closing.enter_context(hub.watch("nobody"))
             case "Registration":
                 return closing.enter_context(hub.register_consumer("here", timeout=30))
-            case Worker.__name__:
+            case ServiceWorker.__name__:
                 return closing.enter_context(hub.serve(f"service:{name}", GIVEN["handler"], timeout=30))
         raise AssertionError(kind)
 

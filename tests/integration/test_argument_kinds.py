@@ -20,7 +20,7 @@ from messagehub import Keep, MessageHub, Retention, Watch
 from messagehub.channels.consumers import Consumer
 from messagehub.channels.producers import Producer
 from messagehub.errors import ConfigurationError, HubError, PayloadRefused
-from messagehub.services.workers import Served
+from messagehub.services.workers import ServiceWorker
 from messagehub.topics.subscriptions import Subscription
 from messagehub.topics.topic import Topic
 from tests.integration.block_processes import Place, place_in
@@ -94,14 +94,14 @@ def opened(hub: MessageHub, cls: type) -> Any:
         Consumer: lambda: hub.consumer("opened"),
         Producer: lambda: hub.producer("opened"),
         Subscription: lambda: hub.subscribe("opened"),
-        Served: lambda: hub.serve("service:opened", lambda message, context: None),
+        ServiceWorker: lambda: hub.serve("service:opened", lambda message, context: None),
         Topic: lambda: hub.topic("opened"),
         Watch: lambda: hub.watch("opened"),
     }
     return made[cls]()
 
 
-@pytest.mark.parametrize("cls", [Consumer, Producer, Subscription, Served, Topic, Watch])
+@pytest.mark.parametrize("cls", [Consumer, Producer, Subscription, ServiceWorker, Topic, Watch])
 def test_every_number_given_to_what_a_hub_opens_is_refused_by_name(hub: MessageHub, cls: type) -> None:
     numbers = {"timeout", "drain_seconds", "size"}
     found = [(method, name) for method, name in public_arguments(cls) if name in numbers]

@@ -26,7 +26,7 @@ from messagehub.services.frames import (
     proof_of,
 )
 from messagehub.services.services import Services
-from messagehub.services.workers import Served as ServedAddress
+from messagehub.services.workers import ServiceWorker
 from registry import commands, replies
 from registry.records import Worker
 from tests import preloaded
@@ -137,7 +137,7 @@ def has_nothing_open(hub: MessageHub) -> bool:
     return all(link.is_idle for link in links)
 
 
-def has_waiting(served: ServedAddress) -> bool:
+def has_waiting(served: ServiceWorker) -> bool:
     """Whether a caller waits for room in the mailbox."""
     return bool(served.mailbox._blocked)  # private: a message that waits is counted only when there is room for it
 
