@@ -133,6 +133,17 @@ def test_a_copy_that_was_changed_meanwhile_is_not_handed_out(implementation: Any
     assert bench.reader.take() is None
 
 
+def test_the_checksum_of_a_copy_is_that_of_its_item_whatever_the_slot_holds_now(implementation: Any) -> None:
+    bench = Bench(implementation, most_held=0)
+    (slot,) = bench.writer.claim(1)
+    bench.writer.publish(slot, 8, 77, None)
+    assert bench.reader.take() == bytes(8)
+    for _ in range(SLOTS):
+        (slot,) = bench.writer.claim(1)
+        bench.writer.publish(slot, 8, 88, None)
+    assert bench.reader.checksum == 77
+
+
 def test_a_copy_of_a_slot_that_is_claimed_and_given_back_is_handed_out(implementation: Any) -> None:
     def claimed() -> tuple[int, int]:
         bench.words[GEOMETRY.line(0) + SEQUENCE] |= CLAIM
