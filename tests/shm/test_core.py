@@ -236,7 +236,11 @@ def test_a_writer_that_cannot_list_its_readers_says_so_and_goes_on_once_it_can(r
             made.write(payload(1))
     damaged.unlink()
     assert made.write(payload(1)).first == 1
+    damaged.write_bytes(bytes(8192))
+    announce(readers_path)
     made.close()
+    damaged.unlink()
+    writer(root).close()  # its lock is free
 
 
 def reader_files(root: str, readers_path: str) -> list[str]:
