@@ -32,7 +32,6 @@ from .errors import (
 from .groups import MemberShare, Membership
 from .holders import held_count, most_of_all, share_of
 from .layout import (
-    CHECKSUM,
     CLAIM,
     EPOCH,
     FLAT,
@@ -426,7 +425,7 @@ class RingReader:
         buffer = self._core.pin(sequence | CLAIM, slot, True)
         if buffer is None or self.is_writer_alive() or self._words[self._line[slot] + SEQUENCE] != sequence | CLAIM:
             return None
-        return self._verified(buffer, sequence, slot)
+        return self._verified(buffer, sequence)
 
     def _pinned(self, sequence: int, slot: int) -> Item | None:
         words, line = self._words, self._line[slot]
@@ -437,13 +436,10 @@ class RingReader:
             if length > self._slot_bytes and words[line + SEQUENCE] == sequence:
                 raise HeaderInconsistent(self.path, f"slot {slot} claims {length} bytes of {self._slot_bytes}")
             return None
-        return self._verified(buffer, sequence, slot)
+        return self._verified(buffer, sequence)
 
-    def _verified(self, buffer: Any, sequence: int, slot: int) -> Item | None:
-        line = self._line[slot]
-        if self._verify and self._words[line + CHECKSUM] != checksum(buffer, sequence, self._core.shape or FLAT):
-            if not self.is_known and self._words[line + SEQUENCE] != sequence:
-                return None  # the writer, which sees no pin of this reader, has changed the checksum meanwhile
+    def _verified(self, buffer: Any, sequence: int) -> Item:
+        if self._verify and self._core.checksum != checksum(buffer, sequence, self._core.shape or FLAT):
             raise ChecksumMismatch(self.path, f"sequence {sequence}")
         return self._item(buffer, sequence)
 

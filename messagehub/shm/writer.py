@@ -12,6 +12,7 @@ Rule 3: with BLOCK and ERROR no slot is taken before every live lossless reader 
 Rule 4: a payload of several items gets all its slots before the first of them is changed: it is written, or not.
 """
 
+import contextlib
 import ctypes
 import logging
 import threading
@@ -23,7 +24,7 @@ from typing import Any, Final, NamedTuple
 from messagehub.runtime.event_loop import LoopShare
 
 from . import core
-from .errors import HandleClosed, PayloadLargerThanRing, PayloadLargerThanSlot, PayloadRefused, RingFull
+from .errors import DataBlockError, HandleClosed, PayloadLargerThanRing, PayloadLargerThanSlot, PayloadRefused, RingFull
 from .holders import most_of, slots_for, told
 from .identity import ProcessIdentity
 from .layout import (
@@ -261,7 +262,8 @@ class RingWriter:
             if self._descriptor.fd < 0:
                 return  # another thread was quicker
             self._words[STATE] = State.ENDED
-            self._readers.refresh()
+            with contextlib.suppress(OSError, DataBlockError):  # who cannot be listed is not woken, and looks by itself
+                self._readers.refresh()
             self._descriptor.close()
             self._core.wake()
             self._readers.close()

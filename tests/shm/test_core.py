@@ -133,6 +133,17 @@ def test_a_copy_that_was_changed_meanwhile_is_not_handed_out(implementation: Any
     assert bench.reader.take() is None
 
 
+def test_the_checksum_of_a_copy_is_that_of_its_item_whatever_the_slot_holds_now(implementation: Any) -> None:
+    bench = Bench(implementation, most_held=0)
+    (slot,) = bench.writer.claim(1)
+    bench.writer.publish(slot, 8, 77, None)
+    assert bench.reader.take() == bytes(8)
+    for _ in range(SLOTS):
+        (slot,) = bench.writer.claim(1)
+        bench.writer.publish(slot, 8, 88, None)
+    assert bench.reader.checksum == 77
+
+
 def test_a_copy_of_a_slot_that_is_claimed_and_given_back_is_handed_out(implementation: Any) -> None:
     def claimed() -> tuple[int, int]:
         bench.words[GEOMETRY.line(0) + SEQUENCE] |= CLAIM
@@ -225,7 +236,11 @@ def test_a_writer_that_cannot_list_its_readers_says_so_and_goes_on_once_it_can(r
             made.write(payload(1))
     damaged.unlink()
     assert made.write(payload(1)).first == 1
+    damaged.write_bytes(bytes(8192))
+    announce(readers_path)
     made.close()
+    damaged.unlink()
+    writer(root).close()  # its lock is free
 
 
 def reader_files(root: str, readers_path: str) -> list[str]:

@@ -179,7 +179,7 @@ def test_a_writer_that_comes_while_epochs_change_finds_the_group(root: str) -> N
             board.tell(told)  # type: ignore[arg-type]
             assert told.groups == 1  # never without the group, which has done nothing yet
             board.close()
-        assert wait(pid) == 0
+        assert wait(pid, 120) == 0
 
 
 def test_a_member_that_comes_while_its_group_is_deleted_reads(root: str, monkeypatch: pytest.MonkeyPatch) -> None:

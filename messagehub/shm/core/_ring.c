@@ -455,7 +455,7 @@ typedef struct {
     uint64_t room_until_ns;
     uint64_t small_bytes; /* payloads up to this size are copied */
     uint64_t views;
-    unsigned long long sequence, written_ns; /* of the item that was handed out last */
+    unsigned long long sequence, written_ns, checksum; /* of the item that was handed out last */
     uint64_t shape[4];
     PyObject *look_for_room, *writer_waits, *last_released;
     int is_closing;
@@ -594,6 +594,7 @@ static int has_room(Reader *self) {
 static void note_origin(Reader *self, uint32_t slot, uint64_t sequence) {
     const uint64_t *line = mh_line(&self->r.block, slot);
     self->sequence = sequence;
+    self->checksum = mh_load(line + MH_CHECKSUM);
     self->written_ns = mh_load(self->r.block.words + self->r.block.times + slot);
     for (int i = 0; i < 4; i++)
         self->shape[i] = mh_load(line + MH_SHAPE + i);
@@ -734,6 +735,7 @@ static PyObject *reader_shape(PyObject *object, void *Py_UNUSED(closure)) {
 static PyMemberDef reader_members[] = {
     {"sequence", T_ULONGLONG, offsetof(Reader, sequence), READONLY, "Of the item that was handed out last."},
     {"written_ns", T_ULONGLONG, offsetof(Reader, written_ns), READONLY, "When that was written."},
+    {"checksum", T_ULONGLONG, offsetof(Reader, checksum), READONLY, "What its writer stored with it; the slot may have another by now."},
     {NULL, 0, 0, 0, NULL},
 };
 

@@ -326,7 +326,7 @@ class Reader:
     ) -> None:
         import pyarrow as pa
 
-        self.sequence = self.written_ns = self.cursor = 0
+        self.sequence = self.written_ns = self.checksum = self.cursor = 0
         self.shape: Shape | None = None
         self._mapping = block
         self._data = memoryview(block).cast("B")
@@ -448,6 +448,7 @@ class Reader:
     def _note_origin(self, slot: int, sequence: int) -> None:
         words, line = self._words, self._line[slot]
         self.sequence = sequence
+        self.checksum = words[line + CHECKSUM]
         self.written_ns = words[self._times + slot]
         kind, first, second, third = words[line + SHAPE : line + SHAPE + 4].tolist()
         self.shape = (kind, first, second, third) if kind else None

@@ -12,6 +12,7 @@ import signal
 import time
 from collections.abc import Callable
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -30,6 +31,7 @@ from tests.shm.children import fork, wait
 from tests.shm.rings import number_of, payload, use_python_core
 
 SCHEMA = pa.schema([("n", pa.int64()), ("s", pa.utf8())])
+BYTES = np.dtype("u1")
 PROGRESS = ("raw", "arrow", "blocking", "table", "committed", "cleaned")
 
 
@@ -55,20 +57,21 @@ class Scene:
             "p",
             self.directory.readers_path(block, channel),
             slot_count=8,
-            checksum=Checksum.VERIFY,
+            checksum=Checksum.NONE if channel == "raw" else Checksum.VERIFY,  # "raw": the core alone writes and reads
             when_full=WhenFull.BLOCK if channel == "blocking" else WhenFull.OVERWRITE,
         )
         entry = ProducerEntry(channel, "p", ProcessIdentity.current(), time.time(), (self.directory.relative(block),))
         with self.directory.locked(channel, 20) as locked:
             registration = locked.register(entry)
-            made = open_writer(block, spec, codec_for(SCHEMA if channel == "arrow" else None))
+            made = open_writer(block, spec, codec_for({"arrow": SCHEMA, "raw": BYTES}.get(channel)))
         while registration.is_held:
             number = made.head + 1
             try:
                 if channel == "arrow":
                     made.write(batch(number), 1)
                 elif number % 5:
-                    made.write(payload(number, random.randint(20, 4000)), 1)
+                    content = payload(number, random.randint(20, 4000))
+                    made.write(np.frombuffer(content, BYTES) if channel == "raw" else content, 1)
                 else:
                     with made.loan(300, 1) as loan:
                         loan.buffer[:] = payload(number)

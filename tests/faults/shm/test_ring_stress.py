@@ -7,6 +7,8 @@ import os
 import re
 import shutil
 import subprocess
+import sys
+import sysconfig
 import time
 from pathlib import Path
 
@@ -15,6 +17,7 @@ import pytest
 from messagehub.shm import core
 from tests.levels import IS_QUICK
 
+ROOT = Path(__file__).parents[3]
 STRESS = Path(__file__).with_name("ring_stress.c")
 HEADER = Path(core.__file__).with_name("ring.h")
 SECONDS = 2 if IS_QUICK else 30
@@ -86,3 +89,43 @@ def test_control_without_the_order_of_words_the_sanitizer_of_threads_finds_races
     status, output = ran(built(tmp_path, *THREAD, header=header), 1, "threads")
     assert status != 0
     assert "data race" in output
+
+
+RUN_WITH = """
+import importlib.util, sys
+import pytest
+spec = importlib.util.spec_from_file_location("messagehub.shm.core._ring", sys.argv[1])
+sys.modules[spec.name] = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(sys.modules[spec.name])
+from messagehub.shm import core
+assert core.IMPLEMENTATION == "c", core.REASON
+sys.exit(pytest.main(["-q", "-p", "no:cacheprovider", *sys.argv[2:]]))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_the_extension_itself_behaves_under_the_sanitizers(tmp_path: Path) -> None:
+    """The tests of its behaviour, with views, forks and damaged words, run in a Python that has them loaded."""
+    compiler = shutil.which("gcc")
+    if compiler is None:
+        pytest.skip("there is no gcc here, which builds the extension")
+    module = tmp_path / "_ring.abi3.so"
+    command = [compiler, *ADDRESS, "-shared", "-fPIC", f"-I{sysconfig.get_path('include')}"]
+    command += [str(HEADER.with_name("_ring.c")), "-o", str(module)]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=120)
+    if done.returncode:
+        pytest.skip(f"the extension cannot be built with sanitizers here: {done.stderr[-200:]}")
+    runtime = subprocess.run([compiler, "-print-file-name=libasan.so"], check=True, capture_output=True, text=True)
+    variables = os.environ | {
+        "LD_PRELOAD": runtime.stdout.strip(),
+        "ASAN_OPTIONS": "detect_leaks=0",  # Python keeps what it needs until the end
+        "PYTHONMALLOC": "malloc",
+        "MESSAGEHUB_PURE_PYTHON": "0",
+    }
+    suites = [str(ROOT / "tests/shm" / name) for name in ("test_core.py", "test_views.py", "test_held_values.py")]
+    tests = [sys.executable, "-c", RUN_WITH, str(module), *suites]
+    done = subprocess.run(tests, check=False, capture_output=True, text=True, timeout=500, env=variables, cwd=ROOT)
+    print(done.stdout[-4000:], done.stderr[-4000:])
+    assert done.returncode == 0
+    assert "Sanitizer" not in done.stdout + done.stderr
