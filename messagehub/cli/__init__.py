@@ -56,6 +56,7 @@ for command in (
     status.status,
     doctor.doctor,
     backup.backup,
+    backup.restore,
     purge.purge,
     discover.discover,
     register.register,
