@@ -58,6 +58,7 @@ for command in (
     doctor.doctor,
     bench.bench,
     backup.backup,
+    backup.restore,
     purge.purge,
     discover.discover,
     register.register,

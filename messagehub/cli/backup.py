@@ -1,14 +1,20 @@
-"""`messagehub backup`: copy what the hub keeps, while it runs."""
+"""`messagehub backup` and `restore`: copy what the hub keeps, while it runs, and go back to a copy."""
 
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from messagehub.cli.options import Dir, Json
-from messagehub.cli.output import echo, echo_json
+from messagehub.cli.output import counted, echo, echo_json, size
 from messagehub.cli.progress import progress
 from messagehub.settings import Settings
+
+if TYPE_CHECKING:
+    from messagehub.store.sqlite_backup import Backup
 
 
 def backup(
@@ -20,11 +26,54 @@ def backup(
     """Copy the registry's database to a file: schemas, channels, retained topics, positions.
 
     The hub may run meanwhile. The copy is a consistent snapshot, and is checked when it is complete.
-    To go back to it: stop the hub, and put the copy in the place of registry.db in its directory.
+    `messagehub restore FILE` goes back to it.
     """
     from messagehub.store.sqlite_backup import back_up
 
     database = Settings.for_client(dir=dir).database_path
+    with _progress(database) as tell:
+        made = back_up(database, file, tell)
+    if as_json:
+        echo_json(made)
+    else:
+        echo(_line(made))
+
+
+def restore(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A copy that `messagehub backup` has made.")],
+    *,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    dir: Dir = None,
+    as_json: Json = False,
+) -> None:
+    """Go back to a copy of the registry's database. The hub must be stopped; start it again afterwards.
+
+    The copy is checked first. The database that it replaces stays in the hub's directory, as registry.db.before-TIME.
+    What was written after the copy was made is only there.
+    """
+    from messagehub.broker.instance_lock import InstanceLock
+    from messagehub.store.sqlite_backup import restore as restore_database
+
+    settings = Settings.load(dir=dir)
+    database = settings.database_path
+    before = database.with_name(f"{database.name}.before-{time.strftime('%Y%m%d-%H%M%S')}")
+    lock = InstanceLock(settings)
+    try:
+        is_replacing = database.exists()
+        if is_replacing and not yes:
+            typer.confirm(f"Replace {database} by {file}? It stays as {before.name}.", abort=True, err=True)
+        with _progress(file) as tell:
+            made = restore_database(file, database, before, tell)
+    finally:
+        lock.release()
+    if as_json:
+        echo_json({"restored": made, "before": str(before) if is_replacing else None})
+    else:
+        echo(_line(made) + (f"\nwhat was there before is in {before}" if is_replacing else ""))
+
+
+@contextmanager
+def _progress(database: Path) -> Iterator[Callable[[int, int], None]]:
     with progress(f"copying {database}", database.stat().st_size if database.exists() else None) as advance:
         left = [0]
 
@@ -33,9 +82,11 @@ def backup(
             advance(done - left[0])
             left[0] = done
 
-        made = back_up(database, file, tell)
-    if as_json:
-        echo_json(made)
-    else:
-        echo(f"{made.path}: {made.size_bytes} bytes, {made.schemas} schema versions, {made.channels} channels,"
-             f" {made.topics} retained topics, revision {made.revision}")  # fmt: skip
+        yield tell
+
+
+def _line(made: "Backup") -> str:
+    return (
+        f"{made.path}: {size(made.size_bytes)}, {counted(made.schemas, 'schema version')},"
+        f" {counted(made.channels, 'channel')}, {counted(made.topics, 'retained topic')}, revision {made.revision}"
+    )

@@ -13,8 +13,8 @@ from itertools import zip_longest
 GAP = "  "
 LEAST_COLUMNS = 8
 """No value of a pair is folded into less than this."""
-LEAST_OF_LONG = 18
-"""Cells are shortened to this before a column is left out."""
+LEAST_OF_LONG = 20
+"""Cells are shortened to this before a column is left out; a time is not."""
 ELISION = "…"
 _BOLD, _DIM, _PLAIN = "\x1b[1m", "\x1b[2m", "\x1b[0m"
 _GREEN, _YELLOW, _RED = "\x1b[32m", "\x1b[33m", "\x1b[31m"

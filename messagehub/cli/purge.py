@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from messagehub.shm.directory import Directory
 
 _FILES = (
-    *("registry.db", "registry.db-wal", "registry.db-shm"),
+    *("registry.db", "registry.db-wal", "registry.db-shm", "registry.db.before-*"),
     *("broker.json", "broker.lock", "*.sock", "*.sock.lock"),
     *("http.token", "access.json", "keys", "audit*.log*"),
 )

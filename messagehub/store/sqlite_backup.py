@@ -2,6 +2,7 @@
 
 Rule 1: the copy is one moment of the database: it is read in one transaction.
 Rule 2: under its name it is whole, checked and on disk, or it is not there.
+Rule 3: going back to a copy replaces the database in one step, and what it replaces stays beside it.
 """
 
 import contextlib
@@ -57,6 +58,36 @@ def back_up(database: Path, copy: Path, tell: Callable[[int, int], object]) -> B
         for suffix in ("", "-wal", "-shm", "-journal"):
             unfinished.with_name(unfinished.name + suffix).unlink(missing_ok=True)
     return Backup(path=str(copy), size_bytes=copy.stat().st_size, **saved)
+
+
+def restore(copy: Path, database: Path, before: Path, tell: Callable[[int, int], object]) -> Backup:
+    """Put a checked copy of `copy` in the place of the database, which is kept as `before`, where there is one.
+
+    The caller holds the lock of the directory, so that no broker has the database open.
+    """
+    arriving = database.with_name(f"{database.name}.arriving")
+    arriving.unlink(missing_ok=True)  # of a call that was killed
+    try:
+        made = back_up(copy, arriving, tell)
+        if database.exists():
+            _empty_log(database, before)
+            os.link(database, before)
+        os.replace(arriving, database)
+        sync_directory(database.parent)
+    except OSError as error:
+        raise StoreError(f"cannot put {copy} in the place of {database}: {error}", path=str(database)) from error
+    finally:
+        arriving.unlink(missing_ok=True)
+    return msgspec.structs.replace(made, path=str(database))
+
+
+def _empty_log(database: Path, before: Path) -> None:
+    """Have all of the database in its one file; the log of one that is damaged is kept beside it, under its name."""
+    with contextlib.suppress(sqlite3.Error), contextlib.closing(sqlite3.connect(database)) as connection:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    for suffix in ("-wal", "-shm"):
+        with contextlib.suppress(FileNotFoundError):
+            os.replace(f"{database}{suffix}", f"{before}{suffix}")
 
 
 def _exists(copy: Path) -> StoreError:

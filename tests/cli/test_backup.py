@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from messagehub import MessageHub
 from tests.cli.program import Program
 from tests.integration.harness import Served, hub_of
 
@@ -92,3 +93,60 @@ def test_backup_as_a_program(alone: Program) -> None:
         shown = alone.run("backup", str(alone.place / "copy")).stdout
         assert broker.end() == 0
     assert shown.endswith("0 schema versions, 0 channels, 0 retained topics, revision 0\n")
+
+
+def test_a_stopped_hub_goes_back_to_a_copy_and_keeps_what_it_had(alone: Program) -> None:
+    copy = alone.place / "monday.db"
+    with alone.serve() as broker, MessageHub(dir=alone.dir) as hub:
+        hub.create_channel("monday")
+        alone.call("backup", str(copy))
+        hub.create_channel("tuesday")
+        assert "another broker holds directory" in alone.call("restore", str(copy), "--yes", code=1).stderr
+        assert broker.end() == 0
+    alone.call("restore", str(copy), code=1, stdin="n\n")
+    said = alone.call_json("restore", str(copy), "--yes")
+    assert said["restored"]["channels"] == 1
+    assert channels_of(alone) == ["monday"]
+    assert alone.call_json("restore", said["before"], "--yes")["restored"]["channels"] == 2
+    assert channels_of(alone) == ["monday", "tuesday"]
+    alone.call("purge", "--yes")
+    assert list(alone.dir.glob("*")) == []
+
+
+@pytest.mark.parametrize("has_log", [False, True])
+def test_a_damaged_database_is_replaced_and_kept(alone: Program, has_log: bool) -> None:
+    copy, database = alone.place / "copy.db", alone.dir / "registry.db"
+    with alone.serve() as broker, MessageHub(dir=alone.dir) as hub:
+        hub.create_channel("here")
+        alone.call("backup", str(copy))
+        assert broker.end() == 0
+    database.write_bytes(b"nonsense" * 1000)
+    if has_log:
+        database.with_name("registry.db-wal").write_bytes(b"more nonsense")
+        database.with_name("registry.db-wal").chmod(0o600)
+    said = alone.run("restore", str(copy), "--yes").stdout
+    assert "1 channel, 0 retained topics" in said
+    (kept,) = alone.dir.glob("registry.db.before-*[0-9]")
+    assert kept.read_bytes() == b"nonsense" * 1000
+    assert channels_of(alone) == ["here"]
+
+
+@pytest.mark.parametrize("content", [b"nonsense" * 1000, b"", None])
+def test_what_is_no_copy_is_refused_and_changes_nothing(alone: Program, content: bytes | None) -> None:
+    copy = alone.place / "copy.db"
+    with alone.serve() as broker, MessageHub(dir=alone.dir) as hub:
+        hub.create_channel("here")
+        assert broker.end() == 0
+    if content is not None:
+        copy.write_bytes(content)
+    before = sorted(path.name for path in alone.dir.iterdir())
+    assert str(copy) in alone.call("restore", str(copy), "--yes", code=1).stderr
+    assert sorted(path.name for path in alone.dir.iterdir()) == before
+    assert channels_of(alone) == ["here"]
+
+
+def channels_of(program: Program) -> list[str]:
+    with program.serve() as broker:
+        names = [each["channel"] for each in program.call_json("channels")]
+        assert broker.end() == 0
+    return names

@@ -60,10 +60,10 @@ def test_on_a_narrow_screen_long_cells_lose_their_middle_and_a_row_stays_a_line(
 
 
 def test_what_finds_no_room_is_named() -> None:
-    assert lines(25) == [
+    assert lines(27) == [
         "NAME  VALUE",
         "a     short",
-        f"b     {'x' * 9}…{'y' * 9}",
+        f"b     {'x' * 10}…{'y' * 10}",
         "名前  wide",
         "no room for: STATUS",
     ]

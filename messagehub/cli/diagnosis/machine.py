@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from messagehub.cli.diagnosis import Finding
+from messagehub.cli.output import size
 
 SHARED_MEMORY = Path("/dev/shm")
 LEAST_SIZE_BYTES = 256 << 20
@@ -39,11 +40,11 @@ def check_shared_memory(path: Path = SHARED_MEMORY) -> Iterator[Finding]:
         yield Finding("shm", "error", f"{path} cannot be written: {why}", _how_to_write(path, why))
         return
     space = os.statvfs(path)
-    size, free = space.f_blocks * space.f_frsize, space.f_bavail * space.f_frsize
-    told = f"{path} has {_mib(size)}, {_mib(free)} of it free"
-    if size and size < LEAST_SIZE_BYTES:
+    whole, free = space.f_blocks * space.f_frsize, space.f_bavail * space.f_frsize
+    told = f"{path} has {size(whole)}, {size(free)} of it free"
+    if whole and whole < LEAST_SIZE_BYTES:
         yield Finding("shm", "warning", f"{told}: too small for real data", _ENLARGE)
-    elif size and free < LEAST_FREE_BYTES:
+    elif whole and free < LEAST_FREE_BYTES:
         yield Finding("shm", "warning", f"{told}: nearly full", f"see what is in it with ls -lS {path}, or {_ENLARGE}")
     else:
         yield Finding("shm", "ok", told)
@@ -91,7 +92,3 @@ def _how_to_write(path: Path, why: str) -> str:
     if why.startswith("EROFS"):
         return f"mount -o remount,rw {path}"
     return f"chmod 1777 {path}"
-
-
-def _mib(size_bytes: int) -> str:
-    return f"{size_bytes >> 20} MiB"
