@@ -16,7 +16,7 @@ import zmq
 
 from messagehub.client.connection_listener import ConnectionListener
 from messagehub.client.pending_request import Done, PendingRequest
-from messagehub.client.session import EventStream
+from messagehub.client.session import EventSource
 from messagehub.client.wire import Wire
 from messagehub.errors import BrokerTimeout, BrokerUnavailable, HubError, NotInitialised
 from messagehub.runtime.metrics import Metrics
@@ -47,7 +47,7 @@ class IoThread:
         self._wake_fd = self._yield_fd = -1
         self._is_driving = False
         """Whether this thread owns the wire."""
-        self._stream: EventStream | None = None
+        self._stream: EventSource | None = None
         self._followed: list[set[bytes]] = []
         self._is_suspect = self._is_pinging = False
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from messagehub import protocol
-from messagehub.client.session import EventStream, say_hello
+from messagehub.client.session import EventSource, say_hello
 from messagehub.errors import BrokerUnavailable, InternalError
 from messagehub.protocol.stream_frames import (
     CHUNK,
@@ -76,7 +76,7 @@ class LocalSession:
         self._poll = select.poll()
         self._poll.register(self._fd, _POLLIN)
         self._stream = LocalEvents(self._fd, self._say)
-        self.stream: EventStream = self._stream
+        self.stream: EventSource = self._stream
         try:
             there_by = deadline if handshake_deadline is None else min(deadline, handshake_deadline)
             self.hello = say_hello(self, hello_id, deadline, there_by, is_cancelled)

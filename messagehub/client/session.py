@@ -22,7 +22,7 @@ REPLIES_AT_ONCE = 1000
 _WILDCARDS = ("0.0.0.0", "[::]", "*")
 
 
-class EventStream(Protocol):
+class EventSource(Protocol):
     """Events that the broker sends without being asked; used by the I/O thread only."""
 
     is_shared: bool
@@ -46,7 +46,7 @@ class EventStream(Protocol):
 class Session(Protocol):
     endpoint: str
     hello: replies.HelloAck
-    stream: EventStream
+    stream: EventSource
 
     @property
     def is_there(self) -> bool:

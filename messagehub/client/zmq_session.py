@@ -11,7 +11,7 @@ import zmq
 
 from messagehub import protocol
 from messagehub.client.event_socket import Context, EventSocket
-from messagehub.client.session import EventStream, say_hello
+from messagehub.client.session import EventSource, say_hello
 from messagehub.client.socket_monitor import next_event
 from messagehub.errors import BrokerUnavailable, HubError, InternalError, Unauthorized
 from messagehub.security.credentials import ClientKeys
@@ -76,7 +76,7 @@ class ZmqSession:
             shaken_by = deadline if handshake_deadline is None else min(deadline, handshake_deadline)
             self.hello = say_hello(self, hello_id, deadline, shaken_by, is_cancelled)
             self._is_greeted = True
-            self.stream: EventStream = EventSocket(context, self.hello.endpoints.get("events", ""), keys)
+            self.stream: EventSource = EventSocket(context, self.hello.endpoints.get("events", ""), keys)
         except zmq.ZMQError as error:
             self.close()
             raise BrokerUnavailable(f"cannot connect to {endpoint}: {error}", endpoint=endpoint) from None

@@ -23,7 +23,7 @@ CLOSE_SECONDS = 5.0
 _ONE = (1).to_bytes(8, "little")  # what wakes an eventfd
 
 
-class Reader:
+class ConnectionReader:
     """The thread that reads connections. It starts when it is first needed."""
 
     def __init__(self, on_defect: Callable[[], None]) -> None:
@@ -131,7 +131,7 @@ class ConnectionPool:
     def __init__(self, sender: str, metrics: ServiceMetrics, on_defect: Callable[[], None]) -> None:
         self._sender = sender
         self._metrics = metrics
-        self.reader = Reader(on_defect)
+        self.reader = ConnectionReader(on_defect)
         self._links: dict[Place, ServiceConnection] = {}
         self._connecting: dict[Place, threading.Lock] = {}
         self._lock = threading.Lock()

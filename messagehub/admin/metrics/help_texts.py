@@ -30,6 +30,7 @@ COUNTERS = {
     "http_slow_headers": "HTTP connections that were closed, because their headers did not arrive in time.",
     "http_slow_readers": "HTTP connections that were closed, because nobody read the answer.",
     "http_unauthorized": "HTTP requests that were refused, because they had no token or an unknown one.",
+    "hung_up_locally": "Connections of the local socket that were ended, because they did not take what was sent.",
     "hung_up": "Connections to the event socket that were ended, because they said too much.",
     "internal_errors": "Requests that failed because of a defect of the broker; its log has the trace.",
     "kept": "Messages that were stored for retained topics.",

@@ -9,6 +9,7 @@ import os
 import threading
 import time
 from _thread import allocate_lock
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -104,7 +105,7 @@ class Writer:
         self._index = memoryview(index).cast("B")[:8].cast("Q")
         self._wake_unopened = wake_unopened
         self._sequences = [self._words[line + SEQUENCE] for line in self._line]
-        self._order = list(order)
+        self._order = deque(order)
         self._floor = _UNLIMITED
         self._token = 0
         self._peers: list[_Peer] = []
@@ -241,7 +242,7 @@ class Writer:
     def abandon(self, slot: int) -> None:
         """Give a claimed slot back. It is empty, and the first to be taken again."""
         if self._generation == _generation:
-            self._order.insert(0, slot)
+            self._order.appendleft(slot)
             self.wake()
 
     def skip(self, count: int) -> None:

@@ -10,7 +10,15 @@ import numpy as np
 import pyarrow as pa
 from fastavro.schema import SchemaParseException, UnknownType
 
-from messagehub.spark.encodings.avro_columns import Cursors, Float, Integer, NotByColumns, Reader, Record, reader_of
+from messagehub.spark.encodings.avro_columns import (
+    Cursors,
+    FieldReader,
+    Float,
+    Integer,
+    NotByColumns,
+    Record,
+    reader_of,
+)
 from messagehub.spark.encodings.payload_columns import Mask, PayloadColumn
 from messagehub.spark.encodings.payloads import Encoding, InvalidPayload, Registered, check_count
 from messagehub.spark.errors import UnsupportedColumn
@@ -50,7 +58,7 @@ class AvroEncoding(Encoding):
         self._parsed = _parsed(schema)
         self.type = _Types().of(self._parsed)
         self._writers = {schema.schema_id: self._parsed}
-        self._readers: dict[int, Reader | None] = {}
+        self._readers: dict[int, FieldReader | None] = {}
 
     def decode_columns(self, payloads: PayloadColumn, writer: Registered) -> tuple[pa.Array, Mask] | None:
         reader = self._reader(writer)
@@ -72,13 +80,13 @@ class AvroEncoding(Encoding):
             return None
         return self._as_wanted(columns, example), is_accepted
 
-    def _reader(self, writer: Registered) -> Reader | None:
+    def _reader(self, writer: Registered) -> FieldReader | None:
         """Return what reads the payloads of a writer by columns; None where fastavro has to."""
         if writer.schema_id not in self._readers:
             self._readers[writer.schema_id] = self._new_reader(writer)
         return self._readers[writer.schema_id]
 
-    def _new_reader(self, writer: Registered) -> Reader | None:
+    def _new_reader(self, writer: Registered) -> FieldReader | None:
         written = self._written(writer)
         if isinstance(written, str):
             return None
@@ -129,7 +137,7 @@ class AvroEncoding(Encoding):
         return target.getvalue()
 
 
-def _is_read_by_name(written: Reader, wanted: Reader, parsed: Any) -> bool:
+def _is_read_by_name(written: FieldReader, wanted: FieldReader, parsed: Any) -> bool:
     """Whether records differ in nothing but fields that the other lacks, and numbers that only become wider."""
     if not isinstance(written, Record) or not isinstance(wanted, Record):
         return False
@@ -142,7 +150,7 @@ def _is_read_by_name(written: Reader, wanted: Reader, parsed: Any) -> bool:
     )
 
 
-def _number(reader: Reader) -> pa.DataType | None:
+def _number(reader: FieldReader) -> pa.DataType | None:
     return reader.type if isinstance(reader, Integer | Float) else None
 
 

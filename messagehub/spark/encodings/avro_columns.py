@@ -144,7 +144,7 @@ class Cursors:
         self.is_accepted[rows] &= part.is_accepted
 
 
-class Reader(Protocol):
+class FieldReader(Protocol):
     """Reads values of one Avro type. Readers of the same type are equal."""
 
     @property
@@ -221,7 +221,7 @@ class Sized:
 
 
 @dataclass(frozen=True)
-class Enum:
+class EnumSymbols:
     name: str
     symbols: tuple[str, ...]
     type: pa.DataType = field(default_factory=pa.string)
@@ -257,7 +257,7 @@ class Decimal:
 class Union:
     """Of null and types that become one column."""
 
-    members: tuple[Reader, ...]
+    members: tuple[FieldReader, ...]
     type: pa.DataType
 
     def read(self, cursors: Cursors) -> pa.Array:
@@ -285,7 +285,7 @@ class Union:
 @dataclass(frozen=True)
 class Record:
     name: str
-    members: tuple[tuple[str, Reader], ...]
+    members: tuple[tuple[str, FieldReader], ...]
 
     @cached_property
     def type(self) -> pa.DataType:
@@ -306,7 +306,7 @@ def _is_text(value: bytes) -> bool:
     return True
 
 
-def reader_of(schema: Any, kind: pa.DataType) -> Reader:
+def reader_of(schema: Any, kind: pa.DataType) -> FieldReader:
     """Return the reader of a schema that fastavro has parsed, whose values are of `kind`."""
     return _Readers().of(schema, kind)
 
@@ -315,7 +315,7 @@ class _Readers:
     def __init__(self) -> None:
         self._named: dict[str, Any] = {}
 
-    def of(self, schema: Any, kind: pa.DataType) -> Reader:
+    def of(self, schema: Any, kind: pa.DataType) -> FieldReader:
         if isinstance(schema, list):
             return Union(tuple(self._members(schema, kind)), kind)
         if isinstance(schema, str):
@@ -330,14 +330,14 @@ class _Readers:
         if avro in ("record", "error") and schema["fields"]:
             return Record(name, tuple(self._fields(schema, kind)))
         if avro == "enum":
-            return Enum(name, tuple(schema["symbols"]))
+            return EnumSymbols(name, tuple(schema["symbols"]))
         return _primitive(name, avro, size, kind)
 
-    def _members(self, union: list[Any], kind: pa.DataType) -> Iterator[Reader]:
+    def _members(self, union: list[Any], kind: pa.DataType) -> Iterator[FieldReader]:
         for member in union:
             yield Null() if member == "null" else self.of(member, _PLAIN_NUMBERS.get(str(member), kind))
 
-    def _fields(self, schema: Any, kind: pa.DataType) -> Iterator[tuple[str, Reader]]:
+    def _fields(self, schema: Any, kind: pa.DataType) -> Iterator[tuple[str, FieldReader]]:
         for each in schema["fields"]:
             yield each["name"], self.of(each["type"], kind.field(each["name"]).type)
 
@@ -345,7 +345,7 @@ class _Readers:
 _PLAIN_NUMBERS: Final = {"int": pa.int32(), "long": pa.int64(), "float": pa.float32(), "double": pa.float64()}
 
 
-def _primitive(name: str, avro: Any, size: int | None, kind: pa.DataType) -> Reader:
+def _primitive(name: str, avro: Any, size: int | None, kind: pa.DataType) -> FieldReader:
     if avro == "null":
         return Null()
     if avro == "boolean":
@@ -363,7 +363,7 @@ def _primitive(name: str, avro: Any, size: int | None, kind: pa.DataType) -> Rea
     raise NotByColumns
 
 
-def _logical(name: str, avro: Any, logical: str, size: int | None, kind: pa.DataType) -> Reader:
+def _logical(name: str, avro: Any, logical: str, size: int | None, kind: pa.DataType) -> FieldReader:
     if (avro, logical) == ("int", "date"):
         return Integer(kind, _DAYS)
     if avro == "long" and logical.endswith("timestamp-micros"):
