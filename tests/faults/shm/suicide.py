@@ -65,6 +65,18 @@ def counting_writer(fuse: Fuse) -> type[python_ring.Writer]:
     return CountingWriter
 
 
+def counting_reader(fuse: Fuse) -> type[python_ring.Reader]:
+    class CountingReader(python_ring.Reader):
+        def __init__(self, **places: Any) -> None:
+            super().__init__(**places)
+            # private: the core's own memory is where it stores, and nothing public is called for a store
+            self._file = CountedStores(self._file, fuse)  # type: ignore[assignment]
+            # private: the same, for pins
+            self._pins = CountedStores(self._pins, fuse)  # type: ignore[assignment]
+
+    return CountingReader
+
+
 CHANGES = (
     "link",
     "unlink",

@@ -94,6 +94,7 @@ def test_control_without_the_order_of_words_the_sanitizer_of_threads_finds_races
 RUN_WITH = """
 import importlib.util, sys
 import pytest
+# private: the extension built with sanitizers takes the place of the one beside it
 spec = importlib.util.spec_from_file_location("messagehub.shm.core._ring", sys.argv[1])
 sys.modules[spec.name] = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(sys.modules[spec.name])

@@ -15,7 +15,14 @@ from messagehub.shm.layout import Checksum, Kind, WhenFull
 from messagehub.shm.read_results import Gap
 from messagehub.shm.reader import RingReader
 from messagehub.shm.ring import open_reader
-from tests.faults.shm.suicide import Fuse, count_system_calls, counting_segment, counting_writer, died_after
+from tests.faults.shm.suicide import (
+    Fuse,
+    count_system_calls,
+    counting_reader,
+    counting_segment,
+    counting_writer,
+    died_after,
+)
 from tests.shm.rings import checked, number_of, payload, writer
 
 SHAPES = [
@@ -166,3 +173,36 @@ def test_a_writer_that_dies_at_any_change_of_a_file_leaves_a_ring_or_nothing(roo
         os.unlink(path)
         if not died:
             return
+
+
+def test_a_reader_that_dies_anywhere_holds_nothing_back(root: str) -> None:
+    """What it pinned and what it had not read is free at once; another lossless reader loses nothing."""
+    made = writer(root, slot_count=4, when_full=WhenFull.BLOCK)
+    other = open_reader(made.path, start="oldest")
+
+    def read_some(fuse: Fuse) -> None:
+        core.Reader = counting_reader(fuse)  # type: ignore[misc]  in the child only
+        reader = open_reader(made.path, start="oldest", copy="never")
+        held = []
+        while (found := reader.take()) is not None:
+            held.append(found)
+        del held[0], found
+        assert reader.arm() is None
+        reader.disarm()
+        held.clear()
+        reader.close()
+
+    made.write(payload(1))
+    made.write(payload(2))
+    for length in count(1):
+        died = died_after(read_some, length)
+        for _ in range(4):  # all slots
+            assert checked(other.read(0)) == made.head - 1
+            assert checked(other.read(0)) == made.head
+            for _ in range(2):
+                made.write(payload(made.head + 1), timeout_seconds=5)
+        if not died:
+            break
+    assert length > 10
+    other.close()
+    made.close()
