@@ -77,7 +77,7 @@ def from_registry(
 
     `dir`, `endpoint` and `domain` say which hub, as in the environment by default.
     """
-    if mode == "DROPMALFORMED":
+    if str(mode) == "DROPMALFORMED":
         raise ConfigurationError(
             "a column cannot drop rows: use mode='PERMISSIVE' and keep the rows whose result is not null"
         )
