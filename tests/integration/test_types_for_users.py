@@ -176,3 +176,4 @@ def test_without_a_compiler_the_wheel_has_no_core_and_works(tmp_path: Path) -> N
     assert Path(place).is_relative_to(tmp_path)
     assert (implementation, value) == ("python", "x")
     shutil.rmtree(f"/dev/shm/messagehub-{os.geteuid()}/no-compiler", ignore_errors=True)
+    Path("/dev/shm/pylabhub_c@no-compiler").unlink(missing_ok=True)
