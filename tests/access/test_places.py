@@ -90,7 +90,7 @@ def test_another_user_of_the_host_gets_neither_in_nor_a_byte(tmp_path: Path) -> 
             producer.write(b"secret")
             sockets = [str(path) for path in directory.glob("*.sock")]
             assert len(sockets) == 6
-            assert as_nobody(lambda: connect_to(*sockets)) == ["PermissionError"] * 5
+            assert as_nobody(lambda: connect_to(*sockets)) == ["PermissionError"] * 6
             assert as_nobody(lambda: readable(str(directory))) == []
             assert "registry.db" in readable(str(directory))
             assert any("private.data" in name for name in readable("/dev/shm"))

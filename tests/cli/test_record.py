@@ -115,7 +115,7 @@ def test_what_cannot_be_recorded_or_played_says_why(place: Place, tmp_path: Path
         nothing = call(place, "record", "silent", str(tmp_path / "new"), "--seconds", "0.1")
         assert "nothing came, so" in nothing.stderr
         unknown = call(place, "record", "slient", str(tmp_path / "new"), "--seconds", "0.1", code=1)
-        assert "nobody knows channel 'slient'; did you mean 'silent'?" in unknown.stderr
+        assert "nobody knows channel 'slient' (did you mean 'silent'?)" in unknown.stderr
     assert not (tmp_path / "new").exists()
     with pa.ipc.new_stream(tmp_path / "foreign.arrows", pa.schema([("a", pa.int8())])) as writer:
         writer.write_batch(pa.record_batch([pa.array([1], pa.int8())], names=["a"]))
@@ -147,7 +147,7 @@ def test_hz_shows_how_fast_a_channel_is_written(place: Place) -> None:
         quiet = call(place, "hz", "quiet", "--every", "0.1", "-n", "1")
         assert quiet.stdout.startswith("nothing was written for")
         refused = call(place, "hz", "quite", "--every", "0.1", "-n", "1", code=1)
-        assert "nobody knows channel 'quite'; did you mean 'quiet'?" in refused.stderr
+        assert "nobody knows channel 'quite' (did you mean 'quiet'?)" in refused.stderr
     with place.hub().producer("live", capacity=64) as producer, writing(producer, b"x" * 1024):
         found = json.loads(call(place, "hz", "live", "--every", "0.5", "-n", "1", "--json").stdout)
         shown = call(place, "hz", "live", "--every", "0.5", "-n", "2").stdout.splitlines()

@@ -115,6 +115,7 @@ AT_ONCE = {
 """Awaited calls that have nothing to wait for here, so that the event loop has no time to show that it runs."""
 GIVEN: dict[str, Any] = {
     "command": commands.Ping(),
+    "done": lambda reply, error: None,
     "schema": SCHEMA,
     "schema_hash": "h",
     "subject": "s",

@@ -37,8 +37,8 @@ def kept_in_vain(endpoint: str, domain: str = "") -> list[str]:
         "lease owners": gauges.get("lease_owners", 0),
     }
     wrong = [f"{count} {what} for {members} members" for what, count in kept.items() if count > members]
-    listening = gauges["local_connections"] or connections(hello.get("endpoints", {}).get("events", ""))
-    if gauges["subscriptions"] and not listening:
+    is_silent = connections(hello.get("endpoints", {}).get("events", "")) == 0 and not gauges["local_connections"]
+    if gauges["subscriptions"] and is_silent:
         wrong.append(f"{gauges['subscriptions']} subscriptions of nobody")
     if domain and gauges["watched_directories"] > (existing := _directories(domain)):
         wrong.append(f"{gauges['watched_directories']} watched directories where {existing} exist")

@@ -70,15 +70,18 @@ def test_64_threads_that_share_a_client_lose_and_mix_nothing(broker: AnyBroker, 
         assert theirs["CHANNEL_DESCRIBE_REQUEST"]["count"] == calls
 
 
-def test_many_threads_share_one_dealer_and_at_most_one_sub(served: Callable[..., Served]) -> None:
-    """Seen from outside: the connections that the broker's process has accepted."""
+@pytest.mark.parametrize(("transport", "with_events"), [("auto", 1), ("zmq", 2)])
+def test_many_threads_share_one_connection_and_at_most_one_for_events(
+    served: Callable[..., Served], transport: str, with_events: int
+) -> None:
+    """Seen from outside: the connections that the broker's process has accepted. The local socket has events too."""
     server = served(**QUICK)
 
     def accepted() -> int:
         return len([fd for fd in os.listdir(f"/proc/{server.pid}/fd") if is_socket(server.pid, fd)])
 
     idle = accepted()
-    with hub_of(server) as hub:
+    with hub_of(server, transport=transport) as hub:
         in_threads(16, lambda number: [hub.channels() for _ in range(10)])
         assert accepted() - idle == 1
         before = set(open_files())
@@ -86,7 +89,7 @@ def test_many_threads_share_one_dealer_and_at_most_one_sub(served: Callable[...,
         watches = [hub.watch(f"w{number}") for number in range(8)]
         in_threads(16, lambda number: [hub.discover("a") for _ in range(10)])
         assert all(watch.wait_current(30) for watch in watches)
-        assert accepted() - idle == 2
+        assert accepted() - idle == with_events
         assert len(set(open_files()) - before) < 10
     eventually(lambda: accepted() == idle)
 

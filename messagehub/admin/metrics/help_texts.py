@@ -1,6 +1,7 @@
 """What each counter and gauge of the broker and of the HTTP process means: the HELP texts of /metrics."""
 
 GAUGES = {
+    "local_connections": "Connections to the local socket that are open now.",
     "dead_letters": "Messages to services that could not be delivered, which the broker has.",
     "lease_owners": "Peers of a shared hub that hold registrations.",
     "messages_behind": "Messages of retained topics that are not acknowledged, over all durable names.",
