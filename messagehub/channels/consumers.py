@@ -150,6 +150,8 @@ class Consumer(ClosedWhenForgotten):
         """With the turn: the shortest way, if there is something to read, or nothing to wait for."""
         if self._mate is None:
             value = self._reader.next_at_once()
+            if value is None and timeout != 0 and self._reader.spin():
+                value = self._reader.next_at_once()
             if value is not None:
                 return value
             if timeout == 0 and self._reader.is_quiet() and self._sleep.is_quiet(self._attached.news_fds()):
@@ -172,13 +174,13 @@ class Consumer(ClosedWhenForgotten):
             if self._has_no_more(deadline):
                 return None
             self._check_process()
-            if timeout != 0 and self._reader.spin():
-                continue
             if not self._reader.arm():
                 until = self._reader.sleep_until(deadline)
                 ready = self._sleep.sleep(self._attached.readers, until, self._attached.news_fds())
                 if self._was_closed():
                     return None
+                if not ready and self._mate is None and (value := self._reader.next_at_once()) is not None:
+                    return value  # a ring woke us, and nothing else did
                 self._reader.after_sleep(was_woken=self._sleep.was_woken(ready), has_news=bool(ready))
                 if self._is_late(deadline):
                     self._reader.disarm()

@@ -142,11 +142,11 @@ class Producer(ClosedWhenForgotten):
             self.registration.check_open()
         if timeout is not None:
             timeout = seconds(timeout)
-        sequence = self._writer.write_plain(payload)
+        sequence = self._writer.write_plain(payload, may_wait=timeout != 0)
         if sequence:
             self._last_written = sequence
             return sequence
-        self._last_written = written = self._writer.write(payload, timeout)
+        self._last_written = written = self._writer.write_pieces(payload, timeout)
         return written.last
 
     async def write_async(self, payload: Any, timeout: float | None = None) -> int:

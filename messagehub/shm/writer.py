@@ -86,6 +86,7 @@ class RingWriter:
         self._codec = codec
         self._encode = codec.encoder(segment)
         self._spin_us = spin_us
+        self._plain_spin_us = spin_us if self.header.when_full == WhenFull.BLOCK else 0
         geometry = self.header.geometry
         slots = range(geometry.slot_count)
         self._slot_bytes = geometry.slot_bytes
@@ -149,9 +150,11 @@ class RingWriter:
 
         An overwriting writer never waits for readers: if they hold every slot, the item is skipped.
         """
-        sequence = self.write_plain(payload)
-        if sequence:
-            return Written(sequence, sequence)
+        sequence = self.write_plain(payload, may_wait=timeout_seconds != 0)
+        return Written(sequence, sequence) if sequence else self.write_pieces(payload, timeout_seconds)
+
+    def write_pieces(self, payload: Any, timeout_seconds: float | None) -> Written:
+        """As `write`, for what `write_plain` does not do."""
         pieces = self._codec.pieces(payload, self._slot_bytes)
         self._check_open()  # before the mutex: in a forked child it may be held for ever
         if len(pieces) > 1:
@@ -161,13 +164,18 @@ class RingWriter:
             slots = self._claim(len(pieces)) or self._wait_for_slots(len(pieces), timeout_seconds)
             return self._fill(slots, pieces) if slots else self._skip(len(pieces))
 
-    def write_plain(self, payload: Any) -> int:
-        """Publish a payload that needs no more than copying, if there is room at once; 0: call `write`."""
+    def write_plain(self, payload: Any, *, may_wait: bool) -> int:
+        """Publish a payload that needs no more than copying, if there is room at once; 0: call `write_pieces`.
+
+        With `may_wait`, a blocking writer waits a moment for it, where that paid lately.
+        """
         plain = self._codec.plain(payload)
         if plain is None or self._has_checksum or self._dropped or self._descriptor.fd < 0:
             return 0
         with self._mutex:
-            return 0 if self._is_closing else self._core.write(plain[0], plain[1])
+            return (
+                0 if self._is_closing else self._core.write(plain[0], plain[1], self._plain_spin_us if may_wait else 0)
+            )
 
     async def write_async(self, payload: Any, timeout_seconds: float | None = None) -> Written:
         """As `write`, sleeping in the running event loop while a blocking ring has no room. Nothing is written when the

@@ -95,14 +95,14 @@ class Bench:
 
 def test_a_writer_that_is_told_of_a_reader_it_cannot_use_keeps_those_it_knows(implementation: Any) -> None:
     bench = Bench(implementation)
-    assert bench.writer.write(b"one", None) == 1
+    assert bench.writer.write(b"one", None, 0) == 1
     held = bench.reader.take()
     short = bytes(64 + SLOTS - 1)
     for peers, groups in (([(short, -1, 0)], []), ([(None, -1, 0)], []), ([], [(bytes(64), 1)]), ([], [(None, 3)])):
         with pytest.raises((TypeError, ValueError)):
             bench.writer.set_peers(0, peers, groups)
     for _ in range(9):
-        bench.writer.write(b"more", None)
+        bench.writer.write(b"more", None, 0)
     assert bytes(held) == b"one"
 
 
@@ -115,7 +115,7 @@ def test_a_reader_closed_while_it_looks_for_room_hands_out_nothing(implementatio
         return 0, 0
 
     bench = Bench(implementation, look_for_room=look_and_close, last_released=lambda: closed.append(True))
-    bench.writer.write(b"one", None)
+    bench.writer.write(b"one", None, 0)
     assert bench.reader.take() is None
     assert closed == [True]
     assert bench.pins == bytes(SLOTS)
@@ -125,11 +125,11 @@ def test_a_copy_that_was_changed_meanwhile_is_not_handed_out(implementation: Any
     def overwritten() -> tuple[int, int]:
         bench.file[64 : 64 + SLOTS] = bytes(SLOTS)  # as if nobody saw the pins
         for _ in range(SLOTS):
-            bench.writer.write(b"new", None)
+            bench.writer.write(b"new", None, 0)
         return SLOTS, 1 << 40
 
     bench = Bench(implementation, look_for_room=overwritten)
-    bench.writer.write(b"old", None)
+    bench.writer.write(b"old", None, 0)
     assert bench.reader.take() is None
 
 
@@ -150,7 +150,7 @@ def test_a_copy_of_a_slot_that_is_claimed_and_given_back_is_handed_out(implement
         return SLOTS, 1 << 40
 
     bench = Bench(implementation, look_for_room=claimed)
-    bench.writer.write(b"old", None)
+    bench.writer.write(b"old", None, 0)
     assert bench.reader.take() == b"old"
 
 
@@ -167,7 +167,7 @@ def test_numbers_that_no_item_has_give_no_item(implementation: Any, cursor: int)
 @pytest.mark.parametrize("length", [65, 1 << 40, 1 << 63, ALL])
 def test_a_slot_that_states_more_than_it_holds_gives_nothing_and_stays_free(implementation: Any, length: int) -> None:
     bench = Bench(implementation)
-    bench.writer.write(b"one", None)
+    bench.writer.write(b"one", None, 0)
     bench.words[GEOMETRY.line(0) + 1] = length
     assert bench.reader.take() is None
     assert bench.reader.pin(1, 0, True) is None
@@ -177,7 +177,7 @@ def test_a_slot_that_states_more_than_it_holds_gives_nothing_and_stays_free(impl
 @pytest.mark.parametrize("hint", [SLOTS, 1 << 32, ALL])
 def test_a_hint_to_no_slot_gives_nothing(implementation: Any, hint: int) -> None:
     bench = Bench(implementation)
-    bench.writer.write(b"one", None)
+    bench.writer.write(b"one", None, 0)
     bench.words[GEOMETRY.line(1) + 3] = hint
     assert bench.reader.take() is None
     assert bytes(bench.reader.pin(1, 0)) == b"one"
@@ -187,7 +187,7 @@ def test_a_forked_child_neither_stores_nor_wakes(implementation: Any) -> None:
     bench = Bench(implementation)
     ready, fifo = os.pipe2(os.O_NONBLOCK)
     bench.writer.set_peers(0, [(bench.file, fifo, 0)], [])
-    bench.writer.write(b"one", None)
+    bench.writer.write(b"one", None, 0)
     held = [bench.reader.take()]
     bench.reader.set_ticket(7)
 
@@ -195,7 +195,7 @@ def test_a_forked_child_neither_stores_nor_wakes(implementation: Any) -> None:
         before = bytes(bench.block), bytes(bench.file)
         bench.writer.wake()
         bench.writer.skip(3)
-        assert bench.writer.write(b"two", None) == 0
+        assert bench.writer.write(b"two", None, 0) == 0
         bench.reader.advance(9)
         bench.reader.set_ticket(8)
         held.clear()

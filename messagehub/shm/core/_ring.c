@@ -369,15 +369,23 @@ static PyObject *writer_write(PyObject *object, PyObject *const *args, Py_ssize_
     uint32_t slot;
     uint64_t sequence = 0;
     enum mh_claimed result;
-    if (count != 2) {
-        PyErr_SetString(PyExc_TypeError, "write takes a payload and a shape");
+    if (count != 3) {
+        PyErr_SetString(PyExc_TypeError, "write takes a payload, a shape and microseconds");
         return NULL;
     }
+    unsigned long spin_us = PyLong_AsUnsignedLong(args[2]);
+    if (PyErr_Occurred())
+        return NULL;
     if (self->generation != fork_generation)
         return PyLong_FromLong(0);
     if (PyObject_GetBuffer(args[0], &payload, PyBUF_SIMPLE) < 0)
         return NULL;
     result = (uint64_t)payload.len <= self->w.block.slot_bytes ? mh_claim(&self->w, 1, &slot) : MH_FULL;
+    if (result == MH_FULL && spin_us && (uint64_t)payload.len <= self->w.block.slot_bytes) {
+        Py_BEGIN_ALLOW_THREADS;
+        result = mh_spin_claim(&self->w, 1, &slot, spin_us * UINT64_C(1000));
+        Py_END_ALLOW_THREADS;
+    }
     if (result == MH_LOOK)
         self->w.look_at_ns = 0; /* nobody looks now: the claim that follows says it again */
     if (result == MH_CLAIMED) {
@@ -415,7 +423,7 @@ static PyGetSetDef writer_properties[] = {
 
 static PyMethodDef writer_methods[] = {
     {"write", (PyCFunction)(void (*)(void))writer_write, METH_FASTCALL,
-     "write(payload, shape) -> the item's number, or 0 if no slot can be had at once or the payload is too large."},
+     "write(payload, shape, spin_us) -> the item's number, or 0 if no slot can be had in that time or the payload is too large."},
     {"claim", writer_claim, METH_VARARGS, "claim(count) -> the slots, now empty, or why none can be had: REFRESH, LOOK or FULL."},
     {"spin_claim", writer_spin_claim, METH_VARARGS, "spin_claim(count, spin_us): claim, trying for so many microseconds."},
     {"publish", writer_publish, METH_VARARGS, "publish(slot, length, checksum, shape or None) -> the item's number."},

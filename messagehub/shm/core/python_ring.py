@@ -221,8 +221,8 @@ class Writer:
         self.wake()
         return sequence
 
-    def write(self, payload: Any, shape: Shape | None) -> int:
-        """Return the item's number, or 0 if no slot can be had at once or the payload is too large."""
+    def write(self, payload: Any, shape: Shape | None, spin_us: int) -> int:
+        """Return the item's number, or 0 if no slot can be had in that time or the payload is too large."""
         if self._generation != _generation:
             return 0
         source = memoryview(payload)
@@ -230,6 +230,8 @@ class Writer:
         if size > self._slot_bytes:
             return 0
         slots = self.claim(1)
+        if slots == FULL and spin_us:
+            slots = self.spin_claim(1, spin_us)
         if isinstance(slots, int):
             if slots == LOOK:
                 self._look_at = 0.0  # nobody looks now: the claim that follows says it again
