@@ -5,7 +5,7 @@ import time
 
 from messagehub import protocol
 from messagehub.client.connection import GRACE_SECONDS, Connection
-from messagehub.errors import BrokerTimeout, HubError, is_not_found
+from messagehub.errors import BrokerTimeout, HubError
 from registry import commands, replies
 
 
@@ -44,12 +44,4 @@ async def request_async(connection: Connection, command: commands.Command, *, ti
         raise
     finally:
         in_doubt.cancel()
-        _account(connection, command, refusal, time.monotonic() - started)
-
-
-def _account(connection: Connection, command: commands.Command, refusal: str, elapsed: float) -> None:
-    name = str(command.__struct_config__.tag)
-    histogram = connection.metrics.requests[name]
-    histogram.record(elapsed)
-    histogram.errors += bool(refusal) and not is_not_found(refusal)
-    connection.exchanges.append((time.time() - elapsed, command.id or "", name, refusal or "ok", elapsed))
+        connection.account(command, command.id or "", refusal, started)

@@ -120,7 +120,7 @@ class Connection:
                 error.was_sent = waiter.is_sent
             raise
         finally:
-            self._account(command, waiter.request_id, refusal, started)
+            self.account(command, waiter.request_id, refusal, started)
 
     def _checked(self, command: commands.Command, reply: replies.Reply, kind: type[_Reply]) -> _Reply:
         if not isinstance(reply, kind):
@@ -247,7 +247,8 @@ class Connection:
         self.suspect()
         return BrokerTimeout("the broker did not answer in time", endpoint=self.settings.endpoint)
 
-    def _account(self, command: commands.Command, request_id: str, refusal: str, started: float) -> None:
+    def account(self, command: commands.Command, request_id: str, refusal: str, started: float) -> None:
+        """Count an exchange that has ended, and note it for the trace."""
         elapsed = time.monotonic() - started
         name = _NAMES[type(command)]
         histogram = self.metrics.requests[name]
