@@ -307,7 +307,10 @@ class Kernel(ClosedWhenForgotten):
         return Execution(self, self._parts.link, content, on_input)
 
     def interrupt(self) -> None:
-        """Raise KeyboardInterrupt (or its like) in the code that runs now; what waits runs after it."""
+        """Raise KeyboardInterrupt (or its like) in the code that runs now; what waits runs after it.
+
+        A kernel of IPython ignores it until the code has begun, which is a moment after it is `busy`.
+        """
         self._check_owner()
         self._parts.link.check()
         process = self._parts.process
