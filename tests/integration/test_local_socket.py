@@ -6,12 +6,14 @@ import stat
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import zmq
 
 from messagehub import MessageHub
 from messagehub.broker.transports import local_connection
+from messagehub.client import opening, zmq_session
 from messagehub.client.local_session import LocalSession
 from messagehub.errors import BrokerUnavailable
 from messagehub.settings import local_socket_of
@@ -88,6 +90,25 @@ def test_a_path_that_is_too_long_for_a_socket_has_none() -> None:
     assert local_socket_of("tcp://127.0.0.1:5570") is None
     assert local_socket_of("ipc://relative.sock") is None
     assert local_socket_of("ipc:///run/broker.sock") == Path("/run/broker-local.sock")
+
+
+def test_a_broker_that_was_still_starting_is_reached_by_its_local_socket(
+    server: Served, peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its ZeroMQ socket answers, and the other one was not there a moment before."""
+    path = local_path(server)
+    aside = path.with_suffix(".aside")
+    path.rename(aside)
+
+    def connected_late(*arguments: Any, **options: Any) -> Any:
+        session = zmq_session.connected(*arguments, **options)
+        aside.rename(path)
+        return session
+
+    monkeypatch.setattr(opening, "connected", connected_late)
+    with hub_of(server) as hub:
+        hub.register_producer("a", schema_hash="h", required=True)
+        assert gauge(peer, "local_connections") == 1
 
 
 def test_a_broker_that_was_killed_is_found_again(server: Served) -> None:
