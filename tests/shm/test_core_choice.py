@@ -70,3 +70,17 @@ def test_the_header_in_c_and_the_layout_in_python_agree() -> None:
     }
     for name in ("CURSOR", "TICKET", "LOSSLESS", "HELD", "PINS_OFFSET"):
         assert getattr(python_ring, name) == getattr(reader_files, name)
+
+
+def test_a_core_of_other_sources_is_not_used() -> None:
+    """Somebody has fetched newer sources, and not built them yet."""
+    program = (
+        "import sys, types\n"
+        "sys.modules['messagehub.shm.core._ring'] = types.ModuleType('_ring')\n"
+        "from messagehub.shm import core\n"
+        "print(core.IMPLEMENTATION, core.REASON)"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True
+    )
+    assert ran.stdout.startswith("python the compiled core is of another version")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, Literal
 from messagehub.shm.errors import RingCoreMissing
 
 Implementation = Literal["c", "python"]
+_INTERFACE: Final = 1
 
 if TYPE_CHECKING:
     from .python_ring import FULL, LOOK, REFRESH, Reader, Writer, fence
@@ -23,6 +24,10 @@ else:
     try:
         if os.environ.get("MESSAGEHUB_PURE_PYTHON", "") not in ("", "0"):
             raise ImportError("MESSAGEHUB_PURE_PYTHON is set")
+        from . import _ring
+
+        if getattr(_ring, "INTERFACE", 0) != _INTERFACE:
+            raise ImportError("the compiled core is of another version of the sources; `make setup` builds it anew")
         from ._ring import FULL, LOOK, REFRESH, Reader, Writer, fence
 
         IMPLEMENTATION = "c"

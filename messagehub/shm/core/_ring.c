@@ -14,6 +14,7 @@
 #include "ring.h"
 
 #define LONG_COPY_BYTES (1 << 20)
+#define INTERFACE 1 /* of this module to Python: count it up with every change, here and in __init__.py */
 
 static uint64_t fork_generation;
 static PyTypeObject *view_type;
@@ -838,7 +839,7 @@ PyMODINIT_FUNC PyInit__ring(void) {
         return NULL;
     if (pthread_atfork(NULL, NULL, count_fork) || add_type(module, &writer_spec, "Writer", NULL) < 0 ||
         add_type(module, &reader_spec, "Reader", NULL) < 0 || add_type(module, &view_spec, "View", &view_type) < 0 ||
-        PyModule_AddIntConstant(module, "REFRESH", MH_REFRESH) < 0 || PyModule_AddIntConstant(module, "LOOK", MH_LOOK) < 0 ||
+        PyModule_AddIntConstant(module, "INTERFACE", INTERFACE) < 0 || PyModule_AddIntConstant(module, "REFRESH", MH_REFRESH) < 0 || PyModule_AddIntConstant(module, "LOOK", MH_LOOK) < 0 ||
         PyModule_AddIntConstant(module, "FULL", MH_FULL) < 0) {
         Py_DECREF(module);
         return NULL;
