@@ -76,6 +76,7 @@ def test_a_core_of_other_sources_is_not_used() -> None:
     """Somebody has fetched newer sources, and not built them yet."""
     program = (
         "import sys, types\n"
+        # private: the compiled module has no other name
         "sys.modules['messagehub.shm.core._ring'] = types.ModuleType('_ring')\n"
         "from messagehub.shm import core\n"
         "print(core.IMPLEMENTATION, core.REASON)"
