@@ -129,4 +129,5 @@ def test_a_worker_that_was_closed_while_its_broker_was_away_does_not_stay(
                 return True
 
             eventually(serve)
+            eventually(lambda: caller.connect(timeout=30.0))  # it backs off for a moment, and fails at once in between
             assert caller.request("name:scope", timeout=30.0, retries=20) == "other"
