@@ -2,15 +2,14 @@
 
 import json
 import os
-import pathlib
 
 import zmq
 
-default = f"ipc://{pathlib.Path.home()}/.local/state/messagehub/broker.sock"
+directory = os.environ.get("MESSAGEHUB_DIR", os.path.expanduser("~/.local/state/messagehub"))
 socket = zmq.Context().socket(zmq.REQ)
 socket.setsockopt(zmq.RCVTIMEO, 5000)
 socket.setsockopt(zmq.LINGER, 0)
-socket.connect(os.environ.get("MESSAGEHUB_ENDPOINT", default))
+socket.connect(os.environ.get("MESSAGEHUB_ENDPOINT", f"ipc://{directory}/broker.sock"))
 for request in (
     {
         "type": "PRODUCER_REGISTER",
